@@ -1,0 +1,1 @@
+"""Names: which capture a branch continues from."""

@@ -1,0 +1,1 @@
+"""Transactions that join files and processes into captures."""

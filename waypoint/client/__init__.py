@@ -1,0 +1,1 @@
+"""The SDK over the control socket. Standard library only; it starts fast."""

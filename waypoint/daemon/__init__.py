@@ -1,0 +1,1 @@
+"""The daemon: HTTP server, routes, supervisor, the trials of doctor."""

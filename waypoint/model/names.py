@@ -1,0 +1,45 @@
+"""Names of branches and checkpoints, which share one name space.
+
+Kept free of imports beyond the standard library's cheapest: the command line's fast path checks names before it connects.
+"""
+
+from waypoint.model.errors import UsageProblem
+
+MAX_NAME_BYTES = 100
+_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_REST = _FIRST | frozenset("._-")
+
+
+def parse_name(text: str) -> str:
+    """Return `text` if it is a legal name, else raise UsageProblem saying which rule it breaks.
+
+    Parts of `[A-Za-z0-9][A-Za-z0-9._-]*` joined by `/`, at most 100 bytes, no part ending in `.lock` (as git refuses it).
+    """
+    broken = _broken_rule(text)
+    if broken:
+        raise UsageProblem(
+            "use the name", repr(text), broken, "use letters, digits, '.', '_' and '-', in parts joined by '/'"
+        )
+    return text
+
+
+def _broken_rule(text: str) -> str:
+    if not text:
+        return "a name may not be empty"
+    if len(text.encode(errors="surrogateescape")) > MAX_NAME_BYTES:
+        return f"a name has at most {MAX_NAME_BYTES} bytes"
+    for part in text.split("/"):
+        if not part:
+            return "a part between slashes is empty"
+        if part[0] not in _FIRST:
+            return "each part starts with a letter or a digit"
+        if not _REST.issuperset(part):
+            return "only letters, digits, '.', '_' and '-' are allowed"
+        if part.endswith(".lock"):
+            return "a part may not end in '.lock'"
+    return ""
+
+
+def excludes(name: str, other: str) -> bool:
+    """True if both cannot exist at once: `a` excludes `a/b`, as a file excludes a folder of the same name."""
+    return name.startswith(f"{other}/") or other.startswith(f"{name}/")

@@ -1,0 +1,1 @@
+"""Process images: finding and installing CRIU, its RPC, dump and restore."""

@@ -1,0 +1,1 @@
+"""Life of a live session: plan, launch, terminal, exec, adopt, end."""

@@ -1,0 +1,1 @@
+"""What must outlive everything: branches, captures and operations, in one SQLite file."""

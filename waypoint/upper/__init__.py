@@ -1,0 +1,1 @@
+"""Drivers of the upper directory, behind one contract."""
