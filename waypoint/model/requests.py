@@ -1,0 +1,101 @@
+"""Requests and answers of the control interface, as typed records. Unknown fields are refused.
+
+The daemon decodes into these and makes its OpenAPI document from them. The client does not import this module (it must start fast).
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all request bodies."""
+
+
+class StartRequest(Request):
+    branch: str
+    from_name: str | None = None
+    base: str = "/"
+    binds: list[str] = []
+    net: Literal["private", "host", "none"] = "private"
+    user: str | None = None
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    rows: int = 24
+    cols: int = 80
+    command: list[str] = []
+
+
+class StopRequest(Request):
+    discard: bool = False
+
+
+class AttachRequest(Request):
+    rows: int = 24
+    cols: int = 80
+
+
+class ExecRequest(Request):
+    """Either `text` (a new command) or `resume` and `offset` (go on with one whose stream was cut)."""
+
+    text: str = ""
+    tty: bool = False
+    stdin: bool = False
+    timeout_s: float | None = None
+    wait_prompt_s: float = 5.0
+    resume: str | None = None
+    offset: int = 0
+
+
+class RunRequest(Request):
+    argv: list[str]
+    tty: bool = False
+    stdin: bool = False
+    rows: int = 24
+    cols: int = 80
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    user: str | None = None
+
+
+class LogsRequest(Request):
+    follow: bool = False
+
+
+class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One session (or, with state `ended` or `lost`, a branch that could be started again) as the interface shows it."""
+
+    branch: str
+    state: Literal["live", "ended", "lost"]
+    created: str
+    id: str | None = None
+    pid: int | None = None
+    uptime_s: float | None = None
+    user: str | None = None
+    base: str | None = None
+    net: str | None = None
+    cwd: str | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    upper_bytes: int | None = None
+    attached: int | None = None
+    left_out: list[str] | None = None
+    capture: str | None = None
+
+
+class StatusFacts(msgspec.Struct, frozen=True, kw_only=True):
+    pid: int
+    version: str
+    home: str
+    sessions: int
+    started: str
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `doctor`: what was tried, whether it works, why not, what to do."""
+
+    name: str
+    state: Literal["ok", "missing", "degraded"]
+    why: str = ""
+    remedy: str = ""
+    required_for: Literal["session", "live", "optional"] = "optional"
