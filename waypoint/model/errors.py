@@ -2,16 +2,19 @@
 
 Every error carries the four parts of a message: what was tried, on which thing, the system's own words, the next step.
 The exit codes are part of the command line's contract and are never reused.
+Free of imports: the command line's fast path loads this file, and `typing` alone would cost it 10 ms.
 """
 
-from typing import ClassVar
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 
 class WaypointError(Exception):
     """Base of all errors that Waypoint raises on purpose. Anything else that escapes is a bug of ours."""
 
-    exit_code: ClassVar[int] = 125
-    code: ClassVar[str] = "failure"
+    exit_code: "ClassVar[int]" = 125
+    code: "ClassVar[str]" = "failure"
 
     def __init__(self, tried: str, on: str, said: str, next_step: str = "") -> None:
         """`tried`: an infinitive ("start a session"). `on`: the thing. `said`: the kernel's, CRIU's or our reason."""
