@@ -1,0 +1,1 @@
+"""Tests of Waypoint, and what they share. A package, so that no installed package of this name can shadow it."""

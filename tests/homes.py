@@ -1,0 +1,126 @@
+"""Fresh homes for tests, used through the command line as a user would.
+
+A home that `open_home` gave is ended and removed when its `with` ends; what it still has then is raised.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.places import ROOT, RUNTIME, home_id, make_temp_root, mounts_below
+
+RUN_VARIABLE = "WAYPOINT_TEST_RUN"
+CLI_TIMEOUT_S = 60.0
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", RUN_VARIABLE)
+
+OPEN: set["Home"] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A command that ended. Bytes that are not UTF-8 are kept as surrogates: `raw` has them as they came."""
+
+    stdout: str
+    stderr: str
+    code: int
+
+    @property
+    def raw(self) -> bytes:
+        return self.stdout.encode(errors="surrogateescape")
+
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """One WAYPOINT_HOME and the commands on it."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return home_id(self.path)
+
+    @property
+    def runtime(self) -> Path:
+        return RUNTIME / self.id
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a command on this home needs of the environment: nothing of the person who runs the tests."""
+        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        return {**kept, "WAYPOINT_HOME": str(self.path), "LANG": "C.UTF-8", "TERM": "xterm-256color"}
+
+    def argv(self, *args: str) -> list[str]:
+        """The command as a list, for pexpect, tmux and Popen; goes with `env`."""
+        return [sys.executable, "-I", "-S", str(ROOT / "waypoint/cli/main.py"), *args]
+
+    def cli(
+        self,
+        *args: str,
+        stdin: bytes | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = CLI_TIMEOUT_S,
+    ) -> Completed:
+        """Run `waypoint ARGS` to its end; `stdin` None: /dev/null. Raises subprocess.TimeoutExpired."""
+        source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+        done = subprocess.run(
+            self.argv(*args),
+            env={**self.env, **(env or {})},
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+            **source,
+        )
+        return Completed(_text(done.stdout), _text(done.stderr), done.returncode)
+
+    def must(self, *args: str, **options: Any) -> Completed:
+        """As `cli`, but anything but exit 0 raises AssertionError with what the command said."""
+        done = self.cli(*args, **options)
+        assert done.code == 0, f"waypoint {' '.join(args)} exited with {done.code}: {done.stderr or done.stdout}"
+        return done
+
+
+@contextlib.contextmanager
+def open_home(purpose: str = "home") -> Iterator[Home]:
+    """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-{os.getpid()}-", dir=make_temp_root()))
+    home = Home(folder / "h")
+    OPEN.add(home)
+    try:
+        home.must("setup")
+        yield home
+    finally:
+        try:
+            _end(home)
+        finally:
+            OPEN.discard(home)
+            _remove(folder)
+
+
+def _end(home: Home) -> None:
+    if home.path.exists():
+        home.must("stop", "--all", "--discard")
+        home.must("setup", "--remove")
+    left = [str(path) for path in (home.path, home.runtime) if path.exists()]
+    assert not left, f"`setup --remove` left {', '.join(left)}"
+
+
+def _remove(folder: Path) -> None:
+    # Never through a mount: what is mounted there may be the machine's own root.
+    mounted = mounts_below(folder)
+    assert not mounted, f"still mounted: {', '.join(mounted)}"
+    shutil.rmtree(folder)
+
+
+def _text(output: bytes) -> str:
+    return output.decode(errors="surrogateescape")

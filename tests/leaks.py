@@ -1,0 +1,163 @@
+"""What a test could leave on the machine, listed before and after it.
+
+A thing belongs to an open home (checked when that home ends), to another run of the tests (not ours to judge), or to the
+test. Processes count if started with the run's variable, forked from us, or in a group of a Waypoint.
+"""
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.homes import OPEN, RUN_VARIABLE
+from tests.places import RUNTIME, TEMP_PREFIX, home_id, iter_homes, temp_root
+
+SETTLE_S = 5.0
+"""How long the kernel may take to detach loop devices, mounts and namespaces after the last process is gone."""
+
+
+class Thing(NamedTuple):
+    """`text` has all that tells whose it is; `key` tells it from others of its kind."""
+
+    kind: str
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def take_stock() -> dict[tuple[str, str], Thing]:
+    """All things of now."""
+    found: list[Thing] = []
+    for lister in (_mounts, _loops, _cgroups, _processes, _namespaces, _runtime_entries, _temp_entries):
+        found += lister()
+    return {(thing.kind, thing.key): thing for thing in found}
+
+
+def wait_new(before: dict[tuple[str, str], Thing], basetemp: Path) -> list[Thing]:
+    """What is there now, was not before and is the test's. Empty as soon as nothing is; else after SETTLE_S."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        new = [thing for key, thing in take_stock().items() if key not in before]
+        if new:
+            excused = [*_tokens_of_open_homes(), *_tokens_of_other_runs(basetemp)]
+            new = [thing for thing in new if not any(token in thing.text for token in excused)]
+        if not new or time.monotonic() > deadline:
+            return new
+        time.sleep(0.02)
+
+
+def umount(things: list[Thing]) -> None:
+    """Take away the mounts among them: when the temporary folder is removed, the removal would reach through them."""
+    for thing in things:
+        if thing.kind == "mount of self" and thing.text.startswith(TEMP_PREFIX):
+            subprocess.run(["umount", "--lazy", thing.text.rpartition(" (")[0]], check=True)
+
+
+def _mounts() -> Iterator[Thing]:
+    """Of the machine and of ourselves, which may differ in a container."""
+    for who in ("self", "1"):
+        with contextlib.suppress(PermissionError):  # init may be hidden from us
+            if who == "1" and Path("/proc/1/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
+                return
+            for line in Path(f"/proc/{who}/mountinfo").read_text().splitlines():
+                fields = line.split()
+                kind, source = fields[fields.index("-") + 1 :][:2]
+                text = f"{fields[4]} ({kind} {source}, root {fields[3]})"
+                yield Thing(f"mount of {who}", text, text)
+
+
+def _loops() -> Iterator[Thing]:
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # detached while we looked
+            text = f"{backing.parts[3]} on {backing.read_text().strip()}"
+            yield Thing("loop device", text, text)
+
+
+def _cgroups() -> Iterator[Thing]:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " - cgroup" in line:
+            for folder, folders, _ in os.walk(line.split()[4]):
+                if "/waypoint" in folder:
+                    yield Thing("cgroup", folder, folder)
+                folders[:] = [name for name in folders if not name.startswith("waypoint-probe-")]
+
+
+def _processes() -> Iterator[Thing]:
+    """Those that are ours, without zombies that are somebody else's to reap."""
+    me = os.getpid()
+    mine = Path("/proc/self/environ").read_bytes()
+    marker = f"{RUN_VARIABLE}={os.environ.get(RUN_VARIABLE)}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal() or int(folder.name) == me:
+            continue
+        with contextlib.suppress(OSError):  # it ended while we looked
+            _, _, fields = (folder / "stat").read_text().rpartition(") ")
+            state, parent, started = (fields.split()[index] for index in (0, 1, 19))
+            groups = (folder / "cgroup").read_text()
+            variables = (folder / "environ").read_bytes()
+            # An orphan with our own environment is a fork of ours that made itself a daemon.
+            forked = int(parent) == me or (parent == "1" and variables == mine)
+            if state == "Z" and not forked:
+                continue
+            if forked or marker in variables.split(b"\0") or "/waypoint" in groups:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                home = next(
+                    (text for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), b""
+                ).decode()
+                group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
+                spot = f"net {(folder / 'ns/net').readlink()}" if state != "Z" else "a zombie that nobody waited for"
+                text = f"pid {folder.name} {command.strip()} [{' '.join(filter(None, (home, group, spot)))}]"
+                yield Thing("process", f"{folder.name}@{started}", text)
+
+
+def _namespaces() -> Iterator[Thing]:
+    """Those that no process need be in: named ones (`ip netns`), and those that we hold open ourselves."""
+    for name in Path("/run/netns").glob("*"):
+        yield Thing("named network namespace", str(name), str(name))
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the descriptor of this listing itself
+            target = str(descriptor.readlink())
+            if ":[" in target and target.partition(":")[0] in {"net", "mnt", "user", "pid", "ipc", "uts", "time"}:
+                yield Thing("open namespace", target, f"fd {descriptor.name} on {target}")
+
+
+def _runtime_entries() -> Iterator[Thing]:
+    for entry in RUNTIME.glob("*"):
+        yield Thing("runtime folder", str(entry), str(entry))
+
+
+def _temp_entries() -> Iterator[Thing]:
+    for entry in temp_root().glob("*"):
+        if not entry.name.startswith("pytest-of-"):
+            yield Thing("folder", str(entry), str(entry))
+
+
+def _tokens_of_open_homes() -> Iterator[str]:
+    for home in OPEN:
+        yield from _tokens(home.path)
+
+
+def _tokens_of_other_runs(basetemp: Path) -> Iterator[str]:
+    """What names a thing as another run's: its homes, also those of demo and bench, and its temporary folder."""
+    ours = f"-{os.getpid()}-"
+    for root in Path(TEMP_PREFIX).parent.glob(Path(TEMP_PREFIX).name + "*"):
+        for entry in root.glob("*"):
+            if ours not in entry.name and not entry.name.startswith("pytest-of-"):
+                yield str(entry)
+                for home in iter_homes(entry):
+                    yield from _tokens(home)
+        for entry in root.glob("pytest-of-*/pytest-*"):
+            if entry.resolve() != basetemp.resolve():
+                yield f"{entry}/"
+
+
+def _tokens(home: Path) -> Iterator[str]:
+    yield str(home.parent if home.name == "h" else home)
+    yield home_id(home)
+    for session in (RUNTIME / home_id(home) / "sessions").glob("*"):
+        yield session.name

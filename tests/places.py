@@ -1,0 +1,51 @@
+"""Where tests, demo and bench put what they make: one folder per checkout and user, so that `./dev clean` finds it all.
+
+In /var/tmp, because /tmp may be a tmpfs: too small for a pool and without direct I/O. `dev` uses this file too: the
+standard library only.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TEMP_PREFIX = "/var/tmp/waypoint-"
+RUNTIME = Path("/run/waypoint")
+
+
+def temp_root() -> Path:
+    """The folder; not made by this call. Short, as paths of Unix sockets may have only 107 bytes."""
+    checkout = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:6]
+    return Path(f"{TEMP_PREFIX}{checkout}-{os.geteuid()}")
+
+
+def make_temp_root() -> Path:
+    """Make it if need be. Raises PermissionError if someone else made it first: /var/tmp is everybody's."""
+    root = temp_root()
+    root.mkdir(mode=0o755, exist_ok=True)
+    if root.is_symlink() or root.stat().st_uid != os.geteuid():
+        raise PermissionError(f"{root} belongs to another user: remove it")
+    return root
+
+
+def home_id(home: Path) -> str:
+    """As docs/protocol.md, section 1, defines it."""
+    return hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:16]
+
+
+def iter_homes(folder: Path | None = None, depth: int = 6) -> Iterator[Path]:
+    """Every home under `folder` (None: all of this checkout's), whoever made it. Does not look into homes."""
+    here = folder or temp_root()
+    if (here / "config.json").exists() and (here / "names.db").exists():
+        yield here
+    elif depth and here.is_dir() and not here.is_symlink():
+        for child in sorted(here.iterdir()):
+            yield from iter_homes(child, depth - 1)
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """Mount points of this mount namespace in `folder`, innermost first."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    readable = [point.encode().decode("unicode_escape") for point in points]
+    return sorted((point for point in readable if Path(point).is_relative_to(folder)), reverse=True)
