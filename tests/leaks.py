@@ -1,7 +1,7 @@
 """What a test could leave on the machine, listed before and after it.
 
-A thing belongs to an open home (checked when that home ends), to another run of the tests (not ours to judge), or to the
-test. Processes count if started with the run's variable, forked from us, or in a group of a Waypoint.
+A thing belongs to an open home (checked when that home ends), to another run of the tests (not ours to judge), or to
+the test. Processes count if started with the run's variable, forked from us, or in a group of a Waypoint.
 """
 
 import contextlib

@@ -1,0 +1,157 @@
+"""Imports flow one way. A new arrow is a design decision: change docs/architecture.md in the same commit."""
+
+import ast
+import itertools
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from tests.repo import tree
+
+BELOW_SESSION = {"capture", "store", "upper", "processes", "linux", "model"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "model": set(),
+    "linux": {"model"},
+    "store": {"linux", "model"},
+    "upper": {"linux", "model"},
+    "processes": {"linux", "model"},
+    "capture": {"store", "upper", "processes", "linux", "model"},
+    "session": {*BELOW_SESSION, "shellwrap"},
+    "branch": BELOW_SESSION,
+    "daemon": {"session", "branch", *BELOW_SESSION, "shellwrap"},
+    "client": {"model"},
+    "cli": {"client", "model", "shellwrap"},
+    "shellwrap": set(),
+    "criu_profiles": set(),
+}
+"""Per room, the rooms it may import from, besides the standard library and itself."""
+
+MAY_USE: dict[str, set[str]] = {
+    "model": {"msgspec"},
+    "store": {"msgspec"},
+    "capture": {"msgspec"},
+    "session": {"msgspec"},
+    "branch": {"msgspec"},
+    "daemon": {"msgspec", "h11"},
+    "cli": {"click"},
+}
+"""Per room, packages from elsewhere. `linux`, `client` and `shellwrap` have none: they start fast and stand alone."""
+
+
+STANDARD_LIBRARY = sys.stdlib_module_names | {"_sha2", "_sha256"}
+"""Of every Python that is supported: the latter became the former in 3.12."""
+
+
+def room_of(module: str) -> str:
+    """`waypoint.linux.libc` is in `linux`; `shellwrap.ring` in `shellwrap`; `waypoint` itself in none."""
+    parts = module.split(".")
+    return parts[0] if parts[0] != "waypoint" else (parts[1] if len(parts) > 1 else "")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of every import, also of those inside functions and under TYPE_CHECKING."""
+    package = path.parent.parts
+    for node in ast.walk(tree.parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*start, *filter(None, [node.module])])
+            # `from waypoint import linux` names a room in the second half.
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def forbidden(path: Path) -> Iterator[str]:
+    room = room_of(tree.module_name(path))
+    for line, name in imports(path):
+        top, target = name.split(".")[0], room_of(name)
+        if top in {"waypoint", "shellwrap", "criu_profiles", "tests"}:
+            allowed = target in {room, *MAY_IMPORT[room]} or name in {"waypoint", "waypoint.__version__"}
+        else:
+            allowed = top in STANDARD_LIBRARY or top in MAY_USE.get(room, set())
+        if not allowed:
+            yield f"{path}:{line}: {room} may not import {name}"
+
+
+def test_imports_follow_the_table() -> None:
+    paths = [path for path in tree.python_files(*tree.CODE) if path != Path("waypoint/__init__.py")]
+    assert len(paths) > 10
+    assert [problem for path in paths for problem in forbidden(path)] == []
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    assert list(imports(Path("waypoint/__init__.py"))) == []
+
+
+def test_every_folder_with_code_is_a_room_of_the_table() -> None:
+    folders = {path.parts[:2] for path in tree.python_files("waypoint") if len(path.parts) > 2}
+    assert {folder for _, folder in folders} <= set(MAY_IMPORT)
+
+
+def test_the_table_has_no_cycle() -> None:
+    left = {room: set(below) for room, below in MAY_IMPORT.items()}
+    while ready := {room for room, below in left.items() if not below}:
+        left = {room: below - ready for room, below in left.items() if room not in ready}
+    assert left == {}
+
+
+def drawing() -> list[set[str]]:
+    """The chain of rooms in docs/architecture.md, from the top down, as one set for each place between two arrows."""
+    page = (ROOT / "docs/architecture.md").read_text()
+    chain = re.search(r"^cli ─▶ .*$", page, re.MULTILINE)
+    assert chain, "docs/architecture.md has no line that begins with 'cli ─▶'"
+    return [set(re.findall(r"\w+", place)) for place in re.split(r"─▶|──\(unix socket\)──▶", chain[0])]
+
+
+def test_the_table_says_what_the_document_draws() -> None:
+    """Each room may import from rooms further down only; the socket cuts the chain: above it only `model` is shared."""
+    places = drawing()
+    depth = {room: number for number, place in enumerate(places) for room in place}
+    assert set(depth) == {room for room in MAY_IMPORT if room not in {"shellwrap", "criu_profiles"}}
+    above_socket = {"cli", "client"}
+    for room, below in MAY_IMPORT.items():
+        drawn = {other for other in below if other in depth}
+        assert all(depth[other] > depth[room] for other in drawn), room
+        if room in above_socket:
+            assert drawn <= {*above_socket, "model"}, room
+
+
+def test_each_arrow_of_the_drawing_is_allowed() -> None:
+    places = drawing()
+    for upper, lower in itertools.pairwise(places):
+        if upper != {"client"}:  # the socket
+            assert all(lower <= MAY_IMPORT[room] for room in upper), (upper, lower)
+
+
+def test_the_document_lists_the_rooms_that_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    listed = {
+        room_of(name.replace("/", ".")) for name in re.findall(r"^\| `(waypoint/\w+|shellwrap)` \|", page, re.MULTILINE)
+    }
+    assert listed == set(MAY_IMPORT) - {"criu_profiles"}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import ctypes.util, requests",
+        "from waypoint.daemon import routes",
+        "from waypoint import daemon",
+        "from ..daemon import routes",
+        "def f():\n    import waypoint.cli.main",
+    ],
+)
+def test_a_forbidden_import_is_found_however_it_is_written(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
+    assert len(list(forbidden(Path("waypoint/linux/trial.py")))) == 1
+
+
+def test_a_room_that_is_not_in_the_table_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "parsed", lambda path: ast.parse("import waypoint.model.names"))
+    with pytest.raises(KeyError, match="novelty"):
+        list(forbidden(Path("waypoint/novelty/trial.py")))

@@ -1,0 +1,55 @@
+"""Small files, functions and classes. What is larger is excused by name, with a reason, and may only shrink."""
+
+import ast
+from collections.abc import Iterator
+
+from tests.repo import tree
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 50
+MAX_METHODS = 12
+
+SOURCE_SUFFIXES = {".py", ".sh", ".bash", ".zsh", ".toml"}
+
+EXCUSED: dict[str, tuple[int, str]] = {}
+"""What is too large, named as `too_large` names it: its size now, and why. A smaller size must be written down here."""
+
+
+def too_large() -> Iterator[tuple[str, int]]:
+    for path in tree.files():
+        if path.suffix in SOURCE_SUFFIXES or path.parts in {("dev",), (".ci", "run")}:
+            lines = tree.text(path).count("\n")
+            if lines > MAX_FILE_LINES:
+                yield str(path), lines
+    for path in tree.python_files():
+        yield from ((f"{path} {name}", size) for name, size in large_parts(tree.parsed(path)))
+
+
+def large_parts(module: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                yield node.name, lines
+        elif isinstance(node, ast.ClassDef):
+            methods = sum(isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in node.body)
+            if methods > MAX_METHODS:
+                yield node.name, methods
+
+
+def test_nothing_is_larger_than_the_house_allows() -> None:
+    assert [f"{name}: {size}" for name, size in too_large() if name not in EXCUSED] == []
+
+
+def test_excuses_are_needed_and_only_shrink() -> None:
+    sizes = dict(too_large())
+    assert {name: sizes.get(name, 0) for name in EXCUSED} == {name: size for name, (size, _) in EXCUSED.items()}
+
+
+def test_a_long_function_and_a_broad_class_are_seen() -> None:
+    function = "async def long():\n" + "    x = 1\n" * MAX_FUNCTION_LINES
+    methods = "class Broad:\n" + "".join(f"    def m{number}(self): ...\n" for number in range(MAX_METHODS + 1))
+    assert dict(large_parts(ast.parse(function + methods))) == {
+        "long": MAX_FUNCTION_LINES + 1,
+        "Broad": MAX_METHODS + 1,
+    }

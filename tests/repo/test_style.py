@@ -1,0 +1,147 @@
+"""Habits that the linter has no rule for. Exceptions are named with their reasons; one no longer needed fails."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repo import tree
+
+Finder = Callable[[Path], Iterator[int]]
+
+SLEEPS: dict[str, str] = {
+    "tests/leaks.py": "the kernel detaches loop devices and namespaces in its own time and gives no event",
+}
+"""Files that may sleep. Everywhere else one waits for the event, with a deadline."""
+
+READS_ENVIRONMENT: dict[str, str] = {}
+"""Files outside cli/ that may read the environment."""
+
+TOUCHES_KERNEL: dict[str, str] = {}
+"""Files outside waypoint/linux that may use ctypes, ioctl or /proc."""
+
+
+def silent_handlers(path: Path) -> Iterator[int]:
+    """`except X: pass`: say `contextlib.suppress(X)`, with a comment why it is safe."""
+    for node in ast.walk(tree.parsed(path)):
+        if isinstance(node, ast.ExceptHandler) and all(map(_is_nothing, node.body)):
+            yield node.lineno
+
+
+def _is_nothing(step: ast.stmt) -> bool:
+    return isinstance(step, ast.Pass) or (isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant))
+
+
+def sleeps(path: Path) -> Iterator[int]:
+    """A sleep of any length but zero, which only yields to others."""
+    for call, name in tree.calls(tree.parsed(path)):
+        length = call.args[0] if call.args else None
+        is_zero = isinstance(length, ast.Constant) and length.value == 0
+        if name.rpartition(".")[2] == "sleep" and not is_zero:
+            yield call.lineno
+
+
+def environment_reads(path: Path) -> Iterator[int]:
+    for node in ast.walk(tree.parsed(path)):
+        match node:
+            case ast.Attribute() if ast.unparse(node) in {"os.environ", "os.environb", "os.getenv"}:
+                yield node.lineno
+            case ast.ImportFrom(module="os", names=names) if {a.name for a in names} & {
+                "environ",
+                "environb",
+                "getenv",
+            }:
+                yield node.lineno
+
+
+def kernel_touches(path: Path) -> Iterator[int]:
+    """ctypes, ioctl and paths of this machine's /proc; not a session's (`f"{root}/proc"`), not what docstrings say."""
+    module = tree.parsed(path)
+    spoken = tree.docstrings(module) | tree.continuations(module)
+    for node in ast.walk(module):
+        match node:
+            case ast.Import(names=names) if any(alias.name.split(".")[0] == "ctypes" for alias in names):
+                yield node.lineno
+            case ast.ImportFrom(module="ctypes"):
+                yield node.lineno
+            case ast.Attribute(attr="ioctl"):
+                yield node.lineno
+            case ast.Constant(value=str() as text) if text.startswith("/proc/") and node not in spoken:
+                yield node.lineno
+
+
+def found(finder: Finder, paths: list[Path], excused: dict[str, str]) -> list[str]:
+    return [f"{path}:{line}" for path in paths if str(path) not in excused for line in finder(path)]
+
+
+def unneeded(finder: Finder, excused: dict[str, str]) -> list[str]:
+    return [name for name in excused if not list(finder(Path(name)))]
+
+
+def test_no_exception_is_passed_over_in_silence() -> None:
+    assert found(silent_handlers, list(tree.python_files()), {}) == []
+
+
+def test_nothing_sleeps_where_it_could_wait() -> None:
+    assert found(sleeps, list(tree.python_files()), SLEEPS) == []
+
+
+def test_only_the_command_line_reads_the_environment() -> None:
+    paths = [path for path in tree.python_files(*tree.CODE) if path.parts[:2] != ("waypoint", "cli")]
+    assert found(environment_reads, paths, READS_ENVIRONMENT) == []
+
+
+def test_only_one_room_touches_the_kernel() -> None:
+    paths = [path for path in tree.python_files(*tree.CODE) if path.parts[:2] != ("waypoint", "linux")]
+    assert found(kernel_touches, paths, TOUCHES_KERNEL) == []
+
+
+@pytest.mark.parametrize(
+    ("finder", "excused"),
+    [(sleeps, SLEEPS), (environment_reads, READS_ENVIRONMENT), (kernel_touches, TOUCHES_KERNEL)],
+    ids=["sleeps", "environment", "kernel"],
+)
+def test_every_exception_is_still_needed(finder: Finder, excused: dict[str, str]) -> None:
+    assert unneeded(finder, excused) == []
+
+
+def test_nothing_is_left_for_later() -> None:
+    later = re.compile(
+        "|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "X" * 3, "NotImplemented" + "Error"))
+    )
+    lines = [
+        f"{path}:{number}"
+        for path in tree.files()
+        if path.name != "LICENSE"
+        for number, line in enumerate(tree.text(path).splitlines(), 1)
+        if later.search(line)
+    ]
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("finder", "source"),
+    [
+        (silent_handlers, "try:\n    f()\nexcept OSError:\n    pass"),
+        (silent_handlers, "try:\n    f()\nexcept:\n    ..."),
+        (sleeps, "time.sleep(0.1)"),
+        (sleeps, "await asyncio.sleep(delay)"),
+        (environment_reads, "x = os.environ.get('A')"),
+        (environment_reads, "from os import environ"),
+        (kernel_touches, "import ctypes.util"),
+        (kernel_touches, "from ctypes import CDLL"),
+        (kernel_touches, "fcntl.ioctl(0, 1)"),
+        (kernel_touches, "open(f'/proc/{pid}/stat')"),
+    ],
+)
+def test_each_habit_is_recognised(finder: Finder, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
+    assert len(list(finder(Path("any.py")))) == 1
+
+
+@pytest.mark.parametrize("source", ['"""About /proc."""', "await asyncio.sleep(0)", "f'{root}/proc/{name}'"])
+def test_what_is_fine_is_not_found(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
+    assert [line for finder in (sleeps, kernel_touches) for line in finder(Path("any.py"))] == []
