@@ -12,7 +12,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of all request bodies."""
 
 
-class StartRequest(Request):
+class StartRequest(Request, frozen=True):
     branch: str
     from_name: str | None = None
     base: str = "/"
@@ -26,16 +26,16 @@ class StartRequest(Request):
     command: list[str] = []
 
 
-class StopRequest(Request):
+class StopRequest(Request, frozen=True):
     discard: bool = False
 
 
-class AttachRequest(Request):
+class AttachRequest(Request, frozen=True):
     rows: int = 24
     cols: int = 80
 
 
-class ExecRequest(Request):
+class ExecRequest(Request, frozen=True):
     """Either `text` (a new command) or `resume` and `offset` (go on with one whose stream was cut)."""
 
     text: str = ""
@@ -47,7 +47,7 @@ class ExecRequest(Request):
     offset: int = 0
 
 
-class RunRequest(Request):
+class RunRequest(Request, frozen=True):
     argv: list[str]
     tty: bool = False
     stdin: bool = False
@@ -58,7 +58,7 @@ class RunRequest(Request):
     user: str | None = None
 
 
-class LogsRequest(Request):
+class LogsRequest(Request, frozen=True):
     follow: bool = False
 
 

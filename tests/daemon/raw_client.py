@@ -1,0 +1,92 @@
+"""A client made of nothing but a socket, so that tests can say every byte that they mean."""
+
+import json
+import socket
+import struct
+from typing import Any, NamedTuple
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class RawClient:
+    """Blocking, with a deadline on every call: a daemon that does not answer fails the test."""
+
+    def __init__(self, path: str, timeout_s: float = 20.0) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(timeout_s)
+        self.sock.connect(path)
+        self._buffer = b""
+
+    def __enter__(self) -> "RawClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sock.close()
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def ask(self, method: str, target: str, body: object = None, headers: str = "") -> Answer:
+        """One request, with `body` as JSON unless it is bytes already; `headers`: further lines, each with its CRLF."""
+        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {target} HTTP/1.1\r\nHost: waypoint\r\n{headers}Content-Length: {len(content)}\r\n\r\n"
+        self.send(head.encode() + content)
+        return self.answer()
+
+    def upgrade(self, target: str, body: object = None, early: bytes = b"") -> Answer:
+        """Ask for a stream; `early` is sent right behind the request."""
+        content = b"" if body is None else json.dumps(body).encode()
+        head = (
+            f"POST {target} HTTP/1.1\r\nHost: waypoint\r\nConnection: Upgrade\r\nUpgrade: waypoint-stream\r\n"
+            f"Content-Length: {len(content)}\r\n\r\n"
+        )
+        self.send(head.encode() + content + early)
+        return self.answer()
+
+    def answer(self) -> Answer:
+        while b"\r\n\r\n" not in self._buffer:
+            self._more()
+        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return Answer(int(first.split()[1]), headers, self.take(int(headers.get("content-length", 0))))
+
+    def take(self, size: int) -> bytes:
+        """Exactly `size` bytes; EOFError if the daemon closes before."""
+        while len(self._buffer) < size:
+            self._more()
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        return data
+
+    def frame(self) -> tuple[str, bytes]:
+        kind, length = struct.unpack(">cI", self.take(5))
+        return kind.decode(), self.take(length)
+
+    def send_frame(self, kind: str, payload: bytes) -> None:
+        self.send(struct.pack(">cI", kind.encode(), len(payload)) + payload)
+
+    def ended(self) -> bool:
+        """Wait for what comes next: True if it is the end of the connection."""
+        try:
+            self.take(1)
+        except (EOFError, ConnectionError):
+            return True
+        return False
+
+    def _more(self) -> None:
+        data = self.sock.recv(1 << 20)
+        if not data:
+            raise EOFError("the daemon closed the connection")
+        self._buffer += data
+
+
+def frame(kind: str, payload: bytes) -> bytes:
+    return struct.pack(">cI", kind.encode(), len(payload)) + payload

@@ -1,0 +1,72 @@
+"""From exceptions to HTTP statuses, error bodies and lines of the log.
+
+The log never holds what came from a client: of an exception that may quote its arguments only the type is written.
+"""
+
+import logging
+import traceback
+
+from waypoint.model.errors import (
+    CannotCapture,
+    HostLacks,
+    StateConflict,
+    UnknownName,
+    UsageProblem,
+    WaypointError,
+)
+
+LOG = logging.getLogger("waypoint")
+
+# The first that fits; what is not listed is our failure or the machine's: 500.
+STATUSES: tuple[tuple[type[WaypointError], int], ...] = (
+    (UnknownName, 404),
+    (UsageProblem, 400),
+    (StateConflict, 409),
+    (CannotCapture, 422),
+    (HostLacks, 501),
+)
+# Their texts are written by the kernel or by ourselves; all others may hold values that a client sent.
+_QUOTABLE = (OSError, AssertionError, WaypointError)
+
+
+class Bug(WaypointError):
+    """An exception that nobody expected: our fault."""
+
+    code = "bug"
+
+
+class HttpProblem(Exception):
+    """A request that is refused before any handler sees it, with the HTTP status that says so best."""
+
+    def __init__(self, status: int, said: str, next_step: str = "", on: str = "") -> None:
+        super().__init__(status, said)
+        self.status = status
+        self.problem = UsageProblem("serve the request", on, said, next_step)
+
+
+def status_of(problem: WaypointError) -> int:
+    return next((status for kind, status in STATUSES if isinstance(problem, kind)), 500)
+
+
+def as_problem(error: Exception, on: str) -> WaypointError:
+    """`error` itself if it was raised on purpose; else a Bug for the client, after the traceback has gone to the log.
+
+    The client sees the whole message: it knows what it sent.
+    """
+    if isinstance(error, WaypointError):
+        return error
+    log_bug(error, on)
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Bug("serve", on, said, "this is a bug of Waypoint; daemon.log in the home has its traceback")
+
+
+def log_bug(error: BaseException, on: str) -> None:
+    """Write where `error` comes from, cause by cause, without values."""
+    lines = [f"bug while serving {on}:"]
+    cause: BaseException | None = error
+    while cause is not None:
+        said = f": {cause}" if isinstance(cause, _QUOTABLE) else ""
+        lines += [part.rstrip("\n") for part in traceback.format_tb(cause.__traceback__)]
+        lines.append(f"{type(cause).__name__}{said}")
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    LOG.error("\n".join(lines))
