@@ -7,6 +7,7 @@ Free of imports: the command line's fast path loads this file, and `typing` alon
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import ClassVar
 
 
@@ -90,7 +91,7 @@ BY_CODE: dict[str, type[WaypointError]] = {
 }
 
 
-def from_json(parts: dict[str, str | int]) -> WaypointError:
+def from_json(parts: "Mapping[str, object]") -> WaypointError:
     """The inverse of `to_json`; an unknown code becomes `Failed`."""
     kind = BY_CODE.get(str(parts.get("code")), Failed)
     return kind(

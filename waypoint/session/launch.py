@@ -1,0 +1,257 @@
+"""How a session comes to life: the steps that a forked child of the launcher takes, in their order.
+
+Three processes take part. The *task* stays outside, writes the id maps (only a process outside may) and reports. The *outer* child
+enters the cgroup and makes the network and mount namespaces as the host's root, then gives that up in a user namespace. The *inner* child is
+pid 1 of the new pid namespace: it mounts what must belong to the session, pivots, opens the terminal and becomes the init program.
+
+Everything here runs in a small process with one thread; it may fork freely. Sources: namespaces(7), user_namespaces(7), pty(7),
+kernel Documentation/filesystems/overlayfs.rst; each order constraint says what fails without it.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from waypoint.linux import cgroups, mounts, namespaces, network, ptys
+from waypoint.linux.mounts import MNT_DETACH, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
+from waypoint.session.launch_spec import EnterSpec, Identity, Launched, Overlay, StartSpec
+
+MASTER_FD = 3  # where pid 1 keeps the master side of the terminal
+_REPORT_FD = 90  # moved out of the way of 0 to 3, closed by exec
+
+# Docker's default set without mknod: enough for package managers, su and servers, nothing over the host's kernel.
+KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
+
+# Kernels differ in their defaults, so each is said. redirect_dir makes renames of lower folders work; index and nfs_export tie an upper to
+# its lower's inodes (ESTALE once copied); metacopy would leave data in a lower that may change.
+OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=off,nfs_export=off"
+
+
+def start(spec: StartSpec) -> Launched:
+    """Carry out `spec`; returns when the session's init program runs. On failure no process of it is left."""
+
+    def outer(report: int, ask: int, answer: int) -> None:
+        os.setsid()
+        for path in spec.cgroups:
+            cgroups.enter(path)
+        _new_network(spec.net)
+        namespaces.unshare(namespaces.CLONE_NEWNS)
+        mounts.make_slave("/")
+        _mount_from_outside(spec)
+        namespaces.unshare(namespaces.CLONE_NEWUSER)
+        os.write(ask, b"map")
+        if os.read(answer, 1) != b".":
+            raise OSError(0, "the id maps were not written")
+        os.setgid(0)
+        os.setuid(0)
+        # The time namespace is there from the start: after a reboot or on another machine the monotonic clock must not go back, and
+        # it cannot be added to an image later.
+        kinds = namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
+        namespaces.unshare(kinds | namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWTIME)
+        inner = os.fork()
+        if inner:
+            os.write(ask, f"pid {inner}".encode())
+            os._exit(0)
+        os.close(ask)
+        os.close(answer)
+        _become_init(spec, report)
+
+    return _supervise(outer)
+
+
+def enter(spec: EnterSpec, stdio: list[int]) -> Launched:
+    """Start `spec.argv` in the session of init `spec.pid`, adopted by that init. Returns when it runs.
+
+    It is in the session's cgroup (else it would be neither frozen nor dumped) and a child of its pid 1.
+    """
+
+    def outer(report: int, ask: int, answer: int) -> None:
+        os.close(answer)
+        for path in spec.cgroups:
+            cgroups.enter(path)
+        pidfd = os.pidfd_open(spec.pid)
+        kinds = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
+        kinds |= namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWNET
+        namespaces.setns(pidfd, kinds)
+        # The time namespace last: entering a user namespace first gives the right to it.
+        namespaces.setns(pidfd, namespaces.CLONE_NEWTIME)
+        os.setgid(0)
+        os.setuid(0)
+        inner = os.fork()
+        if inner:
+            os.write(ask, f"pid {inner}".encode())
+            os._exit(0)  # its child now belongs to the session's pid 1
+        os.setsid()
+        _give_stdio(spec, stdio, report)
+        _exec(spec.identity, spec.argv, spec.env, spec.cwd)
+
+    return _supervise(outer)
+
+
+def _supervise(outer: Callable[[int, int, int], None]) -> Launched:
+    """Fork `outer`, write its id maps when it asks, wait until its child has executed a program or something failed."""
+    report_r, report_w = os.pipe()
+    ask_r, ask_w = os.pipe()
+    answer_r, answer_w = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for fd in (report_r, ask_r, answer_w):
+            os.close(fd)
+        _run_child(outer, report_w, ask_w, answer_r)
+    for fd in (report_w, ask_w, answer_r):
+        os.close(fd)
+    pid = 0
+    said = os.read(ask_r, 64)
+    if said == b"map":
+        namespaces.map_identity(child)
+        os.write(answer_w, b".")
+        said = os.read(ask_r, 64)
+    if said.startswith(b"pid "):
+        pid = int(said[4:])
+    failed = _read_all(report_r)  # end of file: exec closed the last copy
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
+    for fd in (report_r, ask_r, answer_w):
+        os.close(fd)
+    if failed or not pid:
+        number, _, rest = failed.decode(errors="replace").partition("|")
+        path, _, words = rest.partition("|")
+        return Launched(errno=int(number or 0), path=path, error=words or "the child died without a word")
+    return Launched(pid=pid)
+
+
+def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, answer: int) -> NoReturn:
+    """Run `work`; whatever goes wrong is written to `report`. Never returns into the caller's stack."""
+    try:
+        os.set_inheritable(report, False)
+        work(report, ask, answer)
+    except OSError as error:
+        path = os.fsdecode(error.filename) if error.filename else ""
+        _report(report, f"{error.errno or 0}|{path}|{error.strerror or error}")
+    except BaseException as error:  # noqa: BLE001 - a forked child must not return into its parent's code
+        _report(report, f"0||{type(error).__name__}: {error}")
+    os._exit(1)
+
+
+def _report(report: int, text: str) -> None:
+    """The report's fd moves to _REPORT_FD in the inner child: write to whichever is open."""
+    for fd in (_REPORT_FD, report):
+        with contextlib.suppress(OSError):
+            os.write(fd, text.encode(errors="replace"))
+            return
+
+
+def _read_all(fd: int) -> bytes:
+    text = b""
+    while chunk := os.read(fd, 4096):
+        text += chunk
+    return text
+
+
+def _new_network(net: str) -> None:
+    if net == "host":
+        return
+    namespaces.unshare(namespaces.CLONE_NEWNET)
+    network.raise_loopback()
+    # In a user namespace that does not own the network namespace no capability helps: these two let anyone serve port 80 and ping.
+    network.write_setting("ipv4/ip_unprivileged_port_start", "0")
+    network.write_setting("ipv4/ping_group_range", "0 2147483647")
+
+
+def _mount_from_outside(spec: StartSpec) -> None:
+    """What needs the host's root: overlays (of host folders) and binds. The session cannot undo any of them."""
+    for overlay in spec.overlays:
+        target = f"{spec.merged}{overlay.target}".rstrip("/")
+        mounts.mount("overlay", target, "overlay", MS_NODEV, overlay_options(overlay))
+    for item in spec.binds:
+        target = f"{spec.merged}{item.target}"
+        mounts.bind(item.source, target)
+        flags = (0 if item.device_nodes else MS_NODEV) | (MS_RDONLY if item.readonly else 0)
+        mounts.remount_bind(target, flags | MS_NOSUID)
+
+
+def overlay_options(overlay: Overlay) -> str:
+    lowers = ":".join(mounts.escape(path) for path in overlay.lowers)
+    places = f"lowerdir={lowers},upperdir={mounts.escape(overlay.upper)},workdir={mounts.escape(overlay.work)}"
+    return f"{places},{OVERLAY_OPTIONS}"
+
+
+def _become_init(spec: StartSpec, report: int) -> None:
+    """The inner child: pid 1 of the session."""
+    merged = spec.merged
+    # pivot_root needs a mount that this namespace owns: inherited ones are locked.
+    mounts.bind(merged, merged, recursive=True)
+    mounts.mount("proc", f"{merged}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for name in spec.proc_readonly:
+        place = f"{merged}/proc/{name}"
+        with contextlib.suppress(FileNotFoundError):
+            mounts.bind(place, place)
+            mounts.remount_bind(place, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    pts_options = "newinstance,ptmxmode=0666,mode=620,gid=5"
+    mounts.mount("devpts", f"{merged}/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, pts_options)
+    mounts.mount("tmpfs", f"{merged}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    os.chdir(merged)
+    mounts.pivot_root_here()
+    # CRIU otherwise: "A session leader of ... is outside of its pid namespace".
+    os.setsid()
+    os.dup2(report, _REPORT_FD, inheritable=False)
+    os.closerange(MASTER_FD, _REPORT_FD)
+    _open_terminal(spec.rows, spec.cols, spec.identity.uid)
+    os.closerange(_REPORT_FD + 1, 4096)
+    namespaces.join_new_session_keyring()
+    _exec(spec.identity, spec.argv, spec.env, spec.cwd)
+
+
+def _open_terminal(rows: int, cols: int, uid: int) -> None:
+    """A fresh pair in the session's own devpts: the master as fd 3, the slave as 0, 1 and 2."""
+    master = os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY)
+    if master != MASTER_FD:
+        raise OSError(0, f"the master became fd {master}, not {MASTER_FD}")
+    number = ptys.unlock_slave(master)
+    ptys.set_size(master, rows, cols)
+    slave = os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY)
+    os.fchown(slave, uid, 5)
+    for fd in (0, 1, 2):
+        os.dup2(slave, fd)
+    os.close(slave)
+    os.set_inheritable(MASTER_FD, True)
+
+
+def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
+    os.dup2(report, _REPORT_FD, inheritable=False)
+    if spec.tty:
+        os.closerange(MASTER_FD, _REPORT_FD)
+        _open_terminal(spec.rows, spec.cols, spec.identity.uid)
+    else:
+        high = [os.dup(fd) for fd in stdio]
+        for place, fd in enumerate(high):
+            os.dup2(fd, place)
+        os.closerange(3, _REPORT_FD)
+    os.closerange(_REPORT_FD + 1, 4096)
+
+
+def _exec(identity: Identity, argv: list[str], env: dict[str, str], cwd: list[str]) -> NoReturn:
+    """Become `argv` as `identity`, in the first of `cwd` that can be entered, with nothing inherited from the launcher."""
+    namespaces.limit_capabilities(KEPT_CAPABILITIES)
+    os.umask(0o022)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores or catches some; exec would hand that on
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.setgroups(identity.groups)
+    os.setresgid(identity.gid, identity.gid, identity.gid)
+    os.setresuid(identity.uid, identity.uid, identity.uid)
+    for folder in [*cwd, "/"]:
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+            break
+    os.execve(argv[0], argv, env)
+    sys.exit(1)
+
+
+def detach_mount(path: str) -> None:
+    """Take a mount off that a session no longer needs; fine if there is none."""
+    with contextlib.suppress(OSError):
+        mounts.umount(path, MNT_DETACH)

@@ -1,0 +1,72 @@
+"""What the launcher is told: plans as values. The daemon makes them, the launcher carries them out."""
+
+from typing import Literal
+
+import msgspec
+
+
+class Overlay(msgspec.Struct, frozen=True, kw_only=True):
+    """One overlay mount of a session. `target` is its place in the session, `lowers` are host folders, topmost first."""
+
+    target: str
+    lowers: list[str]
+    upper: str
+    work: str
+
+
+class BindMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A host path bound into the session. `device_nodes`: nodes in it may be opened."""
+
+    source: str
+    target: str
+    readonly: bool
+    device_nodes: bool = False
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    uid: int
+    gid: int
+    groups: list[int]
+
+
+class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Start a session: its mounts in order, then its first process."""
+
+    cgroups: list[str]
+    merged: str
+    overlays: list[Overlay]
+    binds: list[BindMount]
+    proc_readonly: list[str]
+    net: Literal["private", "host", "none"]
+    identity: Identity
+    argv: list[str]
+    env: dict[str, str]
+    cwd: list[str]
+    rows: int
+    cols: int
+
+
+class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
+    """Start one more process in a live session. Three fds come with it (stdin, stdout, stderr), none with `tty`."""
+
+    pid: int
+    cgroups: list[str]
+    identity: Identity
+    argv: list[str]
+    env: dict[str, str]
+    cwd: list[str]
+    tty: bool
+    rows: int
+    cols: int
+
+
+LaunchSpec = StartSpec | EnterSpec
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: the pid of the new process as the host sees it, or the call that failed."""
+
+    pid: int = 0
+    error: str = ""
+    errno: int = 0
+    path: str = ""

@@ -1,0 +1,87 @@
+"""The daemon's side of the launcher: starts it, sends it plans, starts it again if it dies."""
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from waypoint.model.errors import Failed
+from waypoint.session.launch_spec import Launched, LaunchSpec
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Launcher:
+    """A running launcher. Made in the daemon's mount namespace, which it inherits."""
+
+    def __init__(self) -> None:
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def open(self) -> None:
+        """Start the process (it needs some 30 ms until it reads; requests wait in the socket)."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
+            boot = f"import sys; sys.path[:0] = {paths!r}; sys.argv = ['launcher', '{theirs.fileno()}']"
+            code = f"{boot}; import runpy; runpy.run_module('waypoint.session.launcher', run_name='__main__')"
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
+        self._control = ours
+
+    def close(self) -> None:
+        """End the launcher; sessions it started go on."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+    async def carry_out(self, spec: LaunchSpec, stdio: tuple[int, ...] = ()) -> int:
+        """Have `spec` carried out; return the new process's pid as the host sees it.
+
+        Raises OSError with the failing call's errno, words and path, if a step failed; Failed if the launcher died.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            ours.setblocking(False)
+            with theirs:
+                self._send(msgspec.json.encode(spec), (theirs.fileno(), *stdio))
+            text = await asyncio.get_running_loop().sock_recv(ours, 1 << 16)
+        if not text:
+            raise Failed("start", "a process", "the launcher died while it worked on it", "try again")
+        launched = msgspec.json.decode(text, type=Launched)
+        if not launched.pid:
+            raise OSError(launched.errno, launched.error, launched.path)
+        return launched.pid
+
+    def _send(self, request: bytes, fds: tuple[int, ...]) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        for _attempt in range(2):
+            if self._control is None or (self._process and self._process.poll() is not None):
+                with contextlib.suppress(OSError):
+                    self.close()
+                self.open()
+            try:
+                assert self._control is not None
+                self._control.sendmsg([request], ancillary)
+            except (BrokenPipeError, ConnectionResetError):
+                self.close()
+            else:
+                return
+        raise Failed("start", "a process", "the launcher does not stay alive", "see the daemon's log")

@@ -1,0 +1,61 @@
+"""The runtime record of a live session: what a new daemon needs to find it again. Gone after a reboot, as the session is."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from waypoint.linux import files, procfs
+from waypoint.model.records import LiveRow
+from waypoint.session.launch_spec import BindMount, Overlay
+
+RECORD = "record.json"
+
+
+class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`init_start`: start time of pid 1 in clock ticks since boot, which tells it from a later process with its pid."""
+
+    row: LiveRow
+    boot_id: str
+    init_pid: int
+    init_start: int
+    cgroups: list[str]
+    overlays: list[Overlay]
+    binds: list[BindMount]
+    proc_readonly: list[str]
+    nonce: str
+    left_out: list[str]
+
+    def is_alive(self) -> bool:
+        """True if pid 1 of the session still runs (not as a zombie)."""
+        if self.boot_id != procfs.boot_id():
+            return False
+        try:
+            stat = procfs.read_stat(self.init_pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return stat.start_ticks == self.init_start and stat.state not in "ZX"
+
+
+def save(folder: Path, record: RuntimeRecord) -> None:
+    """Write the record; atomic against SIGKILL. Not synced: it is of no use after a reboot."""
+    files.publish(folder / RECORD, msgspec.json.encode(record), durable=False)
+
+
+def load(folder: Path) -> RuntimeRecord | None:
+    """None if there is none, or if it is not readable as one."""
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+        return msgspec.json.decode((folder / RECORD).read_bytes(), type=RuntimeRecord)
+    return None
+
+
+def make_folder(sessions: Path, session: str) -> Path:
+    folder = sessions / session
+    os.makedirs(folder, mode=0o700)
+    return folder
+
+
+def remove_folder(sessions: Path, session: str) -> None:
+    shutil.rmtree(sessions / session, ignore_errors=True)

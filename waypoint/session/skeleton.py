@@ -1,0 +1,135 @@
+"""The kit: what is put under or beside the base in every session, built once per daemon on a tmpfs of its own.
+
+A tmpfs, because overlayfs refuses a lower layer that lies inside another lower layer's file system tree (ELOOP), and the home usually lies below `/`.
+
+* `dev`: device nodes. Bound read-only over `/dev` of every session. The root overlay itself is `nodev`: a node anywhere else in the base does
+  not open.
+* a *skeleton* per base: an empty `/dev`, `/run`, `/proc`, `/sys`; `/.waypoint` with init, wrapper and shell hooks; an empty folder over the home.
+* `criu-run`: becomes `/run` of CRIU, which keeps its kernel-feature cache only on a tmpfs.
+"""
+
+import hashlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from waypoint.linux import mounts
+from waypoint.model.errors import HostLacks
+
+_NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
+_LINKS = (
+    ("ptmx", "pts/ptmx"),
+    ("fd", "/proc/self/fd"),
+    ("stdin", "fd/0"),
+    ("stdout", "fd/1"),
+    ("stderr", "fd/2"),
+)
+_HOOKS = Path(__file__).resolve().parents[2] / "shellwrap"
+
+
+class Kit:
+    """The mounted kit. `folder` must be in a mount namespace of the daemon's own; it vanishes with the last user."""
+
+    def __init__(self, folder: Path, home: Path) -> None:
+        self.folder = folder
+        self._home = home
+        self.dev = folder / "dev"
+        self.criu_run = folder / "criu-run"
+
+    def mount(self) -> None:
+        """Mount the tmpfs and fill it. Raises HostLacks if the init program is missing."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mounts.mount("tmpfs", self.folder, "tmpfs", mounts.MS_NOSUID, "mode=0711")
+        os.umask(0)
+        try:
+            self._make_dev()
+            self.criu_run.mkdir(mode=0o700)
+        finally:
+            os.umask(0o022)
+
+    def _make_dev(self) -> None:
+        self.dev.mkdir(mode=0o755)
+        for name, major, minor in _NODES:
+            os.mknod(self.dev / name, 0o020666, os.makedev(major, minor))
+        for name, target in _LINKS:
+            (self.dev / name).symlink_to(target)
+        (self.dev / "pts").mkdir(mode=0o755)
+        (self.dev / "shm").mkdir(mode=0o1777)
+
+    def skeleton(self, base: str, target: str) -> str | None:
+        """The layer that goes on top of the base's mount `target`; None where nothing is needed. Built at first use."""
+        inside = str(Path(base) / target.lstrip("/"))
+        if target != "/" and not _is_below(str(self._home), inside):
+            return None
+        name = hashlib.sha256(f"{base}\0{target}".encode(errors="surrogateescape")).hexdigest()[:16]
+        place = self.folder / f"skeleton-{name}"
+        if not place.exists():
+            aside = self.folder / f"new-{name}"
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(mode=0o755)
+            if target == "/":
+                self._fill_root(aside, base)
+            if _is_below(str(self._home), inside):
+                _hide(aside, inside, self._home)
+            aside.rename(place)
+        return str(place)
+
+    def _fill_root(self, place: Path, base: str) -> None:
+        for name in ("dev", "run", "proc", "sys"):
+            (place / name).mkdir(mode=0o755)
+        for name in ("dev", "run"):
+            os.setxattr(place / name, "trusted.overlay.opaque", b"y")
+        if not (Path(base) / "tmp").is_dir():
+            (place / "tmp").mkdir()
+            (place / "tmp").chmod(0o1777)
+        (place / "run/lock").mkdir()
+        (place / "run/lock").chmod(0o1777)
+        _keep_resolver(place, Path(base))
+        own = place / ".waypoint"
+        own.mkdir(mode=0o755)
+        shutil.copy(init_program(), own / "init")
+        for name in ("wrapper.sh", "hooks.bash"):
+            shutil.copy(_HOOKS / name, own / name)
+        shutil.copytree(_HOOKS / "zdotdir", own / "zdotdir")
+        for path in (own, *own.rglob("*")):
+            path.chmod(0o755 if path.is_dir() or path.name in ("init", "wrapper.sh") else 0o644)
+
+
+def _hide(place: Path, inside: str, home: Path) -> None:
+    """An opaque empty folder over the home. Its parents take the base's modes and owners, since the topmost layer's count."""
+    folder = place
+    origin = Path(inside)
+    for part in home.relative_to(inside).parts:
+        folder, origin = folder / part, origin / part
+        folder.mkdir(exist_ok=True)
+        found = origin.stat()
+        os.chown(folder, found.st_uid, found.st_gid)
+        folder.chmod(found.st_mode & 0o7777)
+    os.setxattr(folder, "trusted.overlay.opaque", b"y")
+
+
+def _keep_resolver(place: Path, base: Path) -> None:
+    """Where the base's resolv.conf is a link into /run, give the empty /run what it points to."""
+    link = base / "etc/resolv.conf"
+    if not link.is_symlink():
+        return
+    target = os.path.normpath(os.path.join("/etc", link.readlink()))
+    source = base / target.lstrip("/")
+    if target.startswith("/run/") and source.is_file():
+        copy = place / target.lstrip("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
+
+
+def init_program() -> Path:
+    """dumb-init, as its wheel installs it: beside the interpreter, else on PATH. Raises HostLacks."""
+    beside = Path(sys.executable).parent / "dumb-init"
+    found = str(beside) if beside.is_file() else shutil.which("dumb-init")
+    if found is None:
+        raise HostLacks("find", "dumb-init", "it is neither beside Python nor on PATH", "pip install dumb-init")
+    return Path(found)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

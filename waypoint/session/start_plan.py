@@ -1,0 +1,141 @@
+"""From a setting (what was asked for) to a StartSpec (what the launcher does). Plans only; nothing is mounted or started here."""
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from waypoint.linux import mounts
+from waypoint.model.records import Bind, Setting, User
+from waypoint.model.errors import UsageProblem
+from waypoint.session.base import BasePlan, plan_base
+from waypoint.session.launch_spec import BindMount, Identity, Overlay, StartSpec
+from waypoint.session.skeleton import Kit
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+RUN_FOLDER = "run/waypoint"
+
+# Files and folders of /proc that uid 0 may write to change the host, whatever its user namespace: the check is for the global uid 0.
+PROC_READONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr", "acpi", "scsi", "driver", "dynamic_debug", "pressure")
+
+_ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ"})
+
+
+def taken_env(env: dict[str, str]) -> dict[str, str]:
+    """What a session takes of its caller's environment: how the terminal speaks, and nothing that may be a secret."""
+    return {name: value for name, value in env.items() if name in _ENV_TAKEN or name.startswith("LC_")}
+
+
+def parse_bind(text: str) -> Bind:
+    """`HOST:PATH` or `HOST:PATH:ro`, both absolute. Raises UsageProblem."""
+    parts = text.split(":")
+    readonly = len(parts) == 3 and parts[2] == "ro"
+    if len(parts) not in (2, 3) or (len(parts) == 3 and not readonly) or not all(p.startswith("/") for p in parts[:2]):
+        raise UsageProblem("bind", repr(text), "it is not HOST:PATH or HOST:PATH:ro with absolute paths", "see --help")
+    source, target = os.path.realpath(parts[0]), os.path.normpath(parts[1])
+    if not os.path.exists(source):
+        raise UsageProblem("bind", source, "no such file or directory on the host", "check the path")
+    if target == "/" or target.startswith(("/proc", "/sys", "/dev", "/.waypoint", "/run/waypoint")):
+        raise UsageProblem("bind", repr(text), f"{target} belongs to the session itself", "choose another place")
+    return Bind(source=source, target=target, readonly=readonly)
+
+
+def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> dict[str, str]:
+    user = setting.user
+    env = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell}
+    return {**env, "TERM": "xterm-256color", "WAYPOINT_BRANCH": branch, **profile_env, **setting.env}
+
+
+def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
+    """The session's program and what it needs in its environment.
+
+    The user's login shell with our hooks if it is bash or zsh; bash where the base has one and the login shell is none; else the plain shell
+    (in which `exec` cannot work, and says so).
+    """
+    if setting.command:
+        return setting.command, {}
+    shell = setting.user.shell
+    if not _is_program(setting.base, shell) or os.path.basename(shell) in ("nologin", "false", "sync", "sh", "dash"):
+        shell = next((p for p in ("/bin/bash", "/usr/bin/bash") if _is_program(setting.base, p)), "/bin/sh")
+    match os.path.basename(shell):
+        case "bash":
+            return [shell, "--rcfile", "/.waypoint/hooks.bash", "-i"], {"SHELL": shell}
+        case "zsh":
+            return [shell, "-i"], {"SHELL": shell, "ZDOTDIR": "/.waypoint/zdotdir"}
+        case _:
+            return [shell, "-i"], {"SHELL": shell}
+
+
+def _is_program(base: str, path: str) -> bool:
+    inside = Path(base) / path.lstrip("/")
+    return bool(path) and (inside.is_symlink() or os.access(inside, os.X_OK))
+
+
+def prepare_tree(tree: Path, plan: BasePlan, user: User, nonce: str) -> None:
+    """Make the folders of a session's overlays in its upper tree, and `/run/waypoint` afresh in the first of them."""
+    for number in range(len(plan.layers)):
+        for part in ("upper", "work"):
+            (tree / f"m{number}" / part).mkdir(parents=True, exist_ok=True)
+    _copy_attributes(Path("/"), tree / "m0/upper")
+    run = tree / "m0/upper" / RUN_FOLDER
+    if run.is_symlink() or run.parent.is_symlink():  # what a session left behind is not trusted
+        raise UsageProblem("go on from", str(tree), "its /run is a link", "start from an older capture")
+    shutil.rmtree(run, ignore_errors=True)
+    run.parent.mkdir(mode=0o755, exist_ok=True)
+    run.mkdir(mode=0o700)
+    os.mkfifo(run / "go", mode=0o600)
+    (run / "nonce").write_text(f"{nonce}\n")
+    for path in (run, run / "go", run / "nonce"):
+        os.chown(path, user.uid, user.gid)
+        path.chmod(0o700 if path == run else 0o600)
+
+
+def _copy_attributes(source: Path, target: Path) -> None:
+    found = source.stat()
+    os.chown(target, found.st_uid, found.st_gid)
+    target.chmod(stat.S_IMODE(found.st_mode))
+
+
+def plan_layers(setting: Setting, hidden: tuple[str, ...]) -> BasePlan:
+    return plan_base(setting.base, mounts.read_mounts(), hidden=hidden)
+
+
+def start_spec(
+    setting: Setting, plan: BasePlan, kit: Kit, tree: Path, *, folders: dict[str, str], cgroups: list[str]
+) -> StartSpec:
+    """`folders`: `merged` (an empty folder to mount on) and `sys` (a read-only sysfs)."""
+    overlays = []
+    for number, layer in enumerate(plan.layers):
+        lower = str(Path(setting.base) / layer.target.lstrip("/"))
+        skeleton = kit.skeleton(setting.base, layer.target)
+        place = tree / f"m{number}"
+        overlays.append(
+            Overlay(
+                target=layer.target,
+                lowers=[skeleton, lower] if skeleton else [lower],
+                upper=str(place / "upper"),
+                work=str(place / "work"),
+            )
+        )
+    binds = [
+        BindMount(source=str(kit.dev), target="/dev", readonly=True, device_nodes=True),
+        BindMount(source=folders["sys"], target="/sys", readonly=True),
+        *(BindMount(source=b.source, target=b.target, readonly=b.readonly) for b in setting.binds),
+    ]
+    argv, extra = shell_argv(setting)
+    env = {**session_env(setting, folders["branch"], {}), **extra}
+    user = setting.user
+    return StartSpec(
+        cgroups=cgroups,
+        merged=folders["merged"],
+        overlays=overlays,
+        binds=binds,
+        proc_readonly=[name for name in PROC_READONLY if os.path.exists(f"/proc/{name}")],
+        net=setting.net,
+        identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
+        argv=["/.waypoint/init", "--", "/bin/sh", "/.waypoint/wrapper.sh", *argv],
+        env=env,
+        cwd=[setting.cwd, user.home],
+        rows=24,
+        cols=80,
+    )
