@@ -1,0 +1,88 @@
+"""Publishing, locking and opening beneath a folder."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from waypoint.linux import files
+
+
+def test_publishing_replaces_the_whole_file_and_sets_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    files.publish(str(path), b"a long first version")
+    old = path.open("rb")
+    files.publish(str(path), b"second", mode=0o644, durable=False)
+    assert path.read_bytes() == b"second"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    with old:
+        assert old.read() == b"a long first version"
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_publishing_is_not_disturbed_by_what_a_crash_left(tmp_path: Path) -> None:
+    (tmp_path / "record.json.new").symlink_to(tmp_path / "elsewhere")
+    files.publish(str(tmp_path / "record.json"), b"content")
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_publishing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "record.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        files.publish(str(tmp_path / "record.json"), b"content")
+    assert os.listdir(tmp_path) == ["record.json"]
+
+
+def test_a_lock_is_held_until_its_descriptor_is_closed(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    with files.locked(path), pytest.raises(BlockingIOError):
+        files.lock(path, wait=False)
+    os.close(files.lock(path, wait=False))
+
+
+def test_a_lock_on_a_removed_file_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = files.lock(str(path), wait=False)
+    path.unlink()
+    fresh = files.lock(str(path), wait=True)
+    assert os.path.samestat(os.fstat(fresh), path.stat())
+    os.close(held)
+    os.close(fresh)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> int:
+    """A descriptor of a folder that holds a file, links and a way out."""
+    inside = tmp_path / "inside"
+    (inside / "sub").mkdir(parents=True)
+    (inside / "file").write_text("inside")
+    (tmp_path / "file").write_text("outside")
+    (inside / "link").symlink_to("file")
+    (inside / "sub/up").symlink_to("..")
+    return os.open(inside, os.O_PATH)
+
+
+@pytest.mark.parametrize("path", ["file", "/file", "../file", "sub/../../file", "/../../file"])
+def test_no_path_leads_out_of_the_folder(folder: int, path: str) -> None:
+    with os.fdopen(files.open_beneath(folder, path, os.O_RDONLY)) as file:
+        assert file.read() == "inside"
+    os.close(folder)
+
+
+@pytest.mark.parametrize("path", ["link", "sub/up/file"])
+def test_links_are_not_followed(folder: int, path: str) -> None:
+    with pytest.raises(OSError, match="openat2") as caught:
+        files.open_beneath(folder, path, os.O_RDONLY)
+    assert caught.value.errno == errno.ELOOP
+    assert caught.value.filename == path
+    os.close(folder)
+
+
+def test_files_can_be_made_beneath_the_folder(folder: int, tmp_path: Path) -> None:
+    fd = files.open_beneath(folder, "/sub/new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    assert os.get_inheritable(fd) is False
+    os.close(fd)
+    os.close(folder)
+    assert (tmp_path / "inside/sub/new").exists()

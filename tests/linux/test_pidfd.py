@@ -1,0 +1,75 @@
+"""Processes by descriptor."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from waypoint.linux import pidfd
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    """The pid of a child that reads from a pipe which nobody writes to; not reaped by the fixture if the test did."""
+    read, write = os.pipe()
+    pid = os.posix_spawn("/bin/cat", ["cat"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, read, 0)])
+    yield pid
+    os.close(read)
+    os.close(write)
+
+
+def test_a_child_is_seen_ending_and_reaped_once(child: int) -> None:
+    fd = pidfd.open(child)
+    assert not pidfd.has_ended(fd)
+    assert pidfd.reap(fd) is None
+    assert pidfd.pid_of(fd) == child
+    pidfd.send_signal(fd, signal.SIGKILL)
+    assert pidfd.wait_ended(fd, 10)
+    assert pidfd.has_ended(fd)
+    assert pidfd.reap(fd) == -signal.SIGKILL
+    assert pidfd.reap(fd) is None
+    assert pidfd.pid_of(fd) == -1
+    with pytest.raises(ProcessLookupError):
+        pidfd.send_signal(fd, signal.SIGTERM)
+    os.close(fd)
+
+
+def test_the_exit_status_of_a_child_is_told() -> None:
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 7"], {})
+    fd = pidfd.open(pid)
+    assert pidfd.wait_ended(fd, 10)
+    assert pidfd.reap(fd) == 7
+    os.close(fd)
+
+
+def test_a_process_that_is_not_there_cannot_be_opened() -> None:
+    ended = subprocess.run(["/bin/sh", "-c", "echo $$"], capture_output=True, check=True)
+    with pytest.raises(ProcessLookupError):
+        pidfd.open(int(ended.stdout))
+
+
+def test_a_descriptor_that_is_no_process_has_no_pid() -> None:
+    with pytest.raises(OSError, match="not the descriptor of a process"):
+        pidfd.pid_of(0)
+
+
+@pytest.mark.privileged
+def test_another_process_s_file_is_duplicated(child: int) -> None:
+    fd = pidfd.open(child)
+    ours = pidfd.getfd(fd, 0)
+    assert os.path.samestat(os.fstat(ours), os.stat(f"/proc/{child}/fd/0"))
+    assert os.get_inheritable(ours) is False
+    pidfd.send_signal(fd, signal.SIGKILL)
+    assert pidfd.wait_ended(fd, 10)
+    pidfd.reap(fd)
+    os.close(ours)
+    os.close(fd)
+
+
+def test_one_s_own_descriptor_names_oneself() -> None:
+    fd = pidfd.open(os.getpid())
+    assert pidfd.pid_of(fd) == os.getpid()
+    assert not pidfd.wait_ended(fd, 0)
+    os.close(fd)
