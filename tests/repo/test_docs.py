@@ -1,0 +1,125 @@
+"""The documents say what is there, and what is there is said in the documents."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from tests.repo import tree
+
+MAIN = ROOT / "waypoint/cli/main.py"
+
+
+def pages() -> dict[Path, str]:
+    return {path: tree.text(path) for path in tree.files() if path.suffix == ".md"}
+
+
+def shown_lines(page: str) -> Iterator[str]:
+    """Lines of code blocks, lines that end in a backslash joined with the next; and code within the text."""
+    for block in re.findall(r"^```\w*\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        yield from block.replace("\\\n", " ").splitlines()
+    outside = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
+    yield from re.findall(r"`([^`\n]+)`", outside)
+
+
+def uses(line: str, program: str) -> Iterator[list[str]]:
+    """The words after each `program` in command position, up to ` -- ` or what ends a command."""
+    command = re.sub(r"\s+#.*", "", line)
+    for part in re.split(r"[|;&]+|\$\(", command):
+        match = re.match(rf"\s*(?:\$ |# )?(?:sudo )?{re.escape(program)}(?:\s+(.*))?$", part)
+        if match:
+            yield (match[1] or "").split(" -- ")[0].split()
+
+
+def help_of(*verb: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(MAIN), *verb, "--help"], capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def verbs() -> set[str]:
+    """The command line's verbs, as it lists them itself."""
+    _, _, listing = help_of().partition("ommands:\n")
+    found = set(re.findall(r"^ {2,4}([a-z]+)\b", listing, re.MULTILINE))
+    assert {"shell", "exec", "ps"} <= found
+    return found
+
+
+def test_every_verb_of_the_command_line_is_in_the_documents(verbs: set[str]) -> None:
+    mentioned = {word for page in pages().values() for word in re.findall(r"`?waypoint ([a-z]+)\b", page)}
+    assert verbs - mentioned == set()
+
+
+def test_every_command_that_the_documents_show_exists_with_its_options(verbs: set[str]) -> None:
+    wrong = []
+    for path, page in pages().items():
+        for words in (words for line in shown_lines(page) for words in uses(line, "waypoint")):
+            options = {word.partition("=")[0] for word in words if word.startswith("-")}
+            verb = next((word for word in words if not word.startswith("-")), None)
+            if verb and verb.islower() and verb not in verbs:
+                wrong.append(f"{path}: waypoint {verb}")
+            elif verb and verb.islower():
+                known = help_of(verb)
+                wrong += [f"{path}: waypoint {verb} {word}" for word in options if word not in known]
+    assert wrong == []
+
+
+def dev_verbs() -> set[str]:
+    usage = subprocess.run([str(ROOT / "dev"), "help"], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"^ {2}([a-z]+) ", usage, re.MULTILINE))
+
+
+def test_every_dev_command_that_the_documents_show_exists() -> None:
+    shown = {
+        words[0] for page in pages().values() for line in shown_lines(page) for words in uses(line, "./dev") if words
+    }
+    assert {verb for verb in shown if verb.islower()} == dev_verbs()
+
+
+def test_the_readme_shows_the_demo_and_the_test_command() -> None:
+    shown = [line.strip() for line in shown_lines(tree.text(Path("README.md")))]
+    assert {"sudo ./dev demo", "sudo ./dev test"} <= {re.sub(r"\s+#.*", "", line) for line in shown}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads(tree.text(Path("pyproject.toml")))
+    listed = [
+        *project["build-system"]["requires"],
+        *project["project"]["dependencies"],
+        *(name for extra in project["project"]["optional-dependencies"].values() for name in extra),
+    ]
+    needed = {re.split(r"[<>=!~\[ ;]", requirement)[0] for requirement in listed}
+    explained = set(re.findall(r"\*\*`([\w-]+)`\*\*", tree.text(Path("docs/dependencies.md"))))
+    assert explained == needed
+
+
+def test_every_debian_package_that_dev_installs_is_named() -> None:
+    programs = next(
+        ast.literal_eval(node.value)
+        for node in tree.parsed(Path("dev")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PROGRAMS"
+    )
+    page = tree.text(Path("docs/dependencies.md")).partition("## Of the system")[2]
+    assert {package for package in programs.values() if not re.search(rf"\b{package}\b", page)} == set()
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [str(path) for path in tree.python_files() if not ast.get_docstring(tree.parsed(path))] == []
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    dead = [
+        f"{path}: {target}"
+        for path, page in pages().items()
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page)
+        if not (ROOT / path.parent / target).exists()
+    ]
+    assert dead == []
