@@ -1,0 +1,58 @@
+"""From the process's arguments to a command's code: the hot verbs at once, all others by way of click."""
+
+import os
+import sys
+
+from waypoint.cli import hot_verbs
+from waypoint.model.errors import WaypointError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: list[str]) -> "NoReturn":
+    """Run `waypoint ARGV` and end the process."""
+    try:
+        leave(_run(argv))
+    except WaypointError as error:
+        complain(str(error))
+        leave(error.exit_code)
+    except KeyboardInterrupt:
+        leave(EXIT_INTERRUPTED)
+
+
+def complain(text: str) -> None:
+    """Say on stderr what went wrong. A stderr that nobody reads is no second problem."""
+    try:
+        os.write(2, f"waypoint: {text}\n".encode(errors="backslashreplace"))
+    except OSError:
+        return
+
+
+def leave(code: int) -> "NoReturn":
+    """End at once: tearing the interpreter down takes time, and nothing waits in buffers but Python's own."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # nobody reads it, or it was closed before we began
+            continue
+    os._exit(code & 0xFF)
+
+
+def _run(argv: list[str]) -> int:
+    verb = hot_verbs.VERBS.get(argv[0]) if argv else None
+    if verb is not None and "_WAYPOINT_COMPLETE" not in os.environ:
+        parameters = hot_verbs.parse(verb, argv[1:])
+        if parameters is not None:
+            from waypoint.cli import hot
+
+            return hot.ACTIONS[verb.name](parameters)
+    from waypoint.cli import packages
+
+    packages.make_importable()
+    from waypoint.cli.group import run
+
+    return run(argv)

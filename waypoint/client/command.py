@@ -1,0 +1,165 @@
+"""One `exec` or `run` under way: its bytes both ways, its signals, its end, across restarts of the daemon.
+
+Loaded by every `waypoint exec`: see wire.py on what may be imported here.
+"""
+
+import os
+import select
+import time
+
+from waypoint.client import plainjson, wire
+from waypoint.client.link import open_channel, quote_branch
+from waypoint.model.errors import Failed, from_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Sink = Callable[[memoryview], None]
+
+INPUT_BYTES = 65536
+# As much input as this waits here for a command that does not read; then ours is read no further.
+MAX_QUEUED_BYTES = 4 * INPUT_BYTES
+# So many daemons in a row may take the stream and die before they have sent a byte of it.
+MAX_FRUITLESS = 5
+_OUTPUT, _ERRORS, _NOTE, _END = b"oenx"
+
+
+class Command:
+    """A command in a session: making one sends the request, `wait` drives it to its end."""
+
+    def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
+        """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`; Failed if the daemon dies over it."""
+        self._home = home
+        self._on = f"branch {branch}"
+        self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
+        self._received = 0  # bytes of output: where an exec goes on after a cut
+        self._exec_id = ""
+        self._fruitless = 0
+        self._input = -1
+        self._has_stdin = bool(request.get("stdin"))
+        self._stdin_broke = False
+        self.deadline: float | None = None  # of time.monotonic(): when `wait` gives up
+        self._channel = self._open(request)
+
+    def signal(self, name: str) -> None:
+        """Send a signal (`INT`, ...) to the command. May be called in a signal handler."""
+        self._channel.queue("k", name.encode())
+        self._channel.flush()
+
+    def resize(self, rows: int, cols: int) -> None:
+        self._channel.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
+        self._channel.flush()
+
+    def wait(self, on_output: "Sink", on_errors: "Sink", input_fd: int = -1) -> dict[str, object]:
+        """Pass bytes until the command has ended; the fields of the `x` frame.
+
+        The sinks get views that are overwritten when they return. `input_fd`: what is read from it is the command's
+        input, its end is the input's end; -1: none.
+        Raises the error that the daemon reports, Failed if the stream is lost for good, TimeoutError at `deadline`,
+        and what a sink raises.
+        """
+        self._input = input_fd
+        try:
+            while True:
+                try:
+                    self._channel.flush()
+                    self._wait_ready()
+                    self._channel.fill()
+                    end = self._pass_on(on_output, on_errors)
+                    if end is not None:
+                        return self._judge(end)
+                except wire.Cut as cut:
+                    self._go_on_after(cut)
+        finally:
+            self._channel.close()
+
+    def _open(self, request: dict[str, object]) -> wire.Channel:
+        try:
+            return open_channel(self._home, self._target, request)
+        except wire.Cut as cut:
+            raise self._lost(str(cut)) from cut
+
+    def _wait_ready(self) -> None:
+        """Return once there is something to receive, having passed on input meanwhile."""
+        while self._input >= 0 or self.deadline is not None or self._channel.queued_bytes():
+            poll = select.poll()
+            queued = self._channel.queued_bytes()
+            poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if queued else 0))
+            if self._input >= 0 and queued < MAX_QUEUED_BYTES:
+                poll.register(self._input, select.POLLIN)
+            ready = dict(poll.poll(self._remaining_ms()))
+            if not ready and self._remaining_ms() == 0:
+                raise TimeoutError
+            if self._input in ready:
+                self._read_input()
+            self._channel.flush()
+            if ready.get(self._channel.fileno(), 0) & ~select.POLLOUT:
+                return
+
+    def _remaining_ms(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic()) * 1000
+
+    def _read_input(self) -> None:
+        try:
+            data = os.read(self._input, INPUT_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # closed, or a terminal that has hung up
+            data = b""
+        self._channel.queue("i", data)
+        if not data:
+            self._input = -1
+
+    def _pass_on(self, on_output: "Sink", on_errors: "Sink") -> dict[str, object] | None:
+        """Hand over everything that has been received; the end, if it is there."""
+        while (item := self._channel.take()) is not None:
+            kind, payload = item
+            self._fruitless = 0
+            if kind == _OUTPUT:
+                self._received += len(payload)
+                on_output(payload)
+            elif kind == _ERRORS:
+                on_errors(payload)
+            elif kind in (_NOTE, _END):
+                facts = _facts(payload)
+                if kind == _END:
+                    return facts
+                if isinstance(facts.get("exec"), str):
+                    self._exec_id = str(facts["exec"])
+        return None
+
+    def _go_on_after(self, cut: wire.Cut) -> None:
+        """Take up the stream again with the next daemon, which waits for us. Raises Failed if that cannot be."""
+        self._channel.close()
+        self._fruitless += 1
+        if not self._exec_id:
+            raise self._lost(str(cut))
+        if self._fruitless > MAX_FRUITLESS:
+            raise self._lost(f"{MAX_FRUITLESS} daemons in a row went away")
+        # The command's stdin ended with the daemon that fed it. Its output is still ours, and must be taken.
+        self._stdin_broke = self._stdin_broke or self._has_stdin
+        if self._has_stdin:
+            self._input = -1
+        unsent = self._channel.unsent("k")
+        self._channel = self._open({"resume": self._exec_id, "offset": self._received})
+        for payload in unsent:
+            self._channel.queue("k", payload)
+
+    def _judge(self, end: dict[str, object]) -> dict[str, object]:
+        parts = end.get("error")
+        if isinstance(parts, dict):
+            raise from_json(parts)
+        if self._stdin_broke:
+            raise self._lost("the daemon was replaced, and the command's input may have been cut short by it")
+        return end
+
+    def _lost(self, said: str) -> Failed:
+        return Failed("see a command through in", self._on, said, "what it printed is in: waypoint logs")
+
+
+def _facts(payload: memoryview) -> dict[str, object]:
+    try:
+        return plainjson.decode_object(bytes(payload))
+    except ValueError as error:
+        raise Failed("understand", "the daemon", f"a frame is not JSON: {error}", "waypoint daemon stop") from error

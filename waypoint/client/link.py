@@ -1,0 +1,72 @@
+"""Reaching the daemon of a home, which is started if it does not run."""
+
+import os
+
+from waypoint.client import wire
+from waypoint.client.address import socket_path
+from waypoint.model.errors import Failed, HostLacks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+START_ATTEMPTS = 3
+
+
+def open_channel(home: str, target: str, body: object) -> wire.Channel:
+    """Ask for a stream; the answer is still to be read from the channel.
+
+    Raises HostLacks if there is no daemon and none can be started, or if this user may not talk to it; wire.Cut.
+    """
+    return _reach(home, lambda path: wire.Channel(path, target, body))
+
+
+def ask(home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True) -> object:
+    """One request and its decoded answer.
+
+    `may_repeat`: doing it twice is as good as once, so it is asked again of the next daemon if this one dies before it
+    has answered. Raises the daemon's error, HostLacks as `open_channel` does, Failed if the answer never came.
+    """
+    for is_last in (False, True):
+        try:
+            return _reach(home, lambda path: wire.request(path, method, target, body))
+        except wire.Cut as cut:
+            if is_last or not may_repeat:
+                raise Failed(f"{method} {target}", "", str(cut), "look what became of it: waypoint ps --all") from cut
+    raise AssertionError("unreachable")
+
+
+def quote_branch(branch: str) -> str:
+    """A branch's name as one part of a path. Legal names have no other character that needs it."""
+    return branch.replace("/", "%2F")
+
+
+def _reach(home: str, act: "Callable[[str], T]") -> "T":
+    path = socket_path(home)
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            return act(path)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            # Also refused: a daemon that was stopped between its being ready and our being here. Hence more than once.
+            if attempt == START_ATTEMPTS:
+                raise Failed("reach", "the daemon", str(error), f"see {home}/daemon.log") from error
+            from waypoint.client.start import start_daemon
+
+            start_daemon(home)
+        except PermissionError as error:
+            raise not_allowed(home) from error
+    raise AssertionError("unreachable")
+
+
+def not_allowed(home: str) -> HostLacks:
+    """What to tell a user whom the daemon's socket does not let in."""
+    user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
+    return HostLacks(
+        "talk to",
+        f"the daemon of {home}",
+        "this user may not use its socket",
+        f"use sudo, or ask an administrator to run: waypoint setup --user {user}",
+    )

@@ -1,0 +1,277 @@
+"""The client's end of docs/protocol.md: HTTP/1.1 requests over a Unix socket, and the frames of an upgraded stream.
+
+Our own, because http.client and its friends take longer to load than a whole `waypoint exec` may last. Knows only what
+the daemon's answers need: a status line, headers, a body with a length. One connection per request: a connection costs
+less than noticing that a kept one belongs to a daemon that is gone.
+"""
+
+import _socket
+
+from waypoint.client import plainjson
+from waypoint.model.errors import Failed, WaypointError, from_json
+
+MAX_PAYLOAD_BYTES = 1 << 20  # of one frame, either way
+MAX_HEAD_BYTES = 1 << 16
+RECEIVE_BYTES = 1 << 18  # what one recv may bring: more than a socket's default buffer holds
+_HEAD_END = b"\r\n\r\n"
+_PREFIX_BYTES = 5  # of a frame: kind and length
+_STREAMED = b"oe"  # kinds that are passed on piece by piece; of all others the whole payload is awaited
+_NO_WAIT = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
+
+
+class Cut(ConnectionError):
+    """The connection ended where the protocol has no end: the daemon died or was replaced."""
+
+
+class Head:
+    """Status and headers of an answer; `size` is where its body begins."""
+
+    __slots__ = ("headers", "size", "status")
+
+    def __init__(self, status: int, headers: dict[str, str], size: int) -> None:
+        self.status = status
+        self.headers = headers
+        self.size = size
+
+
+def parse_head(data: bytes) -> Head | None:
+    """The head of an answer that starts `data`, None if it is not all there yet. Raises Failed if it is not HTTP."""
+    end = data.find(_HEAD_END)
+    if end < 0:
+        if len(data) > MAX_HEAD_BYTES:
+            raise _nonsense("an answer whose head does not end")
+        return None
+    first, *lines = data[:end].decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    code = rest[:3]
+    if not version.startswith("HTTP/1.") or not code.isdecimal():
+        raise _nonsense(f"{first[:60]!r} instead of an answer in HTTP")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    return Head(int(code), headers, end + len(_HEAD_END))
+
+
+def send_request(path: str, method: str, target: str, body: object = None, *, upgrade: bool = False) -> _socket.socket:
+    """Connect to the socket at `path` and send one request; the answer is still to be read.
+
+    Raises OSError from connect (FileNotFoundError, ConnectionRefusedError, PermissionError), Cut if the peer goes away.
+    """
+    content = b"" if body is None else plainjson.encode(body).encode()
+    connection = "Upgrade\r\nUpgrade: waypoint-stream" if upgrade else "close"
+    kind = "Content-Type: application/json\r\n" if content else ""
+    head = (
+        f"{method} {target} HTTP/1.1\r\nHost: waypoint\r\nConnection: {connection}\r\n"
+        f"{kind}Content-Length: {len(content)}\r\n\r\n"
+    )
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    try:
+        sock.connect(path)
+        sock.sendall(head.encode("ascii") + content, _socket.MSG_NOSIGNAL)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        sock.close()
+        raise Cut(str(error)) from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def request(path: str, method: str, target: str, body: object = None) -> object:
+    """One plain request and its answer, decoded (None for an empty body).
+
+    Raises the WaypointError that the daemon answers with, OSError if nobody listens, Cut if the answer breaks off.
+    """
+    sock = send_request(path, method, target, body)
+    try:
+        data = b""
+        while True:
+            head = parse_head(data)
+            if head and (content := _whole_body(head, data)) is not None:
+                return _judge(head.status, content)
+            piece = _receive(sock)
+            if not piece:
+                raise Cut("the daemon closed the connection before it had answered")
+            data += piece
+    finally:
+        sock.close()
+
+
+def frame(kind: str, payload: bytes = b"") -> bytes:
+    """One frame (docs/protocol.md, section 2). `payload`: at most MAX_PAYLOAD_BYTES."""
+    return kind.encode("ascii") + len(payload).to_bytes(4, "big") + payload
+
+
+class Channel:
+    """One upgraded connection: frames in both directions.
+
+    Opening sends the request and does not wait for the answer; `take` reads its head before the first frame. Reading
+    and writing may wait or not, so that the same class serves a pump and a terminal.
+    """
+
+    __slots__ = ("_buffer", "_end", "_is_flushing", "_kind", "_left", "_start", "_unsent", "_view", "is_open", "sock")
+
+    def __init__(self, path: str, target: str, body: object) -> None:
+        """Raises what `send_request` raises."""
+        self.sock = send_request(path, "POST", target, body, upgrade=True)
+        self.is_open = False
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._kind = self._left = 0  # the frame under way: kind 0 between frames; payload bytes still to come
+        self._unsent: list[bytes] = []
+        self._is_flushing = False
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def fill(self, *, wait: bool = True) -> bool:
+        """Receive once. False: nothing there (only without `wait`). Raises Cut at the end of the connection."""
+        if self._end == len(self._buffer):
+            self._make_room(0)
+        flags = 0 if wait else _NO_WAIT
+        try:
+            got = self.sock.recv_into(self._view[self._end :], 0, flags)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError as error:
+            raise Cut(str(error)) from error
+        if not got:
+            raise Cut("the stream ended without its last frame")
+        self._end += got
+        return True
+
+    def take(self) -> tuple[int, memoryview] | None:
+        """The next frame (kind as a number, payload) or the next piece of an `o` or `e` frame; None: `fill` first.
+
+        The payload is a view that the next `fill` overwrites. Raises the daemon's error if it refused the upgrade.
+        """
+        if not self.is_open and not self._take_head():
+            return None
+        while True:
+            have = self._end - self._start
+            if not self._kind:
+                if have < _PREFIX_BYTES:
+                    self._make_room(_PREFIX_BYTES)
+                    return None
+                self._begin_frame()
+                continue
+            is_streamed = self._kind in _STREAMED
+            size = min(self._left, have) if is_streamed else self._left
+            if size > have or (is_streamed and not size):
+                self._make_room(size)
+                return None
+            return self._payload(size)
+
+    def queue(self, kind: str, payload: bytes = b"") -> None:
+        """Put a frame in the line of what is to be sent; `flush` sends. Safe in a signal handler."""
+        self._unsent.append(frame(kind, payload))
+
+    def flush(self) -> None:
+        """Send what the socket takes without waiting. A peer that is gone is noticed by `fill`, not here.
+
+        Safe in a signal handler: if the handler interrupts another flush, it leaves the work to that one.
+        """
+        while self._unsent and not self._is_flushing:
+            self._is_flushing = True
+            try:
+                first = self._unsent[0]
+                sent = self.sock.send(first, _NO_WAIT)
+                self._unsent[:1] = [first[sent:]] if sent < len(first) else []
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                self._unsent.clear()
+            finally:
+                self._is_flushing = False
+
+    def queued_bytes(self) -> int:
+        return sum(map(len, self._unsent))
+
+    def unsent(self, kind: str) -> list[bytes]:
+        """Payloads of the frames of `kind` of which nothing has been sent yet."""
+        # Only the first in line can be a rest; it starts in the middle of a frame, so its length does not fit.
+        return [item[_PREFIX_BYTES:] for item in self._unsent if item == frame(kind, item[_PREFIX_BYTES:])]
+
+    def _take_head(self) -> bool:
+        data = bytes(self._view[self._start : self._end])
+        head = parse_head(data)
+        if head is None:
+            return False
+        if head.status != 101:
+            content = _whole_body(head, data)
+            if content is None:
+                self._make_room(len(data) + 1)
+                return False
+            _judge(head.status, content)
+            raise _nonsense(f"status {head.status} to an upgrade")
+        self._start += head.size
+        self.is_open = True
+        return True
+
+    def _begin_frame(self) -> None:
+        start = self._start
+        self._kind = self._buffer[start]
+        self._left = int.from_bytes(self._view[start + 1 : start + _PREFIX_BYTES], "big")
+        self._start = start + _PREFIX_BYTES
+        if self._left > MAX_PAYLOAD_BYTES:
+            raise _nonsense(f"a frame of {self._left} bytes")
+        if not self._left and self._kind in _STREAMED:
+            self._kind = 0  # nothing to pass on
+
+    def _payload(self, size: int) -> tuple[int, memoryview]:
+        kind, start = self._kind, self._start
+        self._start = start + size
+        self._left -= size
+        if not self._left:
+            self._kind = 0
+        return kind, self._view[start : start + size]
+
+    def _make_room(self, needed: int) -> None:
+        """Move what is left to the front, so that `needed` bytes fit and at least one more can be received."""
+        rest = bytes(self._view[self._start : self._end])
+        if max(needed, len(rest)) >= len(self._buffer):
+            self._buffer = bytearray(2 * max(needed, len(rest)))
+            self._view = memoryview(self._buffer)
+        self._buffer[: len(rest)] = rest
+        self._start, self._end = 0, len(rest)
+
+
+def _receive(sock: _socket.socket) -> bytes:
+    try:
+        return sock.recv(RECEIVE_BYTES)
+    except ConnectionResetError as error:
+        raise Cut(str(error)) from error
+
+
+def _whole_body(head: Head, data: bytes) -> bytes | None:
+    """The body after `head` in `data`; None while some of it is missing."""
+    length = head.headers.get("content-length", "0")
+    if not length.isdecimal() or "transfer-encoding" in head.headers:
+        raise _nonsense("an answer without a length")
+    end = head.size + int(length)
+    return data[head.size : end] if len(data) >= end else None
+
+
+def _judge(status: int, content: bytes) -> object:
+    """The value in an answer's body, or the error that it carries."""
+    try:
+        value = plainjson.decode(content) if content else None
+    except ValueError as error:
+        raise _nonsense(f"status {status} and a body that is no JSON ({error})") from error
+    if 200 <= status < 300:
+        return value
+    parts = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(parts, dict):
+        raise _nonsense(f"status {status} without an error in words")
+    raise from_json(parts)
+
+
+def _nonsense(what: str) -> WaypointError:
+    return Failed(
+        "understand", "the daemon", f"it sent {what}", "waypoint daemon stop, and try again with one version of both"
+    )
