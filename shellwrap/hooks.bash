@@ -1,0 +1,194 @@
+# bash reads this as its rc file. It reads the user's own first, then adds what lets the daemon run a command line in this very shell:
+# as if typed, with nothing of ours left open or running. What the files and marks mean: docs/protocol.md, section 3.
+#
+# Why it looks as it does:
+# - The key's function only swaps the line. A command run from `bind -x` would have readline's terminal modes, and lose $?.
+# - The command is evaluated at top level, not in a function: else `declare` is local, `$@` hidden, and ^C skips the end mark.
+# - `{ ...;} 2>/dev/null` hides a trace (set -x); `cmd&&:` hands a status on without setting off `set -e` or the ERR trap.
+# - No word is ever typed by the daemon: the text comes from a file, so quotes, `!`, newlines and the person's half line do not matter.
+
+[[ ! -r ~/.bashrc ]] || . ~/.bashrc
+
+if shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u; fi
+shopt -u expand_aliases # so that no alias gets into the functions below
+
+__wp_d=${WAYPOINT_RUN:-/run/waypoint}
+unset -v WAYPOINT_RUN
+IFS= read -r __wp_s 2>/dev/null <"$__wp_d/nonce"
+__wp_keys=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
+
+__wp_say() {
+  builtin printf '\e]7717;%s\a' "$1" >/dev/tty
+}
+
+# Wait for the daemon's line. Each open of the FIFO waits for a daemon that died to come back; a line for another phase is an old one.
+__wp_wait() {
+  local l
+  until IFS= builtin read -r l <"$__wp_d/go" && [[ $l == "$1 $__wp_k" ]]; do
+    [[ -p $__wp_d/go ]] || return 0
+  done
+}
+
+# Put programs that would wait for a person into their quiet ways, for the time of the command.
+__wp_quiet() {
+  local - v w
+  set +eu
+  __wp_old=()
+  for v in "${__wp_keys[@]}"; do
+    __wp_attributes "$v" || continue
+    if [[ $v == GIT_TERMINAL_PROMPT ]]; then w=0; else w=cat; fi
+    if [[ -v $v ]]; then __wp_old[${#__wp_old[@]}]="$v=$__wp_a=${!v}"; else __wp_old[${#__wp_old[@]}]="$v=-"; fi
+    builtin export "$v=$w"
+  done
+}
+
+# Undo it where the command has not set the variable itself.
+__wp_loud() {
+  local - o v w
+  set +eu
+  for o in "${__wp_old[@]}"; do
+    v=${o%%=*} o=${o#*=}
+    if [[ $v == GIT_TERMINAL_PROMPT ]]; then w=0; else w=cat; fi
+    __wp_attributes "$v" && [[ $__wp_a == x && ${!v-} == "$w" ]] || continue
+    case $o in
+    -) unset -v "$v" ;;
+    x=*) builtin export "$v=${o#x=}" ;;
+    *) builtin export -n "$v=${o#=}" ;;
+    esac
+  done
+  __wp_old=()
+}
+
+# The attributes of the variable named $1 in __wp_a; false if it is not a plain one that can be set.
+__wp_attributes() {
+  local -n __wp_v=$1
+  __wp_a=${__wp_v@a}
+  [[ $__wp_a == @(|x) ]]
+}
+
+# The command has ended with status $1; $2 says how that was found.
+__wp_fin() {
+  [[ $__wp_op == tty ]] || __wp_loud
+  builtin printf '%s %s\n' "$1" "$2" >|"$__wp_d/done.$__wp_n"
+  __wp_say "E;$__wp_n;$__wp_k;$1;$2"
+  __wp_wait E
+  __wp_n='' __wp_c=''
+}
+
+# Before each prompt.
+__wp_pc() {
+  local r=$? e=none
+  [[ -z ${__wp_n-} ]] || __wp_fin "$r" PC
+  __wp_at=1
+  __wp_hook
+  if [[ -o emacs || -o vi ]]; then e=bash; fi
+  __wp_say "P;$$;$__wp_s;$e"
+  return 0
+} 2>/dev/null
+
+# PS0 and PS2 only note, in this process, that a command runs or that the line goes on: they print nothing.
+__wp_hook() {
+  local -; set +u
+  [[ ${PS0@a} == *r* || ${PS0-} == *__wp_at=0* ]] || PS0='${__wp_z0[__wp_at=0]-}'${PS0-}
+  [[ ${PS2@a} == *r* || ${PS2-} == *__wp_at=2* ]] || PS2='${__wp_z0[__wp_at=2]-}'${PS2-}
+  [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == __wp_pc ]] || PROMPT_COMMAND[977]=__wp_pc
+}
+
+# First and last thing on the line that the key puts there. Each hands on the status it found.
+__wp() {
+  local r=$?
+  IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$__wp_n" || :
+  [[ $__wp_c != *$'\n'* ]] || __wp_check
+  case $- in *x*) set +x; __wp_c="set -x; $__wp_c" ;; esac
+  __wp_history
+  [[ $__wp_op == tty ]] || __wp_quiet
+  __wp_say "S;$__wp_n;$__wp_k"
+  __wp_wait S
+  return "$r"
+}
+__wp_z() {
+  local r=$?
+  __wp_fin "$r" Z
+  return "$r"
+}
+
+# Text of several lines is read as a whole before its first line runs. extglob: `shopt -s extglob` in line 1 must not make line 2 an error.
+__wp_check() {
+  if ! __wp_m=$(BASH_ENV= "$BASH" -O extglob -n 2>&1 <"$__wp_d/cmd.$__wp_n"); then
+    __wp_c='builtin printf "%s\n" "$__wp_m"; (exit 2)'
+  fi
+}
+
+# The line starts with a space: with ignorespace it stays out of the history. The user's own setting comes back before the command.
+__wp_history() {
+  case ${__wp_hc-} in
+  r) [[ ${HISTCONTROL-} == *ignore@(space|both)* ]] || builtin history -d -1 ;;
+  -) unset -v HISTCONTROL ;;
+  *) HISTCONTROL=${__wp_hc#=} ;;
+  esac
+}
+
+# The key was pressed.
+__wp_arm() {
+  local r=$? op n k
+  IFS=' ' builtin read -r op n k <"$__wp_d/req" || return 0
+  __wp_clean
+  case $op in
+  exec | in | tty) __wp_take "$op" "$n" "$k" ;;
+  rest)
+    READLINE_LINE=${__wp_line-}$READLINE_LINE READLINE_POINT=$((READLINE_POINT + ${__wp_pt:-0}))
+    __wp_line='' __wp_pt=0
+    __wp_say "R;$n;$k"
+    ;;
+  stat) __wp_say "T;$n;$k;$r;${__wp_at-};${__wp_n-}" ;;
+  esac
+  return 0
+} 2>/dev/null
+
+__wp_take() {
+  # Asked twice (the daemon died in between): the line is in place.
+  if [[ ${__wp_n-} == "$2" ]]; then __wp_say "A;$2;$3;${#__wp_line}"; return 0; fi
+  # Without our part in PROMPT_COMMAND nothing has set the flag back after the last command: only "2" can be believed.
+  [[ ${PROMPT_COMMAND[977]-} == __wp_pc || ${__wp_at-} == 2 ]] || __wp_at=1
+  if [[ ${__wp_at-} != 1 ]]; then __wp_say "B;$2;$3;at=${__wp_at-}"; return 0; fi
+  __wp_hook
+  __wp_op=$1 __wp_n=$2 __wp_k=$3 __wp_line=$READLINE_LINE __wp_pt=$READLINE_POINT
+  __wp_ignorespace
+  case $1 in
+  tty) READLINE_LINE=' { { __wp&&:;} 2>/dev/null;eval " $__wp_c";};{ __wp_z;} 2>/dev/null&&:' ;;
+  *)
+    if [[ $1 == in ]]; then __wp_i=$__wp_d/in.$2; else __wp_i=/dev/null; fi
+    READLINE_LINE=' { { __wp&&:;} 2>/dev/null;eval " $__wp_c";} <"$__wp_i";{ __wp_z;} 2>/dev/null&&:'
+    ;;
+  esac
+  READLINE_POINT=${#READLINE_LINE}
+  __wp_say "A;$2;$3;${#__wp_line}"
+}
+
+__wp_ignorespace() {
+  local -; set +u
+  if [[ ${HISTCONTROL@a} == *r* ]]; then __wp_hc=r; return; fi
+  if [[ -v HISTCONTROL ]]; then __wp_hc==$HISTCONTROL; else __wp_hc=-; fi
+  HISTCONTROL=ignorespace
+}
+
+# What a first, unheard press of the key has left before the cursor (after ESC, ^X or in a search).
+__wp_clean() {
+  local j
+  for j in '[7717~' '7717~'; do
+    if [[ ${READLINE_LINE:0:READLINE_POINT} == *"$j" ]]; then
+      READLINE_LINE=${READLINE_LINE:0:READLINE_POINT-${#j}}${READLINE_LINE:READLINE_POINT}
+      READLINE_POINT=$((READLINE_POINT - ${#j}))
+    fi
+  done
+}
+
+if [[ -n $__wp_s ]]; then
+  for __wp_v in emacs vi-insert vi-command; do
+    bind -m "$__wp_v" -x '"\e[7717~": { __wp_arm;} 2>/dev/null'
+  done 2>/dev/null
+  __wp_at=0
+  __wp_hook
+fi
+shopt "$__wp_aliases" expand_aliases
+unset -v __wp_v __wp_aliases

@@ -1,0 +1,95 @@
+"""Pseudo-terminals from the side of the master: foreground group, modes, window size (tty_ioctl(4), pty(7))."""
+
+import array
+import errno
+import fcntl
+import os
+import struct
+import termios
+from typing import NamedTuple
+
+_Attributes = list[int | list[bytes | int]]
+_IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
+
+
+class Modes(NamedTuple):
+    """The flag words of termios(3), and the characters that raise signals (None where switched off)."""
+
+    iflag: int
+    oflag: int
+    lflag: int
+    interrupt: int | None
+    quit: int | None
+    suspend: int | None
+
+
+def open_pair(rows: int = 24, cols: int = 80) -> tuple[int, int]:
+    """A new pair (master, slave); the master does not block. Both close on exec."""
+    master, slave = os.openpty()
+    os.set_blocking(master, False)
+    set_window_size(master, rows, cols)
+    return master, slave
+
+
+def foreground_group(master: int) -> int:
+    """The foreground process group, as a pid in the caller's pid namespace; 0 if there is none (TIOCGPGRP on the master)."""
+    try:
+        return os.tcgetpgrp(master)
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EIO):  # no session has it as its terminal (any more)
+            return 0
+        raise
+
+
+def modes(master: int) -> Modes:
+    """The modes of the terminal behind `master` (an ioctl on a master is about its slave)."""
+    attributes: _Attributes = termios.tcgetattr(master)
+    characters = attributes[_CC]
+    iflag, oflag, lflag = attributes[_IFLAG], attributes[_OFLAG], attributes[_LFLAG]
+    if not isinstance(characters, list) or isinstance(iflag, list) or isinstance(oflag, list) or isinstance(lflag, list):
+        raise TypeError("tcgetattr gave something else than termios(3) says")
+    signs = (_character(characters[place]) for place in (termios.VINTR, termios.VQUIT, termios.VSUSP))
+    return Modes(iflag, oflag, lflag, *signs)
+
+
+def clear_output_processing(master: int) -> bool:
+    """Clear OPOST; True if it was set. Takes effect at once: output that was already written stays as it is."""
+    attributes: _Attributes = termios.tcgetattr(master)
+    oflag = attributes[_OFLAG]
+    if isinstance(oflag, list) or not oflag & termios.OPOST:
+        return False
+    attributes[_OFLAG] = oflag & ~termios.OPOST
+    termios.tcsetattr(master, termios.TCSANOW, attributes)
+    return True
+
+
+def set_output_processing(master: int) -> None:
+    """Set OPOST."""
+    attributes: _Attributes = termios.tcgetattr(master)
+    oflag = attributes[_OFLAG]
+    if not isinstance(oflag, list) and not oflag & termios.OPOST:
+        attributes[_OFLAG] = oflag | termios.OPOST
+        termios.tcsetattr(master, termios.TCSANOW, attributes)
+
+
+def window_size(fd: int) -> tuple[int, int]:
+    """Rows and columns."""
+    rows, cols, _, _ = struct.unpack("HHHH", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
+    return rows, cols
+
+
+def set_window_size(fd: int, rows: int, cols: int) -> None:
+    """Set it; if it differs the kernel sends SIGWINCH to the foreground group."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+
+def unread_bytes(fd: int) -> int:
+    """How many bytes wait to be read from a pipe or terminal (FIONREAD)."""
+    count = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, count)
+    return count[0]
+
+
+def _character(value: bytes | int) -> int | None:
+    number = value if isinstance(value, int) else value[0]
+    return number or None  # _POSIX_VDISABLE is 0 on Linux

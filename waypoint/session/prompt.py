@@ -1,0 +1,94 @@
+"""Is the session's own shell sitting in its line editor? Asked of the kernel, without sending a byte.
+
+What a shell looks like from outside in its many states was measured; the state at a prompt is unlike all others except for `read -e`
+and continuation lines (which the hooks refuse) and, in zsh, `read -k` (told apart by the marks P and C).
+"""
+
+import contextlib
+import termios
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+from waypoint.linux import procfs, terminals
+
+
+class Look(Enum):
+    """What the probe saw."""
+
+    PROMPT = "at its prompt"
+    BUSY = "busy"
+    REPLACED = "replaced by another program"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """The session's shell, as it was when it drew its first prompt."""
+
+    pid: int
+    start_ticks: int
+    inner_pid: int
+    kind: str  # "bash", "zsh"; "none": a bash whose line editor is off
+    # exec(2) keeps the pid and moves these: a new program, even the same one again, does not know our key.
+    executable: str
+    code_start: int
+    stack_start: int
+
+    @classmethod
+    def find(cls, inner_pid: int, kind: str, processes: Callable[[], list[int]]) -> "Shell | None":
+        """The process that calls itself `inner_pid`, among `processes` (ids in our namespace); None if it is not there (any more)."""
+        for pid in processes():
+            with contextlib.suppress(ProcessLookupError):
+                if procfs.inner_pid(pid) == inner_pid:
+                    stat = procfs.stat(pid)
+                    program = procfs.executable(pid)
+                    return cls(pid, stat.start_ticks, inner_pid, kind, program, stat.code_start, stat.stack_start)
+        return None
+
+    def to_json(self) -> dict[str, int | str]:
+        return asdict(self)
+
+
+def look(master: int, shell: Shell) -> Look:
+    """Ask the kernel. Cheap (some 50 microseconds), safe at any moment."""
+    try:
+        stat = procfs.stat(shell.pid)
+        if stat.start_ticks != shell.start_ticks or stat.state == "Z":
+            return Look.GONE
+        if (stat.code_start, stat.stack_start) != (shell.code_start, shell.stack_start):
+            return Look.REPLACED
+        if procfs.executable(shell.pid).removesuffix(" (deleted)") != shell.executable.removesuffix(" (deleted)"):
+            return Look.REPLACED
+        if terminals.foreground_group(master) != stat.group:
+            return Look.BUSY
+        return Look.PROMPT if _editing(terminals.modes(master), shell) else Look.BUSY
+    except ProcessLookupError:
+        return Look.GONE
+
+
+def _editing(modes: terminals.Modes, shell: Shell) -> bool:
+    if modes.lflag & termios.ICANON:
+        return False
+    if shell.kind == "bash" and modes.iflag & termios.ICRNL:
+        return False  # `read -n`: readline would have cleared it
+    try:
+        call = procfs.system_call(shell.pid)
+    except PermissionError:
+        return True  # not allowed to trace it: the terminal's word and the hooks' refusal must do
+    if call is None:
+        return False
+    if shell.kind == "bash":
+        return call.name == "pselect6" and call.first == 1
+    # zsh reads a copy of the terminal above all fds that scripts use, or polls it together with `zle -F` handlers.
+    return (call.name == "read" and call.first >= 10) or call.name in ("poll", "ppoll", "select", "pselect6")
+
+
+def foreground(master: int) -> str:
+    """The name of the program in the foreground, for a message."""
+    group = terminals.foreground_group(master)
+    with contextlib.suppress(ProcessLookupError):
+        if group > 1:
+            words = procfs.command_line(group)
+            return " ".join(words)[:80] if words else procfs.stat(group).name
+    return ""

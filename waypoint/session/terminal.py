@@ -1,0 +1,168 @@
+"""The daemon's end of a session's terminal: reads it into the ring, finds marks, wakes those who follow, writes what is typed.
+
+Nothing here runs unless the terminal says something or someone types: an idle session costs no wake-up.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+
+from shellwrap.marks import LONGEST, Mark, MarkScanner
+from shellwrap.modes import DEFAULT, ModeTracker
+from shellwrap.ring import Ring
+from waypoint.linux import terminals
+
+# After a stop for want of room reading starts again only with so much room: small reads cost as much as large ones.
+_ROOM_TO_RESUME = 1 << 18
+# How much typed input may wait for a program that does not read before `typed` makes the client wait.
+_TYPED_MAX = 1 << 16
+
+
+class Terminal:
+    """Owns the master's file descriptor and the ring; `close` closes both. Use within one event loop."""
+
+    def __init__(self, master: int, ring: Ring) -> None:
+        """`master` becomes non-blocking. A ring with bytes in it is continued (the daemon before this one wrote them)."""
+        os.set_blocking(master, False)
+        self.master = master
+        self.ring = ring
+        self.closed = asyncio.Event()
+        self.on_mark: list[Callable[[Mark], None]] = []
+        bits = ring.modes if ring.end else DEFAULT
+        self.modes = ModeTracker(bits, ring.alternate_from, ring.end)
+        # The last bytes are scanned again, for a mark that the end cuts; whole ones among them were heard (or are asked for by `marks`).
+        self._scanner = MarkScanner(max(ring.start, ring.end - LONGEST))
+        self._scanner.feed(ring.copy(self._scanner.settled, ring.end))
+        self._loop = asyncio.get_running_loop()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._reading = False
+        self._unwritten = bytearray()
+        self._written = asyncio.Event()
+        self._written.set()
+
+    def start(self) -> None:
+        """Begin to read. What is to hear the first marks must be in `on_mark` by now."""
+        self._loop.add_reader(self.master, self._readable)
+        self._reading = True
+
+    def close(self) -> None:
+        """Stop reading and give up the descriptor and the ring. The session's own master stays open, so it notices nothing."""
+        if self.master < 0:
+            return
+        self._loop.remove_reader(self.master)
+        self._loop.remove_writer(self.master)
+        os.close(self.master)
+        self.master = -1
+        self._end_streams()
+        self.ring.close()
+
+    @property
+    def settled(self) -> int:
+        """Everything before this position is surely not part of a mark that has not ended yet."""
+        return self.ring.end if self.closed.is_set() else self._scanner.settled
+
+    def marks(self, position: int) -> list[Mark]:
+        """The marks in the ring from `position` on (or from its start, if that is later)."""
+        position = max(position, self.ring.start)
+        return MarkScanner(position).feed(self.ring.copy(position, self.ring.end))
+
+    async def wait_more(self, position: int) -> None:
+        """Return once there is a settled byte at `position`, or the terminal is closed."""
+        while self.settled <= position and not self.closed.is_set():
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def set_floor(self, position: int | None) -> None:
+        """Keep the bytes from `position` on: reading stops rather than overwrite them. None: keep nothing."""
+        self.ring.floor = position
+        if not self._reading and not self.closed.is_set() and self.ring.room >= min(_ROOM_TO_RESUME, self.ring.capacity // 4):
+            self._loop.add_reader(self.master, self._readable)
+            self._reading = True
+
+    def append(self, data: bytes) -> None:
+        """Put bytes of the daemon's own into the stream (a mark for the viewers)."""
+        self.ring.append(data)
+        self._take_in(data)
+
+    def write(self, data: bytes) -> None:
+        """Type `data`. Never blocks: what the terminal does not take now is written when it can."""
+        if not self._unwritten:
+            data = data[self._write_some(data) :]
+        if data and not self.closed.is_set():
+            if not self._unwritten:
+                self._loop.add_writer(self.master, self._writable)
+            self._unwritten += data
+            if len(self._unwritten) > _TYPED_MAX:
+                self._written.clear()
+
+    async def wait_written(self) -> None:
+        """Return when not too much typed input waits."""
+        await self._written.wait()
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the window size; the foreground programs get SIGWINCH if it is new."""
+        if not self.closed.is_set():
+            terminals.set_window_size(self.master, max(rows, 1), max(cols, 1))
+
+    def _readable(self) -> None:
+        position = self.ring.end
+        try:
+            count = self.ring.read_from(self.master)
+        except EOFError:
+            self._end()
+            return
+        if self.ring.room == 0:
+            self._loop.remove_reader(self.master)
+            self._reading = False
+        if count:
+            self._take_in(self.ring.copy(position, position + count))
+
+    def _take_in(self, data: bytes) -> None:
+        before = self.modes.bits
+        self.modes.feed(data)
+        if self.modes.bits != before:
+            self.ring.modes, self.ring.alternate_from = self.modes.bits, self.modes.alternate_from
+        for mark in self._scanner.feed(data):
+            for hear in tuple(self.on_mark):
+                hear(mark)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _end(self) -> None:
+        self._loop.remove_reader(self.master)
+        self._loop.remove_writer(self.master)
+        self._end_streams()
+
+    def _end_streams(self) -> None:
+        self._reading = False
+        self._unwritten.clear()
+        self._written.set()
+        self.closed.set()
+        self._wake()
+
+    def _write_some(self, data: bytes | bytearray) -> int:
+        if self.closed.is_set():
+            return len(data)
+        with contextlib.suppress(BlockingIOError):
+            try:
+                return os.write(self.master, data)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                return len(data)  # nobody is left to read it; the reader sees the end as well
+        return 0
+
+    def _writable(self) -> None:
+        del self._unwritten[: self._write_some(self._unwritten)]
+        if len(self._unwritten) <= _TYPED_MAX:
+            self._written.set()
+        if not self._unwritten and not self.closed.is_set():
+            self._loop.remove_writer(self.master)
