@@ -21,31 +21,17 @@ from waypoint.linux import cgroups, descriptors, mounts, namespaces
 from waypoint.linux.filesystem import copy_tree
 from waypoint.processes.criu_worker import Command, Process
 from waypoint.session import launch
+from waypoint.session.place import mount_apart
 from waypoint.session.launch_spec import BindMount, EnterSpec, Identity, Overlay, StartSpec
 from waypoint.session.skeleton import Kit
 from waypoint.session.start_plan import PROC_READONLY
 
 Made = TypeVar("Made")
 
-_SHELL = ["/.waypoint/init", "--", "/bin/sh", "-c", "exec 3>&-; exec sh -i"]
-_WAIT = "while :; do sleep 1000; done"
-
-
-@dataclass(frozen=True, slots=True)
-class Externals:
-    """CRIU's names of the mounts that come from outside: for a dump, and for a restore below `merged`."""
-
-    dump: tuple[str, ...]
-    restore: tuple[str, ...]
-
-
-def name_externals(spec: StartSpec) -> Externals:
-    """Number what `spec` mounts from outside. The numbers are part of an image: a restore needs the same list."""
-    targets = [item.target for item in (*spec.overlays, *spec.binds)]
-    return Externals(
-        dump=tuple(f"mnt[{target}]:m{number}" for number, target in enumerate(targets)),
-        restore=tuple(f"mnt[m{number}]:{spec.merged}{target}".rstrip("/") for number, target in enumerate(targets)),
-    )
+# No `sh -i`: an interactive dash keeps /dev/tty open, which CRIU refuses ("ctty inheritance detected").
+_SHELL = ["/.waypoint/init", "--", "/bin/sh", "-c", 'exec 3>&-; while read -r line; do eval "$line"; done']
+# In the background: pid 1 then adopts it. CRIU dumps pid 1's descendants only.
+_HOLD = "(while :; do sleep 1000; done) & exit 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +91,7 @@ class Throwaway:
         with in_network_of(live.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
             port: int = listener.getsockname()[1]
             identity = Identity(uid=0, gid=0, groups=[])
-            argv = ["/bin/sh", "-c", _WAIT]
+            argv = ["/bin/sh", "-c", _HOLD]
             spec = EnterSpec(
                 pid=live.pid,
                 cgroups=[live.cgroup],
@@ -155,7 +141,7 @@ class Throwaway:
                 cgroups.enter(path)
             launch._new_network(spec.net)
             self._give_run()
-            launch._mount_from_outside(spec)
+            mount_apart(spec, apart(spec))
             namespaces.join_new_session_keyring()
 
         return lambda command: _spawn(command, prepare)
@@ -214,6 +200,11 @@ class Throwaway:
         for number in range(self._count):
             cgroups.remove(f"{self._cgroup}/t{number}")
         cgroups.remove(self._cgroup)
+
+
+def apart(spec: StartSpec) -> str:
+    """The folder for the mounts of a restore."""
+    return f"{spec.merged}-apart"
 
 
 def in_network_of(pid: int, work: Callable[[], Made]) -> Made:

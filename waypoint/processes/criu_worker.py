@@ -1,0 +1,149 @@
+"""One `criu swrk` process and the conversation with it, over a socket pair of packets.
+
+CRIU reports each stage and waits for an answer (notifications); a stage may bring a file descriptor. Out of scope: what
+requests mean (criu_rpc.py), and the namespaces in which the process must run: the caller's `spawn` puts it there.
+"""
+
+import array
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from waypoint.linux import programs
+from waypoint.model.errors import HostLacks
+from waypoint.processes.criu_messages import REQUEST, RESPONSE, RequestType, Value, decode, encode
+from waypoint.processes.criu_options import Notice, OnNotice
+
+MAX_PACKET_BYTES = 1 << 20
+MAX_WORDS_BYTES = 1 << 16
+
+
+class Process(Protocol):
+    """A started criu: a `subprocess.Popen`, or the launcher's handle of a process that is not our child."""
+
+    def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What `spawn` starts. `pass_fds` keep their numbers in the child; stdin is /dev/null, stdout and stderr are
+    `words_fd`.
+
+    Signals must have their default actions: CRIU waits for its children, which an ignored SIGCHLD makes impossible. For
+    a restore the process must have a session keyring of its own: keyrings are in no image, restored tasks get CRIU's.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    pass_fds: tuple[int, ...]
+    words_fd: int
+
+
+Spawn = Callable[[Command], Process]
+
+
+def spawn_here(command: Command) -> Process:
+    """Start criu as a child, in this process's own namespaces."""
+    return subprocess.Popen(
+        command.argv,
+        env=command.env,
+        pass_fds=command.pass_fds,
+        stdin=subprocess.DEVNULL,
+        stdout=command.words_fd,
+        stderr=command.words_fd,
+    )
+
+
+class Worker:
+    """A criu process that serves one request. Use as `with Worker(...) as worker`; when that ends, so has the
+    process."""
+
+    def __init__(self, path: str, spawn: Spawn, env: dict[str, str], fds: tuple[int, ...] = ()) -> None:
+        self._path = path
+        self._spawn = spawn
+        self._env = {"PATH": programs.SEARCH_PATH, **env}  # CRIU calls tar for each tmpfs
+        self._fds = fds
+        self.refused: BaseException | None = None  # what a callback raised
+
+    def __enter__(self) -> Self:
+        self._words_fd = os.memfd_create("criu-words")
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            # Without --no-default-config a /etc/criu/default.conf of the machine would change what we asked for.
+            argv = [self._path, "swrk", str(theirs.fileno()), "--no-default-config"]
+            try:
+                self._process = self._spawn(Command(argv, self._env, (theirs.fileno(), *self._fds), self._words_fd))
+            except OSError as error:
+                self._close()
+                raise HostLacks("start", self._path, str(error.strerror or error), "run `waypoint setup`") from error
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._process.kill()
+        self._socket.close()
+        self._process.wait()
+        self._close()
+
+    def ask(
+        self, request: dict[str, Value], on_notice: OnNotice | None = None, deadline_s: float | None = None
+    ) -> dict[str, Value]:
+        """Send `request`, serve notices until the answer. An empty answer means that CRIU died; `words` may say why.
+
+        Raises TimeoutError if CRIU says nothing for `deadline_s` seconds. An exception of `on_notice` makes CRIU give
+        up (if it still can) and is in `refused` afterwards.
+        """
+        self._socket.settimeout(deadline_s)
+        # A reset connection: it died, the same as an end of file.
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            self._socket.send(encode(REQUEST, request))
+            while answer := self._receive():
+                response, fd = answer
+                if response.get("type") != RequestType.NOTIFY:
+                    return response
+                agreed = self._notify(response, fd, on_notice)
+                self._socket.send(encode(REQUEST, {"type": RequestType.NOTIFY, "notify_success": agreed}))
+        return {}
+
+    def words(self) -> list[str]:
+        """What the process said outside its log, before it had one: the lines of its stdout and stderr."""
+        text = os.pread(self._words_fd, MAX_WORDS_BYTES, 0) if self._words_fd >= 0 else self._last_words
+        return text.decode(errors="replace").split("\n")
+
+    def _notify(self, response: dict[str, Value], fd: int | None, on_notice: OnNotice | None) -> bool:
+        said = response.get("notify")
+        if on_notice is None or not isinstance(said, dict):
+            if fd is not None:
+                os.close(fd)
+            return True
+        pid = said.get("pid")
+        try:
+            on_notice(Notice(str(said.get("script", "")), pid if isinstance(pid, int) else None, fd))
+        except BaseException as error:  # noqa: BLE001 - CRIU waits for an answer whatever happens; the caller raises it
+            self.refused = error
+            return False
+        return True
+
+    def _receive(self) -> tuple[dict[str, Value], int | None] | None:
+        """The next packet and the fd that came with it; None at the end of file."""
+        room = socket.CMSG_SPACE(array.array("i").itemsize)
+        content, ancillary, _flags, _address = self._socket.recvmsg(MAX_PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+        fds = array.array("i")
+        for level, kind, raw in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(raw[: len(raw) - len(raw) % fds.itemsize])
+        if not content:
+            return None
+        return decode(RESPONSE, content), fds[0] if fds else None
+
+    def _close(self) -> None:
+        self._last_words = os.pread(self._words_fd, MAX_WORDS_BYTES, 0)
+        os.close(self._words_fd)
+        self._words_fd = -1
+        self._socket.close()
