@@ -98,21 +98,25 @@ def _processes() -> Iterator[Thing]:
         with contextlib.suppress(OSError):  # it ended while we looked
             _, _, fields = (folder / "stat").read_text().rpartition(") ")
             state, parent, started = (fields.split()[index] for index in (0, 1, 19))
+            key = f"{folder.name}@{started}"
+            if state == "Z":
+                if int(parent) == me:
+                    yield Thing("process", key, f"pid {folder.name}, a zombie that nobody waited for")
+                continue
             groups = (folder / "cgroup").read_text()
             variables = (folder / "environ").read_bytes()
             # An orphan with our own environment is a fork of ours that made itself a daemon.
             forked = int(parent) == me or (parent == "1" and variables == mine)
-            if state == "Z" and not forked:
-                continue
             if forked or marker in variables.split(b"\0") or "/waypoint" in groups:
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                home = next(
-                    (text for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), b""
-                ).decode()
-                group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
-                spot = f"net {(folder / 'ns/net').readlink()}" if state != "Z" else "a zombie that nobody waited for"
-                text = f"pid {folder.name} {command.strip()} [{' '.join(filter(None, (home, group, spot)))}]"
-                yield Thing("process", f"{folder.name}@{started}", text)
+                yield Thing("process", key, _described(folder, groups, variables))
+
+
+def _described(folder: Path, groups: str, variables: bytes) -> str:
+    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    home = next((text.decode() for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), "")
+    group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
+    network = f"net {(folder / 'ns/net').readlink()}"
+    return f"pid {folder.name} {command.strip()} [{' '.join(filter(None, (home, group, network)))}]"
 
 
 def _namespaces() -> Iterator[Thing]:

@@ -16,7 +16,9 @@ SLEEPS: dict[str, str] = {
 }
 """Files that may sleep. Everywhere else one waits for the event, with a deadline."""
 
-READS_ENVIRONMENT: dict[str, str] = {}
+READS_ENVIRONMENT: dict[str, str] = {
+    "waypoint/client/address.py": "the SDK means the same home and branch as the command line if none is named",
+}
 """Files outside cli/ that may read the environment."""
 
 TOUCHES_KERNEL: dict[str, str] = {}

@@ -1,0 +1,54 @@
+"""`python -m tests.bench [AREA...]`: measures, prints the table, writes JSON. An aim that was missed is no failure."""
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+import tests.bench
+from tests.bench.frame import RUNS, Row, Sizes, machine, measured, save, table
+
+QUICK_RUNS = 3
+NO_AREAS = {"frame", "__main__"}
+
+
+def areas() -> list[str]:
+    return sorted(found.name for found in pkgutil.iter_modules(tests.bench.__path__) if found.name not in NO_AREAS)
+
+
+def rows_of(area: str, sizes: Sizes) -> list[Row]:
+    module = importlib.import_module(f"tests.bench.{area}")
+    with module.figures(sizes) as figures:
+        rows = []
+        for figure in figures:
+            print(f"measuring: {area}: {figure.name}", file=sys.stderr)
+            rows.append(measured(figure, sizes))
+        return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="./dev bench", description="Figures beside their floors.")
+    parser.add_argument("areas", metavar="AREA", nargs="*", help=f"of {', '.join(areas())}; default: all")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write them there")
+    parser.add_argument("--runs", metavar="N", type=int, help=f"per figure (default: {RUNS})")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"small sizes and {QUICK_RUNS} runs: shows that all still works"
+    )
+    asked = parser.parse_args()
+    unknown = set(asked.areas) - set(areas())
+    if unknown:
+        parser.error(f"no such area: {', '.join(sorted(unknown))}")
+    runs = QUICK_RUNS if asked.quick else RUNS
+    sizes = Sizes(runs=runs if asked.runs is None else asked.runs, quick=asked.quick)
+    if sizes.runs < 1:
+        parser.error("--runs must be at least 1")
+    rows = [row for area in asked.areas or areas() for row in rows_of(area, sizes)]
+    print(" ".join(f"{name}={value}" for name, value in machine().items()))
+    print(table(rows))
+    if asked.json:
+        save(asked.json, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The check that tests leave nothing behind sees what a test can leave behind, and only that."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import leaks
+from tests.homes import RUN_VARIABLE
+from tests.places import RUNTIME
+
+
+@pytest.fixture(autouse=True)
+def _do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "SETTLE_S", 0.0)
+
+
+@pytest.fixture
+def before() -> dict[tuple[str, str], leaks.Thing]:
+    return leaks.take_stock()
+
+
+@pytest.fixture
+def basetemp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp()
+
+
+Stock = dict[tuple[str, str], leaks.Thing]
+
+
+def kinds(before: Stock, basetemp: Path) -> set[str]:
+    return {thing.kind for thing in leaks.wait_new(before, basetemp)}
+
+
+def test_nothing_new_is_nothing(before: Stock, basetemp: Path) -> None:
+    assert leaks.wait_new(before, basetemp) == []
+
+
+def test_a_process_that_goes_on_is_seen(before: Stock, basetemp: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert "process" in kinds(before, basetemp)
+        process.kill()
+
+
+def test_a_process_that_nobody_waited_for_is_seen(before: Stock, basetemp: Path) -> None:
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert "process" in kinds(before, basetemp)
+    os.waitpid(pid, 0)
+
+
+def test_an_orphan_in_a_session_of_its_own_is_seen(before: Stock, basetemp: Path) -> None:
+    shell = subprocess.run(
+        ["setsid", "--fork", "sh", "-c", "echo $$; exec sleep 60 >&- 2>&-"], capture_output=True, text=True, check=True
+    )
+    pid = int(shell.stdout)
+    try:
+        assert "process" in kinds(before, basetemp)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_of_someone_else_is_not_ours(before: Stock, basetemp: Path) -> None:
+    clean = {name: value for name, value in os.environ.items() if name != RUN_VARIABLE}
+    shell = subprocess.run(
+        ["setsid", "--fork", "sh", "-c", "echo $$; exec sleep 60 >&- 2>&-"],
+        env=clean,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    try:
+        assert leaks.wait_new(before, basetemp) == []
+    finally:
+        os.kill(int(shell.stdout), signal.SIGKILL)
+
+
+@pytest.mark.privileged
+def test_a_mount_is_seen_and_taken_away(before: Stock, basetemp: Path, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
+    new = leaks.wait_new(before, basetemp)
+    leaks.umount(new)
+    assert [thing.kind for thing in new] == ["mount of self"]
+    assert leaks.wait_new(before, basetemp) == []
+
+
+@pytest.mark.privileged
+def test_a_loop_device_is_seen(before: Stock, basetemp: Path, tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    image.write_bytes(bytes(1 << 20))
+    device = subprocess.run(["losetup", "--find", "--show", image], capture_output=True, text=True, check=True).stdout
+    try:
+        assert kinds(before, basetemp) == {"loop device"}
+    finally:
+        subprocess.run(["losetup", "--detach", device.strip()], check=True)
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("cgroup2")
+def test_a_group_is_seen(before: Stock, basetemp: Path) -> None:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    root = next(line.split()[4] for line in lines if " - cgroup2 " in line)
+    group = Path(root) / f"waypoint-left-{os.getpid()}"
+    group.mkdir()
+    try:
+        assert kinds(before, basetemp) == {"cgroup"}
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.privileged
+def test_a_network_namespace_with_a_name_is_seen(before: Stock, basetemp: Path) -> None:
+    name = f"left-{os.getpid()}"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    try:
+        assert "named network namespace" in kinds(before, basetemp)
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+
+
+@pytest.mark.privileged
+def test_a_runtime_folder_is_seen(before: Stock, basetemp: Path) -> None:
+    folder = RUNTIME / f"left-{os.getpid()}"
+    folder.mkdir(parents=True)
+    try:
+        assert kinds(before, basetemp) == {"runtime folder"}
+    finally:
+        folder.rmdir()
+
+
+def test_a_namespace_that_we_hold_open_is_seen(before: Stock, basetemp: Path) -> None:
+    with subprocess.Popen(["unshare", "--user", "sleep", "60"]) as process:
+        path = Path(f"/proc/{process.pid}/ns/user")
+        while path.readlink() == Path("/proc/self/ns/user").readlink():
+            pass
+        held = os.open(path, os.O_RDONLY)
+        process.kill()
+    try:
+        assert kinds(before, basetemp) == {"open namespace"}
+    finally:
+        os.close(held)
