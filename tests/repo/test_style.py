@@ -17,6 +17,8 @@ SLEEPS: dict[str, str] = {
 """Files that may sleep. Everywhere else one waits for the event, with a deadline."""
 
 READS_ENVIRONMENT: dict[str, str] = {
+    "waypoint/daemon/main.py": "a program: hands what the supervisor gave it on to the next supervisor",
+    "waypoint/daemon/supervisor.py": "a program: passes on to the daemon the little that it may know of its caller",
     "waypoint/client/address.py": "the SDK means the same home and branch as the command line if none is named",
 }
 """Files outside cli/ that may read the environment."""
