@@ -125,7 +125,7 @@ class Worker:
         pid = said.get("pid")
         try:
             on_notice(Notice(str(said.get("script", "")), pid if isinstance(pid, int) else None, fd))
-        except BaseException as error:  # noqa: BLE001 - CRIU waits for an answer whatever happens; the caller raises it
+        except BaseException as error:
             self.refused = error
             return False
         return True
