@@ -1,7 +1,8 @@
 """Control groups: membership, freezing, killing, accounting.
 
-Freezing and killing are cgroup2's, which every host of interest mounts somewhere, if only for systemd. Controllers may be there too
-(unified hosts) or in the old hierarchies (hybrid hosts). Sources: cgroups(7), the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/.
+Freezing and killing are cgroup2's, which every host of interest mounts somewhere, if only for systemd. Controllers may
+be there too (unified hosts) or in the old hierarchies (hybrid hosts). Sources: cgroups(7), the kernel's
+admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
 import contextlib
@@ -55,7 +56,8 @@ def create(path: str) -> None:
 
 
 def delegate(parent: str, controllers: tuple[str, ...]) -> list[str]:
-    """Switch on what is available of `controllers` for the children of cgroup2 group `parent`; return those that are on.
+    """Switch on what is available of `controllers` for the children of cgroup2 group `parent`; return those that are
+    on.
 
     A refusal (another manager owns the group) leaves the controller off.
     """
@@ -83,7 +85,7 @@ def members(path: str) -> list[int]:
 
 
 def freeze(path: str) -> None:
-    """Freeze every process of the cgroup2 group and wait until the kernel says that all are (about half a millisecond)."""
+    """Freeze every process of the cgroup2 group; return once the kernel says that all are (some 0.5 ms)."""
     write(path, "cgroup.freeze", "1")
     _wait_event(path, "frozen 1")
 
@@ -136,3 +138,17 @@ def _wait_event(path: str, wanted: str) -> None:
             poll.poll(left_ms)
     finally:
         os.close(fd)
+
+
+def cpu_usec(path: str) -> int:
+    """Processor time that the cgroup2 group has used so far; cpu.stat is there without any controller. 0 if the group
+    is gone.
+    """
+    try:
+        for line in read(path, "cpu.stat").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "usage_usec":
+                return int(value)
+    except FileNotFoundError:
+        return 0
+    return 0

@@ -96,7 +96,7 @@ def set_process_name(name: str) -> None:
 
 
 def set_death_signal(signal_number: int) -> None:
-    """Have the kernel send `signal_number` when the parent thread ends (prctl(2): cleared by fork and set-uid execve)."""
+    """Have the kernel send `signal_number` when the parent thread ends; cleared by fork and by set-uid execve."""
     prctl(PR_SET_PDEATHSIG, signal_number)
 
 

@@ -1,4 +1,6 @@
-"""Opening a pseudo-terminal pair by hand, in a devpts instance that need not be the one at /dev/pts (pty(7), ioctl_tty(2))."""
+"""Opening a pseudo-terminal pair by hand, in a devpts instance that need not be the one at /dev/pts (pty(7),
+ioctl_tty(2)).
+"""
 
 import fcntl
 import struct

@@ -1,6 +1,7 @@
 """Requests and answers of the control interface, as typed records. Unknown fields are refused.
 
-The daemon decodes into these and makes its OpenAPI document from them. The client does not import this module (it must start fast).
+The daemon decodes into these and makes its OpenAPI document from them. The client does not import this module (it must
+start fast).
 """
 
 from typing import Literal
@@ -15,9 +16,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class StartRequest(Request, frozen=True):
     branch: str
     from_name: str | None = None
-    base: str = "/"
+    base: str | None = None
     binds: list[str] = []
-    net: Literal["private", "host", "none"] = "private"
+    net: Literal["private", "host", "none"] | None = None
     user: str | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
@@ -63,7 +64,7 @@ class LogsRequest(Request, frozen=True):
 
 
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One session (or, with state `ended` or `lost`, a branch that could be started again) as the interface shows it."""
+    """One session, or (`ended`, `lost`) a branch that could be started again, as the interface shows it."""
 
     branch: str
     state: Literal["live", "ended", "lost"]

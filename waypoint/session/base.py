@@ -11,13 +11,52 @@ from waypoint.linux.mounts import MountRecord
 
 # File systems whose content is on this machine and may serve as a lower layer.
 LOCAL = frozenset(
-    "ext2 ext3 ext4 xfs btrfs f2fs zfs bcachefs jfs reiserfs nilfs2 tmpfs overlay vfat exfat ntfs3 hfsplus".split()
+    [
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "f2fs",
+        "zfs",
+        "bcachefs",
+        "jfs",
+        "reiserfs",
+        "nilfs2",
+        "tmpfs",
+        "overlay",
+        "vfat",
+        "exfat",
+        "ntfs3",
+        "hfsplus",
+    ]
 )
 # Never of the base: the session has its own of these, or they are views of the kernel.
 _OWN = ("/dev", "/proc", "/sys", "/run")
 _KERNEL = frozenset(
-    "proc sysfs devtmpfs devpts cgroup cgroup2 securityfs debugfs tracefs pstore bpf configfs fusectl mqueue hugetlbfs "
-    "efivarfs binfmt_misc rpc_pipefs autofs nsfs selinuxfs".split()
+    [
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "securityfs",
+        "debugfs",
+        "tracefs",
+        "pstore",
+        "bpf",
+        "configfs",
+        "fusectl",
+        "mqueue",
+        "hugetlbfs",
+        "efivarfs",
+        "binfmt_misc",
+        "rpc_pipefs",
+        "autofs",
+        "nsfs",
+        "selinuxfs",
+    ]
 )
 
 
@@ -35,8 +74,8 @@ class BasePlan(NamedTuple):
 def plan_base(base: str, table: Iterable[MountRecord], *, hidden: tuple[str, ...]) -> BasePlan:
     """Plan the view of `base` (an absolute, real path).
 
-    `table`: the host's mounts in mountinfo's order. `hidden`: folders of ours, whose own mounts are nobody's business. A base other than `/` is
-    one folder: what is mounted below it is left out, and said. Layers come parents first.
+    `table`: the host's mounts in mountinfo's order. `hidden`: folders of ours, whose own mounts are nobody's business.
+    A base other than `/` is one folder: what is mounted below it is left out, and said. Layers come parents first.
     """
     on_top: dict[str, MountRecord] = {}
     for mount in table:  # the later of two at one place covers the earlier

@@ -1,11 +1,12 @@
 """How a session comes to life: the steps that a forked child of the launcher takes, in their order.
 
-Three processes take part. The *task* stays outside, writes the id maps (only a process outside may) and reports. The *outer* child
-enters the cgroup and makes the network and mount namespaces as the host's root, then gives that up in a user namespace. The *inner* child is
-pid 1 of the new pid namespace: it mounts what must belong to the session, pivots, opens the terminal and becomes the init program.
+Three processes take part. The *task* stays outside, writes the id maps (only a process outside may) and reports. The
+*outer* child enters the cgroup and makes the network and mount namespaces as the host's root, then gives that up in a
+user namespace. The *inner* child is pid 1 of the new pid namespace: it mounts what must belong to the session, pivots,
+opens the terminal and becomes the init program.
 
-Everything here runs in a small process with one thread; it may fork freely. Sources: namespaces(7), user_namespaces(7), pty(7),
-kernel Documentation/filesystems/overlayfs.rst; each order constraint says what fails without it.
+Everything here runs in a small process with one thread; it may fork freely. Sources: namespaces(7), user_namespaces(7),
+pty(7), kernel Documentation/filesystems/overlayfs.rst; each order constraint says what fails without it.
 """
 
 import contextlib
@@ -15,9 +16,9 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from waypoint.linux import cgroups, mounts, namespaces, network, ptys
-from waypoint.linux.mounts import MNT_DETACH, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
-from waypoint.session.launch_spec import EnterSpec, Identity, Launched, Overlay, StartSpec
+from waypoint.linux import cgroups, files, mounts, namespaces, network, ptys
+from waypoint.linux.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
+from waypoint.session.launch_spec import BindMount, EnterSpec, Identity, Launched, Overlay, StartSpec
 
 MASTER_FD = 3  # where pid 1 keeps the master side of the terminal
 _REPORT_FD = 90  # moved out of the way of 0 to 3, closed by exec
@@ -25,8 +26,9 @@ _REPORT_FD = 90  # moved out of the way of 0 to 3, closed by exec
 # Docker's default set without mknod: enough for package managers, su and servers, nothing over the host's kernel.
 KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
 
-# Kernels differ in their defaults, so each is said. redirect_dir makes renames of lower folders work; index and nfs_export tie an upper to
-# its lower's inodes (ESTALE once copied); metacopy would leave data in a lower that may change.
+# Kernels differ in their defaults, so each is said. redirect_dir makes renames of lower folders work; index and
+# nfs_export tie an upper to its lower's inodes (ESTALE once copied); metacopy would leave data in a lower that may
+# change.
 OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=off,nfs_export=off"
 
 
@@ -47,8 +49,8 @@ def start(spec: StartSpec) -> Launched:
             raise OSError(0, "the id maps were not written")
         os.setgid(0)
         os.setuid(0)
-        # The time namespace is there from the start: after a reboot or on another machine the monotonic clock must not go back, and
-        # it cannot be added to an image later.
+        # The time namespace is there from the start: after a reboot or on another machine the monotonic clock must not
+        # go back, and it cannot be added to an image later.
         kinds = namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         namespaces.unshare(kinds | namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWTIME)
         inner = os.fork()
@@ -126,12 +128,12 @@ def _supervise(outer: Callable[[int, int, int], None]) -> Launched:
 def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, answer: int) -> NoReturn:
     """Run `work`; whatever goes wrong is written to `report`. Never returns into the caller's stack."""
     try:
-        os.set_inheritable(report, False)
+        os.set_inheritable(report, False)  # noqa: FBT003 - the call takes no keywords
         work(report, ask, answer)
     except OSError as error:
         path = os.fsdecode(error.filename) if error.filename else ""
         _report(report, f"{error.errno or 0}|{path}|{error.strerror or error}")
-    except BaseException as error:  # noqa: BLE001 - a forked child must not return into its parent's code
+    except BaseException as error:  # a forked child must not return into its parent's code
         _report(report, f"0||{type(error).__name__}: {error}")
     os._exit(1)
 
@@ -156,7 +158,8 @@ def _new_network(net: str) -> None:
         return
     namespaces.unshare(namespaces.CLONE_NEWNET)
     network.raise_loopback()
-    # In a user namespace that does not own the network namespace no capability helps: these two let anyone serve port 80 and ping.
+    # In a user namespace that does not own the network namespace no capability helps: these two let anyone serve port
+    # 80 and ping.
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
     network.write_setting("ipv4/ping_group_range", "0 2147483647")
 
@@ -167,10 +170,32 @@ def _mount_from_outside(spec: StartSpec) -> None:
         target = f"{spec.merged}{overlay.target}".rstrip("/")
         mounts.mount("overlay", target, "overlay", MS_NODEV, overlay_options(overlay))
     for item in spec.binds:
+        _make_place(spec.merged, item)
         target = f"{spec.merged}{item.target}"
         mounts.bind(item.source, target)
         flags = (0 if item.device_nodes else MS_NODEV) | (MS_RDONLY if item.readonly else 0)
         mounts.remount_bind(target, flags | MS_NOSUID)
+
+
+def _make_place(merged: str, item: BindMount) -> None:
+    """Make what `item` is mounted on, if it is not there. No link is followed: it could lead out of the session."""
+    *parents, last = item.target.strip("/").split("/")
+    folder = os.open(merged, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in parents:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o755, dir_fd=folder)
+            below = files.open_beneath(folder, name, os.O_PATH | os.O_DIRECTORY)
+            os.close(folder)
+            folder = below
+        with contextlib.suppress(FileExistsError):
+            if os.path.isdir(item.source):
+                os.mkdir(last, 0o755, dir_fd=folder)
+            else:
+                os.close(os.open(last, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder))
+        os.close(files.open_beneath(folder, last, os.O_PATH))
+    finally:
+        os.close(folder)
 
 
 def overlay_options(overlay: Overlay) -> str:
@@ -217,7 +242,7 @@ def _open_terminal(rows: int, cols: int, uid: int) -> None:
     for fd in (0, 1, 2):
         os.dup2(slave, fd)
     os.close(slave)
-    os.set_inheritable(MASTER_FD, True)
+    os.set_inheritable(MASTER_FD, True)  # noqa: FBT003 - the call takes no keywords
 
 
 def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
@@ -233,8 +258,17 @@ def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
     os.closerange(_REPORT_FD + 1, 4096)
 
 
+def _enter_first(folders: list[str]) -> None:
+    """Raises what the last of `folders` said if none can be entered."""
+    for folder in folders[:-1]:
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+            return
+    os.chdir(folders[-1])
+
+
 def _exec(identity: Identity, argv: list[str], env: dict[str, str], cwd: list[str]) -> NoReturn:
-    """Become `argv` as `identity`, in the first of `cwd` that can be entered, with nothing inherited from the launcher."""
+    """Become `argv` as `identity`, in the first of `cwd` that can be entered; nothing is inherited."""
     namespaces.limit_capabilities(KEPT_CAPABILITIES)
     os.umask(0o022)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
@@ -243,15 +277,6 @@ def _exec(identity: Identity, argv: list[str], env: dict[str, str], cwd: list[st
     os.setgroups(identity.groups)
     os.setresgid(identity.gid, identity.gid, identity.gid)
     os.setresuid(identity.uid, identity.uid, identity.uid)
-    for folder in [*cwd, "/"]:
-        with contextlib.suppress(OSError):
-            os.chdir(folder)
-            break
+    _enter_first(cwd)
     os.execve(argv[0], argv, env)
     sys.exit(1)
-
-
-def detach_mount(path: str) -> None:
-    """Take a mount off that a session no longer needs; fine if there is none."""
-    with contextlib.suppress(OSError):
-        mounts.umount(path, MNT_DETACH)

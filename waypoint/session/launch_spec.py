@@ -6,7 +6,7 @@ import msgspec
 
 
 class Overlay(msgspec.Struct, frozen=True, kw_only=True):
-    """One overlay mount of a session. `target` is its place in the session, `lowers` are host folders, topmost first."""
+    """One overlay of a session. `target`: its place in the session. `lowers`: host folders, topmost first."""
 
     target: str
     lowers: list[str]

@@ -1,8 +1,9 @@
 """The launcher: the one process that forks sessions, so that the daemon, large and with threads, need not.
 
-Run as `python -I -S launcher.py FD` with a SOCK_SEQPACKET socket. Each request is a LaunchSpec in JSON together with a socket for the answer (and
-stdin, stdout, stderr for `enter`). A request is carried out in a forked task of its own, so that several run side by side. The launcher ends when
-the daemon's side of the socket closes. It is the reaper of the sessions it started.
+Run as `python -I -S launcher.py FD` with a SOCK_SEQPACKET socket. Each request is a LaunchSpec in JSON together with a
+socket for the answer (and stdin, stdout, stderr for `enter`). A request is carried out in a forked task of its own, so
+that several run side by side. The launcher ends when the daemon's side of the socket closes. It is the reaper of the
+sessions it started.
 """
 
 import array
@@ -21,7 +22,8 @@ def serve(control: socket.socket) -> None:
 
     namespaces.set_process_name("wp-launcher")
     namespaces.become_subreaper()
-    # Sessions' first processes become our children once the processes between have ended; nobody needs their status from here.
+    # Sessions' first processes become our children once the processes between have ended; nobody needs their status
+    # from here.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         request, fds = _receive(control)
@@ -50,17 +52,13 @@ def _answer(request: bytes, fds: list[int]) -> None:
     import msgspec
 
     from waypoint.session import launch
-    from waypoint.session.launch_spec import EnterSpec, Launched, LaunchSpec, StartSpec
+    from waypoint.session.launch_spec import Launched, LaunchSpec, StartSpec
 
     reply = socket.socket(fileno=fds[0])
     try:
-        spec = msgspec.json.decode(request, type=LaunchSpec)
-        match spec:
-            case StartSpec():
-                launched = launch.start(spec)
-            case EnterSpec():
-                launched = launch.enter(spec, fds[1:])
-    except Exception as error:  # noqa: BLE001 - the daemon waits for an answer whatever happens
+        spec: LaunchSpec = msgspec.json.decode(request, type=LaunchSpec)
+        launched = launch.start(spec) if isinstance(spec, StartSpec) else launch.enter(spec, fds[1:])
+    except Exception as error:  # the daemon waits for an answer whatever happens
         launched = Launched(error=f"{type(error).__name__}: {error}")
     reply.send(msgspec.json.encode(launched))
 

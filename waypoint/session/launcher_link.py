@@ -39,7 +39,7 @@ class Launcher:
                 env={"PATH": os.environ.get("PATH", os.defpath)},
                 start_new_session=True,
             )
-        ours.setblocking(False)
+        ours.settimeout(0)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         self._control = ours
 
@@ -59,7 +59,7 @@ class Launcher:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
-            ours.setblocking(False)
+            ours.settimeout(0)
             with theirs:
                 self._send(msgspec.json.encode(spec), (theirs.fileno(), *stdio))
             text = await asyncio.get_running_loop().sock_recv(ours, 1 << 16)

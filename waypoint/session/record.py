@@ -1,4 +1,6 @@
-"""The runtime record of a live session: what a new daemon needs to find it again. Gone after a reboot, as the session is."""
+"""The runtime record of a live session: what a new daemon needs to find it again. Gone after a reboot, as the session
+is.
+"""
 
 import contextlib
 import os
@@ -25,23 +27,18 @@ class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
     overlays: list[Overlay]
     binds: list[BindMount]
     proc_readonly: list[str]
+    env: dict[str, str]
     nonce: str
     left_out: list[str]
 
     def is_alive(self) -> bool:
         """True if pid 1 of the session still runs (not as a zombie)."""
-        if self.boot_id != procfs.boot_id():
-            return False
-        try:
-            stat = procfs.read_stat(self.init_pid)
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        return stat.start_ticks == self.init_start and stat.state not in "ZX"
+        return self.boot_id == procfs.boot_id() and procfs.is_same(self.init_pid, self.init_start)
 
 
 def save(folder: Path, record: RuntimeRecord) -> None:
     """Write the record; atomic against SIGKILL. Not synced: it is of no use after a reboot."""
-    files.publish(folder / RECORD, msgspec.json.encode(record), durable=False)
+    files.publish(str(folder / RECORD), msgspec.json.encode(record), durable=False)
 
 
 def load(folder: Path) -> RuntimeRecord | None:

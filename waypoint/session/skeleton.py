@@ -1,10 +1,13 @@
 """The kit: what is put under or beside the base in every session, built once per daemon on a tmpfs of its own.
 
-A tmpfs, because overlayfs refuses a lower layer that lies inside another lower layer's file system tree (ELOOP), and the home usually lies below `/`.
+A tmpfs, because overlayfs refuses a lower layer that lies inside another lower layer's file system tree (ELOOP), and
+the home usually lies below `/`.
 
-* `dev`: device nodes. Bound read-only over `/dev` of every session. The root overlay itself is `nodev`: a node anywhere else in the base does
+* `dev`: device nodes. Bound read-only over `/dev` of every session. The root overlay itself is `nodev`: a node anywhere
+  else in the base does
   not open.
-* a *skeleton* per base: an empty `/dev`, `/run`, `/proc`, `/sys`; `/.waypoint` with init, wrapper and shell hooks; an empty folder over the home.
+* a *skeleton* per base: an empty `/dev`, `/run`, `/proc`, `/sys`; `/.waypoint` with init, wrapper and shell hooks; an
+  empty folder over the home.
 * `criu-run`: becomes `/run` of CRIU, which keeps its kernel-feature cache only on a tmpfs.
 """
 
@@ -89,15 +92,17 @@ class Kit:
         own = place / ".waypoint"
         own.mkdir(mode=0o755)
         shutil.copy(init_program(), own / "init")
-        for name in ("wrapper.sh", "hooks.bash"):
+        for name in ("wrapper.sh", "run.sh", "hooks.bash"):
             shutil.copy(_HOOKS / name, own / name)
         shutil.copytree(_HOOKS / "zdotdir", own / "zdotdir")
         for path in (own, *own.rglob("*")):
-            path.chmod(0o755 if path.is_dir() or path.name in ("init", "wrapper.sh") else 0o644)
+            path.chmod(0o755 if path.is_dir() or path.name in ("init", "wrapper.sh", "run.sh") else 0o644)
 
 
 def _hide(place: Path, inside: str, home: Path) -> None:
-    """An opaque empty folder over the home. Its parents take the base's modes and owners, since the topmost layer's count."""
+    """An opaque empty folder over the home. Its parents take the base's modes and owners, since the topmost layer's
+    count.
+    """
     folder = place
     origin = Path(inside)
     for part in home.relative_to(inside).parts:

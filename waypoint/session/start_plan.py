@@ -1,4 +1,6 @@
-"""From a setting (what was asked for) to a StartSpec (what the launcher does). Plans only; nothing is mounted or started here."""
+"""From a setting (what was asked for) to a StartSpec (what the launcher does). Plans only; nothing is mounted or
+started here.
+"""
 
 import os
 import shutil
@@ -6,17 +8,30 @@ import stat
 from pathlib import Path
 
 from waypoint.linux import mounts
-from waypoint.model.records import Bind, Setting, User
 from waypoint.model.errors import UsageProblem
+from waypoint.model.records import Bind, LiveRow, Setting, User
 from waypoint.session.base import BasePlan, plan_base
 from waypoint.session.launch_spec import BindMount, Identity, Overlay, StartSpec
-from waypoint.session.skeleton import Kit
+from waypoint.session.places import Places
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RUN_FOLDER = "run/waypoint"
 
-# Files and folders of /proc that uid 0 may write to change the host, whatever its user namespace: the check is for the global uid 0.
-PROC_READONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr", "acpi", "scsi", "driver", "dynamic_debug", "pressure")
+# Files and folders of /proc that uid 0 may write to change the host, whatever its user namespace: the check is for the
+# global uid 0.
+PROC_READONLY = (
+    "sys",
+    "sysrq-trigger",
+    "irq",
+    "bus",
+    "fs",
+    "mtrr",
+    "acpi",
+    "scsi",
+    "driver",
+    "dynamic_debug",
+    "pressure",
+)
 
 _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ"})
 
@@ -49,8 +64,8 @@ def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> d
 def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
     """The session's program and what it needs in its environment.
 
-    The user's login shell with our hooks if it is bash or zsh; bash where the base has one and the login shell is none; else the plain shell
-    (in which `exec` cannot work, and says so).
+    The user's login shell with our hooks if it is bash or zsh; bash where the base has one and the login shell is none;
+    else the plain shell (in which `exec` cannot work, and says so).
     """
     if setting.command:
         return setting.command, {}
@@ -101,13 +116,14 @@ def plan_layers(setting: Setting, hidden: tuple[str, ...]) -> BasePlan:
 
 
 def start_spec(
-    setting: Setting, plan: BasePlan, kit: Kit, tree: Path, *, folders: dict[str, str], cgroups: list[str]
+    row: LiveRow, plan: BasePlan, places: Places, tree: Path, *, groups: list[str], size: tuple[int, int]
 ) -> StartSpec:
-    """`folders`: `merged` (an empty folder to mount on) and `sys` (a read-only sysfs)."""
+    """Everything the launcher needs for the session `row`, whose tree `prepare_tree` has prepared."""
+    setting = row.setting
     overlays = []
     for number, layer in enumerate(plan.layers):
         lower = str(Path(setting.base) / layer.target.lstrip("/"))
-        skeleton = kit.skeleton(setting.base, layer.target)
+        skeleton = places.kit.skeleton(setting.base, layer.target)
         place = tree / f"m{number}"
         overlays.append(
             Overlay(
@@ -118,16 +134,16 @@ def start_spec(
             )
         )
     binds = [
-        BindMount(source=str(kit.dev), target="/dev", readonly=True, device_nodes=True),
-        BindMount(source=folders["sys"], target="/sys", readonly=True),
+        BindMount(source=str(places.kit.dev), target="/dev", readonly=True, device_nodes=True),
+        BindMount(source=str(places.sys), target="/sys", readonly=True),
         *(BindMount(source=b.source, target=b.target, readonly=b.readonly) for b in setting.binds),
     ]
     argv, extra = shell_argv(setting)
-    env = {**session_env(setting, folders["branch"], {}), **extra}
+    env = {**session_env(setting, row.branch, {}), **extra}
     user = setting.user
     return StartSpec(
-        cgroups=cgroups,
-        merged=folders["merged"],
+        cgroups=groups,
+        merged=str(places.merged),
         overlays=overlays,
         binds=binds,
         proc_readonly=[name for name in PROC_READONLY if os.path.exists(f"/proc/{name}")],
@@ -135,7 +151,7 @@ def start_spec(
         identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
         argv=["/.waypoint/init", "--", "/bin/sh", "/.waypoint/wrapper.sh", *argv],
         env=env,
-        cwd=[setting.cwd, user.home],
-        rows=24,
-        cols=80,
+        cwd=[setting.cwd, user.home, "/"],
+        rows=size[0],
+        cols=size[1],
     )

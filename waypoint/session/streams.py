@@ -17,12 +17,16 @@ class Inlet(Protocol):
     """What one client sends, in order."""
 
     async def receive(self) -> Frame | None:
-        """The next frame; None when the client is gone (closed, or broke the protocol). Safe to cancel: no frame is lost."""
+        """The next frame; None when the client is gone (closed, or broke the protocol). Safe to cancel: no frame is
+        lost.
+        """
         ...
 
 
 class Outlet(Protocol):
-    """Where the frames for one client go. Each call returns when the socket has taken the bytes: this is the back-pressure."""
+    """Where the frames for one client go. Each call returns when the socket has taken the bytes: this is the
+    back-pressure.
+    """
 
     async def output(self, data: bytes | memoryview) -> None:
         """An `o` frame (split by the implementation if over 1 MiB). Raises ConnectionError when the client is gone."""

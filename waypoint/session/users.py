@@ -1,6 +1,7 @@
 """Users as the session's base knows them (passwd(5), group(5)).
 
-With base `/` the host's own databases are asked (they may be more than files: LDAP, sssd); with another base its files are read.
+With base `/` the host's own databases are asked (they may be more than files: LDAP, sssd); with another base its files
+are read.
 """
 
 import grp

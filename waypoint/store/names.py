@@ -1,12 +1,16 @@
 """Branches, captures and operations: one SQLite file, `<home>/names.db`.
 
-Each public method is one transaction. With WAL and synchronous=NORMAL a commit survives SIGKILL of anything of ours at once, and a power loss
-never tears the file, though it may take back the last commits (sqlite.org/wal.html). One process writes: the daemon holds the home's lock.
+Each public method is one transaction. With WAL and synchronous=NORMAL a commit survives SIGKILL of anything of ours at
+once, and a power loss never tears the file, though it may take back the last commits (sqlite.org/wal.html). One process
+writes: the daemon holds the home's lock.
 """
 
+import contextlib
 import json
 import sqlite3
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,6 +45,7 @@ class Names:
 
     def __init__(self, path: Path) -> None:
         """Open or create. Raises StoreDamaged if the file is not ours or of a newer format."""
+        self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             path.chmod(0o600)
@@ -95,15 +100,16 @@ class Names:
             raise UnknownName("find", repr(text), "more than one capture starts with this", "give more digits")
         if branch:
             raise UnknownName("start from", repr(text), "nothing has been captured on this branch yet")
-        raise UnknownName("find", repr(text), "no branch or capture has this name", "'waypoint ps --all' lists branches")
+        raise UnknownName(
+            "find", repr(text), "no branch or capture has this name", "'waypoint ps --all' lists branches"
+        )
 
     def begin(self, row: LiveRow) -> None:
         """Record that a session starts on `row.branch`; makes the branch if it is new.
 
         Raises StateConflict if the branch is live or its name excludes an existing one.
         """
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             if self._db.execute("SELECT 1 FROM live WHERE branch = ?", (row.branch,)).fetchone():
                 raise StateConflict("start", f"branch {row.branch}", "it has a live session", "attach to it")
             for (name,) in self._db.execute("SELECT name FROM branches").fetchall():
@@ -119,8 +125,7 @@ class Names:
 
     def end(self, row: LiveRow, capture: Capture) -> None:
         """The session of `row` is over and `capture` is its branch's new tip, in one step."""
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             self._db.execute(
                 "INSERT INTO captures VALUES (?, ?, ?)", (capture.id, capture.created, msgspec.json.encode(capture))
             )
@@ -130,11 +135,17 @@ class Names:
 
     def abandon(self, row: LiveRow) -> None:
         """The session of `row` is over and nothing of it is kept. A branch that never had a tip goes with it."""
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             self._db.execute("DELETE FROM live WHERE branch = ?", (row.branch,))
             self._db.execute("DELETE FROM branches WHERE name = ? AND tip IS NULL", (row.branch,))
             self._log("discard", {})
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing. Threads of the daemon take turns: they share the connection."""
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
 
     def _log(self, verb: str, moves: dict[str, list[str | None]]) -> None:
         self._db.execute(

@@ -1,0 +1,159 @@
+"""One live session, held open by the daemon: its terminal, its shell, its processes."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shellwrap.ring import Ring
+from waypoint.linux import cgroups, descriptors, files, pidfd
+from waypoint.model.records import Capture
+from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
+from waypoint.session import running
+from waypoint.session.command_line import CommandLine
+from waypoint.session.launch import MASTER_FD
+from waypoint.session.launcher_link import Launcher
+from waypoint.session.record import RuntimeRecord
+from waypoint.session.start_plan import RUN_FOLDER
+from waypoint.session.streams import Inlet, Outlet
+from waypoint.session.terminal import Terminal
+from waypoint.session.view import Viewers
+
+RING = "ring"
+EXEC = "exec.json"
+DRAIN_S = 2.0
+CLIENTS_S = 10.0
+
+
+class LiveSession:
+    """Holds a pidfd of pid 1, a duplicate of the terminal's master and a directory fd of the session's /run/waypoint."""
+
+    def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, *, adopted: bool = False) -> None:
+        """Take hold of a running session. Raises OSError if it has ended meanwhile; nothing is left open then."""
+        self.record = record
+        self.ending: asyncio.Task[Capture | None] | None = None
+        self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._launcher = launcher
+        self._pidfd = pidfd.open(record.init_pid)
+        self._run_dir = -1
+        self._streams = 0
+        self._no_streams = asyncio.Event()
+        self._no_streams.set()
+        try:
+            self._run_dir = _open_run_folder(record.init_pid)
+            path = str(folder / RING)
+            ring = Ring.open(path) if adopted else Ring.create(path)
+            self.terminal = Terminal(descriptors.take(record.init_pid, MASTER_FD), ring)
+        except BaseException:
+            self._close_fds()
+            raise
+        self.viewers = Viewers(self.terminal)
+        self.shell = CommandLine(
+            self.terminal,
+            run_dir=self._run_dir,
+            nonce=record.nonce,
+            state_path=str(folder / EXEC),
+            processes=self.processes,
+            ended=self.ended,
+        )
+        if adopted:
+            self.shell.adopt()
+        self.terminal.start()
+
+    @classmethod
+    def adopt(cls, record: RuntimeRecord, folder: Path, launcher: Launcher) -> "LiveSession":
+        """Take hold of a session that another daemon started, with what that one left in `folder`."""
+        return cls(record, folder, launcher, adopted=True)
+
+    @property
+    def branch(self) -> str:
+        return self.record.row.branch
+
+    @property
+    def attached(self) -> int:
+        return self.viewers.count
+
+    def processes(self) -> list[int]:
+        """Pids of all processes of the session, as the host sees them."""
+        return cgroups.members(self.record.cgroups[0])
+
+    def watch(self, on_end: Callable[[], object]) -> None:
+        """Call `on_end` once, when the session's pid 1 has ended."""
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.remove_reader(self._pidfd)
+            on_end()
+
+        loop.add_reader(self._pidfd, ended)
+
+    async def attach(self, request: AttachRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        with self._stream():
+            await self.viewers.attach(inlet, outlet, request.rows, request.cols)
+            if self.terminal.closed.is_set():
+                return {"reason": "ended", "exit": await asyncio.shield(self.ended)}
+            return {"reason": "detached"}
+
+    async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        with self._stream():
+            return await self.shell.execute(request, inlet, outlet)
+
+    async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        record = self.record
+        host = running.Host(record.init_pid, record.cgroups, record.row.setting, record.env, self._run_dir)
+        with self._stream():
+            return await running.run(host, self._launcher, request, inlet, outlet)
+
+    async def logs(self, request: LogsRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        with self._stream():
+            await self.viewers.logs(inlet, outlet, follow=request.follow)
+            return {"reason": "ended"}
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[None]:
+        self._streams += 1
+        self._no_streams.clear()
+        try:
+            yield
+        finally:
+            self._streams -= 1
+            if not self._streams:
+                self._no_streams.set()
+
+    async def wait_drained(self) -> None:
+        """After the last process of the session has ended: return once what its terminal still held is in the ring."""
+        with contextlib.suppress(TimeoutError):  # a client that takes its output slowly: it has CLIENTS_S afterwards
+            await asyncio.wait_for(self.terminal.closed.wait(), DRAIN_S)
+
+    async def close(self, status: int | None) -> None:
+        """The session has ended with `status` (None: unknown): tell those who wait, give them CLIENTS_S to take the
+        rest, let go.
+        """
+        if not self.ended.done():
+            self.ended.set_result(status)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._no_streams.wait(), CLIENTS_S)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the session, which goes on if it lives."""
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.terminal.close()
+        self._close_fds()
+
+    def _close_fds(self) -> None:
+        for fd in (self._pidfd, self._run_dir):
+            if fd >= 0:
+                os.close(fd)
+        self._pidfd = self._run_dir = -1
+
+
+def _open_run_folder(pid: int) -> int:
+    """The session's /run/waypoint. No link in the session is followed: it would lead out of it."""
+    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return files.open_beneath(root, RUN_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(root)

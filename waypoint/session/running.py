@@ -1,0 +1,217 @@
+"""`run`: a separate process in a live session, its streams and its end.
+
+The process is a child of the session's pid 1 and in its cgroup, so a checkpoint captures it. Its stdin, stdout and
+stderr are pipes to the daemon (or a terminal of its own, both ends in the session); its exit status is left in a file
+by the wrapper `run.sh`.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import NamedTuple
+
+from waypoint.linux import descriptors, files, pidfd, ptys
+from waypoint.model.errors import WaypointError
+from waypoint.model.ids import new_id
+from waypoint.model.records import Setting
+from waypoint.model.requests import RunRequest
+from waypoint.session.launch import MASTER_FD
+from waypoint.session.launch_spec import EnterSpec, Identity
+from waypoint.session.launcher_link import Launcher
+from waypoint.session.streams import Inlet, Outlet
+
+_CHUNK = 1 << 18
+_CANNOT = 125
+
+
+class Host(NamedTuple):
+    """What `run` needs of the session it runs in."""
+
+    init_pid: int
+    cgroups: list[str]
+    setting: Setting
+    env: dict[str, str]
+    run_dir: int
+
+
+async def run(host: Host, launcher: Launcher, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+    """Run `request.argv` and stream until it ends. Returns the payload of the `x` frame.
+
+    When the client goes away the process goes on, as with `docker exec`; its output pipes are closed.
+    """
+    process = _Process(host, request)
+    try:
+        await process.start(launcher)
+        return await process.serve(inlet, outlet)
+    except (OSError, WaypointError) as error:
+        said = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": said}
+    finally:
+        process.close()
+
+
+class _Process:
+    def __init__(self, host: Host, request: RunRequest) -> None:
+        self._host = host
+        self._request = request
+        self._file = f"run.{new_id()}"
+        self._pidfd = -1
+        self._pid = 0
+        self._input = -1
+        self._outputs: list[int] = []
+
+    async def start(self, launcher: Launcher) -> None:
+        request, user = self._request, self._host.setting.user
+        wrapper = ["/bin/sh", "/.waypoint/run.sh", f"/run/waypoint/{self._file}", *request.argv]
+        spec = EnterSpec(
+            pid=self._host.init_pid,
+            cgroups=self._host.cgroups,
+            identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
+            argv=["/.waypoint/init", "--", *wrapper] if request.tty else wrapper,
+            env={**self._host.env, **request.env},
+            cwd=[request.cwd] if request.cwd else [self._host.setting.cwd, user.home, "/"],
+            tty=request.tty,
+            rows=request.rows,
+            cols=request.cols,
+        )
+        theirs = [] if request.tty else self._make_pipes()
+        try:
+            self._pid = await launcher.carry_out(spec, tuple(theirs))
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._pidfd = pidfd.open(self._pid)
+        if request.tty:
+            self._input = descriptors.take(self._pid, MASTER_FD)
+            self._outputs = [os.dup(self._input)]
+            os.set_blocking(self._input, False)
+
+    def _make_pipes(self) -> list[int]:
+        """Our ends are kept, the process's ends returned: stdin, stdout, stderr."""
+        if self._request.stdin:
+            stdin, self._input = os.pipe()
+        else:
+            stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        theirs = [stdin]
+        for _stream in range(2):
+            ours, end = os.pipe()
+            self._outputs.append(ours)
+            theirs.append(end)
+        for fd in (*self._outputs, *([self._input] if self._input >= 0 else [])):
+            os.set_blocking(fd, False)
+        return theirs
+
+    async def serve(self, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._pidfd, _finish, ended)
+        sends = (outlet.output, outlet.errors)
+        tasks = [asyncio.ensure_future(self._copy(fd, sends[n], ended)) for n, fd in enumerate(self._outputs)]
+        typing = asyncio.ensure_future(self._feed(inlet))
+        try:
+            await ended
+            await asyncio.gather(*tasks)
+        except ConnectionError:
+            return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
+        finally:
+            loop.remove_reader(self._pidfd)
+            for task in (typing, *tasks):
+                task.cancel()
+            await asyncio.gather(typing, *tasks, return_exceptions=True)
+        return self._result()
+
+    async def _copy(self, fd: int, send: object, ended: asyncio.Future[None]) -> None:
+        """Copy what the process writes; after its end only what is in the pipe already: a child that it left may hold
+        it open.
+        """
+        assert callable(send)
+        while True:
+            try:
+                data = os.read(fd, _CHUNK)
+            except BlockingIOError:
+                if ended.done():
+                    return
+                await _wait(fd, ended, writing=False)
+                continue
+            except OSError:  # EIO: the last slave of the terminal was closed
+                return
+            if not data:
+                return
+            await send(data)
+
+    async def _feed(self, inlet: Inlet) -> None:
+        """Input, window size and signals, until the client is gone."""
+        while (frame := await inlet.receive()) is not None:
+            if frame.kind == "i" and self._input >= 0:
+                await self._type(frame.payload)
+            elif frame.kind == "w" and self._request.tty and len(frame.payload) == 4:
+                payload = frame.payload
+                ptys.set_size(self._input, int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:], "big"))
+            elif frame.kind == "k":
+                self._signal(frame.payload.decode("ascii", "replace"))
+
+    async def _type(self, data: bytes) -> None:
+        if not data:
+            if not self._request.tty:
+                os.close(self._input)
+                self._input = -1
+            return
+        rest = memoryview(data)
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        while rest:
+            try:
+                rest = rest[os.write(self._input, rest) :]
+            except BlockingIOError:
+                await _wait(self._input, never, writing=True)
+            except (BrokenPipeError, OSError):  # it does not read any more: input is dropped, as a shell's pipe does
+                return
+
+    def _signal(self, name: str) -> None:
+        number = getattr(signal, f"SIG{name}", None)
+        if isinstance(number, signal.Signals) and not pidfd.has_ended(self._pidfd):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, number)
+
+    def _result(self) -> dict[str, object]:
+        try:
+            fd = files.open_beneath(self._host.run_dir, self._file, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            said = "the process and its wrapper were killed"
+            return {"exit": 128 + signal.SIGKILL, "by": "command", "ended": False, "said": said}
+        try:
+            text = os.read(fd, 16).strip()
+        finally:
+            os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(self._file, dir_fd=self._host.run_dir)
+        return {"exit": int(text) if text.isdigit() else _CANNOT, "by": "command", "ended": False, "said": ""}
+
+    def close(self) -> None:
+        for fd in (self._pidfd, self._input, *self._outputs):
+            if fd >= 0:
+                os.close(fd)
+        self._outputs = []
+
+
+def _finish(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def _wait(fd: int, other: asyncio.Future[None], *, writing: bool) -> None:
+    """Return when `fd` is ready or `other` is done."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake(*_: object) -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    (loop.add_writer if writing else loop.add_reader)(fd, wake)
+    other.add_done_callback(wake)
+    try:
+        await ready
+    finally:
+        other.remove_done_callback(wake)
+        (loop.remove_writer if writing else loop.remove_reader)(fd)
