@@ -4,7 +4,7 @@ Pure planning over mountinfo records, so it can be tested with any host's table.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from waypoint.linux.mounts import MountRecord
@@ -71,26 +71,29 @@ class BasePlan(NamedTuple):
     left_out: list[str]
 
 
-def plan_base(base: str, table: Iterable[MountRecord], *, hidden: tuple[str, ...]) -> BasePlan:
+def plan_base(
+    base: str,
+    table: Iterable[MountRecord],
+    *,
+    hidden: tuple[str, ...],
+    is_folder: Callable[[str], bool] = os.path.isdir,
+) -> BasePlan:
     """Plan the view of `base` (an absolute, real path).
 
     `table`: the host's mounts in mountinfo's order. `hidden`: folders of ours, whose own mounts are nobody's business.
     A base other than `/` is one folder: what is mounted below it is left out, and said. Layers come parents first.
     """
-    on_top: dict[str, MountRecord] = {}
-    for mount in table:  # the later of two at one place covers the earlier
-        on_top[mount.mount_point] = mount
+    reach = _Reach(list(table))
     layers = [Layer("/")]
     left_out: list[str] = []
-    for point in sorted(on_top):
+    for point in sorted(reach.on_top):
         if not _is_below(point, base) or point == base or any(_is_below(point, folder) for folder in hidden):
             continue
-        mount = on_top[point]
-        if mount.fstype in _KERNEL or _is_covered(point, on_top):
+        mount = reach.on_top[point]
+        is_own = base == "/" and any(_is_below(point, own) for own in _OWN)
+        if is_own or mount.fstype in _KERNEL or reach.is_covered(mount):
             continue
-        if base == "/" and any(_is_below(point, own) for own in _OWN):
-            continue
-        reason = _why_not(mount, base)
+        reason = _why_not(mount, base, is_folder)
         if reason:
             left_out.append(f"{point} ({mount.fstype}: {reason})")
         else:
@@ -98,24 +101,39 @@ def plan_base(base: str, table: Iterable[MountRecord], *, hidden: tuple[str, ...
     return BasePlan(layers, left_out)
 
 
-def _why_not(mount: MountRecord, base: str) -> str:
+def _why_not(mount: MountRecord, base: str, is_folder: Callable[[str], bool]) -> str:
     if base != "/":
         return "mounted below the base"
     if mount.fstype not in LOCAL:
         return "not a local file system"
     if "ro" in mount.options or "ro" in mount.super_options:
         return "read-only"
-    if not os.path.isdir(mount.mount_point):
+    if not is_folder(mount.mount_point):
         return "mounted on a file"
     return ""
 
 
+class _Reach:
+    """Which mounts can be reached by their path: a later mount at the same place, or above, hides an earlier one."""
+
+    def __init__(self, table: list[MountRecord]) -> None:
+        self._by_id = {mount.id: mount for mount in table}
+        self.on_top = {mount.mount_point: mount for mount in table}  # the later of two replaces the earlier
+
+    def is_covered(self, mount: MountRecord) -> bool:
+        """True unless the mount sits on the one that is seen at the nearest mount point above it."""
+        above = max(
+            (point for point in self.on_top if point != mount.mount_point and _is_below(mount.mount_point, point)),
+            key=len,
+            default=None,
+        )
+        if above is None:
+            return False
+        parent = self._by_id.get(mount.parent)
+        while parent is not None and parent.mount_point == mount.mount_point:
+            parent = self._by_id.get(parent.parent)
+        return parent is not self.on_top[above]
+
+
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _is_covered(point: str, on_top: dict[str, MountRecord]) -> bool:
-    """True if a mount made later above `point` hides it (mount ids grow, but are reused: parents tell the truth)."""
-    mount = on_top[point]
-    parent = next((other for other in on_top.values() if other.id == mount.parent), None)
-    return parent is None and point != "/"

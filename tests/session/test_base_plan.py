@@ -1,0 +1,74 @@
+"""Which of the host's mounts a session gets an overlay of, planned over recorded mount tables."""
+
+from waypoint.linux.mounts import parse_mounts
+from waypoint.session.base import plan_base
+
+# A Debian 13 desktop: /home and /tmp of their own, a USB stick, a network share, a snap, the usual kernel file systems.
+TABLE = rb"""
+22 28 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw
+23 28 0:21 / /proc rw,nosuid shared:13 - proc proc rw
+24 28 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw,size=8G
+25 24 0:22 / /dev/pts rw shared:3 - devpts devpts rw
+26 28 0:23 / /run rw shared:5 - tmpfs tmpfs rw,size=1G
+28 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 22 0:6 / /sys/kernel/security rw shared:8 - securityfs securityfs rw
+40 28 254:2 / /home rw,relatime shared:30 - ext4 /dev/vda2 rw
+41 28 0:40 / /tmp rw,nosuid shared:31 - tmpfs tmpfs rw
+42 40 0:44 / /home/ann/nas rw shared:32 - nfs4 nas:/x rw
+43 28 7:1 / /snap/core/1 ro,nodev shared:33 - squashfs /dev/loop1 ro
+44 28 8:1 / /media/ann/USB\040STICK rw shared:34 - vfat /dev/sdb1 rw
+45 28 0:50 / /proc/sys/fs/binfmt_misc rw shared:14 - autofs systemd-1 rw
+46 28 254:1 /var/log /srv/logs rw shared:1 - ext4 /dev/vda1 rw
+47 26 0:51 / /run/user/1000 rw shared:35 - tmpfs tmpfs rw
+48 28 254:9 / /var/lib/waypoint/pool rw shared:36 - btrfs /dev/loop9 rw
+49 28 254:3 / /data ro,relatime shared:37 - xfs /dev/vdc rw
+"""
+
+
+def plan(base: str = "/", table: bytes = TABLE) -> tuple[list[str], str]:
+    found = plan_base(base, parse_mounts(table), hidden=("/var/lib/waypoint",), is_folder=lambda _path: True)
+    return [layer.target for layer in found.layers], "\n".join(found.left_out)
+
+
+def test_every_local_writable_mount_gets_an_overlay_parents_first() -> None:
+    targets, _left_out = plan()
+    assert targets == ["/", "/home", "/media/ann/USB STICK", "/srv/logs", "/tmp"]
+
+
+def test_what_is_left_out_is_said_with_its_reason() -> None:
+    _targets, left_out = plan()
+    assert "/home/ann/nas (nfs4: not a local file system)" in left_out
+    assert "/snap/core/1 (squashfs" in left_out
+    assert "/data (xfs: read-only)" in left_out
+
+
+def test_views_of_the_kernel_and_folders_of_our_own_are_nobodys_business() -> None:
+    targets, left_out = plan()
+    for name in ("/proc", "/sys", "/dev", "/run", "/var/lib/waypoint"):
+        assert name not in left_out
+        assert not [target for target in targets if target.startswith(name)]
+
+
+def test_a_base_of_its_own_is_one_layer() -> None:
+    targets, left_out = plan("/home")
+    assert targets == ["/"]
+    assert left_out == "/home/ann/nas (nfs4: mounted below the base)"
+
+
+def test_of_two_mounts_at_one_place_the_later_counts() -> None:
+    table = TABLE + b"60 40 0:60 / /home rw shared:60 - tmpfs tmpfs rw\n"
+    targets, _left_out = plan(table=table)
+    assert targets.count("/home") == 1
+
+
+def test_what_a_later_mount_covers_is_not_there() -> None:
+    table = TABLE + b"60 28 0:60 / /media rw shared:60 - tmpfs tmpfs rw\n"
+    targets, left_out = plan(table=table)
+    assert "/media" in targets
+    assert "/media/ann/USB STICK" not in targets
+    assert "USB" not in left_out
+
+
+def test_a_mount_on_a_file_is_left_out() -> None:
+    found = plan_base("/", parse_mounts(TABLE), hidden=(), is_folder=lambda path: path != "/srv/logs")
+    assert "/srv/logs (ext4: mounted on a file)" in found.left_out
