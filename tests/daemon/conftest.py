@@ -46,7 +46,7 @@ class RunningServer:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.path)
             listener.listen(512)
-            server = Server(listener, self.service, self.stopping.set, self._limits)
+            server = Server(listener, lambda: self.service, self.stopping.set, self._limits)
             server.start()
             self._up.set_result(None)
             await self.stopping.wait()

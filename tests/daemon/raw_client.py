@@ -22,7 +22,11 @@ class RawClient:
     def __init__(self, path: str, timeout_s: float = 20.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(timeout_s)
-        self.sock.connect(path)
+        try:
+            self.sock.connect(path)
+        except OSError:
+            self.sock.close()
+            raise
         self._buffer = b""
 
     def __enter__(self) -> "RawClient":

@@ -42,7 +42,7 @@ class Conversation:
     def __init__(
         self,
         connection: Connection,
-        service: Service,
+        service: Callable[[], Service],
         limits: Limits,
         *,
         stop_daemon: Callable[[], None],
@@ -126,7 +126,7 @@ class Conversation:
 
     async def _serve_target(self, target: Target, body: bytes) -> bool:
         try:
-            call = Call(self._service, self._connection.peer, target.branch, self._stop_daemon)
+            call = Call(self._service(), self._connection.peer, target.branch, self._stop_daemon)
             outcome = await target.route.handler(call, parse_request(target, body))
             answer = (outcome.status, msgspec.json.encode(outcome.body)) if isinstance(outcome, Reply) else outcome
         except Exception as error:  # the border: whatever a handler raises becomes an answer

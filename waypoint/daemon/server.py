@@ -19,8 +19,12 @@ ACCEPT_PAUSE_S = 0.1
 class Server:
     """The HTTP server of one Service. Wakes up only when a client or the service has something to do."""
 
-    def __init__(self, listener: socket.socket, service: Service, on_stop: Callable[[], None], limits: Limits) -> None:
-        """`on_stop` is called when a client asks that the daemon stop, before that client is answered."""
+    def __init__(
+        self, listener: socket.socket, service: Callable[[], Service], on_stop: Callable[[], None], limits: Limits
+    ) -> None:
+        """`service` may raise WaypointError instead, which is then every answer.
+
+        `on_stop` is called when a client asks that the daemon stop, before that client is answered."""
         self._listener = listener
         self._service = service
         self._on_stop = on_stop

@@ -1,0 +1,128 @@
+"""A home with a real supervisor and a real daemon, whose Service lives in memory; both are ended with the test."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.daemon.raw_client import Answer, RawClient
+from waypoint.linux import pidfd
+from waypoint.model import paths
+
+DAEMON = Path(__file__).with_name("memory_daemon.py")
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 20.0
+
+
+class KeptHome:
+    """One home. Processes are looked up when asked for, because they are replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = paths.socket_path(str(folder))
+        self.runtime = Path(paths.runtime_folder(str(folder)))
+
+    def spawn(self, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> subprocess.Popen[str]:
+        """Start a supervisor, or find that there is one; the first process's stdout is what it reports."""
+        script = str(ROOT / "waypoint/daemon/supervisor.py")
+        command = [sys.executable, "-I", "-S", script, str(self.folder), "--daemon", str(DAEMON), "--ready-fd", "1"]
+        full = {**os.environ, **(env or {})}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=full, pass_fds=pass_fds)
+
+    def start(self, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> str:
+        """The report, once the socket listens: `ready PID`."""
+        with self.spawn(env, pass_fds) as started:
+            assert started.stdout is not None
+            return started.stdout.read().strip()
+
+    def ask(self, method: str, target: str, body: object = None) -> Answer:
+        """As a client should: asked again if the daemon dies over it; the socket must be there all the time."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                with RawClient(self.socket) as client:
+                    return client.ask(method, target, body)
+            except (EOFError, ConnectionResetError, BrokenPipeError):
+                assert time.monotonic() < deadline, "no daemon answers"
+
+    def daemon_pid(self) -> int:
+        return int(self.ask("GET", "/v1/status").json["pid"])
+
+    def supervisor_pid(self) -> int:
+        return int((self.runtime / "supervisor.lock").read_text())
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what gives no event, asking the daemon something between two looks."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, "waited for too long"
+            self.ask("GET", "/v1/status")
+
+    def log(self) -> str:
+        return (self.folder / "daemon.log").read_text()
+
+
+@contextlib.contextmanager
+def ending(*pids: int, deadline_s: float = DEADLINE_S) -> Iterator[None]:
+    """The body makes these processes end."""
+    fds = [pidfd.open(pid) for pid in pids]
+    try:
+        yield
+        assert all([pidfd.wait_ended(fd, deadline_s) for fd in fds]), "a process goes on that should have ended"
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def kill(*pids: int) -> None:
+    """With SIGKILL, all before any of them is waited for."""
+    with ending(*pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def kept_home(folder: Path) -> Iterator[KeptHome]:
+    folder.mkdir(mode=0o700)
+    home = KeptHome(folder)
+    try:
+        yield home
+    finally:
+        if home.runtime.exists():
+            _end(home)
+            shutil.rmtree(home.runtime)
+            with contextlib.suppress(OSError):  # other homes have theirs in it
+                home.runtime.parent.rmdir()
+
+
+def _end(home: KeptHome) -> None:
+    """Whatever the test has done, nobody holds the locks afterwards."""
+    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+        home.ask("POST", "/v1/daemon/stop")
+    for name in (home.runtime / "supervisor.lock", home.folder / "daemon.lock"):
+        if name.exists():
+            subprocess.run(["flock", "--timeout", str(DEADLINE_S), name, "true"], check=True)
+
+
+def facts_of(pid: int) -> dict[str, object]:
+    """What a background process must not have of its starter."""
+    process = Path(f"/proc/{pid}")
+    _, _, fields = (process / "stat").read_text().rpartition(") ")
+    files = {int(fd.name): os.readlink(fd) for fd in (process / "fd").iterdir()}
+    return {
+        "tty": int(fields.split()[4]),
+        "session": int(fields.split()[3]),
+        "cwd": os.readlink(process / "cwd"),
+        "files": files,
+        "environ": (process / "environ").read_bytes(),
+    }
+
+
+def write_config(home: KeptHome, **config: int) -> None:
+    (home.folder / "config.json").write_text(json.dumps(config))

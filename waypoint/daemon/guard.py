@@ -1,0 +1,91 @@
+"""The daemon's watch over its supervisor: if that dies, a new one is started, which takes over the listening socket."""
+
+import asyncio
+import os
+
+from waypoint.daemon.problems import LOG
+from waypoint.daemon.siblings import Patience, spawn_supervisor
+from waypoint.linux import pidfd
+
+
+class Guard:
+    """Works by events on descriptors; while all is well nothing wakes it up."""
+
+    def __init__(self, home: str, script: str, listen_fd: int, env: dict[str, str]) -> None:
+        """`script`: what the next daemon is started from. Must be made in a running event loop."""
+        self._home = home
+        self._script = script
+        self._listen_fd = listen_fd
+        self._env = env
+        self._loop = asyncio.get_running_loop()
+        self._patience = Patience()
+        self._self_fd = pidfd.open(os.getpid())
+        self._supervisor_fd = -1
+        self._since = 0.0
+        self._off = False
+
+    def watch(self, supervisor_fd: int) -> None:
+        """Start again what is behind the pidfd `supervisor_fd` when it has died."""
+        self._supervisor_fd = supervisor_fd
+        self._since = self._loop.time()
+        self._loop.add_reader(supervisor_fd, self._replace)
+
+    def stop(self) -> None:
+        """Let the supervisor end."""
+        self._off = True
+        if self._supervisor_fd >= 0:
+            self._loop.remove_reader(self._supervisor_fd)
+
+    def _replace(self) -> None:
+        self._loop.remove_reader(self._supervisor_fd)
+        os.close(self._supervisor_fd)
+        self._supervisor_fd = -1
+        LOG.warning("the supervisor has died")
+        self._start_later()
+
+    def _start_later(self) -> None:
+        delay_s = self._patience.delay_after(self._loop.time() - self._since)
+        if delay_s is None:
+            LOG.error("no supervisor stays alive; from here on the daemon is on its own")
+            return
+        self._loop.call_later(delay_s, self._start)
+
+    def _start(self) -> None:
+        if self._off:
+            return
+        self._since = self._loop.time()
+        ready_fd, ready_write = os.pipe()
+        try:
+            child = spawn_supervisor(
+                self._home,
+                daemon=(self._script, self._self_fd),
+                listen_fd=self._listen_fd,
+                ready_fd=ready_write,
+                env=self._env,
+            )
+        except OSError as error:
+            os.close(ready_fd)
+            LOG.error("cannot start a supervisor: %s", error)
+            self._start_later()
+        else:
+            self._loop.add_reader(ready_fd, self._take_report, ready_fd, child)
+        finally:
+            os.close(ready_write)
+
+    def _take_report(self, ready_fd: int, child: int) -> None:
+        """The supervisor says that it is there, or, by the end of the pipe, that it is not."""
+        self._loop.remove_reader(ready_fd)
+        words = os.read(ready_fd, 4096).decode(errors="replace").strip()
+        os.close(ready_fd)
+        os.waitpid(child, 0)  # it has forked and ended before its fork could write
+        verb, _, pid = words.partition(" ")
+        try:
+            if verb != "ready" or self._off:
+                raise ProcessLookupError(words)
+            supervisor_fd = pidfd.open(int(pid))
+        except (ProcessLookupError, ValueError):
+            LOG.error("the new supervisor is gone again: %s", words)
+            self._start_later()
+        else:
+            LOG.info("supervisor %s watches this daemon", pid)
+            self.watch(supervisor_fd)
