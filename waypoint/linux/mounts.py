@@ -127,6 +127,13 @@ def read_mounts(pid: int | str = "self") -> list[MountRecord]:
         return parse_mounts(file.read())
 
 
+def list_mount_points_in(path: StrPath) -> list[str]:
+    """The mount points at `path` (an absolute path without symlinks) and below it, in the caller's view."""
+    whole = os.fspath(path)
+    points = (record.mount_point for record in read_mounts())
+    return [point for point in points if point == whole or point.startswith(f"{whole}/")]
+
+
 def parse_mounts(text: bytes) -> list[MountRecord]:
     """The records in a mountinfo file's bytes. Raises ValueError if a line is not one."""
     # Not splitlines(): names may hold any byte that is not escaped, such as a carriage return.
