@@ -6,12 +6,12 @@ import time
 from waypoint.cli.entry import complain
 from waypoint.client.address import find_home, pick_branch
 from waypoint.client.command import Command
-from waypoint.model.errors import UsageProblem, WaypointError
+from waypoint.client.quoting import as_json_text, exec_text
+from waypoint.model.errors import WaypointError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-
     from signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, signal
 
     from waypoint.cli.hot_verbs import Value
@@ -26,16 +26,13 @@ EXIT_NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
 GRACE_S = 1.0
 # The third Ctrl-C within this time means it.
 THREE_PRESSES_S = 2.0
-_FORWARDED = {SIGINT: "INT", SIGTERM: "TERM", SIGHUP: "HUP", SIGQUIT: "QUIT"}
-_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%+=:,./_-")
+_FORWARDED: dict[int, str] = {SIGINT: "INT", SIGTERM: "TERM", SIGHUP: "HUP", SIGQUIT: "QUIT"}
 
 
 def run_exec(given: "Parameters") -> int:
     """`waypoint exec`. The exit status. Raises UsageProblem for what can be seen to be wrong from here."""
     home, branch = _place(given)
-    words = _words(given)
-    text = words[0] if len(words) == 1 else " ".join(map(quote, words))
-    request: dict[str, object] = {"text": _as_json_text(text), "tty": given["tty"]}
+    request: dict[str, object] = {"text": exec_text(_words(given)), "tty": given["tty"]}
     if given["timeout"] is not None:
         request["timeout_s"] = given["timeout"]
     if given["wait_prompt"] is not None:
@@ -52,23 +49,13 @@ def run_exec(given: "Parameters") -> int:
 def run_run(given: "Parameters") -> int:
     """`waypoint run`. The exit status. Raises UsageProblem for what can be seen to be wrong from here."""
     home, branch = _place(given)
-    words = [_as_json_text(word) for word in _words(given)]
+    words = [as_json_text(word) for word in _words(given)]
     request: dict[str, object] = {"argv": words, "tty": given["tty"], "stdin": given["interactive"]}
     request |= {name: given[name] for name in ("user", "cwd") if given[name] is not None}
     return _run_guarded(home, branch, "run", request, has_input=bool(given["interactive"]))
 
 
 ACTIONS: "dict[str, Callable[[Parameters], int]]" = {"exec": run_exec, "run": run_run}
-
-
-def quote(word: str) -> str:
-    """`word` so that a shell (bash, zsh) reads it as this one word. Bytes that are no text go as $'\\xNN'."""
-    if word and _PLAIN.issuperset(word):
-        return word
-    if any(0xDC80 <= ord(character) <= 0xDCFF for character in word):
-        raw = os.fsencode(word)
-        return "$'" + "".join(chr(b) if chr(b) in _PLAIN else f"\\x{b:02x}" for b in raw) + "'"
-    return "'" + word.replace("'", "'\\''") + "'"
 
 
 def _place(given: "Parameters") -> tuple[str, str]:
@@ -83,17 +70,6 @@ def _words(given: "Parameters") -> list[str]:
     words = given["words"]
     assert isinstance(words, list)
     return words
-
-
-def _as_json_text(text: str) -> str:
-    """`text`, if it can travel in JSON. Arguments that are no UTF-8 reach Python with surrogates in them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        place = f"at character {error.start}"
-        said = "it is not UTF-8"
-        raise UsageProblem("send the command", place, said, "with exec, give it as several words") from error
-    return text
 
 
 def _run_guarded(home: str, branch: str, verb: str, request: dict[str, object], *, has_input: bool) -> int:

@@ -1,15 +1,10 @@
-"""Where things are: the home, its control socket, the branch that is meant when none is named.
-
-Part of every command's start-up, so it loads nothing but `os` and a built-in hash.
-"""
+"""Which home and which branch are meant where none is named. What lies where below a home says model/paths.py."""
 
 import os
 
 from waypoint.model.names import parse_name
+from waypoint.model.paths import SYSTEM_HOME
 
-SYSTEM_HOME = "/var/lib/waypoint"
-RUNTIME = "/run/waypoint"
-HOME_ID_HEX_DIGITS = 16
 # Only a session has this: it comes with the skeleton layer (docs/architecture.md, "Where things are").
 SESSION_MARK = "/.waypoint/init"
 
@@ -30,19 +25,6 @@ def find_home(asked: str | None = None) -> str:
     return os.path.realpath(SYSTEM_HOME)
 
 
-def home_id(home: str) -> str:
-    """What names the home below RUNTIME: the start of the SHA-256 of its real path (docs/protocol.md, section 1)."""
-    return _sha256(os.fsencode(home))[:HOME_ID_HEX_DIGITS]
-
-
-def runtime_folder(home: str) -> str:
-    return f"{RUNTIME}/{home_id(home)}"
-
-
-def socket_path(home: str) -> str:
-    return f"{runtime_folder(home)}/api.sock"
-
-
 def pick_branch(asked: str | None = None) -> str:
     """`asked`, else $WAYPOINT_BRANCH (set in a session to its own), else `main`. Raises UsageProblem for a bad name."""
     return parse_name(asked if asked is not None else os.environ.get("WAYPOINT_BRANCH") or "main")
@@ -50,15 +32,3 @@ def pick_branch(asked: str | None = None) -> str:
 
 def is_inside_session() -> bool:
     return os.path.exists(SESSION_MARK)
-
-
-def _sha256(data: bytes) -> str:
-    # hashlib would load OpenSSL, 3 ms. The built-in module was renamed in Python 3.12.
-    try:
-        from _sha2 import sha256  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        try:
-            from _sha256 import sha256  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            from hashlib import sha256
-    return str(sha256(data).hexdigest())

@@ -1,7 +1,7 @@
-"""An attached terminal: the client's end of an `attach` stream, which outlives the daemon it began with.
+"""Streams that are shown on a terminal: the client's end, which outlives the daemon it began with.
 
-Has the shape of shellwrap.proxy.Remote. When the stream is cut it attaches again; the next daemon sends what repaints
-the screen. Input that the old daemon had taken and not passed on is lost then, as on any line that breaks.
+They have the shape of shellwrap.proxy.Remote. When a stream is cut, the next daemon is asked to go on with it. Input
+that the old daemon had taken and not passed on is lost then, as on any line that breaks.
 """
 
 import time
@@ -9,6 +9,7 @@ import time
 from waypoint.client import plainjson, wire
 from waypoint.client.link import open_channel, quote_branch
 from waypoint.model.errors import Failed, from_json
+from waypoint.model.paths import log_path
 
 NOTICE_AFTER_S = 1.0
 NOTICE = b"\r\n[waypoint: waiting for the daemon]\r\n"
@@ -16,18 +17,21 @@ NOTICE = b"\r\n[waypoint: waiting for the daemon]\r\n"
 MAX_FRUITLESS = 5
 
 
-class Attachment:
-    """One attached terminal of the branch's session. No method waits, but for starting a daemon where none is left."""
+class TerminalStream:
+    """A stream of the branch's session on a terminal. No method waits, but for starting a daemon where none is left.
 
-    def __init__(self, home: str, branch: str, rows: int, cols: int) -> None:
-        """Ask for the stream. A refusal is raised by `receive`. Raises as `open_channel`."""
+    `end` has the fields of the `x` frame once `receive` has returned None.
+    """
+
+    def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
+        """Ask for the stream; a refusal is raised by `receive`. Raises as `open_channel`."""
+        self.end: dict[str, object] = {}
         self._home = home
-        self._branch = branch
-        self._size = (rows, cols)
+        self._on = f"branch {branch}"
+        self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
         self._fruitless = 0
-        self._cut_at: float | None = None  # since when we wait for a daemon, while it has not been said
-        self.end: dict[str, object] = {}  # the fields of the `x` frame, once there was one
-        self._channel = self._open()
+        self._cut_at: float | None = None  # since when we wait for a daemon, until it has been said
+        self._channel = self._open(request)
 
     def fileno(self) -> int:
         return self._channel.fileno()
@@ -35,7 +39,7 @@ class Attachment:
     def receive(self) -> bytes | None:
         """Output that has arrived, b"" if there is none, None after the end.
 
-        Raises the daemon's error, also when it refuses to attach again, and Failed if daemon after daemon dies over it.
+        Raises the daemon's error, also when it refuses to go on, and Failed if that is not possible.
         """
         if self.end:
             return None
@@ -44,7 +48,7 @@ class Attachment:
             if self._channel.fill(wait=False):
                 output += self._take()
         except wire.Cut as cut:
-            self._attach_again(cut)
+            self._go_on_after(cut)
         return bytes(output) or (None if self.end else b"")
 
     def send(self, data: bytes) -> None:
@@ -58,32 +62,33 @@ class Attachment:
         return self._channel.queued_bytes()
 
     def resize(self, rows: int, cols: int) -> None:
-        self._size = (rows, cols)
         self._channel.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
 
     def repaint(self) -> None:
-        """Attach once more, since that is what the daemon sends the screen for."""
-        self.close()
-        self._channel = self._open()
+        """A command's output cannot be had again; programs that use the whole screen repaint after `resize`."""
 
     def due_s(self) -> float | None:
         return None if self._cut_at is None else self._cut_at + NOTICE_AFTER_S - time.monotonic()
 
     def close(self) -> None:
-        """Detach."""
         self._channel.close()
 
-    def _open(self) -> wire.Channel:
-        rows, cols = self._size
-        target = f"/v1/sessions/{quote_branch(self._branch)}/attach"
-        attempt = 1
-        while True:
-            try:
-                return open_channel(self._home, target, {"rows": rows, "cols": cols})
-            except wire.Cut as cut:
-                if attempt == MAX_FRUITLESS:
-                    raise self._failed(cut) from cut
-                attempt += 1
+    def _request_after(self, cut: wire.Cut) -> dict[str, object]:
+        """What to ask the next daemon. Raises Failed if it could not go on."""
+        raise self._failed(str(cut))
+
+    def _note(self, facts: dict[str, object]) -> None:
+        """An `n` frame has come."""
+
+    def _reopen(self, request: dict[str, object]) -> None:
+        self.close()
+        self._channel = self._open(request)
+
+    def _open(self, request: dict[str, object]) -> wire.Channel:
+        try:
+            return open_channel(self._home, self._target, request)
+        except wire.Cut as cut:
+            raise self._failed(str(cut)) from cut
 
     def _take(self) -> bytes:
         output = bytearray()
@@ -91,28 +96,25 @@ class Attachment:
             kind, payload = chr(item[0]), item[1]
             if kind == "o":
                 output += payload
+            elif kind == "n":
+                self._note(plainjson.decode_object(bytes(payload)))
             elif kind == "x":
-                self._finish(bytes(payload))
+                self.end = plainjson.decode_object(bytes(payload))
         if self._channel.is_open:
             self._fruitless = 0
             self._cut_at = None
-        return bytes(output)
-
-    def _finish(self, payload: bytes) -> None:
-        facts = plainjson.decode_object(payload)
-        parts = facts.get("error")
+        parts = self.end.get("error")
         if isinstance(parts, dict):
             raise from_json(parts)
-        self.end = facts
+        return bytes(output)
 
-    def _attach_again(self, cut: wire.Cut) -> None:
+    def _go_on_after(self, cut: wire.Cut) -> None:
         self._fruitless += 1
         if self._fruitless > MAX_FRUITLESS:
-            raise self._failed(cut)
-        if self._cut_at is None and self._fruitless == 1:
+            raise self._failed(f"{MAX_FRUITLESS} daemons in a row went away")
+        if self._fruitless == 1:
             self._cut_at = time.monotonic()
-        self.close()
-        self._channel = self._open()
+        self._reopen(self._request_after(cut))
 
     def _notice(self) -> bytes:
         remaining_s = self.due_s()
@@ -121,6 +123,51 @@ class Attachment:
         self._cut_at = None
         return NOTICE
 
-    def _failed(self, cut: wire.Cut) -> Failed:
-        said = f"{MAX_FRUITLESS} daemons in a row went away ({cut})"
-        return Failed("stay attached to", f"branch {self._branch}", said, f"see {self._home}/daemon.log")
+    def _failed(self, said: str) -> Failed:
+        return Failed("stay connected with", self._on, said, f"see {log_path(self._home)}")
+
+
+class Attachment(TerminalStream):
+    """The session's own terminal. The daemon sends what repaints the screen first, also after a cut."""
+
+    def __init__(self, home: str, branch: str, rows: int, cols: int) -> None:
+        self._size = (rows, cols)
+        super().__init__(home, branch, "attach", self._request())
+
+    def resize(self, rows: int, cols: int) -> None:
+        self._size = (rows, cols)
+        super().resize(rows, cols)
+
+    def repaint(self) -> None:
+        """Attach once more, since that is what the daemon sends the screen for."""
+        self._reopen(self._request())
+
+    def _request_after(self, cut: wire.Cut) -> dict[str, object]:
+        return self._request()
+
+    def _request(self) -> dict[str, object]:
+        rows, cols = self._size
+        return {"rows": rows, "cols": cols}
+
+
+class CommandTerminal(TerminalStream):
+    """An `exec --tty`, which goes on with the next daemon, or a `run -t`, which is lost with its daemon."""
+
+    def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
+        self._exec_id = ""
+        self._received = 0
+        super().__init__(home, branch, verb, request)
+
+    def _note(self, facts: dict[str, object]) -> None:
+        if isinstance(facts.get("exec"), str):
+            self._exec_id = str(facts["exec"])
+
+    def _take(self) -> bytes:
+        output = super()._take()
+        self._received += len(output)
+        return output
+
+    def _request_after(self, cut: wire.Cut) -> dict[str, object]:
+        if not self._exec_id:
+            raise self._failed(str(cut))
+        return {"resume": self._exec_id, "offset": self._received}

@@ -3,8 +3,8 @@
 import os
 
 from waypoint.client import wire
-from waypoint.client.address import socket_path
 from waypoint.model.errors import Failed, HostLacks
+from waypoint.model.paths import log_path, socket_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +39,18 @@ def ask(home: str, method: str, target: str, body: object = None, *, may_repeat:
     raise AssertionError("unreachable")
 
 
+def ask_running(home: str, method: str, target: str) -> object | None:
+    """As `ask`, of a daemon that runs; None if none does. Starts none."""
+    try:
+        return wire.request(socket_path(home), method, target)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except PermissionError as error:
+        raise not_allowed(home) from error
+    except wire.Cut as cut:
+        raise Failed(f"{method} {target}", "", str(cut), f"see {log_path(home)}") from cut
+
+
 def quote_branch(branch: str) -> str:
     """A branch's name as one part of a path. Legal names have no other character that needs it."""
     return branch.replace("/", "%2F")
@@ -52,7 +64,7 @@ def _reach(home: str, act: "Callable[[str], T]") -> "T":
         except (FileNotFoundError, ConnectionRefusedError) as error:
             # Also refused: a daemon that was stopped between its being ready and our being here. Hence more than once.
             if attempt == START_ATTEMPTS:
-                raise Failed("reach", "the daemon", str(error), f"see {home}/daemon.log") from error
+                raise Failed("reach", "the daemon", str(error), f"see {log_path(home)}") from error
             from waypoint.client.start import start_daemon
 
             start_daemon(home)
@@ -63,7 +75,9 @@ def _reach(home: str, act: "Callable[[str], T]") -> "T":
 
 def not_allowed(home: str) -> HostLacks:
     """What to tell a user whom the daemon's socket does not let in."""
-    user = os.environ.get("USER") or os.environ.get("LOGNAME") or str(os.getuid())
+    import pwd
+
+    user = pwd.getpwuid(os.getuid()).pw_name
     return HostLacks(
         "talk to",
         f"the daemon of {home}",

@@ -1,0 +1,1 @@
+"""One file per verb; each has its click command as `command`."""

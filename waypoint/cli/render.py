@@ -1,0 +1,77 @@
+"""Facts as text for people, and as JSON for programs."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+COLOURS = {
+    "ok": "green",
+    "live": "green",
+    "degraded": "yellow",
+    "ended": "bright_black",
+    "missing": "red",
+    "lost": "red",
+}
+_GAP = "  "
+
+
+def print_json(value: object) -> None:
+    """One value on stdout."""
+    click.echo(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> None:
+    """Rows in columns that fit; those named in `right` have numbers. The last column may be as long as it is."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    for number, row in enumerate([headings, *rows]):
+        cells = []
+        for heading, cell, width in zip(headings, row, widths, strict=True):
+            padded = cell.rjust(width) if heading in right else cell.ljust(width)
+            cells.append(styled(padded, bold=True) if number == 0 else coloured(padded))
+        click.echo(_GAP.join(cells).rstrip())
+
+
+def coloured(word: str) -> str:
+    """`word` in the colour of the state that it names, on a terminal."""
+    colour = COLOURS.get(word.strip())
+    return styled(word, fg=colour) if colour else word
+
+
+def styled(text: str, *, fg: str | None = None, bold: bool | None = None) -> str:
+    is_wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return click.style(text, fg=fg, bold=bold) if is_wanted else text
+
+
+def size(count: int | None) -> str:
+    """Bytes in the unit that makes them short: 17 B, 1.4 MiB, 214 GiB."""
+    if count is None:
+        return "-"
+    if count < 1024:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1023.95 or unit == "TiB":
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float | None) -> str:
+    """The two largest units: 4s, 3m07s, 2h05m, 12d03h."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole // 60 % 60:02}m"
+    return f"{whole // 86400}d{whole // 3600 % 24:02}h"
+
+
+def count(number: int | None) -> str:
+    return "-" if number is None else str(number)

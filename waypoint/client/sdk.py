@@ -1,0 +1,211 @@
+"""Waypoint as a Python library: sessions, commands in them, the daemon. Synchronous; one call at a time per object.
+
+    from waypoint.client import Client
+
+    session = Client().start("fix")
+    session.exec("cd /srv && export CI=1")
+    print(session.exec(["make", "-j4"]).output.decode())
+
+Whatever goes wrong is a WaypointError (waypoint.model.errors) with the four parts of its message. A call that finds no
+daemon starts one, if this user may.
+"""
+
+import contextlib
+import os
+import select
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from waypoint.client.address import find_home
+from waypoint.client.attach import Attachment
+from waypoint.client.command import Command
+from waypoint.client.facts import Capability, DaemonStatus, ExecResult, RunResult, SessionFacts, Stopped
+from waypoint.client.link import ask, ask_running, quote_branch
+from waypoint.client.logs import iter_logs
+from waypoint.client.quoting import as_json_text, exec_text
+from waypoint.model.names import parse_name
+
+OnOutput = Callable[[bytes], object]
+
+
+class Client:
+    """One home and its daemon."""
+
+    def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
+        """`home` None: $WAYPOINT_HOME, else this machine's. Nothing is asked of the daemon yet."""
+        self.home = find_home(os.fspath(home) if home is not None else None)
+
+    def sessions(self, *, all: bool = False) -> list[SessionFacts]:
+        """Live sessions; with `all`, also branches that could be started again."""
+        answer = ask(self.home, "GET", f"/v1/sessions{'?all=1' if all else ''}")
+        return [SessionFacts.parse(item) for item in _list(answer, "sessions")]
+
+    def start(self, branch: str = "main", **setting: object) -> "Session":
+        """Start the branch's session, or find the live one.
+
+        `setting`: from_name, base, binds, net, user, cwd, env, rows, cols, command, as docs/protocol.md has them for
+        `POST /v1/sessions`. Returns once the session is there; `facts` of the result is what the daemon says of it.
+        """
+        answer = ask(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **setting})
+        return Session(self, branch, SessionFacts.parse(_field(answer, "session")))
+
+    def session(self, branch: str = "main") -> "Session":
+        """The session of `branch`; whether it lives is not asked."""
+        return Session(self, parse_name(branch))
+
+    def status(self) -> DaemonStatus:
+        return DaemonStatus.parse(ask(self.home, "GET", "/v1/status"))
+
+    def running(self) -> DaemonStatus | None:
+        """The status of a daemon that runs; None, and none is started, if there is none."""
+        answer = ask_running(self.home, "GET", "/v1/status")
+        return None if answer is None else DaemonStatus.parse(answer)
+
+    def doctor(self) -> list[Capability]:
+        """Try every capability on a throw-away session. Takes seconds."""
+        answer = ask(self.home, "POST", "/v1/doctor")
+        return [Capability.parse(item) for item in _list(answer, "capabilities")]
+
+    def stop_daemon(self) -> None:
+        """Stop the daemon and its supervisor, if they run; back when the daemon has ended.
+
+        Sessions go on. The next call that needs a daemon starts one.
+        """
+        status = self.running()
+        if status is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            ended = os.pidfd_open(status.pid)
+            try:
+                ask_running(self.home, "POST", "/v1/daemon/stop")
+                select.select([ended], [], [])
+            finally:
+                os.close(ended)
+
+
+class Session:
+    """The session of one branch."""
+
+    def __init__(self, client: Client, branch: str, known: SessionFacts | None = None) -> None:
+        """Use Client.start or Client.session. `known`: what was answered at the start."""
+        self._client = client
+        self._known = known
+        self.branch = branch
+
+    @property
+    def facts(self) -> SessionFacts:
+        """As of the start of this object's session, or of now if it was not started through this object."""
+        return self._known if self._known is not None else self.refresh()
+
+    def refresh(self) -> SessionFacts:
+        """Ask the daemon for the facts of now. Raises UnknownName if the branch has no session."""
+        answer = ask(self._client.home, "GET", self._path())
+        self._known = SessionFacts.parse(_field(answer, "session"))
+        return self._known
+
+    def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout_s: float | None = None,
+        wait_prompt_s: float | None = None,
+        stdin: bytes | None = None,
+        tty: bool = False,
+        on_output: OnOutput | None = None,
+    ) -> ExecResult:
+        """Run a command line in the session's own shell: text, or a list of words that are quoted.
+
+        `timeout_s` counts from the command's start, then `exit` is 124. `wait_prompt_s`: how long to wait for a busy
+        shell (default 5). `tty`: pagers and questions as on a terminal. `on_output` gets each piece as it comes; then
+        the result's `output` is empty. Goes on with the next daemon if this one dies, but with `stdin`.
+        """
+        text = as_json_text(command) if isinstance(command, str) else exec_text(list(command))
+        request: dict[str, object] = {"text": text, "tty": tty, "stdin": stdin is not None}
+        request |= {"timeout_s": timeout_s} if timeout_s is not None else {}
+        request |= {"wait_prompt_s": wait_prompt_s} if wait_prompt_s is not None else {}
+        output = bytearray()
+        sink = _sink(on_output, output)
+        end = self._carry("exec", request, sink, sink, stdin)
+        return ExecResult(bytes(output), _exit(end), str(end.get("by", "command")), end.get("ended") is True)
+
+    def run(
+        self,
+        *argv: str,
+        stdin: bytes | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> RunResult:
+        """Run a separate process in the session. Ends with Failed if the daemon dies meanwhile."""
+        request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "stdin": stdin is not None}
+        request |= {"cwd": cwd, "user": user, "env": dict(env or {})}
+        output, errors = bytearray(), bytearray()
+        end = self._carry("run", request, output.extend, errors.extend, stdin)
+        return RunResult(bytes(output), bytes(errors), _exit(end))
+
+    def attach(self, rows: int = 24, cols: int = 80) -> Attachment:
+        """The session's terminal, for shellwrap.proxy or a screen of your own. Survives restarts of the daemon."""
+        return Attachment(self._client.home, self.branch, rows, cols)
+
+    def logs(self, *, follow: bool = False) -> Iterator[bytes]:
+        """The terminal's scrollback, piece by piece; with `follow`, then what comes, until the session ends."""
+        return iter_logs(self._client.home, self.branch, follow=follow)
+
+    def stop(self, *, discard: bool = False) -> Stopped:
+        """End the session and keep its files as the branch's tip, or throw them away."""
+        answer = ask(self._client.home, "POST", f"{self._path()}/stop", {"discard": discard}, may_repeat=False)
+        return Stopped.parse(answer)
+
+    def _path(self) -> str:
+        return f"/v1/sessions/{quote_branch(self.branch)}"
+
+    def _carry(
+        self,
+        verb: str,
+        request: dict[str, object],
+        on_output: Callable[[memoryview], None],
+        on_errors: Callable[[memoryview], None],
+        stdin: bytes | None,
+    ) -> dict[str, object]:
+        with _readable(stdin) as input_fd:
+            return Command(self._client.home, self.branch, verb, request).wait(on_output, on_errors, input_fd)
+
+
+def _sink(on_output: OnOutput | None, output: bytearray) -> Callable[[memoryview], None]:
+    if on_output is None:
+        return output.extend
+
+    def pass_on(view: memoryview) -> None:
+        on_output(bytes(view))
+
+    return pass_on
+
+
+@contextlib.contextmanager
+def _readable(content: bytes | None) -> Iterator[int]:
+    """A descriptor from which `content` can be read; -1 for None."""
+    if content is None:
+        yield -1
+        return
+    fd = os.memfd_create("waypoint-stdin", os.MFD_CLOEXEC)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _exit(end: dict[str, object]) -> int:
+    code = end.get("exit")
+    return code if isinstance(code, int) else 125
+
+
+def _field(answer: object, name: str) -> object:
+    return answer.get(name) if isinstance(answer, dict) else None
+
+
+def _list(answer: object, name: str) -> list[object]:
+    found = _field(answer, name)
+    return found if isinstance(found, list) else []
