@@ -46,7 +46,12 @@ def modes(master: int) -> Modes:
     attributes: _Attributes = termios.tcgetattr(master)
     characters = attributes[_CC]
     iflag, oflag, lflag = attributes[_IFLAG], attributes[_OFLAG], attributes[_LFLAG]
-    if not isinstance(characters, list) or isinstance(iflag, list) or isinstance(oflag, list) or isinstance(lflag, list):
+    if (
+        not isinstance(characters, list)
+        or isinstance(iflag, list)
+        or isinstance(oflag, list)
+        or isinstance(lflag, list)
+    ):
         raise TypeError("tcgetattr gave something else than termios(3) says")
     signs = (_character(characters[place]) for place in (termios.VINTR, termios.VQUIT, termios.VSUSP))
     return Modes(iflag, oflag, lflag, *signs)

@@ -92,3 +92,10 @@ def foreground(master: int) -> str:
             words = procfs.command_line(group)
             return " ".join(words)[:80] if words else procfs.stat(group).name
     return ""
+
+
+def has_foreground(master: int, shell: Shell) -> bool:
+    """True if the shell's own group is the terminal's foreground."""
+    with contextlib.suppress(ProcessLookupError):
+        return terminals.foreground_group(master) == procfs.stat(shell.pid).group
+    return False

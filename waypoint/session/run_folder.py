@@ -6,7 +6,6 @@ It belongs to the session's user, who may put anything there: names are never fo
 import contextlib
 import os
 import stat
-import tempfile
 
 _READ_MAX = 4096
 
@@ -76,15 +75,3 @@ class RunFolder:
     def remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             os.unlink(name, dir_fd=self.fd)
-
-
-def write_record(path: str, data: bytes) -> None:
-    """Write a file of the daemon's own by rename: a reader finds the old or the new one. Survives a killed daemon, not a power cut."""
-    fd, new = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".record-")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        os.rename(new, path)
-    except BaseException:
-        os.unlink(new)
-        raise

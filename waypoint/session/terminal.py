@@ -69,8 +69,8 @@ class Terminal:
         return MarkScanner(position).feed(self.ring.copy(position, self.ring.end))
 
     async def wait_more(self, position: int) -> None:
-        """Return once there is a settled byte at `position`, or the terminal is closed."""
-        while self.settled <= position and not self.closed.is_set():
+        """Return once there is a settled byte at `position`, or the terminal is closed, or someone called `wake`."""
+        if self.settled <= position and not self.closed.is_set():
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
@@ -78,7 +78,11 @@ class Terminal:
     def set_floor(self, position: int | None) -> None:
         """Keep the bytes from `position` on: reading stops rather than overwrite them. None: keep nothing."""
         self.ring.floor = position
-        if not self._reading and not self.closed.is_set() and self.ring.room >= min(_ROOM_TO_RESUME, self.ring.capacity // 4):
+        if (
+            not self._reading
+            and not self.closed.is_set()
+            and self.ring.room >= min(_ROOM_TO_RESUME, self.ring.capacity // 4)
+        ):
             self._loop.add_reader(self.master, self._readable)
             self._reading = True
 
@@ -128,9 +132,10 @@ class Terminal:
         for mark in self._scanner.feed(data):
             for hear in tuple(self.on_mark):
                 hear(mark)
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let everyone in `wait_more` look again."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -146,7 +151,7 @@ class Terminal:
         self._unwritten.clear()
         self._written.set()
         self.closed.set()
-        self._wake()
+        self.wake()
 
     def _write_some(self, data: bytes | bytearray) -> int:
         if self.closed.is_set():

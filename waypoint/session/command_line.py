@@ -1,0 +1,240 @@
+"""Command lines in the session's own shell, for clients: one at a time, each seen through whether its client stays or not.
+
+What happens with the shell is in execution.py; here is the queue, the stream to the client, and taking over from a daemon that died.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+
+from waypoint.model.requests import ExecRequest
+from waypoint.session import exec_record
+from waypoint.session.asking import Desk
+from waypoint.session.exec_client import ClientGone, ExecClient
+from waypoint.session.exec_record import End, ExecRecord, Phase
+from waypoint.session.execution import Execution
+from waypoint.session.input_feed import InputFeed
+from waypoint.session.keyboard import Keyboard
+from waypoint.session.run_folder import RunFolder
+from waypoint.session.shell_watch import NotAtPrompt, ShellWatch
+from waypoint.session.streams import Inlet, Outlet
+from waypoint.session.terminal import Terminal
+
+# How long output is kept for the client of a command whose daemon died.
+RESUME_S = 10.0
+_CHUNK = 1 << 18
+
+
+class CommandLine:
+    """One per session. Make it before `Terminal.start`, then call `adopt` once."""
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        run_dir: int,
+        nonce: str,
+        state_path: str,
+        processes: Callable[[], list[int]],
+        ended: asyncio.Future[int | None],
+    ) -> None:
+        """`run_dir`: descriptor of the session's /run/waypoint (stays the caller's). `processes`: the session's, as pids of ours.
+
+        `ended`: gets the exit status of the shell when the session has ended (None: it left none).
+        """
+        self.keyboard = Keyboard(terminal)
+        self.watch = ShellWatch(terminal, nonce, processes)
+        self._state_path = state_path
+        self._state = exec_record.load(state_path)
+        self._desk = Desk(terminal, self.watch, self.keyboard, RunFolder(run_dir), ended, self._save)
+        self._turn = asyncio.Lock()
+        self._go = -1
+        self._current: Execution | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._reader: object = None  # whose position in the output is the ring's floor
+        self.watch.on_new_shell = self._save_shell
+
+    def adopt(self) -> None:
+        """Hear the shell from now on; take over a command that the last daemon left in flight, or whose end it did not deliver."""
+        self.watch.start(self._state.shell)
+        record = self._state.command
+        if record is None:
+            return
+        self._current = Execution(self._desk, record, self._open_go(), None, RESUME_S)
+        if self._desk.terminal.ring.floor is not None:
+            asyncio.get_running_loop().call_later(RESUME_S, self._forget_client, self._reader)
+        if record.phase is Phase.DONE:
+            self._current.result.set_result(record.end or End(125, "waypoint"))
+            self._current.started.set()
+        else:
+            self._begin(self._current)
+
+    async def close(self) -> None:
+        """Let go of the shell, as a dying daemon would: a command in flight is left to the next one."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1
+
+    async def wait_ready(self, timeout_s: float) -> bool:
+        """True once the shell has drawn its first prompt; False if it has not within `timeout_s`."""
+        try:
+            await self.watch.wait_first(timeout_s)
+        except NotAtPrompt:
+            return False
+        return True
+
+    async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        """Run a command line, or go on with one (`resume`). Returns the `x` frame's payload; never raises for the command's failure."""
+        client = ExecClient(inlet, outlet)
+        try:
+            end = await (self._resume(request, client) if request.resume else self._execute(request, client))
+        except NotAtPrompt as lost:
+            end = End(125, "waypoint", said=str(lost))
+        except OSError as error:  # ConnectionError among them
+            end = End(125, "waypoint", said=f"{error.strerror or error}: {error.filename or 'client'}")
+        except ClientGone as gone:
+            end = End(125, "waypoint", said=str(gone))
+        finally:
+            client.close()
+        return {"exit": end.exit, "by": end.by, "ended": end.ended, "said": end.said}
+
+    async def _execute(self, request: ExecRequest, client: ExecClient) -> End:
+        if "\0" in request.text:
+            return End(2, "waypoint", said="a command line cannot contain a NUL character")
+        await client.wait_for(self._take_turn(request.wait_prompt_s))
+        try:
+            await client.wait_for(self.watch.wait_prompt(request.wait_prompt_s))
+            run = await self._prepare(request, client)
+        except BaseException:
+            self._turn.release()
+            raise
+        self._begin(run, locked=True)
+        return await self._serve(run, run.record.asked_at, client)
+
+    async def _take_turn(self, wait_prompt_s: float) -> None:
+        """Wait for the commands before; for one that cannot be stopped only as long as for any other program."""
+        while True:
+            stuck = self._current is not None and self._current.stuck
+            try:
+                async with asyncio.timeout(wait_prompt_s if stuck else None):
+                    await self._turn.acquire()
+                    return
+            except TimeoutError:
+                raise NotAtPrompt("the command before, which ignored its timeout, still runs") from None
+
+    async def _prepare(self, request: ExecRequest, client: ExecClient) -> Execution:
+        record = ExecRecord(
+            id=secrets.token_hex(8),
+            nonce=secrets.token_hex(8),
+            text=request.text[:400],
+            tty=request.tty,
+            stdin=request.stdin and not request.tty,
+            timeout_s=request.timeout_s,
+            asked_at=self._desk.terminal.ring.end,
+        )
+        folder = self._desk.folder
+        folder.write(f"cmd.{record.id}", request.text.encode(errors="surrogateescape"))
+        feed = InputFeed(folder, f"in.{record.id}") if record.stdin else None
+        try:
+            self._save(record)
+            await client.outlet.note({"exec": record.id})
+        except BaseException:
+            if feed is not None:
+                feed.close()
+            folder.remove(f"cmd.{record.id}")
+            folder.remove(f"in.{record.id}")
+            self._state.command = None
+            raise
+        return Execution(self._desk, record, self._open_go(), feed, request.wait_prompt_s)
+
+    async def _resume(self, request: ExecRequest, client: ExecClient) -> End:
+        run = self._current
+        if run is None or run.record.id != request.resume:
+            return End(125, "waypoint", said="nothing is known of that command any more")
+        self._reader = client
+        await client.wait_for(run.started.wait())
+        start = run.record.start
+        if start is None:
+            return await run.result
+        if start + request.offset < self._desk.terminal.ring.start:
+            return End(125, "waypoint", said="a part of the command's output is lost: nobody took it in time")
+        return await self._serve(run, start + request.offset, client)
+
+    def _begin(self, run: Execution, *, locked: bool = False) -> None:
+        self._current = run
+        self._task = asyncio.create_task(self._see_through(run, locked=locked))
+
+    async def _see_through(self, run: Execution, *, locked: bool) -> None:
+        if not locked:
+            await self._turn.acquire()
+        try:
+            await run.run()
+        finally:
+            self._turn.release()
+
+    async def _serve(self, run: Execution, position: int, client: ExecClient) -> End:
+        """Stream the command's output to its client, and the client's frames to the command, to the end of either."""
+        self._reader = client
+        self._desk.terminal.set_floor(position)
+        client.listen(run, self._type)
+        try:
+            await client.wait_for(self._stream(run, position, client.outlet))
+            return await run.result
+        except (ClientGone, ConnectionError):
+            if run.feed is not None:
+                run.feed.close()
+            raise
+        finally:
+            self._forget_client(client)
+
+    async def _stream(self, run: Execution, position: int, outlet: Outlet) -> None:
+        terminal, record = self._desk.terminal, run.record
+        await run.started.wait()
+        position = max(position, record.start or position)
+        while record.stop is None or position < record.stop:
+            settled = terminal.settled if record.stop is None else min(record.stop, terminal.settled)
+            if position < settled:
+                chunk = terminal.ring.view(position, min(settled - position, _CHUNK))
+                await outlet.output(chunk)
+                position += len(chunk)
+                chunk.release()
+                if self._reader is not None:
+                    terminal.set_floor(position)
+            else:
+                await terminal.wait_more(position)
+
+    def _forget_client(self, client: object) -> None:
+        """Stop keeping output, if it was for `client`."""
+        if self._reader is client:
+            self._reader = None
+            self._desk.terminal.set_floor(None)
+
+    async def _type(self, data: bytes) -> None:
+        await self.keyboard.type(data)
+
+    def _open_go(self) -> int:
+        """The FIFO, opened once; again if the session's user has replaced it."""
+        with contextlib.suppress(FileNotFoundError):
+            if (
+                self._go >= 0
+                and os.fstat(self._go).st_ino
+                == os.stat("go", dir_fd=self._desk.folder.fd, follow_symlinks=False).st_ino
+            ):
+                return self._go
+        if self._go >= 0:
+            os.close(self._go)
+            self._go = -1
+        self._go = self._desk.folder.open_fifo("go")
+        return self._go
+
+    def _save(self, record: ExecRecord) -> None:
+        self._state.command = record
+        exec_record.save(self._state_path, self._state)
+
+    def _save_shell(self) -> None:
+        self._state.shell = self.watch.shell
+        exec_record.save(self._state_path, self._state)

@@ -1,0 +1,248 @@
+"""One command line in the session's shell, from the key to the shell's next prompt. Independent of any client.
+
+The order of steps is what makes it safe to lose the daemon between any two of them: each phase is on record before its first step, each
+step may be taken twice, and at S and at E the shell waits in the FIFO `go` until it is told to go on.
+
+Why the shell waits: readline saves the terminal's modes when it begins to edit and puts them back when it is done. Changed from outside at
+any other moment, they would be undone at once, or become the saved ones.
+"""
+
+import asyncio
+import contextlib
+import os
+import termios
+import time
+import urllib.parse
+from signal import Signals
+
+from shellwrap.marks import format_mark
+from waypoint.linux import terminals
+from waypoint.session import exec_ending, signals
+from waypoint.session.asking import Desk, ask, hear
+from waypoint.session.conversation import Conversation
+from waypoint.session.exec_record import End, ExecRecord, Phase
+from waypoint.session.input_feed import InputFeed
+from waypoint.session.prompt import Look
+from waypoint.session.shell_watch import NotAtPrompt
+
+# While a command runs the kernel is asked whether the shell is still there: after the first time, then ever more rarely.
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
+# What viewers are shown of the command, in bytes: with every one of them escaped it still fits in a mark.
+_SHOWN_MAX = 240
+
+
+class Execution:
+    """`result` is set when the command has ended; `run` returns when the shell is ready for the next one."""
+
+    def __init__(self, desk: Desk, record: ExecRecord, go: int, feed: InputFeed | None, wait_prompt_s: float) -> None:
+        """`go`: the FIFO's descriptor, which stays the caller's. `wait_prompt_s`: how long the shell may refuse (as in a continued line)."""
+        self.record = record
+        self.feed = feed
+        self.result: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        self.started = asyncio.Event()
+        self.stuck = False  # it goes on after its timeout
+        self._desk = desk
+        self._go = go
+        self._wait_until = time.monotonic() + wait_prompt_s
+        self._talk = Conversation(desk.terminal, record.id, record.nonce, record.asked_at)
+        self._timed_out = False
+        self._early_signals: list[Signals] = []
+
+    async def run(self) -> None:
+        """See the command through, from wherever the record says it is. If cancelled, the record tells the next daemon where."""
+        desk, record = self._desk, self.record
+        companions = [asyncio.create_task(self._hear_session_end())]
+        desk.keyboard.hold(signals_pass=False)
+        try:
+            with self._talk:
+                if record.phase is Phase.ASKED:
+                    await self._wait_started()
+                if record.phase is Phase.STARTED:
+                    self._let_start()
+                    companions += [
+                        asyncio.create_task(self._feed_input()),
+                        asyncio.create_task(self._enforce_timeout()),
+                    ]
+                    await self._wait_ended()
+                if record.phase is Phase.ENDED:
+                    await self._let_end()
+            self._close(record.end or End(125, "waypoint"))
+        except NotAtPrompt as lost:
+            self._close(End(125, "waypoint", said=str(lost)))
+        except OSError as error:
+            self._close(End(125, "waypoint", said=f"{error.strerror}: {error.filename or 'the terminal'}"))
+        finally:
+            for task in companions:
+                task.cancel()
+            if self.feed is not None:
+                self.feed.close()
+            desk.keyboard.release()
+
+    def send(self, number: Signals) -> None:
+        """Send a signal to the command; before it has begun: as soon as it has."""
+        shell = self._desk.watch.shell
+        if self.record.phase is Phase.ASKED:
+            self._early_signals.append(number)
+        elif self.record.phase is Phase.STARTED and shell is not None and not self._desk.terminal.closed.is_set():
+            signals.send(self._desk.terminal.master, shell.pid, number)
+
+    async def _wait_started(self) -> None:
+        """Get the shell to say S (or E, if the line is aborted at once). Raises NotAtPrompt."""
+        desk, talk = self._desk, self._talk
+        operation = "tty" if self.record.tty else "in" if self.record.stdin else "exec"
+        entered = talk.heard("A") is not None  # by the last daemon, or nearly
+        while talk.heard("S", "E") is None:
+            prompts = desk.watch.prompts
+            answer = talk.heard("A") or await ask(desk, talk, operation, ("S", "E", "A", "B"))
+            if answer.kind == "A":
+                await self._enter(int(answer.fields[2]), entered=entered)
+                entered = False
+            elif answer.kind == "B":
+                desk.keyboard.release()  # so that the person can get the shell out of where it is
+                await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
+                desk.keyboard.hold(signals_pass=False)
+        self.record.phase = Phase.STARTED
+        mark = talk.heard("E")
+        if mark is not None and talk.heard("S") is None and self.record.start is None:
+            self.record.start = self.record.stop = mark.start
+            self.record.end = End(125, "waypoint", said="the command was interrupted before it began")
+            self.record.phase = Phase.ENDED
+
+    async def _enter(self, half_line: int, *, entered: bool) -> None:
+        """The wrapper is on the line: have the shell run it. zsh does so by itself."""
+        self.record.half_line = half_line
+        zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
+        if not entered and not zsh:
+            self._desk.terminal.write(b"\r")
+        if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
+            raise NotAtPrompt("the session's shell did not begin the command that it had accepted")
+
+    def _let_start(self) -> None:
+        """The shell waits after S: note where the output begins, change the modes, let it go on."""
+        record, terminal = self.record, self._desk.terminal
+        if record.start is None:
+            record.output_processing = bool(terminals.modes(terminal.master).oflag & termios.OPOST)
+            terminal.append(
+                format_mark("V", record.id, record.nonce, "tty" if record.tty else "raw", shown(record.text))
+            )
+            record.start = terminal.ring.end
+            record.stdin_open = record.stdin
+            if record.timeout_s is not None:
+                record.deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + record.timeout_s
+        self._desk.save(record)
+        if not record.tty:
+            terminals.clear_output_processing(terminal.master)
+        self._tell("S")
+        self._desk.keyboard.hold(signals_pass=True)
+        if record.tty:
+            self._desk.keyboard.release()
+        self.started.set()
+        for number in self._early_signals:
+            self.send(number)
+
+    async def _wait_ended(self) -> None:
+        """Until the shell says E, or is found to have ended the command in another way. Raises NotAtPrompt for a lost shell."""
+        desk, talk = self._desk, self._talk
+        pause_s, at_prompt = _FIRST_LOOK_S, 0
+        while (mark := await talk.wait("E", timeout_s=pause_s)) is None:
+            if desk.terminal.closed.is_set() or desk.ended.done():
+                self.record.end = await exec_ending.session_end(desk)
+                return
+            seen = desk.watch.look()
+            if seen is Look.REPLACED:
+                raise NotAtPrompt(desk.watch.obstacle(seen))
+            at_prompt = at_prompt + 1 if seen is Look.PROMPT else 0
+            if at_prompt == 2:
+                self._ended(await exec_ending.find_status(desk, talk), desk.terminal.settled)
+                return
+            self._say_again("S")
+            pause_s = min(2 * pause_s, _LAST_LOOK_S)
+        self._ended(int(mark.fields[2]), mark.start)
+
+    def _ended(self, status: int, position: int) -> None:
+        record = self.record
+        record.phase = Phase.ENDED
+        if self.result.done():
+            return  # it was given up at its timeout
+        record.stop = max(position, record.start or 0)
+        record.end = End(status)
+        if self._timed_out:
+            record.end = End(124, "waypoint", said=f"the command was stopped after {record.timeout_s:g} s")
+        elif record.stdin_open and self.feed is None:
+            record.end = End(
+                125, "waypoint", said=f"the command's input was cut when the daemon was replaced (it gave {status})"
+            )
+
+    async def _let_end(self) -> None:
+        """The shell waits after E: put the modes back, let it go on, give the half-typed line back."""
+        desk, record = self._desk, self.record
+        desk.save(record)
+        exec_ending.put_modes_back(desk, record)
+        prompts = desk.watch.prompts
+        self._tell("E")
+        self._settle()
+        desk.keyboard.hold(signals_pass=False)
+        await exec_ending.wait_prompt_again(desk, prompts, lambda: self._say_again("E"))
+        zsh = desk.watch.shell is not None and desk.watch.shell.kind == "zsh"
+        if record.half_line and not zsh and self._talk.heard("R") is None:
+            await exec_ending.put_half_line_back(desk, self._talk)
+
+    def _close(self, end: End) -> None:
+        """Nothing is left to do with the shell."""
+        record = self.record
+        record.end = record.end or end
+        record.phase = Phase.DONE
+        exec_ending.put_modes_back(self._desk, record)
+        with contextlib.suppress(
+            OSError
+        ):  # the disk is full; the worst is that the next daemon looks at a finished command
+            self._desk.save(record)
+        self._settle()
+        exec_ending.remove_files(self._desk, record.id)
+
+    def _settle(self) -> None:
+        """Tell those who wait how the command ended."""
+        if self.record.stop is None:
+            self.record.stop = self._desk.terminal.settled
+        if not self.result.done() and self.record.end is not None:
+            self.result.set_result(self.record.end)
+        self.started.set()
+        self._desk.terminal.wake()
+
+    async def _hear_session_end(self) -> None:
+        await exec_ending.wait_session_end(self._desk)
+        self._talk.interrupt()
+
+    async def _feed_input(self) -> None:
+        if self.feed is not None:
+            await self.feed.run()
+            self.record.stdin_open = False
+            self._desk.save(self.record)
+
+    async def _enforce_timeout(self) -> None:
+        record = self.record
+        if record.deadline is not None:
+            await exec_ending.enforce_timeout(record.deadline, self.send, self._note_timeout)
+            self.stuck = True
+            record.end = End(
+                124, "waypoint", said="the command ignores that it was to be stopped at its timeout: it still runs"
+            )
+            self._settle()
+
+    def _note_timeout(self) -> None:
+        self._timed_out = True
+
+    def _tell(self, phase: str) -> None:
+        with contextlib.suppress(BlockingIOError):  # full of lines: then the shell has not stopped reading
+            os.write(self._go, f"{phase} {self.record.nonce}\n".encode("ascii"))
+
+    def _say_again(self, phase: str) -> None:
+        """A signal at the wrong moment may have made the shell lose a part of the line. One too many does no harm."""
+        if terminals.unread_bytes(self._go) == 0:
+            self._tell(phase)
+
+
+def shown(text: str) -> str:
+    """`text` for a mark: its first line, shortened, escaped."""
+    line = text.strip().partition("\n")[0].encode(errors="surrogateescape")
+    return urllib.parse.quote(line[:_SHOWN_MAX], safe=" ")
