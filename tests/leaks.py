@@ -82,7 +82,7 @@ def _cgroups() -> Iterator[Thing]:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup" in line:
             for folder, folders, _ in os.walk(line.split()[4]):
-                if "/waypoint" in folder:
+                if "/waypoint" in folder and not folders:  # the ones above are shared by all homes
                     yield Thing("cgroup", folder, folder)
                 folders[:] = [name for name in folders if not name.startswith("waypoint-probe-")]
 
@@ -91,7 +91,6 @@ def _processes() -> Iterator[Thing]:
     """Those that are ours, without zombies that are somebody else's to reap."""
     me = os.getpid()
     mine = Path("/proc/self/environ").read_bytes()
-    marker = f"{RUN_VARIABLE}={os.environ.get(RUN_VARIABLE)}".encode()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal() or int(folder.name) == me:
             continue
@@ -105,18 +104,22 @@ def _processes() -> Iterator[Thing]:
                 continue
             groups = (folder / "cgroup").read_text()
             variables = (folder / "environ").read_bytes()
-            # An orphan with our own environment is a fork of ours that made itself a daemon.
-            forked = int(parent) == me or (parent == "1" and variables == mine)
-            if forked or marker in variables.split(b"\0") or "/waypoint" in groups:
-                yield Thing("process", key, _described(folder, groups, variables))
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            # An orphan with our own environment is a fork of ours; a launcher that its daemon left has none.
+            orphan = parent == "1" and (variables == mine or "session.launcher" in command)
+            if int(parent) == me or orphan or _is_marked(variables) or "/waypoint" in groups:
+                home = next(
+                    (text.decode() for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), ""
+                )
+                group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
+                network = f"net {(folder / 'ns/net').readlink()}"
+                text = f"pid {folder.name} {command} [{' '.join(filter(None, (home, group, network)))}]"
+                yield Thing("process", key, text)
 
 
-def _described(folder: Path, groups: str, variables: bytes) -> str:
-    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    home = next((text.decode() for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), "")
-    group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
-    network = f"net {(folder / 'ns/net').readlink()}"
-    return f"pid {folder.name} {command.strip()} [{' '.join(filter(None, (home, group, network)))}]"
+def _is_marked(variables: bytes) -> bool:
+    """Whether a process with this environment was started by this run: daemons pass the variable on."""
+    return f"{RUN_VARIABLE}={os.environ.get(RUN_VARIABLE)}".encode() in variables.split(b"\0")
 
 
 def _namespaces() -> Iterator[Thing]:
@@ -147,8 +150,14 @@ def _tokens_of_open_homes() -> Iterator[str]:
 
 
 def _tokens_of_other_runs(basetemp: Path) -> Iterator[str]:
-    """What names a thing as another run's: its homes, also those of demo and bench, and its temporary folder."""
+    """What names a thing as another's: homes of other runs, demo, bench and daemons by hand, and temporary folders."""
     ours = f"-{os.getpid()}-"
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            words = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")
+            script = next((number for number, word in enumerate(words) if word.endswith("daemon/supervisor.py")), None)
+            if script is not None and not _is_marked((folder / "environ").read_bytes()):
+                yield from _tokens(Path(words[script + 1]))
     for root in Path(TEMP_PREFIX).parent.glob(Path(TEMP_PREFIX).name + "*"):
         for entry in root.glob("*"):
             if ours not in entry.name and not entry.name.startswith("pytest-of-"):
