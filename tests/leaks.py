@@ -155,6 +155,8 @@ def _tokens_of_other_runs(basetemp: Path) -> Iterator[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended while we looked
             words = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")
+            if folder.name != str(os.getpid()) and any(word.endswith("pytest") for word in words[:3]):
+                yield f"-{folder.name}-"  # so do tests name what they make
             script = next((number for number, word in enumerate(words) if word.endswith("daemon/supervisor.py")), None)
             if script is not None and not _is_marked((folder / "environ").read_bytes()):
                 yield from _tokens(Path(words[script + 1]))
