@@ -1,7 +1,8 @@
-"""Marks: what the shell's hooks say to the daemon, as escape sequences in the terminal's output. Their meaning: docs/protocol.md, 3.
+"""Marks: what the shell's hooks say to the daemon, as escape sequences in the terminal's output. Their meaning:
+docs/protocol.md, 3.
 
-Terminals ignore them (OSC with a number nobody uses). Scanning must keep up with floods, so it is a search for the prefix and nothing
-else; only where the prefix is found does an expression look closer.
+Terminals ignore them (OSC with a number nobody uses). Scanning must keep up with floods, so it is a search for the
+prefix and nothing else; only where the prefix is found does an expression look closer.
 """
 
 import re
@@ -9,14 +10,17 @@ from typing import NamedTuple
 
 PREFIX = b"\x1b]7717;"
 KEY = b"\x1b[7717~"
-# A candidate that has not ended within so many bytes is output like any other. Longer than any mark that is ever written.
+# A candidate that has not ended within so many bytes is output like any other. Longer than any mark that is ever
+# written.
 LONGEST = 1024
 _MARK = re.compile(rb"\x1b\]7717;([A-Z])((?:;[ -:<-~]*)*)\x07")
 _BEGUN = re.compile(rb"\x1b\]7717;[ -~]*\Z")
 
 
 class Mark(NamedTuple):
-    """One mark, from byte `start` up to (not including) byte `end`. Its fields are only words: whoever cares checks id and nonce."""
+    """One mark, from byte `start` up to (not including) byte `end`. Its fields are only words: whoever cares checks
+    id and nonce.
+    """
 
     kind: str
     fields: tuple[str, ...]
@@ -35,19 +39,19 @@ class MarkScanner:
     def __init__(self, position: int = 0) -> None:
         """`position`: the number of the first byte that will be fed."""
         self._carry = b""
-        self._position = position
+        self.position = position
 
     @property
     def settled(self) -> int:
         """Bytes before this position are in no unfinished mark."""
-        return self._position - len(self._carry)
+        return self.position - len(self._carry)
 
     def feed(self, data: bytes) -> list[Mark]:
         """The marks that end in `data`, in order."""
-        self._position += len(data)
+        self.position += len(data)
         if self._carry:
             data = self._carry + data
-        base = self._position - len(data)
+        base = self.position - len(data)
         marks = []
         at = data.find(PREFIX) if b"\x1b" in data else -1
         while at >= 0:

@@ -1,7 +1,8 @@
 """Which modes programs have switched on in a terminal, so that another terminal can be put in the same state.
 
-Only modes that outlive a repaint and change what a terminal sends or shows: alternate screen, mouse reports, bracketed paste, cursor,
-cursor keys, keypad, wrapping, focus reports. One bit each, in the order of MODES; the ring's header keeps them.
+Only modes that outlive a repaint and change what a terminal sends or shows: alternate screen, mouse reports,
+bracketed paste, cursor, cursor keys, keypad, wrapping, focus reports. One bit each, in the order of MODES; the ring's
+header keeps them.
 """
 
 import re
@@ -81,3 +82,8 @@ def restore(bits: int) -> bytes:
     off = [str(mode) for mode in place if DEFAULT & ~bits & _BITS[str(mode).encode()]]
     parts = [f"\x1b[?{';'.join(on)}h" if on else "", f"\x1b[?{';'.join(off)}l" if off else ""]
     return ("".join(parts) + ("\x1b=" if bits & _KEYPAD else "")).encode()
+
+
+def changes(data: bytes) -> bytes:
+    """Only the changes of modes in `data`."""
+    return b"".join(match[0] for match in _CHANGE.finditer(data))

@@ -1,11 +1,13 @@
-"""The scrollback ring: a mapped file that holds the last megabytes a terminal printed, and survives its reader's death.
+"""The scrollback ring: a mapped file that holds the last megabytes a terminal printed, and survives its reader's
+death.
 
 The format is in docs/protocol.md, section 4. One writer at a time; readers in other processes may map the same file.
 
-Bytes come straight from the terminal into the mapping. Whoever reads a terminal takes the bytes out of the kernel, so a reader killed
-between the system call and the header's update would lose them. Hence the space ahead of `end` is filled with BLANK before the
-call: what differs from it in a ring found after a crash was read but not counted, and `open` counts it. BLANK never occurs in UTF-8;
-binary output that ends in it at the very moment of a crash loses those last bytes.
+Bytes come straight from the terminal into the mapping. Whoever reads a terminal takes the bytes out of the kernel, so
+a reader killed between the system call and the header's update would lose them. Hence the space ahead of `end` is
+filled with BLANK before the call: what differs from it in a ring found after a crash was read but not counted, and
+`open` counts it. BLANK never occurs in UTF-8; binary output that ends in it at the very moment of a crash loses those
+last bytes.
 """
 
 import contextlib
@@ -37,7 +39,8 @@ class Ring:
         self._words = whole[:HEADER_SIZE].cast("Q")
         self._bytes = whole[HEADER_SIZE:]
         self.size: int = self._words[_SIZE]
-        # The most one system call reads. A terminal mostly gives 4095 bytes, but up to 64 KiB when the kernel refills while it copies.
+        # The most one system call reads. A terminal mostly gives 4095 bytes, but up to 64 KiB when the kernel refills
+        # while it copies.
         self.read_max = min(self.size // 8, 1 << 16)
         # Blanking twice as much at a time as one read needs halves the number of fills.
         self._ahead = 2 * self.read_max
@@ -50,7 +53,8 @@ class Ring:
     def create(cls, path: str, size: int = DEFAULT_SIZE) -> "Ring":
         """Make the file (mode 0600) with all its space and map it.
 
-        `size`: bytes of data, a power of two, at least SMALLEST_SIZE. Raises FileExistsError, or OSError (ENOSPC: nothing is left behind).
+        `size`: bytes of data, a power of two, at least SMALLEST_SIZE. Raises FileExistsError, or OSError (ENOSPC:
+        nothing is left behind).
         """
         if size < SMALLEST_SIZE or size & (size - 1):
             raise ValueError(f"the size of a ring is a power of two from {SMALLEST_SIZE} up, not {size}")
@@ -119,7 +123,9 @@ class Ring:
 
     @property
     def modes(self) -> int:
-        """Which modes the programs on the terminal have switched on (bits of shellwrap.modes): more than the ring's bytes may tell."""
+        """Which modes the programs on the terminal have switched on (bits of shellwrap.modes): more than the ring's
+        bytes may tell.
+        """
         modes: int = self._words[_MODES]
         return modes
 
@@ -138,9 +144,11 @@ class Ring:
         self._words[_ALTERNATE] = position
 
     def read_from(self, fd: int, budget: int = 1 << 18) -> int:
-        """Read from the non-blocking `fd` until it has no more, or about `budget` bytes, or there is no room. Returns how many.
+        """Read from the non-blocking `fd` until it has no more, or about `budget` bytes, or there is no room. Returns
+        how many.
 
-        Raises EOFError at the end of the stream (for a terminal: EIO, nobody has it open any more), when nothing was read before it.
+        Raises EOFError at the end of the stream (for a terminal: EIO, nobody has it open any more), when nothing was
+        read before it.
         """
         total = 0
         budget = min(budget, self.room)
@@ -175,7 +183,8 @@ class Ring:
     def view(self, position: int, limit: int) -> memoryview:
         """At most `limit` bytes from `position`, in place: fewer at the ring's seam, none at the end.
 
-        Valid until the bytes are overwritten: under a floor, or until the next read. Raises LookupError for bytes that are gone or to come.
+        Valid until the bytes are overwritten: under a floor, or until the next read. Raises LookupError for bytes
+        that are gone or to come.
         """
         if not self.start <= position <= self._end:
             raise LookupError(f"byte {position} is not among {self.start}..{self._end}")

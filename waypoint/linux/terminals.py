@@ -32,7 +32,9 @@ def open_pair(rows: int = 24, cols: int = 80) -> tuple[int, int]:
 
 
 def foreground_group(master: int) -> int:
-    """The foreground process group, as a pid in the caller's pid namespace; 0 if there is none (TIOCGPGRP on the master)."""
+    """The foreground process group, as a pid in the caller's pid namespace; 0 if there is none (TIOCGPGRP on the
+    master).
+    """
     try:
         return os.tcgetpgrp(master)
     except OSError as error:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from shellwrap.marks import KEY, Mark
 from waypoint.session.conversation import Conversation
 from waypoint.session.exec_record import ExecRecord
-from waypoint.session.keyboard import PREFIXES, Keyboard
+from waypoint.session.keyboard import PREFIXES
 from waypoint.session.prompt import Look
 from waypoint.session.run_folder import RunFolder
 from waypoint.session.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.session.terminal import Terminal
 
-# The shell answers the key within a millisecond; it is taken for deaf when it still sits at its prompt after twice this time.
+# The shell answers the key within a millisecond; it is taken for deaf when it still sits at its prompt after twice
+# this time.
 ANSWER_S = 0.5
 # ^G: readline drops a half-typed key or a search and keeps the line. In zsh it would drop the line.
 _ABORT = b"\x07"
@@ -21,11 +22,12 @@ _ABORT = b"\x07"
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What all commands of a session work with. `ended`: the shell's exit status, once the session has ended (None: not known)."""
+    """What all commands of a session work with. `ended`: the shell's exit status, once the session has ended (None:
+    not known).
+    """
 
     terminal: Terminal
     watch: ShellWatch
-    keyboard: Keyboard
     folder: RunFolder
     ended: asyncio.Future[int | None]
     save: Callable[[ExecRecord], None]
@@ -40,7 +42,7 @@ async def ask(desk: Desk, talk: Conversation, operation: str, answers: tuple[str
     desk.folder.write("req", f"{operation} {talk.ident} {talk.nonce}\n".encode("ascii"))
     bash = desk.watch.shell is not None and desk.watch.shell.kind == "bash"
     for again in (False, True):
-        abort = bash and (again or desk.keyboard.last in PREFIXES)
+        abort = bash and (again or desk.terminal.keyboard.last in PREFIXES)
         desk.terminal.write(_ABORT + KEY if abort else KEY)
         mark = await hear(desk, talk, answers)
         if mark is not None:
@@ -51,7 +53,9 @@ async def ask(desk: Desk, talk: Conversation, operation: str, answers: tuple[str
 
 
 async def hear(desk: Desk, talk: Conversation, answers: tuple[str, ...]) -> Mark | None:
-    """The first of the marks `answers`; None if the shell sits at its prompt and has said nothing. Raises NotAtPrompt if it is gone."""
+    """The first of the marks `answers`; None if the shell sits at its prompt and has said nothing. Raises NotAtPrompt
+    if it is gone.
+    """
     silent = 0
     while silent < 2:
         mark = await talk.wait(*answers, timeout_s=ANSWER_S)

@@ -1,6 +1,8 @@
-"""Command lines in the session's own shell, for clients: one at a time, each seen through whether its client stays or not.
+"""Command lines in the session's own shell, for clients: one at a time, each seen through whether its client stays or
+not.
 
-What happens with the shell is in execution.py; here is the queue, the stream to the client, and taking over from a daemon that died.
+What happens with the shell is in execution.py; here is the queue, the stream to the client, and taking over from a
+daemon that died.
 """
 
 import asyncio
@@ -16,7 +18,6 @@ from waypoint.session.exec_client import ClientGone, ExecClient
 from waypoint.session.exec_record import End, ExecRecord, Phase
 from waypoint.session.execution import Execution
 from waypoint.session.input_feed import InputFeed
-from waypoint.session.keyboard import Keyboard
 from waypoint.session.run_folder import RunFolder
 from waypoint.session.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.session.streams import Inlet, Outlet
@@ -28,7 +29,9 @@ _CHUNK = 1 << 18
 
 
 class CommandLine:
-    """One per session. Make it before `Terminal.start`, then call `adopt` once."""
+    """One per session. Make it before `Terminal.start`; in a session that another daemon has started call `adopt`
+    too.
+    """
 
     def __init__(
         self,
@@ -39,25 +42,25 @@ class CommandLine:
         processes: Callable[[], list[int]],
         ended: asyncio.Future[int | None],
     ) -> None:
-        """`run_dir`: descriptor of the session's /run/waypoint (stays the caller's). `processes`: the session's, as pids of ours.
+        """`run_dir`: descriptor of the session's /run/waypoint (stays the caller's). `processes`: the session's, as
+        pids of ours.
 
         `ended`: gets the exit status of the shell when the session has ended (None: it left none).
         """
-        self.keyboard = Keyboard(terminal)
         self.watch = ShellWatch(terminal, nonce, processes)
         self._state_path = state_path
         self._state = exec_record.load(state_path)
-        self._desk = Desk(terminal, self.watch, self.keyboard, RunFolder(run_dir), ended, self._save)
+        self._desk = Desk(terminal, self.watch, RunFolder(run_dir), ended, self._save)
         self._turn = asyncio.Lock()
         self._go = -1
         self._current: Execution | None = None
         self._task: asyncio.Task[None] | None = None
         self._reader: object = None  # whose position in the output is the ring's floor
         self.watch.on_new_shell = self._save_shell
+        self.watch.start(self._state.shell)
 
     def adopt(self) -> None:
-        """Hear the shell from now on; take over a command that the last daemon left in flight, or whose end it did not deliver."""
-        self.watch.start(self._state.shell)
+        """Take over a command that the last daemon left in flight, or whose end it did not deliver."""
         record = self._state.command
         if record is None:
             return
@@ -70,11 +73,10 @@ class CommandLine:
         else:
             self._begin(self._current)
 
-    async def close(self) -> None:
+    def release(self) -> None:
         """Let go of the shell, as a dying daemon would: a command in flight is left to the next one."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait((self._task,))
         if self._go >= 0:
             os.close(self._go)
             self._go = -1
@@ -88,7 +90,9 @@ class CommandLine:
         return True
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
-        """Run a command line, or go on with one (`resume`). Returns the `x` frame's payload; never raises for the command's failure."""
+        """Run a command line, or go on with one (`resume`). Returns the `x` frame's payload; never raises for the
+        command's failure.
+        """
         client = ExecClient(inlet, outlet)
         try:
             end = await (self._resume(request, client) if request.resume else self._execute(request, client))
@@ -180,7 +184,7 @@ class CommandLine:
         """Stream the command's output to its client, and the client's frames to the command, to the end of either."""
         self._reader = client
         self._desk.terminal.set_floor(position)
-        client.listen(run, self._type)
+        client.listen(run, self._desk.terminal)
         try:
             await client.wait_for(self._stream(run, position, client.outlet))
             return await run.result
@@ -204,6 +208,8 @@ class CommandLine:
                 chunk.release()
                 if self._reader is not None:
                     terminal.set_floor(position)
+            elif terminal.closed.is_set():
+                await asyncio.shield(run.result)  # which sets `stop`
             else:
                 await terminal.wait_more(position)
 
@@ -212,9 +218,6 @@ class CommandLine:
         if self._reader is client:
             self._reader = None
             self._desk.terminal.set_floor(None)
-
-    async def _type(self, data: bytes) -> None:
-        await self.keyboard.type(data)
 
     def _open_go(self) -> int:
         """The FIFO, opened once; again if the session's user has replaced it."""

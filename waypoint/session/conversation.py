@@ -1,4 +1,6 @@
-"""One exchange with the shell's hooks: what they say to one request, told by its id and nonce from everything else on the terminal."""
+"""One exchange with the shell's hooks: what they say to one request, told by its id and nonce from everything else on
+the terminal.
+"""
 
 import asyncio
 import contextlib

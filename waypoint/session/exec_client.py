@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waypoint.session.signals import NAMES
 from waypoint.session.streams import Frame, Inlet, Outlet
+from waypoint.session.view import window_size
 
 if TYPE_CHECKING:
     from waypoint.session.execution import Execution
+    from waypoint.session.terminal import Terminal
 
 T = TypeVar("T")
 # These take a command that has not begun out of the queue.
@@ -28,17 +30,22 @@ class ExecClient:
         self._inlet = inlet
         self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._run: Execution | None = None
-        self._type: Callable[[bytes], Awaitable[None]] | None = None
+        self._terminal: Terminal | None = None
         self._listening = asyncio.Event()
         self._task = asyncio.create_task(self._read())
 
-    def listen(self, run: "Execution", type_text: Callable[[bytes], Awaitable[None]]) -> None:
-        """From now on frames go to `run`; with a terminal, input is typed by `type_text`."""
-        self._run, self._type = run, type_text
+    def listen(self, run: "Execution", terminal: "Terminal") -> None:
+        """From now on frames go to `run`; if that uses the terminal, input is typed there, and the client is a viewer
+        of it.
+        """
+        self._run, self._terminal = run, terminal
         self._listening.set()
 
     def close(self) -> None:
+        """Read no more."""
         self._task.cancel()
+        if self._terminal is not None:
+            self._terminal.drop_viewer(self)
 
     async def wait_for(self, job: Coroutine[Any, Any, T]) -> T:
         """What `job` returns. Raises ClientGone, with `job` cancelled, if the client goes before."""
@@ -77,12 +84,16 @@ class ExecClient:
             case "i":
                 await self._listening.wait()  # nothing to give it to yet: the client is made to wait
                 await self._input(frame.payload)
+            case "w" if run is not None and run.record.tty and self._terminal is not None:
+                if size := window_size(frame):
+                    self._terminal.set_viewer_size(self, *size)
+            case _:
+                pass
 
     async def _input(self, data: bytes) -> None:
-        run = self._run
-        if run is None or self._type is None:
+        if self._run is None or self._terminal is None:
             return
-        if run.feed is not None:
-            await run.feed.put(data)
-        elif run.record.tty and data:
-            await self._type(data)
+        if self._run.feed is not None:
+            await self._run.feed.put(data)
+        elif self._run.record.tty:
+            await self._terminal.keyboard.type(data)

@@ -44,7 +44,7 @@ async def session_end(desk: Desk) -> End:
 
 
 async def find_status(desk: Desk, talk: Conversation) -> int:
-    """The status of a command that has ended without the shell's saying so. Raises NotAtPrompt if it cannot be known."""
+    """The status of a command that the shell has not told us the end of. Raises NotAtPrompt if it cannot be known."""
     status = desk.folder.read(f"done.{talk.ident}")
     with contextlib.suppress(NotAtPrompt, ValueError, IndexError):
         if status is None:
@@ -56,7 +56,9 @@ async def find_status(desk: Desk, talk: Conversation) -> int:
 
 
 async def enforce_timeout(deadline: float, send: Callable[[Signals], None], begun: Callable[[], None]) -> None:
-    """Stop a command that still runs at `deadline` (of CLOCK_BOOTTIME), ever harder; returns if all that was of no use."""
+    """Stop a command that still runs at `deadline` (of CLOCK_BOOTTIME), ever harder; returns if all that was of no
+    use.
+    """
     while (left_s := deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) > 0:
         await asyncio.sleep(left_s)
     begun()
@@ -83,7 +85,9 @@ async def wait_prompt_again(desk: Desk, prompts: int, say_again: Callable[[], No
 
 
 async def put_half_line_back(desk: Desk, talk: Conversation) -> None:
-    """Give the person's half-typed line back. Without success (the shell is gone, busy, deaf) it is lost: not the command's fault."""
+    """Give the person's half-typed line back. Without success (the shell is gone, busy, deaf) it is lost: not the
+    command's fault.
+    """
     with contextlib.suppress(NotAtPrompt, OSError):
         await desk.watch.wait_prompt(_PROMPT_S)
         await ask(desk, talk, "rest", ("R",))

@@ -1,10 +1,11 @@
 """One command line in the session's shell, from the key to the shell's next prompt. Independent of any client.
 
-The order of steps is what makes it safe to lose the daemon between any two of them: each phase is on record before its first step, each
-step may be taken twice, and at S and at E the shell waits in the FIFO `go` until it is told to go on.
+The order of steps is what makes it safe to lose the daemon between any two of them: each phase is on record before
+its first step, each step may be taken twice, and at S and at E the shell waits in the FIFO `go` until it is told to
+go on.
 
-Why the shell waits: readline saves the terminal's modes when it begins to edit and puts them back when it is done. Changed from outside at
-any other moment, they would be undone at once, or become the saved ones.
+Why the shell waits: readline saves the terminal's modes when it begins to edit and puts them back when it is done.
+Changed from outside at any other moment, they would be undone at once, or become the saved ones.
 """
 
 import asyncio
@@ -25,7 +26,8 @@ from waypoint.session.input_feed import InputFeed
 from waypoint.session.prompt import Look
 from waypoint.session.shell_watch import NotAtPrompt
 
-# While a command runs the kernel is asked whether the shell is still there: after the first time, then ever more rarely.
+# While a command runs the kernel is asked whether the shell is still there: after the first time, then ever more
+# rarely.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
 # What viewers are shown of the command, in bytes: with every one of them escaped it still fits in a mark.
 _SHOWN_MAX = 240
@@ -35,7 +37,9 @@ class Execution:
     """`result` is set when the command has ended; `run` returns when the shell is ready for the next one."""
 
     def __init__(self, desk: Desk, record: ExecRecord, go: int, feed: InputFeed | None, wait_prompt_s: float) -> None:
-        """`go`: the FIFO's descriptor, which stays the caller's. `wait_prompt_s`: how long the shell may refuse (as in a continued line)."""
+        """`go`: the FIFO's descriptor, which stays the caller's. `wait_prompt_s`: how long the shell may refuse (as
+        in a continued line).
+        """
         self.record = record
         self.feed = feed
         self.result: asyncio.Future[End] = asyncio.get_running_loop().create_future()
@@ -49,10 +53,12 @@ class Execution:
         self._early_signals: list[Signals] = []
 
     async def run(self) -> None:
-        """See the command through, from wherever the record says it is. If cancelled, the record tells the next daemon where."""
+        """See the command through, from wherever the record says it is. If cancelled, the record tells the next
+        daemon where.
+        """
         desk, record = self._desk, self.record
         companions = [asyncio.create_task(self._hear_session_end())]
-        desk.keyboard.hold(signals_pass=False)
+        desk.terminal.keyboard.hold(signals_pass=False)
         try:
             with self._talk:
                 if record.phase is Phase.ASKED:
@@ -71,12 +77,15 @@ class Execution:
             self._close(End(125, "waypoint", said=str(lost)))
         except OSError as error:
             self._close(End(125, "waypoint", said=f"{error.strerror}: {error.filename or 'the terminal'}"))
+        except asyncio.CancelledError:
+            self.result.cancel()
+            raise
         finally:
             for task in companions:
                 task.cancel()
             if self.feed is not None:
                 self.feed.close()
-            desk.keyboard.release()
+            desk.terminal.keyboard.release()
 
     def send(self, number: Signals) -> None:
         """Send a signal to the command; before it has begun: as soon as it has."""
@@ -98,9 +107,9 @@ class Execution:
                 await self._enter(int(answer.fields[2]), entered=entered)
                 entered = False
             elif answer.kind == "B":
-                desk.keyboard.release()  # so that the person can get the shell out of where it is
+                desk.terminal.keyboard.release()  # so that the person can get the shell out of where it is
                 await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
-                desk.keyboard.hold(signals_pass=False)
+                desk.terminal.keyboard.hold(signals_pass=False)
         self.record.phase = Phase.STARTED
         mark = talk.heard("E")
         if mark is not None and talk.heard("S") is None and self.record.start is None:
@@ -133,18 +142,22 @@ class Execution:
         if not record.tty:
             terminals.clear_output_processing(terminal.master)
         self._tell("S")
-        self._desk.keyboard.hold(signals_pass=True)
+        self._desk.terminal.keyboard.hold(signals_pass=True)
         if record.tty:
-            self._desk.keyboard.release()
+            self._desk.terminal.keyboard.release()
         self.started.set()
         for number in self._early_signals:
             self.send(number)
 
     async def _wait_ended(self) -> None:
-        """Until the shell says E, or is found to have ended the command in another way. Raises NotAtPrompt for a lost shell."""
+        """Until the shell says E, or is found to have ended the command in another way. Raises NotAtPrompt for a lost
+        shell.
+        """
         desk, talk = self._desk, self._talk
         pause_s, at_prompt = _FIRST_LOOK_S, 0
         while (mark := await talk.wait("E", timeout_s=pause_s)) is None:
+            if desk.terminal.master < 0 and not desk.ended.done():
+                raise asyncio.CancelledError  # the daemon lets go of a session that lives: the next one sees to it
             if desk.terminal.closed.is_set() or desk.ended.done():
                 self.record.end = await exec_ending.session_end(desk)
                 return
@@ -181,7 +194,7 @@ class Execution:
         prompts = desk.watch.prompts
         self._tell("E")
         self._settle()
-        desk.keyboard.hold(signals_pass=False)
+        desk.terminal.keyboard.hold(signals_pass=False)
         await exec_ending.wait_prompt_again(desk, prompts, lambda: self._say_again("E"))
         zsh = desk.watch.shell is not None and desk.watch.shell.kind == "zsh"
         if record.half_line and not zsh and self._talk.heard("R") is None:

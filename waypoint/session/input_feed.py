@@ -44,7 +44,9 @@ class InputFeed:
             await self._taken.wait()
 
     async def run(self) -> None:
-        """Pass input on until its end has been, or nobody reads it any more. To be called once the shell has the FIFO open."""
+        """Pass input on until its end has been, or nobody reads it any more. To be called once the shell has the FIFO
+        open.
+        """
         try:
             writer = self._folder.open_fifo_to_write(self._name)
             os.close(self._fd)  # now the command alone reads, and sees the end when we close
@@ -83,9 +85,9 @@ class InputFeed:
 
     async def _wait_writable(self) -> None:
         loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_writer(self._fd, lambda: ready.done() or ready.set_result(None))
+        ready = asyncio.Event()
+        loop.add_writer(self._fd, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_writer(self._fd)

@@ -1,7 +1,7 @@
 """What people type at an attached terminal, kept apart from what the daemon does with the shell.
 
-While the daemon swaps the line in the shell's editor, and while a command runs that has an input of its own, keystrokes wait: else they
-would end up in the line, or in the command's output as echo.
+While the daemon swaps the line in the shell's editor, and while a command runs that has an input of its own,
+keystrokes wait: else they would end up in the line, or in the command's output as echo.
 """
 
 import asyncio
@@ -9,19 +9,22 @@ import contextlib
 import os
 import signal
 import termios
+from typing import TYPE_CHECKING
 
 from waypoint.linux import terminals
-from waypoint.session.terminal import Terminal
+
+if TYPE_CHECKING:
+    from waypoint.session.terminal import Terminal
 
 _HELD_MAX = 1 << 16
-# After these readline (emacs or vi mode) takes the next character as it is.
-QUOTING = frozenset(b"\x16\x11")
 # After these the next characters are read as part of a longer key, or of a search: ESC ^X ^R ^S TAB.
 PREFIXES = frozenset(b"\x1b\x18\x12\x13\t")
 
 
 class Keyboard:
-    def __init__(self, terminal: Terminal) -> None:
+    """One per terminal, for all who are attached."""
+
+    def __init__(self, terminal: "Terminal") -> None:
         self._terminal = terminal
         self._held: bytearray | None = None
         self._signals_pass = False
@@ -43,7 +46,9 @@ class Keyboard:
         await self._terminal.wait_written()
 
     def hold(self, *, signals_pass: bool) -> None:
-        """Keep keystrokes back until `release`; with `signals_pass` the keys for interrupt, quit and suspend still act."""
+        """Keep keystrokes back until `release`; with `signals_pass` the keys for interrupt, quit and suspend still
+        act.
+        """
         self._held = bytearray() if self._held is None else self._held
         self._signals_pass = signals_pass
 
@@ -60,9 +65,11 @@ class Keyboard:
             self._terminal.write(data)
 
     def _raise_signals(self, data: bytes) -> bytes:
-        """Send the signals that `data` asks for; what is left of it. As in a terminal, a signal drops what was typed before it.
+        """Send the signals that `data` asks for; what is left of it. As in a terminal, a signal drops what was typed
+        before it.
 
-        Not through the terminal, which would show `^C` in the command's output and throw away output that is not read yet.
+        Not through the terminal, which would show `^C` in the command's output and throw away output that is not read
+        yet.
         """
         if self._terminal.closed.is_set():
             return data

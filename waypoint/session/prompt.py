@@ -1,7 +1,8 @@
 """Is the session's own shell sitting in its line editor? Asked of the kernel, without sending a byte.
 
-What a shell looks like from outside in its many states was measured; the state at a prompt is unlike all others except for `read -e`
-and continuation lines (which the hooks refuse) and, in zsh, `read -k` (told apart by the marks P and C).
+What a shell looks like from outside in its many states was measured; the state at a prompt is unlike all others
+except for `read -e` and continuation lines (which the hooks refuse) and, in zsh, `read -k` (told apart by the marks P
+and C).
 """
 
 import contextlib
@@ -37,7 +38,9 @@ class Shell:
 
     @classmethod
     def find(cls, inner_pid: int, kind: str, processes: Callable[[], list[int]]) -> "Shell | None":
-        """The process that calls itself `inner_pid`, among `processes` (ids in our namespace); None if it is not there (any more)."""
+        """The process that calls itself `inner_pid`, among `processes` (ids in our namespace); None if it is not
+        there (any more).
+        """
         for pid in processes():
             with contextlib.suppress(ProcessLookupError):
                 if procfs.inner_pid(pid) == inner_pid:

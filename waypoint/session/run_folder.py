@@ -1,6 +1,8 @@
-"""The folder that the daemon and a session's shell share (docs/protocol.md, section 3), reached through a directory fd.
+"""The folder that the daemon and a session's shell share (docs/protocol.md, section 3), reached through a directory
+fd.
 
-It belongs to the session's user, who may put anything there: names are never followed, what is opened is checked, reads are bounded.
+It belongs to the session's user, who may put anything there: names are never followed, what is opened is checked,
+reads are bounded.
 """
 
 import contextlib
@@ -47,7 +49,9 @@ class RunFolder:
             os.close(fd)
 
     def open_fifo(self, name: str) -> int:
-        """Open the FIFO for reading and writing (so that neither side's open blocks), not blocking; make it if it is not there."""
+        """Open the FIFO for reading and writing (so that neither side's open blocks), not blocking; make it if it is
+        not there.
+        """
         for _ in range(3):
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(name, 0o600, dir_fd=self.fd)

@@ -62,10 +62,8 @@ class ShellWatch:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise NotAtPrompt(self.obstacle(seen))
-            if await self.wait_change(min(pause_s, left_s)):
-                pause_s = _FIRST_LOOK_S
-            else:
-                pause_s = min(2 * pause_s, _LAST_LOOK_S)
+            changed = await self.wait_change(min(pause_s, left_s))
+            pause_s = _FIRST_LOOK_S if changed else min(2 * pause_s, _LAST_LOOK_S)
 
     async def wait_first(self, timeout_s: float) -> None:
         """Return when the shell has drawn a prompt. Raises NotAtPrompt."""
@@ -82,7 +80,8 @@ class ShellWatch:
             return "the session's shell has ended"
         name = prompt.foreground(self._terminal.master)
         if self.shell is None:
-            return f"the session's shell has not drawn a prompt with Waypoint's hooks; in the foreground: {name or 'nothing'}"
+            running = f"in the foreground runs: {name}" if name else "nothing runs in the foreground"
+            return f"no shell with Waypoint's hooks has drawn a prompt in the session; {running}"
         if seen is Look.REPLACED:
             return f"the session's shell was replaced by another program: {name or 'unknown'}"
         if self.shell.kind == "none":

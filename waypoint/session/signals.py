@@ -1,7 +1,7 @@
 """Stopping the command that a shell runs, without hurting the shell.
 
-The shell may itself be in the foreground (a loop of builtins; everything with `set +m`). SIGINT then ends the list it works on, as ^C does;
-SIGKILL to its group would end the session.
+The shell may itself be in the foreground (a loop of builtins; everything with `set +m`). SIGINT then ends the list it
+works on, as ^C does; SIGKILL to its group would end the session.
 """
 
 import contextlib

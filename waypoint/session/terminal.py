@@ -1,4 +1,5 @@
-"""The daemon's end of a session's terminal: reads it into the ring, finds marks, wakes those who follow, writes what is typed.
+"""The daemon's end of a session's terminal: reads it into the ring, finds marks, wakes those who follow, writes what
+is typed.
 
 Nothing here runs unless the terminal says something or someone types: an idle session costs no wake-up.
 """
@@ -13,6 +14,7 @@ from shellwrap.marks import LONGEST, Mark, MarkScanner
 from shellwrap.modes import DEFAULT, ModeTracker
 from shellwrap.ring import Ring
 from waypoint.linux import terminals
+from waypoint.session.keyboard import Keyboard
 
 # After a stop for want of room reading starts again only with so much room: small reads cost as much as large ones.
 _ROOM_TO_RESUME = 1 << 18
@@ -24,7 +26,9 @@ class Terminal:
     """Owns the master's file descriptor and the ring; `close` closes both. Use within one event loop."""
 
     def __init__(self, master: int, ring: Ring) -> None:
-        """`master` becomes non-blocking. A ring with bytes in it is continued (the daemon before this one wrote them)."""
+        """`master` becomes non-blocking. A ring with bytes in it is continued (the daemon before this one wrote
+        them).
+        """
         os.set_blocking(master, False)
         self.master = master
         self.ring = ring
@@ -32,7 +36,8 @@ class Terminal:
         self.on_mark: list[Callable[[Mark], None]] = []
         bits = ring.modes if ring.end else DEFAULT
         self.modes = ModeTracker(bits, ring.alternate_from, ring.end)
-        # The last bytes are scanned again, for a mark that the end cuts; whole ones among them were heard (or are asked for by `marks`).
+        # The last bytes are scanned again, for a mark that the end cuts; whole ones among them were heard (or are
+        # asked for by `marks`).
         self._scanner = MarkScanner(max(ring.start, ring.end - LONGEST))
         self._scanner.feed(ring.copy(self._scanner.settled, ring.end))
         self._loop = asyncio.get_running_loop()
@@ -41,6 +46,9 @@ class Terminal:
         self._unwritten = bytearray()
         self._written = asyncio.Event()
         self._written.set()
+        self._sizes: dict[object, tuple[int, int]] = {}
+        self.size = terminals.window_size(master)
+        self.keyboard = Keyboard(self)
 
     def start(self) -> None:
         """Begin to read. What is to hear the first marks must be in `on_mark` by now."""
@@ -48,7 +56,9 @@ class Terminal:
         self._reading = True
 
     def close(self) -> None:
-        """Stop reading and give up the descriptor and the ring. The session's own master stays open, so it notices nothing."""
+        """Stop reading and give up the descriptor and the ring. The session's own master stays open, so it notices
+        nothing.
+        """
         if self.master < 0:
             return
         self._loop.remove_reader(self.master)
@@ -108,8 +118,29 @@ class Terminal:
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the window size; the foreground programs get SIGWINCH if it is new."""
-        if not self.closed.is_set():
-            terminals.set_window_size(self.master, max(rows, 1), max(cols, 1))
+        if not self.closed.is_set() and 0 < rows < 1 << 16 and 0 < cols < 1 << 16:
+            terminals.set_window_size(self.master, rows, cols)
+            self.size = rows, cols
+
+    def set_viewer_size(self, viewer: object, rows: int, cols: int) -> None:
+        """`viewer` shows the terminal in a window of this size: the terminal takes the smallest of all. Zeros: not
+        known.
+        """
+        if rows > 0 and cols > 0:
+            self._sizes[viewer] = rows, cols
+            self.fit(self.size)
+
+    def drop_viewer(self, viewer: object) -> None:
+        """`viewer` has gone; after the last one the size stays as it is."""
+        if self._sizes.pop(viewer, None):
+            self.fit(self.size)
+
+    def fit(self, default: tuple[int, int]) -> None:
+        """Take the size that all viewers can show; `default` without any."""
+        sizes = self._sizes.values()
+        rows, cols = (min(rows for rows, _ in sizes), min(cols for _, cols in sizes)) if sizes else default
+        if (rows, cols) != self.size:
+            self.resize(rows, cols)
 
     def _readable(self) -> None:
         position = self.ring.end

@@ -1,0 +1,123 @@
+"""Terminals attached to a session, and its logs: cursors over the ring that the session never waits for."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any
+
+from shellwrap import modes
+from waypoint.session.streams import Frame, Inlet, Outlet
+from waypoint.session.terminal import Terminal
+from waypoint.session.view_filter import ViewFilter, repaint
+
+_PIECE = 1 << 16
+# A full-screen program draws itself again when the size changes. It must have seen the first change before it is
+# undone.
+_NUDGE_S = 0.05
+
+
+class Viewers:
+    """All that watch one session."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self.count = 0
+
+    async def attach(self, inlet: Inlet, outlet: Outlet, rows: int, cols: int) -> None:
+        """Show the terminal and type what comes; returns when the client has left or the terminal has ended
+        (`terminal.closed`).
+        """
+        viewer = object()
+        self.count += 1
+        self._terminal.set_viewer_size(viewer, rows, cols)
+        try:
+            await _first(self._show(outlet), self._listen(viewer, inlet))
+        finally:
+            self.count -= 1
+            self._terminal.drop_viewer(viewer)
+
+    async def logs(self, inlet: Inlet, outlet: Outlet, *, follow: bool) -> None:
+        """Send the scrollback; with `follow` go on with what comes, until the client has left or the terminal has
+        ended.
+        """
+        await _first(self._send_log(outlet, follow=follow), _wait_gone(inlet))
+
+    async def _show(self, outlet: Outlet) -> None:
+        terminal, ring = self._terminal, self._terminal.ring
+        view: ViewFilter | None = None
+        position = 0
+        while True:
+            if view is None or position < ring.start:  # new, or too slow: what it has missed is overwritten
+                picture, view = repaint(ring)
+                position = ring.end
+                if ring.modes & modes.ALTERNATE:
+                    self._nudge()
+                await outlet.output(picture)
+            elif position < ring.end:
+                data = ring.copy(position, min(ring.end, position + _PIECE))
+                position += len(data)
+                if shown := view.feed(data):
+                    await outlet.output(shown)
+            elif terminal.closed.is_set():
+                return
+            else:
+                await terminal.wait_more(position)
+
+    async def _listen(self, viewer: object, inlet: Inlet) -> None:
+        with contextlib.suppress(ConnectionError):
+            while (frame := await inlet.receive()) is not None:
+                if frame.kind == "i":
+                    await self._terminal.keyboard.type(frame.payload)
+                elif frame.kind == "w" and (size := window_size(frame)):
+                    self._terminal.set_viewer_size(viewer, *size)
+
+    async def _send_log(self, outlet: Outlet, *, follow: bool) -> None:
+        terminal, ring = self._terminal, self._terminal.ring
+        position = ring.start
+        view = ViewFilter(position)
+        stop = None if follow else ring.end
+        while stop is None or position < stop:
+            if position < ring.start:
+                position = ring.start
+                view = ViewFilter(position)
+            data = ring.copy(position, min(ring.end if stop is None else stop, position + _PIECE))
+            position += len(data)
+            if data:
+                await outlet.output(view.feed(data))
+            elif terminal.closed.is_set():
+                break
+            else:
+                await terminal.wait_more(position)
+        await outlet.output(view.finish())
+
+    def _nudge(self) -> None:
+        rows, cols = self._terminal.size
+        self._terminal.resize(rows - 1 if rows > 1 else 2, cols)
+        asyncio.get_running_loop().call_later(_NUDGE_S, self._terminal.fit, (rows, cols))
+
+
+def window_size(frame: Frame) -> tuple[int, int] | None:
+    """Rows and columns of a `w` frame; None if it has not two numbers."""
+    if len(frame.payload) != 4:
+        return None
+    return int.from_bytes(frame.payload[:2], "big"), int.from_bytes(frame.payload[2:], "big")
+
+
+async def _wait_gone(inlet: Inlet) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await inlet.receive() is not None:
+            pass
+
+
+async def _first(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Until the first of `jobs` returns; the others are cancelled. A client that has gone is no error."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            with contextlib.suppress(ConnectionError):
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
