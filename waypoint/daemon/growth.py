@@ -53,7 +53,7 @@ class PoolWatch:
     def _is_busy(self) -> bool:
         before, self._used = self._used, {}
         for live in self._sessions.live:
-            self._used[live.branch] = cgroups.cpu_usec(live.record.cgroups[0])
+            self._used[live.branch] = cgroups.cpu_usec(live.record.cgroup)
         return any(used - before.get(branch, 0) > _IDLE_USEC for branch, used in self._used.items())
 
     async def _grow(self) -> None:

@@ -28,7 +28,7 @@ from waypoint.model.requests import (
 from waypoint.session import facts
 from waypoint.session.launcher_link import Launcher
 from waypoint.session.live import LiveSession
-from waypoint.session.places import make_places, remove_groups
+from waypoint.session.places import make_places, remove_group
 from waypoint.session.sessions import Sessions
 from waypoint.store.names import Names
 from waypoint.upper.contract import PoolSizes
@@ -101,7 +101,7 @@ class Home:
         self._pool.close()
         self._names.close()
         if not self._sessions.live:
-            remove_groups(self._places.cgroup_parents)
+            remove_group(self._places.cgroup)
 
 
 def _stream(live: LiveSession, request: StreamRequest) -> Stream:

@@ -40,15 +40,6 @@ def sync_filesystem(path: StrPath) -> None:
         os.close(fd)
 
 
-def sync_folder(path: StrPath) -> None:
-    """Make the names in a folder durable: what was created, renamed and removed in it (fsync(2))."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def free_bytes(path: StrPath) -> int:
     """What an unprivileged process may still write to the file system under `path` (statvfs(3), f_bavail)."""
     numbers = os.statvfs(path)

@@ -20,6 +20,7 @@ class Stat(NamedTuple):
     parent: int
     group: int
     session: int
+    child_faults: int  # page faults of its children that it has waited for
     start_ticks: int
     code_start: int
     stack_start: int
@@ -36,7 +37,7 @@ def stat(pid: int) -> Stat:
     text = _read(pid, "stat")
     name, _, rest = text[text.index(b"(") + 1 :].rpartition(b")")
     fields = rest.split()
-    numbers = [int(fields[place]) for place in (1, 2, 3, 19, 23, 25)]
+    numbers = [int(fields[place]) for place in (1, 2, 3, 8, 19, 23, 25)]
     return Stat(os.fsdecode(name), fields[0].decode("ascii"), *numbers)
 
 
@@ -102,3 +103,14 @@ def is_same(pid: int, start_ticks: int) -> bool:
     except ProcessLookupError:
         return False
     return found.start_ticks == start_ticks and found.state not in "ZX"
+
+
+def share_bytes(pid: int) -> int:
+    """Its proportional share of memory (PSS): pages shared by n processes count 1/n. 0 if it is gone."""
+    try:
+        for line in _read(pid, "smaps_rollup").splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    except ProcessLookupError:
+        return 0
+    return 0

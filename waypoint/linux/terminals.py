@@ -1,6 +1,7 @@
 """Pseudo-terminals from the side of the master: foreground group, modes, window size (tty_ioctl(4), pty(7))."""
 
 import array
+import contextlib
 import errno
 import fcntl
 import os
@@ -9,6 +10,8 @@ import termios
 from typing import NamedTuple
 
 _Attributes = list[int | list[bytes | int]]
+# The kernel's struct termios: four words of flags, the line discipline, 19 characters.
+_LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
 
 
@@ -59,23 +62,29 @@ def modes(master: int) -> Modes:
     return Modes(iflag, oflag, lflag, *signs)
 
 
-def clear_output_processing(master: int) -> bool:
-    """Clear OPOST; True if it was set. Takes effect at once: output that was already written stays as it is."""
-    attributes: _Attributes = termios.tcgetattr(master)
-    oflag = attributes[_OFLAG]
-    if isinstance(oflag, list) or not oflag & termios.OPOST:
-        return False
-    attributes[_OFLAG] = oflag & ~termios.OPOST
-    termios.tcsetattr(master, termios.TCSANOW, attributes)
-    return True
+def hold_output_raw(master: int) -> None:
+    """Clear OPOST, and lock it if we may (TIOCSLCKTRMIOS): no program can set it until `release_output`.
+
+    Takes effect at once; output that was already written stays as it is. Without the lock (it needs CAP_SYS_ADMIN) a shell
+    sets OPOST itself after a job that died of a signal.
+    """
+    _set_output_processing(master, on=False)
+    with contextlib.suppress(PermissionError):
+        fcntl.ioctl(master, termios.TIOCSLCKTRMIOS, _LOCK.pack(0, termios.OPOST, 0, 0, 0, b""))
 
 
-def set_output_processing(master: int) -> None:
-    """Set OPOST."""
+def release_output(master: int) -> None:
+    """Set OPOST, and let programs change it again."""
+    with contextlib.suppress(PermissionError):
+        fcntl.ioctl(master, termios.TIOCSLCKTRMIOS, _LOCK.pack(0, 0, 0, 0, 0, b""))
+    _set_output_processing(master, on=True)
+
+
+def _set_output_processing(master: int, *, on: bool) -> None:
     attributes: _Attributes = termios.tcgetattr(master)
     oflag = attributes[_OFLAG]
-    if not isinstance(oflag, list) and not oflag & termios.OPOST:
-        attributes[_OFLAG] = oflag | termios.OPOST
+    if not isinstance(oflag, list) and bool(oflag & termios.OPOST) is not on:
+        attributes[_OFLAG] = oflag ^ termios.OPOST
         termios.tcsetattr(master, termios.TCSANOW, attributes)
 
 

@@ -70,7 +70,7 @@ async def enforce_timeout(deadline: float, send: Callable[[Signals], None], begu
 def put_modes_back(desk: Desk, record: ExecRecord) -> None:
     """Give the terminal its output processing back, if it had it before the command."""
     if record.output_processing and not record.tty and not desk.terminal.closed.is_set():
-        terminals.set_output_processing(desk.terminal.master)
+        terminals.release_output(desk.terminal.master)
 
 
 async def wait_prompt_again(desk: Desk, prompts: int, say_again: Callable[[], None]) -> None:

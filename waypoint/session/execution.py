@@ -17,7 +17,7 @@ import urllib.parse
 from signal import Signals
 
 from shellwrap.marks import format_mark
-from waypoint.linux import terminals
+from waypoint.linux import procfs, terminals
 from waypoint.session import exec_ending, signals
 from waypoint.session.asking import Desk, ask, hear
 from waypoint.session.conversation import Conversation
@@ -50,6 +50,8 @@ class Execution:
         self._wait_until = time.monotonic() + wait_prompt_s
         self._talk = Conversation(desk.terminal, record.id, record.nonce, record.asked_at)
         self._timed_out = False
+        self._child_faults: int | None = None  # the shell's, before the command
+        self._end_word = "E"
         self._early_signals: list[Signals] = []
 
     async def run(self) -> None:
@@ -139,8 +141,9 @@ class Execution:
             if record.timeout_s is not None:
                 record.deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + record.timeout_s
         self._desk.save(record)
-        if not record.tty:
-            terminals.clear_output_processing(terminal.master)
+        if not record.tty and record.output_processing:
+            terminals.hold_output_raw(terminal.master)
+        self._child_faults = self._shells_child_faults()
         self._tell("S")
         self._desk.terminal.keyboard.hold(signals_pass=True)
         if record.tty:
@@ -192,10 +195,13 @@ class Execution:
         desk.save(record)
         exec_ending.put_modes_back(desk, record)
         prompts = desk.watch.prompts
-        self._tell("E")
+        # A shell saves the modes when a job of its own has ended: it must see those of now, or it brings the others back some day.
+        again = not record.tty and (self._child_faults is None or self._child_faults != self._shells_child_faults())
+        self._end_word = "E+" if again else "E"
+        self._tell(self._end_word)
         self._settle()
         desk.terminal.keyboard.hold(signals_pass=False)
-        await exec_ending.wait_prompt_again(desk, prompts, lambda: self._say_again("E"))
+        await exec_ending.wait_prompt_again(desk, prompts, lambda: self._say_again(self._end_word))
         zsh = desk.watch.shell is not None and desk.watch.shell.kind == "zsh"
         if record.half_line and not zsh and self._talk.heard("R") is None:
             await exec_ending.put_half_line_back(desk, self._talk)
@@ -241,6 +247,12 @@ class Execution:
                 124, "waypoint", said="the command ignores that it was to be stopped at its timeout: it still runs"
             )
             self._settle()
+
+    def _shells_child_faults(self) -> int | None:
+        with contextlib.suppress(ProcessLookupError):
+            shell = self._desk.watch.shell
+            return procfs.stat(shell.pid).child_faults if shell is not None else None
+        return None
 
     def _note_timeout(self) -> None:
         self._timed_out = True

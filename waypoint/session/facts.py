@@ -4,7 +4,7 @@ import asyncio
 import time
 from datetime import UTC, datetime
 
-from waypoint.linux import cgroups
+from waypoint.linux import cgroups, procfs
 from waypoint.model.records import Capture
 from waypoint.model.requests import SessionFacts
 from waypoint.session.live import LiveSession
@@ -15,7 +15,6 @@ async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
     """Costs a walk over the session's upper tree, in a thread."""
     row = live.record.row
     upper = await asyncio.to_thread(pool.usage, row.tree)
-    memory = [cgroups.memory_bytes(group) for group in live.record.cgroups]
     return SessionFacts(
         branch=row.branch,
         state="live",
@@ -27,12 +26,18 @@ async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
         base=row.setting.base,
         net=row.setting.net,
         cwd=row.setting.cwd,
-        memory_bytes=next((found for found in memory if found is not None), None),
+        memory_bytes=_memory_bytes(live),
         processes=len(live.processes()),
         upper_bytes=upper,
         attached=live.attached,
         left_out=live.record.left_out,
     )
+
+
+def _memory_bytes(live: LiveSession) -> int:
+    """What the memory controller says where it is in cgroup2, else the processes' shares (PSS) added up."""
+    charged = cgroups.memory_bytes(live.record.cgroup)
+    return sum(procfs.share_bytes(pid) for pid in live.processes()) if charged is None else charged
 
 
 def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from waypoint.linux import cgroups, files, mounts, namespaces, network, ptys
+from waypoint.linux import files, mounts, namespaces, network, ptys
+from waypoint.linux.clone import fork_into
 from waypoint.linux.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from waypoint.session.launch_spec import BindMount, EnterSpec, Identity, Launched, Overlay, StartSpec
 
@@ -37,9 +38,7 @@ def start(spec: StartSpec) -> Launched:
 
     def outer(report: int, ask: int, answer: int) -> None:
         os.setsid()
-        for path in spec.cgroups:
-            cgroups.enter(path)
-        _new_network(spec.net)
+        new_network(spec.net)
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
         _mount_from_outside(spec)
@@ -61,7 +60,7 @@ def start(spec: StartSpec) -> Launched:
         os.close(answer)
         _become_init(spec, report)
 
-    return _supervise(outer)
+    return _supervise(outer, spec.cgroup)
 
 
 def enter(spec: EnterSpec, stdio: list[int]) -> Launched:
@@ -72,8 +71,6 @@ def enter(spec: EnterSpec, stdio: list[int]) -> Launched:
 
     def outer(report: int, ask: int, answer: int) -> None:
         os.close(answer)
-        for path in spec.cgroups:
-            cgroups.enter(path)
         pidfd = os.pidfd_open(spec.pid)
         kinds = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         kinds |= namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWNET
@@ -90,15 +87,15 @@ def enter(spec: EnterSpec, stdio: list[int]) -> Launched:
         _give_stdio(spec, stdio, report)
         _exec(spec.identity, spec.argv, spec.env, spec.cwd)
 
-    return _supervise(outer)
+    return _supervise(outer, spec.cgroup)
 
 
-def _supervise(outer: Callable[[int, int, int], None]) -> Launched:
+def _supervise(outer: Callable[[int, int, int], None], cgroup: str) -> Launched:
     """Fork `outer`, write its id maps when it asks, wait until its child has executed a program or something failed."""
     report_r, report_w = os.pipe()
     ask_r, ask_w = os.pipe()
     answer_r, answer_w = os.pipe()
-    child = os.fork()
+    child = fork_into(cgroup)
     if child == 0:
         for fd in (report_r, ask_r, answer_w):
             os.close(fd)
@@ -153,7 +150,7 @@ def _read_all(fd: int) -> bytes:
     return text
 
 
-def _new_network(net: str) -> None:
+def new_network(net: str) -> None:
     if net == "host":
         return
     namespaces.unshare(namespaces.CLONE_NEWNET)
@@ -215,6 +212,10 @@ def _become_init(spec: StartSpec, report: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             mounts.bind(place, place)
             mounts.remount_bind(place, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    # Descriptions of keys of the host's same uids would show there. Over a file of the external /dev: no mount more for
+    # an image to name.
+    with contextlib.suppress(FileNotFoundError):
+        mounts.bind(f"{merged}/dev/null", f"{merged}/proc/keys")
     pts_options = "newinstance,ptmxmode=0666,mode=620,gid=5"
     mounts.mount("devpts", f"{merged}/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, pts_options)
     mounts.mount("tmpfs", f"{merged}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")

@@ -32,7 +32,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Start a session: its mounts in order, then its first process."""
 
-    cgroups: list[str]
+    cgroup: str
     merged: str
     overlays: list[Overlay]
     binds: list[BindMount]
@@ -50,7 +50,7 @@ class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
     """Start one more process in a live session. Three fds come with it (stdin, stdout, stderr), none with `tty`."""
 
     pid: int
-    cgroups: list[str]
+    cgroup: str
     identity: Identity
     argv: list[str]
     env: dict[str, str]

@@ -76,7 +76,7 @@ class LiveSession:
 
     def processes(self) -> list[int]:
         """Pids of all processes of the session, as the host sees them."""
-        return cgroups.members(self.record.cgroups[0])
+        return cgroups.members(self.record.cgroup)
 
     def watch(self, on_end: Callable[[], object]) -> None:
         """Call `on_end` once, when the session's pid 1 has ended."""
@@ -101,7 +101,7 @@ class LiveSession:
 
     async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         record = self.record
-        host = running.Host(record.init_pid, record.cgroups, record.row.setting, record.env, self._run_dir)
+        host = running.Host(record.init_pid, record.cgroup, record.row.setting, record.env, self._run_dir)
         with self._stream():
             return await running.run(host, self._launcher, request, inlet, outlet)
 
@@ -140,6 +140,7 @@ class LiveSession:
         """Let go of the session, which goes on if it lives."""
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.shell.release()
         self.terminal.close()
         self._close_fds()
 

@@ -1,8 +1,8 @@
 """Where a restore takes a session's outside mounts from: the same list as at its start, each at a place of its own.
 
-At the start they lie one below the other, as the session sees them. A restore cannot use that: CRIU binds each singly inside the
-new user namespace, where the kernel refuses to bind a mount without the ones below it (EINVAL: they are locked,
-mount_namespaces(7)).
+At the start they lie one below the other, as the session sees them. A restore cannot use that: CRIU binds each singly
+inside the new user namespace, where the kernel refuses to bind a mount without the ones below it (EINVAL: they are
+locked, mount_namespaces(7)).
 """
 
 import os
@@ -16,7 +16,7 @@ from waypoint.session.launch_spec import StartSpec
 
 @dataclass(frozen=True, slots=True)
 class Externals:
-    """CRIU's names for the mounts that come from outside: for a dump, and for a restore out of `mount_apart`'s folder."""
+    """CRIU's names for the mounts that come from outside: for a dump, and for a restore from `mount_apart`'s folder."""
 
     dump: tuple[str, ...]
     restore: tuple[str, ...]
@@ -25,7 +25,7 @@ class Externals:
 
 def name_externals(spec: StartSpec, folder: str) -> Externals:
     """Number what `spec` mounts from outside. The numbers are part of an image: its restore needs the same list."""
-    targets = [item.target for item in (*spec.overlays, *spec.binds)]
+    targets = [overlay.target for overlay in spec.overlays] + [bind.target for bind in spec.binds]
     return Externals(
         dump=tuple(f"mnt[{target}]:m{number}" for number, target in enumerate(targets)),
         restore=tuple(f"mnt[m{number}]:{folder}/m{number}" for number in range(len(targets))),
@@ -36,7 +36,7 @@ def name_externals(spec: StartSpec, folder: str) -> Externals:
 def mount_apart(spec: StartSpec, folder: str) -> None:
     """Mount what `spec` mounts from outside as `folder`/m0, m1, ..., in this process's mount namespace.
 
-    With the flags that they have in the session: those of the source stay locked in the user namespace, CRIU's own would not be.
+    With the flags that they have in the session: those stay locked in the user namespace, CRIU's own would not be.
     """
     places = [f"{folder}/m{number}" for number in range(len(spec.overlays) + len(spec.binds))]
     for overlay, place in zip(spec.overlays, places, strict=False):

@@ -7,13 +7,12 @@ from typing import NamedTuple
 from waypoint.linux import cgroups, mounts
 from waypoint.session.skeleton import Kit
 
-_LEGACY = ("memory", "pids")
 _CONTROLLERS = ("memory", "pids", "cpu")
 DEFAULT_HOME = "/var/lib/waypoint"
 
 
 class Places(NamedTuple):
-    """`runtime`: /run/waypoint/<home id>. `cgroup_parents`: the cgroup2 one first, then those of old hierarchies."""
+    """`runtime`: /run/waypoint/<home id>. `cgroup`: the cgroup2 group of the home, whose children are the sessions'."""
 
     home: Path
     runtime: Path
@@ -21,10 +20,10 @@ class Places(NamedTuple):
     merged: Path
     sys: Path
     kit: Kit
-    cgroup_parents: list[str]
+    cgroup: str
 
-    def cgroups_of(self, session: str) -> list[str]:
-        return [f"{parent}/{session}" for parent in self.cgroup_parents]
+    def cgroup_of(self, session: str) -> str:
+        return f"{self.cgroup}/{session}"
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -32,9 +31,9 @@ class Places(NamedTuple):
 
 
 def make_places(home: Path, runtime: Path, home_id: str) -> Places:
-    """Make folders, the kit and a read-only sysfs, mounted in the caller's own mount namespace, and the cgroups.
+    """Make folders, the kit and a read-only sysfs, mounted in the caller's own mount namespace, and the cgroup.
 
-    Everything mounted vanishes with the namespace; the groups are removed by `remove_groups`.
+    Everything mounted vanishes with the namespace; the group is removed by `remove_group`.
     """
     places = Places(
         home=home,
@@ -43,7 +42,7 @@ def make_places(home: Path, runtime: Path, home_id: str) -> Places:
         merged=runtime / "merged",
         sys=runtime / "sys",
         kit=Kit(runtime / "kit", home),
-        cgroup_parents=_make_groups(home_id),
+        cgroup=_make_group(home_id),
     )
     for folder in (places.sessions, places.merged, places.sys):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -54,24 +53,22 @@ def make_places(home: Path, runtime: Path, home_id: str) -> Places:
     return places
 
 
-def _make_groups(home_id: str) -> list[str]:
+def _make_group(home_id: str) -> str:
+    """The home's group in cgroup2, with the controllers that are to be had there.
+
+    The old hierarchies of hybrid hosts are left alone: to enter a group there costs an RCU grace period at every start
+    (clone3 knows only cgroup2), too much for mere accounting.
+    """
     found = cgroups.find_hierarchies()
-    parent = f"{found.unified}/waypoint/{home_id}"
-    cgroups.create(parent)
-    on = set(_CONTROLLERS)
-    for group in (found.unified, f"{found.unified}/waypoint", parent):
-        on &= set(cgroups.delegate(group, _CONTROLLERS))
-    parents = [parent]
-    for controller in _LEGACY:
-        if controller not in on and controller in found.legacy:
-            parents.append(f"{found.legacy[controller]}/waypoint/{home_id}")
-            cgroups.create(parents[-1])
-    return parents
+    group = f"{found.unified}/waypoint/{home_id}"
+    cgroups.create(group)
+    for parent in (found.unified, f"{found.unified}/waypoint", group):
+        cgroups.delegate(parent, _CONTROLLERS)
+    return group
 
 
-def remove_groups(parents: list[str]) -> None:
-    """Remove the home's groups, and the program's own where no other home uses it. Groups in use stay."""
-    for parent in parents:
-        for group in (parent, parent.rpartition("/")[0]):
-            with contextlib.suppress(OSError):  # EBUSY: another home, or a session of ours
-                cgroups.remove(group)
+def remove_group(group: str) -> None:
+    """Remove the home's group, and the program's own if no other home uses it. A group in use stays."""
+    for path in (group, group.rpartition("/")[0]):
+        with contextlib.suppress(OSError):  # EBUSY: another home, or a session of ours
+            cgroups.remove(path)

@@ -23,7 +23,7 @@ class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     init_pid: int
     init_start: int
-    cgroups: list[str]
+    cgroup: str
     overlays: list[Overlay]
     binds: list[BindMount]
     proc_readonly: list[str]

@@ -29,7 +29,7 @@ class Host(NamedTuple):
     """What `run` needs of the session it runs in."""
 
     init_pid: int
-    cgroups: list[str]
+    cgroup: str
     setting: Setting
     env: dict[str, str]
     run_dir: int
@@ -66,7 +66,7 @@ class _Process:
         wrapper = ["/bin/sh", "/.waypoint/run.sh", f"/run/waypoint/{self._file}", *request.argv]
         spec = EnterSpec(
             pid=self._host.init_pid,
-            cgroups=self._host.cgroups,
+            cgroup=self._host.cgroup,
             identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
             argv=["/.waypoint/init", "--", *wrapper] if request.tty else wrapper,
             env={**self._host.env, **request.env},

@@ -112,26 +112,25 @@ class Sessions:
     async def _launch(self, row: LiveRow, origin: Capture | None, size: tuple[int, int]) -> LiveSession:
         places = self._places
         nonce = new_id()
-        groups = places.cgroups_of(row.session)
+        group = places.cgroup_of(row.session)
         plan = start_plan.plan_layers(row.setting, places.hidden)
 
         def prepare() -> Path:
             self._pool.grow_if_needed()
             tree = self._pool.snapshot(origin.tree, row.tree) if origin else self._pool.create(row.tree)
             start_plan.prepare_tree(Path(tree), plan, row.setting.user, nonce)
-            for group in groups:
-                cgroups.create(group)
+            cgroups.create(group)
             return Path(tree)
 
         tree = await asyncio.to_thread(prepare)
-        spec = start_plan.start_spec(row, plan, places, tree, groups=groups, size=size)
+        spec = start_plan.start_spec(row, plan, places, tree, group=group, size=size)
         pid = await self._launcher.carry_out(spec)
         entry = RuntimeRecord(
             row=row,
             boot_id=procfs.boot_id(),
             init_pid=pid,
             init_start=procfs.stat(pid).start_ticks,
-            cgroups=groups,
+            cgroup=group,
             overlays=spec.overlays,
             binds=spec.binds,
             proc_readonly=spec.proc_readonly,
@@ -146,10 +145,10 @@ class Sessions:
         return live
 
     async def _undo_start(self, row: LiveRow) -> None:
-        groups = self._places.cgroups_of(row.session)
+        group = self._places.cgroup_of(row.session)
 
         def undo() -> None:
-            _end_processes(groups)
+            _end_processes(group)
             record.remove_folder(self._places.sessions, row.session)
             sealing.discard(self._pool, self._names, row)
 
@@ -175,7 +174,7 @@ class Sessions:
     async def _end(self, live: LiveSession, reason: EndReason, *, discard: bool) -> Capture | None:
         row = live.record.row
         try:
-            await asyncio.to_thread(_end_processes, live.record.cgroups)
+            await asyncio.to_thread(_end_processes, live.record.cgroup)
             await live.wait_drained()
             status = sealing.read_exit_status(self._pool.path(row.tree))
             capture = None
@@ -214,7 +213,7 @@ class Sessions:
                 with contextlib.suppress(OSError):  # it ended between the two looks
                     self._enlist(LiveSession.adopt(entry, folder, self._launcher))
                     continue
-            _end_processes(self._places.cgroups_of(row.session))
+            _end_processes(self._places.cgroup_of(row.session))
             sealing.seal(self._pool, self._names, row, _how_lost(entry))
             record.remove_folder(self._places.sessions, row.session)
         for name in os.listdir(self._places.sessions):
@@ -271,10 +270,9 @@ def _how_lost(entry: RuntimeRecord | None) -> EndReason:
     return "crashed" if entry is not None and entry.boot_id == procfs.boot_id() else "lost"
 
 
-def _end_processes(groups: list[str]) -> None:
-    """SIGKILL everything in the session's cgroup and wait until it is gone; then remove its groups."""
-    if os.path.isdir(groups[0]):
-        cgroups.kill(groups[0])
-    cgroups.wait_empty(groups[0])
-    for group in groups:
+def _end_processes(group: str) -> None:
+    """SIGKILL everything in the session's cgroup and wait until it is gone; then remove the group."""
+    if os.path.isdir(group):
+        cgroups.kill(group)
+        cgroups.wait_empty(group)
         cgroups.remove(group)

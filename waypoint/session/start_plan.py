@@ -116,7 +116,7 @@ def plan_layers(setting: Setting, hidden: tuple[str, ...]) -> BasePlan:
 
 
 def start_spec(
-    row: LiveRow, plan: BasePlan, places: Places, tree: Path, *, groups: list[str], size: tuple[int, int]
+    row: LiveRow, plan: BasePlan, places: Places, tree: Path, *, group: str, size: tuple[int, int]
 ) -> StartSpec:
     """Everything the launcher needs for the session `row`, whose tree `prepare_tree` has prepared."""
     setting = row.setting
@@ -142,7 +142,7 @@ def start_spec(
     env = {**session_env(setting, row.branch, {}), **extra}
     user = setting.user
     return StartSpec(
-        cgroups=groups,
+        cgroup=group,
         merged=str(places.merged),
         overlays=overlays,
         binds=binds,

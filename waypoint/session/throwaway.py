@@ -1,145 +1,109 @@
-"""A session for the doctor's trials: made by the steps that every session is made by, used for a moment, destroyed
-whole.
+"""A session for the doctor's trials: made by the steps that every session is made by, used for a moment, destroyed.
 
-For a process of one thread in a mount namespace of its own, in which everything mounted here vanishes with it. Out of
-scope: what is tried on the session (waypoint/processes/trial.py).
+Implements the stage of waypoint/processes/trial.py, which says what is tried.
 """
 
 import contextlib
 import os
-import secrets
-import shutil
+import select
 import socket
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from waypoint.linux import cgroups, descriptors, mounts, namespaces
-from waypoint.linux.filesystem import copy_tree
-from waypoint.processes.criu_worker import Command, Process
+from waypoint.processes.criu_worker import Command, Process, Spawn
+from waypoint.processes.trial import Place, Subject
 from waypoint.session import launch
-from waypoint.session.place import mount_apart
-from waypoint.session.launch_spec import BindMount, EnterSpec, Identity, Overlay, StartSpec
-from waypoint.session.skeleton import Kit
-from waypoint.session.start_plan import PROC_READONLY
+from waypoint.session.launch_spec import EnterSpec, Launched, StartSpec
+from waypoint.session.place import mount_apart, name_externals
+from waypoint.session.trial_ground import Ground
 
 Made = TypeVar("Made")
 
+END_S = 5.0
+
 # No `sh -i`: an interactive dash keeps /dev/tty open, which CRIU refuses ("ctty inheritance detected").
-_SHELL = ["/.waypoint/init", "--", "/bin/sh", "-c", 'exec 3>&-; while read -r line; do eval "$line"; done']
-# In the background: pid 1 then adopts it. CRIU dumps pid 1's descendants only.
-_HOLD = "(while :; do sleep 1000; done) & exit 0"
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """A running session. `pid`: its init as the host sees it. `master`: our duplicate of its terminal's master."""
-
-    pid: int
-    master: int
-    spec: StartSpec
-    cgroup: str
+SHELL = ["/.waypoint/init", "--", "/bin/sh", "-c", 'exec 3>&-; while read -r line; do eval "$line"; done']
+# In the background, so that pid 1 adopts it: CRIU dumps the descendants of pid 1 only.
+HOLD = ["/bin/sh", "-c", "(while :; do sleep 1000; done) & exit 0"]
 
 
 class Throwaway:
-    """Makes sessions in the folder `where`, one cgroup for all. `with Throwaway(where) as stage`: at the end all are
-    gone.
+    """Makes sessions on `ground`, which ends them. Every method raises OSError with call and path, or WaypointError."""
 
-    Raises what the failing step raised: OSError with call and path, HostLacks.
-    """
+    def __init__(self, ground: Ground) -> None:
+        self.folder: Path = ground.folder
+        self._ground = ground
+        self._specs: dict[str, StartSpec] = {}
+        self._masters: list[int] = []
 
-    def __init__(self, where: Path) -> None:
-        self._token = secrets.token_hex(4)
-        self.folder = where / f"trial-{self._token}"
-        self._count = 0
-        self._open_fds: list[int] = []
+    def close(self) -> None:
+        """Close our side of the terminals."""
+        for master in self._masters:
+            os.close(master)
+        self._masters.clear()
 
-    def __enter__(self) -> "Throwaway":
-        self._undo = contextlib.ExitStack()
-        with contextlib.ExitStack() as undo:
-            self.folder.mkdir(parents=True, mode=0o700)
-            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-            self._cgroup = f"{cgroups.find_hierarchies().unified}/waypoint-trial-{self._token}"
-            cgroups.create(self._cgroup)
-            undo.callback(self._end_all)
-            self._kit = Kit(self.folder / "kit", self.folder)
-            self._kit.mount()
-            undo.callback(mounts.umount, self.folder / "kit", mounts.MNT_DETACH)
-            sysfs = self.folder / "sys"
-            sysfs.mkdir()
-            mounts.mount("sysfs", sysfs, "sysfs", mounts.MS_RDONLY)
-            undo.callback(mounts.umount, sysfs, mounts.MNT_DETACH)
-            self._undo = undo.pop_all()
-        return self
+    def start(self, argv: list[str] | None = None) -> Subject:
+        spec = self._ground.plan(argv or SHELL)
+        self._specs[spec.cgroup] = spec
+        return self._subject(_pid_of(launch.start(spec)), spec)
 
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
+    def enter(self, subject: Subject, argv: list[str], stdio: int) -> int:
+        """Start one more process in the session, with `stdio` as its stdin, stdout and stderr; its pid."""
+        spec = self._specs[subject.cgroup]
+        entry = EnterSpec(
+            pid=subject.pid,
+            cgroup=spec.cgroup,
+            identity=spec.identity,
+            argv=argv,
+            env=spec.env,
+            cwd=spec.cwd,
+            tty=False,
+            rows=spec.rows,
+            cols=spec.cols,
+        )
+        return _pid_of(launch.enter(entry, [stdio] * 3))
 
-    def start(self) -> Live:
-        """A session with a plain shell on its terminal."""
-        spec = self._plan(self._new_tree())
-        launched = launch.start(spec)
-        if not launched.pid:
-            raise OSError(launched.errno, launched.error, launched.path)
-        return self._live(launched.pid, spec)
-
-    def listen(self, live: Live) -> int:
-        """Give the session a process that holds a listening TCP socket; its port on the session's loopback."""
-        with in_network_of(live.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
+    def listen(self, subject: Subject) -> int:
+        with in_network_of(subject.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
+            # The socket as all three: a /dev/null of ours would be a file from outside the session.
+            starter = self.enter(subject, HOLD, listener.fileno())
+            _wait_end(starter)  # until then its child has not been adopted
             port: int = listener.getsockname()[1]
-            identity = Identity(uid=0, gid=0, groups=[])
-            argv = ["/bin/sh", "-c", _HOLD]
-            spec = EnterSpec(
-                pid=live.pid,
-                cgroups=[live.cgroup],
-                identity=identity,
-                argv=argv,
-                env={},
-                cwd=["/"],
-                tty=False,
-                rows=0,
-                cols=0,
-            )
-            # The socket as all three: /dev/null of ours would be a file outside the session.
-            launched = launch.enter(spec, [listener.fileno()] * 3)
-        if not launched.pid:
-            raise OSError(launched.errno, launched.error, launched.path)
-        return port
+            return port
 
-    def place(self, live: Live) -> StartSpec:
-        """Where `live`, which is frozen, can be restored as a fork: a copy of its files, a cgroup, new mounts of the
-        same list."""
-        tree = self._new_tree(live.spec.overlays[0].upper)
-        return self._plan(tree)
+    def connect(self, subject: Subject, port: int) -> None:
+        in_network_of(subject.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=5)).close()
 
-    def adopt(self, pid: int, spec: StartSpec) -> Live:
-        return self._live(pid, spec)
+    def place(self, subject: Subject) -> Place:
+        spec = self._ground.plan(SHELL, upper_of=self._specs[subject.cgroup])
+        self._specs[spec.cgroup] = spec
+        externals = name_externals(spec, apart(spec))
+        return Place(root=externals.root, externals=externals.restore, cgroup=spec.cgroup)
 
-    def end(self, live: Live) -> None:
-        cgroups.kill(live.cgroup)
-        cgroups.wait_empty(live.cgroup)
+    def adopt(self, pid: int, place: Place) -> Subject:
+        return self._subject(pid, self._specs[place.cgroup])
 
-    def spawn_beside(self, live: Live) -> Callable[[Command], Process]:
-        """For a dump: criu in the session's network namespace, where it needs neither dump it nor search the host's
-        connections."""
+    def spawn_beside(self, subject: Subject) -> Spawn:
+        """CRIU in the session's network namespace: it then neither dumps it nor searches the host's connections."""
 
         def prepare() -> None:
             self._give_run()
-            namespaces.setns(os.pidfd_open(live.pid), namespaces.CLONE_NEWNET)
+            namespaces.setns(os.pidfd_open(subject.pid), namespaces.CLONE_NEWNET)
 
         return lambda command: _spawn(command, prepare)
 
-    def spawn_into(self, spec: StartSpec) -> Callable[[Command], Process]:
-        """For a restore: criu where the fork is to be: its cgroup, a new network namespace, its mounts."""
+    def spawn_into(self, place: Place) -> Spawn:
+        """CRIU in the fork's cgroup, in a new network namespace, with the fork's mounts in reach."""
+        spec = self._specs[place.cgroup]
 
         def prepare() -> None:
             os.setsid()
-            for path in spec.cgroups:
-                cgroups.enter(path)
-            launch._new_network(spec.net)
+            cgroups.enter(spec.cgroup)
+            launch.new_network(spec.net)
             self._give_run()
             mount_apart(spec, apart(spec))
             namespaces.join_new_session_keyring()
@@ -149,57 +113,12 @@ class Throwaway:
     def _give_run(self) -> None:
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
-        mounts.bind(self._kit.criu_run, "/run")
+        mounts.bind(self._ground.criu_run, "/run")
 
-    def _plan(self, tree: Path) -> StartSpec:
-        group = f"{self._cgroup}/{tree.name}"
-        cgroups.create(group)
-        merged = tree / "merged"
-        skeleton = self._kit.skeleton("/", "/")
-        lowers = [skeleton, "/"] if skeleton else ["/"]
-        return StartSpec(
-            cgroups=[group],
-            merged=str(merged),
-            overlays=[Overlay(target="/", lowers=lowers, upper=str(tree / "upper"), work=str(tree / "work"))],
-            binds=[
-                BindMount(source=str(self._kit.dev), target="/dev", readonly=True, device_nodes=True),
-                BindMount(source=str(self.folder / "sys"), target="/sys", readonly=True),
-            ],
-            proc_readonly=[name for name in PROC_READONLY if os.path.exists(f"/proc/{name}")],
-            net="private",
-            identity=Identity(uid=0, gid=0, groups=[]),
-            argv=_SHELL,
-            env={"PATH": "/usr/bin:/bin", "TERM": "dumb", "PS1": "$ "},
-            cwd=["/"],
-            rows=24,
-            cols=80,
-        )
-
-    def _new_tree(self, upper_of: str | None = None) -> Path:
-        tree = self.folder / f"t{self._count}"
-        self._count += 1
-        for part in ("work", "merged"):
-            (tree / part).mkdir(parents=True)
-        if upper_of is None:
-            (tree / "upper").mkdir()
-            (tree / "upper").chmod(0o755)
-        else:
-            copy_tree(upper_of, tree / "upper")
-        return tree
-
-    def _live(self, pid: int, spec: StartSpec) -> Live:
+    def _subject(self, pid: int, spec: StartSpec) -> Subject:
         master = descriptors.take(pid, launch.MASTER_FD)
-        self._open_fds.append(master)
-        return Live(pid, master, spec, spec.cgroups[0])
-
-    def _end_all(self) -> None:
-        cgroups.kill(self._cgroup)
-        cgroups.wait_empty(self._cgroup)
-        for fd in self._open_fds:
-            os.close(fd)
-        for number in range(self._count):
-            cgroups.remove(f"{self._cgroup}/t{number}")
-        cgroups.remove(self._cgroup)
+        self._masters.append(master)
+        return Subject(pid=pid, master=master, cgroup=spec.cgroup, externals=name_externals(spec, "").dump)
 
 
 def apart(spec: StartSpec) -> str:
@@ -208,8 +127,7 @@ def apart(spec: StartSpec) -> str:
 
 
 def in_network_of(pid: int, work: Callable[[], Made]) -> Made:
-    """Do `work` in the network namespace of `pid`; what it raises is raised here. A socket stays in the namespace it
-    was made in."""
+    """Do `work` in the network namespace of `pid` and return what it made: a socket stays in its namespace."""
 
     def enter_and_work() -> Made:
         pidfd = os.pidfd_open(pid)
@@ -219,16 +137,39 @@ def in_network_of(pid: int, work: Callable[[], Made]) -> Made:
             os.close(pidfd)
         return work()
 
-    # A thread: it alone changes its namespace, and is gone afterwards.
+    # A thread: it alone changes its namespace, and it is gone afterwards.
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(enter_and_work).result()
+
+
+def _wait_end(pid: int) -> None:
+    """Wait for an orphan's end and reap it: a zombie in a frozen cgroup makes CRIU wait for it in vain. One that is
+    gone is fine. Raises TimeoutError.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if not select.select([pidfd], [], [], END_S)[0]:
+            raise TimeoutError(f"pid {pid} did not end within {END_S:.0f} s")
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    finally:
+        os.close(pidfd)
+
+
+def _pid_of(launched: Launched) -> int:
+    if not launched.pid:
+        raise OSError(launched.errno, launched.error, launched.path)
+    return launched.pid
 
 
 def _spawn(command: Command, prepare: Callable[[], None]) -> Process:
     def prepare_or_say() -> None:
         try:
             prepare()
-        except BaseException as error:  # noqa: BLE001 - subprocess would keep the words to itself
+        except BaseException as error:
             os.write(2, f"{error}\n".encode(errors="replace"))
             os._exit(127)
 

@@ -1,0 +1,153 @@
+"""`sudo ./dev demo`: a real session, from start to end, in a temporary home. Everything it prints was just done.
+
+Exits with 1 if anything turned out otherwise than it says.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pexpect
+
+ROOT = Path(__file__).resolve().parents[1]
+WAYPOINT = [sys.executable, "-I", "-S", str(ROOT / "waypoint/cli/main.py")]
+VICTIM = "/etc/debian_version"
+
+
+class Demo:
+    """Runs commands on one home and shows them as a person would type them."""
+
+    def __init__(self, home: Path) -> None:
+        self.env = {**os.environ, "WAYPOINT_HOME": str(home), "TERM": "xterm-256color"}
+        self.env.pop("SUDO_UID", None)
+
+    def say(self, text: str) -> None:
+        print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}", flush=True)
+
+    def show(self, *args: str, code: int = 0) -> str:
+        """Run and print one command; anything but exit status `code` ends the demo."""
+        print("$ waypoint " + " ".join(_quoted(arg) for arg in args), flush=True)
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [*WAYPOINT, *args], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+        taken_ms = 1000 * (time.perf_counter() - begin)
+        text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
+        if text:
+            print(text.rstrip("\n"))
+        print(f"   [{taken_ms:.0f} ms]", flush=True)
+        if done.returncode != code:
+            raise SystemExit(f"demo: expected exit status {code}, got {done.returncode}")
+        return done.stdout.decode(errors="replace")
+
+    def facts(self, *args: str) -> object:
+        return json.loads(subprocess.run([*WAYPOINT, *args], env=self.env, capture_output=True, check=True).stdout)
+
+
+def _quoted(arg: str) -> str:
+    return arg if arg.replace("-", "").replace("/", "").isalnum() else "'" + arg.replace("'", "'\\''") + "'"
+
+
+def demonstrate(demo: Demo) -> None:
+    demo.say("A session starts on a copy-on-write view of this machine.")
+    demo.show("shell", "-d", "demo")
+
+    demo.say("exec runs in the session's own shell: cd, variables, functions and jobs stay.")
+    demo.show("exec", "-b", "demo", "--", "cd /srv && export GREETING=hello && greet() { echo $GREETING from $PWD; }")
+    demo.show("exec", "-b", "demo", "--", "greet")
+
+    demo.say("It may do damage. It starts a server, on a port of its own network.")
+    demo.show("exec", "-b", "demo", "--", f"rm -rf {VICTIM} /usr/share/doc; ls {VICTIM} /usr/share/doc", code=2)
+    demo.show(
+        "exec", "-b", "demo", "--", "echo 'precious work' > /srv/work.txt; python3 -m http.server 80 >/dev/null 2>&1 &"
+    )
+    _wait_for_server(demo)
+    demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
+
+    demo.say("A person attaches to the same terminal and sees what the agent runs there.")
+    _attach_and_exec(demo)
+
+    demo.say("The daemon is killed. The session does not notice; the next command simply works.")
+    status = demo.facts("daemon", "status", "--json")
+    assert isinstance(status, dict)
+    print(f"$ kill -9 {status['pid']}")
+    os.kill(status["pid"], signal.SIGKILL)
+    demo.show("exec", "-b", "demo", "--", "greet; jobs")
+
+    demo.say("The session ends. The machine is as it was, the work is kept.")
+    demo.show("stop", "demo")
+    for path in (VICTIM, "/usr/share/doc"):
+        print(f"on the machine: {path} {'is there' if os.path.exists(path) else 'IS GONE'}")
+        if not os.path.exists(path):
+            raise SystemExit("demo: the machine was changed")
+    demo.show("ps", "--all")
+    demo.show("shell", "-d", "demo")
+    demo.show("exec", "-b", "demo", "--", "cat /srv/work.txt")
+    demo.show("stop", "demo", "--discard")
+
+
+_FETCH = "import urllib.request as u; print(u.urlopen('http://127.0.0.1/work.txt').read().decode(), end='')"
+
+
+def _wait_for_server(demo: Demo) -> None:
+    """A command that itself waits until the port answers: what an agent would do."""
+    ready = "for i in $(seq 100); do (exec 9<>/dev/tcp/127.0.0.1/80) 2>/dev/null && break; sleep 0.1; done"
+    demo.show("exec", "-b", "demo", "--", ready)
+
+
+def _attach_and_exec(demo: Demo) -> None:
+    print("$ waypoint attach demo        (on a terminal of its own)")
+    person = pexpect.spawn(
+        WAYPOINT[0], [*WAYPOINT[1:], "attach", "demo"], env=demo.env, encoding="utf-8", dimensions=(24, 80)
+    )
+    person.expect("srv#|srv\\$")
+    demo.show("exec", "-b", "demo", "--", "echo the agent says hello")
+    person.expect("the agent says hello\r\n")
+    print("   the person's terminal showed: the agent says hello")
+    person.send("\x1dd")  # Ctrl-] d
+    person.expect(pexpect.EOF)
+    person.close()
+    print("   the person pressed Ctrl-] d and is back")
+
+
+@contextmanager
+def temporary_home() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="waypoint-demo-", dir="/var/tmp"))
+    try:
+        yield folder / "home"
+    finally:
+        shutil.rmtree(folder)
+
+
+def mounts_of_the_machine() -> list[str]:
+    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+
+
+def main() -> int:
+    before = mounts_of_the_machine()
+    with temporary_home() as home:
+        demo = Demo(home)
+        demo.say("A home for sessions, in a temporary folder.")
+        demo.show("setup")
+        try:
+            demonstrate(demo)
+        finally:
+            demo.say("Everything goes: sessions, daemon, home.")
+            demo.show("stop", "--all", "--discard")
+            demo.show("setup", "--remove")
+    if mounts_of_the_machine() != before:
+        raise SystemExit("demo: it left mounts behind")
+    print("\nNothing of it is left on this machine.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
