@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_USE: dict[str, set[str]] = {
     "model": {"msgspec"},
     "store": {"msgspec"},
+    "processes": {"msgspec"},
     "capture": {"msgspec"},
     "session": {"msgspec"},
     "branch": {"msgspec"},

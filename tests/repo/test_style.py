@@ -12,6 +12,7 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
+    "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",
     "tests/leaks.py": "the kernel detaches loop devices and namespaces in its own time and gives no event",
 }
 """Files that may sleep. Everywhere else one waits for the event, with a deadline."""

