@@ -21,12 +21,13 @@ class RawClient:
 
     def __init__(self, path: str, timeout_s: float = 20.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(timeout_s)
         try:
+            # Blocking: with a deadline, connect would fail instead of waiting for a place in a full backlog.
             self.sock.connect(path)
         except OSError:
             self.sock.close()
             raise
+        self.sock.settimeout(timeout_s)
         self._buffer = b""
 
     def __enter__(self) -> "RawClient":

@@ -49,7 +49,7 @@ class Conversation:
         on_idle: Callable[["Conversation"], None],
         on_busy: Callable[["Conversation"], None],
     ) -> None:
-        """`on_idle` is called when a wait for a request's first byte begins, `on_busy` when it ends."""
+        """`on_idle` is called when waiting for a request, or for the client's end, begins; `on_busy` at a request."""
         self._connection = connection
         self._service = service
         self._limits = limits
@@ -64,6 +64,7 @@ class Conversation:
         with contextlib.suppress(ConnectionError, TimeoutError):
             while await self._exchange():
                 self._http.start_next_cycle()
+            self._on_idle(self)  # there is nothing left to lose
             await self._connection.hang_up(self._limits.goodbye_s)
 
     async def _exchange(self) -> bool:
@@ -72,6 +73,8 @@ class Conversation:
             request = await self._headers()
             if request is None:
                 return False
+            if request.http_version not in (b"1.0", b"1.1"):
+                raise HttpProblem(505, "this is a server of HTTP/1.1")
             target = find_route(request.method, request.target)
             body = await self._body(request, target.route.body_limit)
             if target.route.streams and not _wants_stream(request):
@@ -197,6 +200,15 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
+
+
+def closing_answer(status: int, problem: WaypointError) -> bytes:
+    """A whole answer to a request that was not read."""
+    content = _error_body(problem)
+    head = (
+        f"HTTP/1.1 {status} \r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close"
+    )
+    return f"{head}\r\n\r\n".encode() + content
 
 
 def _error_body(problem: WaypointError) -> bytes:

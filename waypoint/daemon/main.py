@@ -5,11 +5,12 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from waypoint.daemon.packages import make_importable
+from waypoint.daemon.packages import leave_out_ssl, make_importable
 
 
 def main() -> int:
     make_importable()
+    leave_out_ssl()
     from waypoint.daemon.home import Home
     from waypoint.daemon.lifetime import run
 

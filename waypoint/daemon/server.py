@@ -1,15 +1,17 @@
 """Accepts clients on the listening socket and keeps the list of them."""
 
 import asyncio
+import contextlib
 import errno
 import functools
 import socket
 from collections.abc import Callable
 
 from waypoint.daemon.connection import Connection
-from waypoint.daemon.http import Conversation, Limits
+from waypoint.daemon.http import Conversation, Limits, closing_answer
 from waypoint.daemon.problems import log_bug
 from waypoint.daemon.service import Service
+from waypoint.model.errors import StateConflict
 
 ACCEPTS_PER_WAKE_UP = 64
 # When the process has no file descriptor left and no idle client to take one from.
@@ -71,9 +73,9 @@ class Server:
 
     def _welcome(self, sock: socket.socket) -> None:
         if len(self._tasks) >= self._limits.connections:
-            # The newcomer may be the one with something to say. If every place has a busy client, it is closed.
+            # The newcomer may be the one with something to say. If every place has a busy client, it cannot stay.
             if not self._idle:
-                sock.close()
+                _turn_away(sock)
                 return
             self._end_oldest_idle()
         connection = Connection(sock)
@@ -116,3 +118,10 @@ class Server:
             self._end_oldest_idle()
         self._loop.remove_reader(self._listener.fileno())
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self.start)
+
+
+def _turn_away(sock: socket.socket) -> None:
+    """Answer before anything was asked, and close: as much as can be done without taking a place."""
+    problem = StateConflict("serve", "one more client", "the daemon has too many", "end some that are attached")
+    with sock, contextlib.suppress(OSError):
+        sock.send(closing_answer(503, problem), socket.MSG_DONTWAIT)
