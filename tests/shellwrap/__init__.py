@@ -1,0 +1,1 @@
+"""What wraps a shell on a terminal."""
