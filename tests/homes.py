@@ -91,9 +91,12 @@ class Home:
 
 
 @contextlib.contextmanager
-def open_home(purpose: str = "home") -> Iterator[Home]:
-    """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed."""
-    folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-{os.getpid()}-", dir=make_temp_root()))
+def open_home(purpose: str = "home", within: Path | None = None) -> Iterator[Home]:
+    """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed.
+
+    `within`: a folder on the file system that the home shall be on; None: the usual place.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-{os.getpid()}-", dir=within or make_temp_root()))
     home = Home(folder / "h")
     OPEN.add(home)
     try:

@@ -1,0 +1,319 @@
+"""What survives when something of ours, or of the session, is killed, or a disk is full. Through the command line, as a
+user would see it.
+"""
+
+import contextlib
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.homes import Home, open_home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
+
+DEADLINE_S = 30.0
+MIB = 1 << 20
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Wait for something that no event tells of from outside, with a deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    pause = 0.005
+    while not holds():
+        assert time.monotonic() < deadline, f"after {DEADLINE_S:.0f} s still not: {what}"
+        time.sleep(pause)  # a poll with a deadline: the thing waited for raises no event here
+        pause = min(2 * pause, 0.1)
+
+
+def daemon_pid(home: Home) -> int:
+    pid = home.must("daemon", "status", "--json").json()["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+def supervisor_pid(home: Home) -> int:
+    return int(Path(home.runtime, "supervisor.lock").read_text())
+
+
+def facts(home: Home, branch: str = "main") -> dict[str, object]:
+    found = {row["branch"]: row for row in home.must("ps", "--json").json()}
+    return found.get(branch, {})
+
+
+def host_pid(home: Home, branch: str, name: str) -> int:
+    """The pid, as the host sees it, of the session's process called `name`."""
+    group = next(Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/{facts(home, branch)['id']}/cgroup.procs"))
+    for pid in group.read_text().split():
+        if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+            return int(pid)
+    raise AssertionError(f"no process {name} in {branch}")
+
+
+@contextlib.contextmanager
+def background(home: Home, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        home.argv(*args), env=home.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as client:
+        try:
+            yield client
+        finally:
+            client.kill()
+
+
+@pytest.fixture
+def live(home: Home) -> Home:
+    """A home with a live session of an ordinary user's kind on branch main."""
+    home.must("shell", "-d", "main")
+    home.must("exec", "--", "PS1='ready> '; kept=yes")
+    return home
+
+
+def test_a_killed_daemon_is_replaced_and_the_session_goes_on(live: Home) -> None:
+    live.must("exec", "--", "cd /srv; sleep 1000 &")
+    before = facts(live)
+    for _kill in range(3):
+        os.kill(daemon_pid(live), signal.SIGKILL)
+        assert (
+            live.must("exec", "--", "echo $kept $PWD; jobs").stdout
+            == "yes /srv\n[1]+  Running                 sleep 1000 &\n"
+        )
+    after = facts(live)
+    assert (after["id"], after["pid"]) == (before["id"], before["pid"])
+
+
+def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_flood(live: Home) -> None:
+    size = int(os.environ.get("WAYPOINT_TEST_FLOOD_MIB", "200")) * MIB
+    person = pexpect.spawn(live.argv("attach")[0], live.argv("attach")[1:], env=live.env, timeout=DEADLINE_S)
+    drain = subprocess.Popen(["cat"], stdin=person.child_fd, stdout=subprocess.DEVNULL)
+    try:
+        with background(
+            live, "exec", "--", f"yes | head -c {size}; echo the end; exit_code() {{ return 7; }}; exit_code"
+        ) as client:
+            assert client.stdout is not None
+            taken = client.stdout.read(4 * MIB)
+            os.kill(daemon_pid(live), signal.SIGKILL)
+            digest = hashlib.sha256(taken)
+            count = len(taken)
+            tail = taken[-64:]
+            while chunk := client.stdout.read(MIB):
+                digest.update(chunk)
+                count += len(chunk)
+                tail = (tail + chunk)[-64:]
+            code = client.wait()
+        assert code == 7
+        assert tail.endswith(b"y\nthe end\n")
+        wanted = hashlib.sha256()
+        for _block in range(size // MIB):
+            wanted.update(b"y\n" * (MIB // 2))
+        wanted.update(b"the end\n")
+        assert count == size + len(b"the end\n")
+        assert digest.digest() == wanted.digest()
+        assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
+    finally:
+        drain.kill()
+        drain.wait()
+        person.close(force=True)
+
+
+def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
+    argv = live.argv("attach")
+    person = pexpect.spawn(argv[0], argv[1:], env=live.env, timeout=DEADLINE_S)
+    try:
+        person.expect("ready> ")
+        os.kill(daemon_pid(live), signal.SIGKILL)
+        live.must("exec", "--", "true")
+        person.sendline("echo back$((40 + 2))")
+        person.expect("back42\r\n")
+        person.send("\x1dd")
+        person.expect(pexpect.EOF)
+    finally:
+        person.close(force=True)
+
+
+def test_a_killed_client_leaves_the_command_running(live: Home) -> None:
+    with background(
+        live, "exec", "--", "echo begun; while [ ! -e /tmp/go-on ]; do sleep 0.05; done; echo done > /tmp/done"
+    ) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"begun\n"
+        client.kill()
+    live.must("run", "--", "touch", "/tmp/go-on")
+    assert live.must("exec", "--", "cat /tmp/done").stdout == "done\n"
+
+
+def test_a_killed_supervisor_is_replaced(live: Home) -> None:
+    first, daemon = supervisor_pid(live), daemon_pid(live)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: supervisor_pid(live) not in (0, first), "a new supervisor")
+    assert daemon_pid(live) == daemon
+    os.kill(daemon, signal.SIGKILL)
+    assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
+    assert daemon_pid(live) != daemon
+
+
+def test_daemon_and_supervisor_killed_together_start_again_with_the_next_command(live: Home) -> None:
+    for pid in (supervisor_pid(live), daemon_pid(live)):
+        os.kill(pid, signal.SIGKILL)
+    assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
+
+
+def test_a_killed_shell_ends_the_session_and_its_files_are_kept(live: Home) -> None:
+    live.must("exec", "--", "echo work > /srv/work")
+    os.kill(host_pid(live, "main", "bash"), signal.SIGKILL)
+    wait_until(lambda: not facts(live), "the session has ended")
+    rows = live.must("ps", "--all", "--json").json()
+    assert [(row["branch"], row["state"]) for row in rows] == [("main", "ended")]
+    live.must("shell", "-d", "main")
+    assert live.must("exec", "--", "cat /srv/work; echo [$kept]").stdout == "work\n[]\n"
+
+
+def test_a_killed_init_ends_the_session_and_its_files_are_kept(live: Home) -> None:
+    live.must("exec", "--", "echo work > /srv/work; sleep 1000 &")
+    pid = facts(live)["pid"]
+    assert isinstance(pid, int)
+    with background(live, "exec", "--", "echo begun; sleep 1000") as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == b"begun\n"
+        os.kill(pid, signal.SIGKILL)
+        assert client.wait(DEADLINE_S) == 125
+    wait_until(lambda: not facts(live), "the session has ended")
+    live.must("shell", "-d", "main")
+    assert live.must("exec", "--", "cat /srv/work").stdout == "work\n"
+
+
+def test_a_session_that_died_while_no_daemon_ran_is_found_and_kept(live: Home) -> None:
+    live.must("exec", "--", "echo work > /srv/work")
+    pid = facts(live)["pid"]
+    assert isinstance(pid, int)
+    live.must("daemon", "stop")
+    assert Path(f"/proc/{pid}").exists()
+    os.kill(pid, signal.SIGKILL)
+    rows = live.must("ps", "--all", "--json").json()
+    assert [(row["branch"], row["state"]) for row in rows] == [("main", "ended")]
+    live.must("shell", "-d", "main")
+    assert live.must("exec", "--", "cat /srv/work").stdout == "work\n"
+
+
+def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
+    """Simulated: every process of ours and of the session is killed at once, the runtime state is gone, the home is
+    left.
+    """
+    live.must("shell", "-d", "other")
+    live.must("exec", "-b", "other", "--", "echo work > /srv/work; sync")
+    pids = [supervisor_pid(live), daemon_pid(live)]
+    pids += [row["pid"] for row in live.must("ps", "--json").json()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(_runs(pid) for pid in pids), "all are gone")
+    subprocess.run(["rm", "-rf", str(live.runtime)], check=True)
+    rows = live.must("ps", "--all", "--json").json()
+    assert [(row["branch"], row["state"], row["pid"]) for row in rows] == [
+        ("main", "lost", None),
+        ("other", "lost", None),
+    ]
+    live.must("shell", "-d", "other")
+    assert live.must("exec", "-b", "other", "--", "cat /srv/work").stdout == "work\n"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def small_home(tmp_path: Path) -> Iterator[Home]:
+    """A home on a file system of its own, of 4 GiB, so that it can be filled."""
+    image, folder = tmp_path / "disk.img", tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["truncate", "-s", "4G", str(image)], check=True)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
+    try:
+        with open_home("small", within=folder) as home:
+            yield home
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_home: Home) -> None:
+    home = small_home
+    home.must("shell", "-d", "main")
+    home.must("exec", "--", "echo precious > /srv/precious; sync")
+    done = home.cli("exec", "--", "head -c 5G /dev/zero > /srv/fill", timeout_s=120)
+    assert done.code != 0
+    assert "No space left on device" in done.stdout
+    assert home.must("exec", "--", "rm /srv/fill; cat /srv/precious").stdout == "precious\n"
+    home.must("stop", "main")
+    home.must("shell", "-d", "main")
+    assert home.must("exec", "--", "cat /srv/precious").stdout == "precious\n"
+
+
+def test_a_full_disk_under_the_pool_harms_no_session(small_home: Home) -> None:
+    home = small_home
+    home.must("shell", "-d", "main")
+    home.must("exec", "--", "echo precious > /srv/precious")
+    fill = home.path.parent / "fill"
+    with open(fill, "wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * MIB)
+    assert os.statvfs(fill).f_bavail < 8192
+    assert home.must("exec", "--", "echo more > /srv/more; sync; cat /srv/precious").stdout == "precious\n"
+    home.must("stop", "main")
+    home.must("shell", "-d", "main")
+    assert home.must("exec", "--", "cat /srv/precious /srv/more").stdout == "precious\nmore\n"
+    fill.unlink()
+
+
+def test_nothing_of_the_hosts_own_has_changed(live: Home) -> None:
+    """/dev/ptmx, hostname, mounts and settings, before and after a session that tried to change them and was killed."""
+
+    def invariants() -> dict[str, object]:
+        ptmx = os.stat("/dev/ptmx")
+        return {
+            "ptmx": (ptmx.st_mode, ptmx.st_rdev, ptmx.st_uid),
+            "hostname": os.uname().nodename,
+            "mounts": Path("/proc/1/mountinfo").read_text(),
+            "core_pattern": Path("/proc/sys/kernel/core_pattern").read_text(),
+            "ports": Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(),
+            "ping": Path("/proc/sys/net/ipv4/ping_group_range").read_text(),
+        }
+
+    before = invariants()
+    live.must("shell", "-d", "second", "--user", "root")
+    live.cli(
+        "exec",
+        "-b",
+        "second",
+        "--",
+        "rm -f /dev/ptmx; hostname evil; echo x > /proc/sys/kernel/core_pattern; mount -t tmpfs x /mnt",
+    )
+    os.kill(daemon_pid(live), signal.SIGKILL)
+    live.must("stop", "second", "--discard")
+    assert invariants() == before
+
+
+def test_nothing_is_left_when_everything_of_ours_is_killed() -> None:
+    """No mount, loop device or process; the autouse check of this suite looks at cgroups and files too."""
+    with open_home("killed") as home:
+        home.must("shell", "-d", "main")
+        pids = [supervisor_pid(home), daemon_pid(home), facts(home)["pid"]]
+        for pid in pids:
+            assert isinstance(pid, int)
+            os.kill(pid, signal.SIGKILL)
+        image = str(home.path / "pool.img")
+        wait_until(lambda: image not in _loop_files(), "the pool's loop device is gone")
+        assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
+
+
+def _loop_files() -> str:
+    files = Path("/sys/block").glob("loop*/loop/backing_file")
+    return "\n".join(path.read_text() for path in files if path.exists())
