@@ -113,7 +113,7 @@ def _find_free_number() -> int:
 def find_attached(file_fd: int) -> LoopDevice | None:
     """The device, if any, whose file is the very one behind `file_fd`, open so that it stays."""
     wanted = os.fstat(file_fd)
-    for path in list_attached():
+    for path in _list_attached():
         with contextlib.suppress(FileNotFoundError):  # its node was removed since it was listed
             device = _open(path)
             if _is_behind(device, wanted):
@@ -132,6 +132,6 @@ def _is_behind(device: LoopDevice, wanted: os.stat_result) -> bool:
     return (status.device, status.inode) == (wanted.st_dev, wanted.st_ino)
 
 
-def list_attached() -> list[str]:
+def _list_attached() -> list[str]:
     """Paths of the devices that have a file; sysfs shows which."""
     return [f"/dev/{name}" for name in os.listdir("/sys/block") if os.path.isdir(f"/sys/block/{name}/loop")]

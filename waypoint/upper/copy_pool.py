@@ -1,11 +1,11 @@
 """Driver `copy`: trees are plain folders, a snapshot is a recursive copy (with shared blocks if the file system can).
 
 ```
-<home>/pool/NAME       a tree; sealed if it has the attribute SEALED
-<home>/pool/.making/   copies that are not finished
-<home>/pool/.gone/     trees that are being removed
+<home>/pool/NAME             a tree; sealed if it has the attribute SEALED
+<home>/pool/.making-TOKEN/   copies that are not finished; the token is new each time that the pool is opened
+<home>/pool/.gone/           trees that are being removed
 ```
-A tree appears and goes by rename. What a killed process leaves in the two hidden folders goes when the pool is opened.
+A tree appears and goes by rename. What a killed process leaves in the hidden folders goes when the pool is opened.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.upper.contract import Growth, GrowthOutcome, refusals
 from waypoint.upper.trees import FolderOfTrees
 
-MAKING = ".making"
-_GONE = ".gone"
+GONE = ".gone"
+_MAKING = ".making-"
 
 # On the tree's own folder, which no overlay sees; so that it is made, copied and removed in one step with the tree.
 SEALED = "trusted.waypoint.sealed"
@@ -33,14 +33,17 @@ class CopyPool(FolderOfTrees):
     def __init__(self, folder: str) -> None:
         """`folder`: exists, absolute, without symlinks. Raises HostLacks if it cannot hold what overlayfs writes."""
         super().__init__(folder)
+        self._gone = f"{folder}/{GONE}"
+        self._making = f"{folder}/{_MAKING}{secrets.token_hex(8)}"
         with refusals("open the pool", folder):
-            for name in (MAKING, _GONE):
-                os.makedirs(f"{folder}/{name}", mode=0o700, exist_ok=True)
-            # By rename first: a copying process that outlived its caller finds its target gone and gives up.
-            for name in os.listdir(f"{folder}/{MAKING}"):
-                os.rename(f"{folder}/{MAKING}/{name}", self._fresh(_GONE))
-            for name in os.listdir(f"{folder}/{_GONE}"):
-                filesystem.remove_tree(f"{folder}/{_GONE}/{name}")
+            os.makedirs(self._gone, mode=0o700, exist_ok=True)
+            # By rename first: a copying process that outlived its caller finds its target's folder gone, and gives up.
+            for name in os.listdir(folder):
+                if name.startswith(_MAKING):
+                    os.rename(f"{folder}/{name}", _fresh(self._gone))
+            for name in os.listdir(self._gone):
+                filesystem.remove_tree(f"{self._gone}/{name}")
+            os.mkdir(self._making, mode=0o700)
         self._probe()
 
     def create(self, name: str) -> str:
@@ -51,7 +54,7 @@ class CopyPool(FolderOfTrees):
 
     def snapshot(self, source: str, name: str, *, sealed: bool = False) -> str:
         tried = "snapshot the upper tree"
-        origin, path, making = self._existing(tried, source), self.path(name), self._fresh(MAKING)
+        origin, path, making = self._existing(tried, source), self.path(name), _fresh(self._making)
         if os.path.lexists(path):  # a rename would replace an empty tree
             raise StateConflict(tried, name, "the name is taken", "remove that one first, or use another name")
         with refusals(tried, f"{source} as {name}"):
@@ -75,7 +78,7 @@ class CopyPool(FolderOfTrees):
             return SEALED in os.listxattr(path)
 
     def remove(self, name: str) -> None:
-        path, gone = self._unmounted(name), self._fresh(_GONE)
+        path, gone = self._unmounted(name), _fresh(self._gone)
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):
             os.rename(path, gone)
             filesystem.remove_tree(gone)
@@ -89,23 +92,25 @@ class CopyPool(FolderOfTrees):
         return Growth(GrowthOutcome.FIXED, self.free_bytes())
 
     def close(self) -> None:
-        pass
-
-    def _fresh(self, where: str) -> str:
-        return f"{self._folder}/{where}/{secrets.token_hex(8)}"
+        with contextlib.suppress(OSError):  # closed before, or something is left in it for the next start
+            os.rmdir(self._making)
 
     def _probe(self) -> None:
         """Find out by doing whether the file system takes what overlayfs writes into an upper tree."""
-        trial = self._fresh(MAKING)
+        trial = _fresh(self._making)
         try:
             filesystem.make_whiteout(trial)
-            os.setxattr(f"{self._folder}/{MAKING}", "trusted.overlay.opaque", b"y")
+            os.setxattr(self._making, "trusted.overlay.opaque", b"y")
         except OSError as err:
             said = f"the file system refuses what overlayfs needs: {err.strerror}"
             raise HostLacks("open the pool", self._folder, said, "put the home on ext4, XFS or btrfs") from err
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(trial)
+
+
+def _fresh(folder: str) -> str:
+    return f"{folder}/{secrets.token_hex(8)}"
 
 
 def _mark(path: str, *, sealed: bool) -> None:

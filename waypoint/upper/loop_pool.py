@@ -9,14 +9,16 @@ both.
 import contextlib
 import errno
 import os
+import secrets
 import threading
 
-from waypoint.linux import btrfs, filesystem, loop, mounts
+from waypoint.linux import btrfs, files, filesystem, loop, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.upper.contract import Growth, GrowthOutcome, PoolSizes, refusals
 
 IMAGE = "pool.img"
 FOLDER = "pool"
+_MAKING = ".making-"
 _GRAIN = 1 << 20
 
 # Where small files or many names use up metadata before data, the kernel says "no space" with half the pool free.
@@ -102,15 +104,18 @@ def open_pool_file(home: str, sizes: PoolSizes) -> PoolFile:
 
 
 def _make(home: str, folder: str, sizes: PoolSizes) -> None:
-    image, making, size = f"{home}/{IMAGE}", f"{home}/{IMAGE}.making", _whole(sizes.initial_bytes)
+    image, size = f"{home}/{IMAGE}", _whole(sizes.initial_bytes)
+    # A fresh name each time: an mkfs that outlived its caller opens its file by name, and must not find this one.
+    making = f"{image}{_MAKING}{secrets.token_hex(8)}"
     if os.listdir(folder):
         said = "it is not empty, and a pool mounted there would hide what is in it"
         raise StateConflict("make the pool", folder, said, "move its content away")
+    for name in os.listdir(home):
+        if name.startswith(f"{IMAGE}{_MAKING}"):
+            os.unlink(f"{home}/{name}")
     if filesystem.free_bytes(home) - size < sizes.floor_bytes:
         said = f"{_mib(size)} for it would leave less than {_mib(sizes.floor_bytes)} free"
         raise Failed("make the pool", image, said, "free some disk space")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(making)
     try:
         _format(making, size)
         _open_image(making, folder)
@@ -119,7 +124,7 @@ def _make(home: str, folder: str, sizes: PoolSizes) -> None:
     except BaseException:
         _undo(making, folder)
         raise
-    filesystem.sync_folder(home)
+    files.sync_folder(home)
 
 
 def _undo(making: str, folder: str) -> None:

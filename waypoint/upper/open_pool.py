@@ -8,7 +8,7 @@ from waypoint.linux import btrfs, filesystem
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.upper.btrfs_pool import BtrfsPool, NativeGround
 from waypoint.upper.contract import Pool, PoolSizes, refusals, usual_sizes
-from waypoint.upper.copy_pool import MAKING, CopyPool
+from waypoint.upper.copy_pool import GONE, CopyPool
 from waypoint.upper.loop_pool import FOLDER, IMAGE, open_pool_file
 
 Driver = Literal["auto", "btrfs", "copy"]
@@ -43,7 +43,7 @@ def open_pool(home: str | os.PathLike[str], driver: Driver = "auto", sizes: Pool
 def _made_by(home: str) -> Literal["btrfs", "copy"] | None:
     if os.path.exists(f"{home}/{IMAGE}"):
         return "btrfs"
-    return "copy" if os.path.isdir(f"{home}/{FOLDER}/{MAKING}") else None
+    return "copy" if os.path.isdir(f"{home}/{FOLDER}/{GONE}") else None
 
 
 def _open_btrfs(home: str, sizes: PoolSizes | None) -> Pool:

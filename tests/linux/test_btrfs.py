@@ -1,0 +1,133 @@
+"""btrfs by ioctl, on a small real one."""
+
+import errno
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from waypoint.linux import btrfs, loop, mounts
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def image(corner: Path) -> Path:
+    path = corner / "image"
+    path.touch()
+    os.truncate(path, 256 * MIB)
+    btrfs.make_filesystem(str(path))
+    return path
+
+
+@pytest.fixture
+def top(image: Path, corner: Path) -> Iterator[str]:
+    """Where a fresh btrfs is mounted."""
+    (corner / "top").mkdir()
+    with image.open("r+b") as file, loop.attach(file.fileno()) as device:
+        mounts.mount(device.path, corner / "top", "btrfs")
+        yield str(corner / "top")
+        mounts.umount(corner / "top")
+
+
+def test_subvolumes_are_told_from_folders(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/one")
+    os.mkdir(f"{top}/folder")
+    assert btrfs.is_subvolume(f"{top}/one")
+    assert not btrfs.is_subvolume(f"{top}/folder")
+
+
+def test_what_exists_is_refused_by_its_errno_and_named(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/one")
+    with pytest.raises(FileExistsError, match="BTRFS_IOC_SUBVOL_CREATE_V2") as refused:
+        btrfs.create_subvolume(f"{top}/one")
+    assert refused.value.filename == f"{top}/one"
+    with pytest.raises(FileExistsError, match="BTRFS_IOC_SNAP_CREATE_V2"):
+        btrfs.snapshot_subvolume(f"{top}/one", f"{top}/one")
+    with pytest.raises(FileNotFoundError, match="BTRFS_IOC_SNAP_DESTROY"):
+        btrfs.destroy_subvolume(f"{top}/gone")
+
+
+def test_only_a_subvolume_can_be_snapshotted_or_destroyed(top: str) -> None:
+    os.mkdir(f"{top}/folder")
+    with pytest.raises(OSError, match="BTRFS_IOC_SNAP_CREATE_V2"):
+        btrfs.snapshot_subvolume(f"{top}/folder", f"{top}/copy")
+    with pytest.raises(OSError, match="BTRFS_IOC_SNAP_DESTROY"):
+        btrfs.destroy_subvolume(f"{top}/folder")
+    assert os.listdir(top) == ["folder"]
+
+
+def test_names_have_limits(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/{'n' * 255}")
+    for name in ("", "n" * 256):
+        with pytest.raises(ValueError, match="1 to 255 bytes"):
+            btrfs.create_subvolume(f"{top}/{name}")
+
+
+def test_read_only_is_a_property_of_one_subvolume(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/one")
+    btrfs.snapshot_subvolume(f"{top}/one", f"{top}/sealed", readonly=True)
+    btrfs.snapshot_subvolume(f"{top}/sealed", f"{top}/open")
+    assert [btrfs.is_readonly(f"{top}/{name}") for name in ("one", "sealed", "open")] == [False, True, False]
+    btrfs.make_readonly(f"{top}/one")
+    assert btrfs.is_readonly(f"{top}/one")
+    btrfs.destroy_subvolume(f"{top}/one")
+    btrfs.destroy_subvolume(f"{top}/sealed")
+    assert os.listdir(top) == ["open"]
+
+
+def test_a_file_system_follows_its_device_when_it_is_told_to(top: str, image: Path) -> None:
+    assert btrfs.space_on_device(top).total_bytes == 256 * MIB
+    os.truncate(image, 320 * MIB)
+    with image.open("rb") as file:
+        device = loop.find_attached(file.fileno())
+    assert device is not None
+    with device:
+        device.update_capacity()
+    btrfs.resize_to_device(top)
+    btrfs.resize_to_device(top)
+    space = btrfs.space_on_device(top)
+    assert space.total_bytes == 320 * MIB
+    assert 0 < space.unallocated_bytes < space.total_bytes
+    assert 0 < space.metadata_free_bytes < 320 * MIB
+
+
+def test_making_a_file_system_keeps_the_space_that_the_file_has(corner: Path) -> None:
+    path = corner / "reserved"
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 256 * MIB)
+    btrfs.make_filesystem(str(path))
+    assert path.stat().st_blocks * 512 >= 256 * MIB
+
+
+def test_elsewhere_than_on_btrfs_the_calls_do_not_exist(corner: Path) -> None:
+    with pytest.raises(OSError, match="BTRFS_IOC_SUBVOL_CREATE_V2") as refused:
+        btrfs.create_subvolume(str(corner / "one"))
+    assert refused.value.errno == errno.ENOTTY
+
+
+def test_other_threads_go_on_while_a_snapshot_writes_out_data(top: str) -> None:
+    btrfs.create_subvolume(f"{top}/one")
+    Path(f"{top}/one/data").write_bytes(os.urandom(128 * MIB))
+    seen, ended = [time.monotonic()], threading.Event()
+
+    def look_at_the_clock() -> None:
+        while not ended.is_set():
+            seen.append(time.monotonic())
+
+    other = threading.Thread(target=look_at_the_clock)
+    other.start()
+    try:
+        began = time.monotonic()
+        btrfs.snapshot_subvolume(f"{top}/one", f"{top}/two")
+        took_s = time.monotonic() - began
+    finally:
+        ended.set()
+        other.join()
+    assert max(after - before for before, after in itertools.pairwise(seen)) < took_s / 2

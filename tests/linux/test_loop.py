@@ -1,0 +1,85 @@
+"""Loop devices."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from waypoint.linux import loop, mounts, programs
+
+pytestmark = pytest.mark.privileged
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def image(corner: Path) -> Path:
+    path = corner / "image"
+    path.touch()
+    os.truncate(path, 16 * MIB)
+    programs.run("mkfs.ext4", "-q", "-b", "4096", path)
+    return path
+
+
+def test_a_file_becomes_a_device_with_its_content(image: Path) -> None:
+    with image.open("r+b") as file, loop.attach(file.fileno()) as device:
+        with open(device.path, "rb") as raw:
+            assert raw.read(MIB) == image.read_bytes()[:MIB]
+        status = device.read_status()
+        assert (status.device, status.inode) == (image.stat().st_dev, image.stat().st_ino)
+        assert status.flags & loop.LO_FLAGS_AUTOCLEAR
+        assert status.flags & loop.LO_FLAGS_DIRECT_IO
+        assert not status.flags & loop.LO_FLAGS_READ_ONLY
+
+
+def test_a_device_goes_when_it_is_closed(image: Path) -> None:
+    with image.open("r+b") as file:
+        device = loop.attach(file.fileno())
+        device.close()
+        device.close()
+        assert loop.find_attached(file.fileno()) is None
+
+
+def test_a_device_stays_as_long_as_it_is_mounted(image: Path, corner: Path) -> None:
+    with image.open("r+b") as file:
+        with loop.attach(file.fileno()) as device:
+            (corner / "point").mkdir()
+            mounts.mount(device.path, corner / "point", "ext4")
+        with (corner / "point/file").open("w"):
+            mounts.umount(corner / "point", mounts.MNT_DETACH)
+            found = loop.find_attached(file.fileno())
+            assert found is not None
+            assert found.path == device.path
+            found.close()
+        assert loop.find_attached(file.fileno()) is None
+
+
+def test_a_device_is_found_by_its_file_and_not_by_a_name(image: Path) -> None:
+    other = image.with_name("other")
+    other.write_bytes(image.read_bytes())
+    with image.open("r+b") as file, other.open("r+b") as decoy, loop.attach(file.fileno()) as device:
+        image.rename(image.with_name("moved"))
+        other.rename(image)
+        with image.with_name("moved").open("rb") as again:
+            found = loop.find_attached(again.fileno())
+        assert found is not None
+        assert found.path == device.path
+        found.close()
+        assert loop.find_attached(decoy.fileno()) is None
+
+
+def test_a_device_grows_with_its_file_when_it_is_told_to(image: Path) -> None:
+    with image.open("r+b") as file, loop.attach(file.fileno()) as device, open(device.path, "rb") as raw:
+        os.truncate(image, 32 * MIB)
+        assert raw.seek(0, os.SEEK_END) == 16 * MIB
+        device.update_capacity()
+        assert raw.seek(0, os.SEEK_END) == 32 * MIB
+
+
+def test_what_is_no_file_is_refused(corner: Path) -> None:
+    folder = os.open(corner, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="LOOP_CONFIGURE"):
+            loop.attach(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,161 @@
+"""Mounting, and reading the table of mounts."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from waypoint.linux import mounts, namespaces
+
+LINE = rb"36 35 98:0 /mnt1 /mnt/with\040space rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue"
+
+
+def record_at(path: Path) -> mounts.MountRecord:
+    return [record for record in mounts.read_mounts() if record.mount_point == str(path)][-1]
+
+
+def test_a_line_of_mountinfo_is_read_field_by_field() -> None:
+    assert mounts.parse_mounts(LINE + b"\n") == [
+        mounts.MountRecord(
+            id=36,
+            parent=35,
+            device=(98, 0),
+            root="/mnt1",
+            mount_point="/mnt/with space",
+            options=("rw", "noatime"),
+            optional=("master:1", "shared:7"),
+            fstype="ext3",
+            source="/dev/root",
+            super_options=("rw", "errors=continue"),
+        )
+    ]
+
+
+def test_a_line_without_optional_fields_and_with_an_empty_source_is_read() -> None:
+    (record,) = mounts.parse_mounts(b"1 0 0:5 / / rw - tmpfs  rw\n")
+    assert (record.optional, record.source, record.fstype) == ((), "", "tmpfs")
+
+
+def test_escapes_are_undone_once_and_only_octal_ones() -> None:
+    (record,) = mounts.parse_mounts(rb"1 0 0:5 / /a\134040\011\012\043\xff rw - t s rw,dir=/a\054b\134,x" + b"\n")
+    assert record.mount_point == "/a\\040\t\n#\\xff"
+    assert record.super_options == ("rw", "dir=/a,b\\", "x")
+
+
+def test_names_of_any_bytes_are_kept() -> None:
+    (record,) = mounts.parse_mounts(b"1 0 0:5 / /\xff\r\x0b\x1c\x85 rw - t s rw\n")
+    assert os.fsencode(record.mount_point) == b"/\xff\r\x0b\x1c\x85"
+
+
+@pytest.mark.parametrize(
+    "line", [b"nonsense", LINE.replace(b" - ", b" "), b"1 0 0:5 / / - ext4 s rw", b"1 0 0:5 / / rw - x"]
+)
+def test_what_is_no_line_of_mountinfo_is_refused(line: bytes) -> None:
+    with pytest.raises(ValueError, match="not a line of mountinfo"):
+        mounts.parse_mounts(line)
+
+
+def test_the_table_of_this_process_has_its_root() -> None:
+    assert "/" in [record.mount_point for record in mounts.read_mounts()]
+    assert mounts.read_mounts(os.getpid()) == mounts.read_mounts()
+
+
+def test_options_that_the_kernel_would_cut_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="4096 bytes of options") as refused:
+        mounts.mount("overlay", tmp_path, "overlay", 0, "x" * 4096)
+    assert refused.value.errno == errno.E2BIG
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("overlay")
+@pytest.mark.parametrize("odd", ["a,b", "a:b", "a\\b", "a\\,b", "a\\\\:b=c", "a b\n\t#\"'%", os.fsdecode(b"\xff\xfe")])
+def test_overlay_finds_folders_of_any_name_when_they_are_escaped(corner: Path, odd: str) -> None:
+    place = corner / odd
+    for name in ("one", "two", "upper", "work", "merged"):
+        (place / name).mkdir(parents=True)
+        (place / name / f"in {name}").touch()
+    lower = ":".join(mounts.escape(place / name) for name in ("one", "two"))
+    upper, work = (mounts.escape(place / name) for name in ("upper", "work"))
+    mounts.mount("overlay", place / "merged", "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
+    assert sorted(os.listdir(place / "merged")) == ["in one", "in two", "in upper"]
+    assert record_at(place / "merged").fstype == "overlay"
+
+
+@pytest.mark.privileged
+def test_a_bind_shows_the_same_files_and_can_be_made_read_only_alone(corner: Path) -> None:
+    for name in ("source", "source/below", "target", "shallow"):
+        (corner / name).mkdir()
+    mounts.mount("tmpfs", corner / "source/below", "tmpfs", mounts.MS_NOSUID, "mode=0700")
+    (corner / "source/below/file").touch()
+    mounts.bind(corner / "source", corner / "target", recursive=True)
+    mounts.bind(corner / "source", corner / "shallow")
+    assert os.listdir(corner / "target/below") == ["file"]
+    assert os.listdir(corner / "shallow/below") == []
+
+    mounts.remount_bind(corner / "target", mounts.MS_RDONLY)
+    with pytest.raises(OSError, match="Read-only file system"):
+        (corner / "target/new").touch()
+    (corner / "target/below/new").touch()
+    (corner / "source/new").touch()
+    assert "ro" in record_at(corner / "target").options
+
+
+@pytest.mark.privileged
+def test_mount_points_in_a_folder_are_listed_whatever_their_names(corner: Path) -> None:
+    (corner / "folder/in\nside").mkdir(parents=True)
+    (corner / "folder+").mkdir()
+    for point in ("folder", "folder+"):
+        mounts.bind(corner, corner / point)
+    assert mounts.list_mount_points_in(corner / "folder") == [str(corner / "folder")]
+    mounts.umount(corner / "folder")
+    mounts.mount("tmpfs", corner / "folder/in\nside", "tmpfs")
+    assert mounts.list_mount_points_in(corner / "folder") == [str(corner / "folder/in\nside")]
+    assert mounts.list_mount_points_in(corner / "other") == []
+
+
+@pytest.mark.privileged
+def test_unmounting_says_what_is_in_the_way(corner: Path) -> None:
+    mounts.mount("tmpfs", corner, "tmpfs")
+    with (corner / "file").open("w"):
+        with pytest.raises(OSError, match="Device or resource busy") as refused:
+            mounts.umount(corner)
+        assert (refused.value.errno, refused.value.filename) == (errno.EBUSY, str(corner))
+        mounts.umount(corner, mounts.MNT_DETACH)
+    with pytest.raises(OSError, match="Invalid argument"):
+        mounts.umount(corner)
+
+
+@pytest.mark.privileged
+def test_a_slave_gets_mounts_from_outside_and_gives_none_back(corner: Path) -> None:
+    for name in ("shared", "slave"):
+        (corner / name).mkdir()
+    mounts.mount("tmpfs", corner / "shared", "tmpfs")
+    mounts.mount(None, corner / "shared", None, mounts.MS_SHARED)
+    for name in ("from outside", "from inside"):
+        (corner / "shared" / name).mkdir()
+    mounts.bind(corner / "shared", corner / "slave")
+    mounts.make_slave(corner / "slave")
+    mounts.mount("tmpfs", corner / "shared/from outside", "tmpfs")
+    mounts.mount("tmpfs", corner / "slave/from inside", "tmpfs")
+    assert len(mounts.list_mount_points_in(corner / "slave/from outside")) == 1
+    assert mounts.list_mount_points_in(corner / "shared/from inside") == []
+    mounts.make_private(corner / "slave")
+    assert record_at(corner / "slave").optional == ()
+
+
+@pytest.mark.privileged
+def test_after_pivoting_the_old_root_is_out_of_reach(corner: Path) -> None:
+    (corner / "marker").touch()
+    child = os.fork()
+    if not child:
+        try:
+            namespaces.unshare(namespaces.CLONE_NEWNS)
+            mounts.bind(corner, corner)
+            os.chdir(corner)
+            mounts.pivot_root_here()
+            seen = (os.listdir("/"), os.listdir("/.."), os.getcwd())
+            os._exit(0 if seen == (["marker"], ["marker"], "/") else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

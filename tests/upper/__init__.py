@@ -1,0 +1,1 @@
+"""Pools of upper trees, on real small file systems."""

@@ -1,0 +1,99 @@
+"""Homes on small real file systems, so that they can be filled."""
+
+import errno
+import functools
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.linux import loop, mounts, programs
+from waypoint.upper.contract import Pool, PoolSizes
+from waypoint.upper.open_pool import Driver, open_pool
+
+MIB = 1 << 20
+SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=32 * MIB, headroom_bytes=32 * MIB, floor_bytes=32 * MIB)
+DEADLINE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """`driver`: what is expected of a home there."""
+
+    home: Path
+    driver: Driver
+
+    def open(self) -> Pool:
+        return open_pool(self.home, self.driver, SIZES)
+
+
+def mount_new(kind: str, corner: Path, size_bytes: int) -> Path:
+    """Make a file system of that kind and size in a file and mount it; return where."""
+    image, point = corner / f"{kind}.img", corner / kind
+    image.touch()
+    os.truncate(image, size_bytes)
+    quiet = {"ext4": ["-q", "-m", "0", "-b", "4096"], "btrfs": ["-q"]}[kind]
+    programs.run(f"mkfs.{kind}", *quiet, image)
+    point.mkdir()
+    with image.open("r+b") as file, loop.attach(file.fileno()) as device:
+        mounts.mount(device.path, point, kind)
+    return point
+
+
+def _native(corner: Path) -> Ground:
+    return Ground(mount_new("btrfs", corner, 256 * MIB), "btrfs")
+
+
+def _loop(corner: Path) -> Ground:
+    home = corner / "home"
+    home.mkdir()
+    return Ground(home, "btrfs")
+
+
+def _copy(corner: Path) -> Ground:
+    return Ground(mount_new("ext4", corner, 256 * MIB), "copy")
+
+
+GROUNDS: dict[str, Callable[[Path], Ground]] = {"native": _native, "loop": _loop, "copy": _copy}
+
+
+def fill(path: str | Path) -> None:
+    """Write to the file until no block of its file system is free for data."""
+    with open(path, "ab", buffering=0) as file:
+        for size in (4 * MIB, 4096):
+            _until_full(functools.partial(file.write, bytes(size)))
+
+
+def _until_full(write: Callable[[], object]) -> None:
+    while True:
+        try:
+            write()
+        except OSError as err:
+            if err.errno != errno.ENOSPC:
+                raise
+            return
+
+
+def loops_of(image: Path) -> list[str]:
+    """Paths of the loop devices whose file is this one, as losetup(8) sees it (by device and inode)."""
+    listed = subprocess.run(
+        ["losetup", "--json", "--output", "NAME", "--associated", image], capture_output=True, check=True
+    )
+    return [row["name"] for row in json.loads(listed.stdout or b"{}").get("loopdevices", [])]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again, leaving the processor to others, until `condition` holds or DEADLINE_S have passed."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0)
+
+
+def check_btrfs(image: Path) -> str:
+    """What the file system's own checker says of an unmounted image; raises CalledProcessError if it is damaged."""
+    done = subprocess.run(["btrfs", "check", image], capture_output=True, text=True, check=True)
+    return done.stdout

@@ -1,0 +1,114 @@
+"""What only the driver `btrfs` promises."""
+
+import errno
+import mmap
+import os
+import signal
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.upper.grounds import GROUNDS, MIB, SIZES
+from waypoint.linux import btrfs
+from waypoint.upper.contract import GrowthOutcome, Pool
+from waypoint.upper.open_pool import open_pool
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
+
+_NUMBER = struct.Struct("Q")
+FILES = 16
+
+
+@pytest.fixture
+def pool(corner: Path) -> Iterator[Pool]:
+    pool = open_pool(corner, "btrfs", SIZES)
+    yield pool
+    pool.close()
+
+
+def count_into(tree: str) -> None:
+    """For ever: write the next number into all files in turn, by write(2) or through a memory map."""
+    files = [os.open(f"{tree}/{number}", os.O_RDWR | os.O_CREAT) for number in range(FILES)]
+    for file in files:
+        os.ftruncate(file, 8)
+    maps = [mmap.mmap(file, 8) for file in files]
+    count = 0
+    while True:
+        count += 1
+        for file, memory in zip(files[::2], maps[1::2], strict=True):
+            os.pwrite(file, _NUMBER.pack(count), 0)
+            memory[:] = _NUMBER.pack(count)
+
+
+def counts(tree: str) -> list[int]:
+    return [_NUMBER.unpack(Path(tree, str(number)).read_bytes())[0] for number in range(FILES)]
+
+
+def test_a_snapshot_is_of_the_moment_in_which_the_writer_was_stopped(pool: Pool) -> None:
+    tree = pool.create("one")
+    writer = os.fork()
+    if not writer:
+        try:
+            count_into(tree)
+        finally:
+            os._exit(1)
+    try:
+        for number in range(50):
+            os.kill(writer, signal.SIGSTOP)
+            assert os.WIFSTOPPED(os.waitpid(writer, os.WUNTRACED)[1])
+            if number:  # the first stop may come before the files are there
+                pool.sync("one")
+                assert counts(pool.snapshot("one", f"copy {number}")) == counts(tree)
+            os.kill(writer, signal.SIGCONT)
+            while not os.path.exists(f"{tree}/{FILES - 1}") or 0 in map(os.path.getsize, file_paths(tree)):
+                os.sched_yield()
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+
+
+def file_paths(tree: str) -> list[str]:
+    return [f"{tree}/{number}" for number in range(FILES)]
+
+
+def test_what_is_sealed_cannot_be_written_to(pool: Pool) -> None:
+    path = pool.create("one")
+    Path(path, "file").write_text("content")
+    pool.seal("one")
+    pool.snapshot("one", "two", sealed=True)
+    for tree in (path, pool.path("two")):
+        for attempt in ((Path(tree, "file"), os.O_WRONLY), (Path(tree, "new"), os.O_WRONLY | os.O_CREAT)):
+            with pytest.raises(OSError, match="Read-only file system") as refused:
+                os.open(*attempt)
+            assert refused.value.errno == errno.EROFS
+        with pytest.raises(OSError, match="Read-only file system"):
+            os.unlink(f"{tree}/file")
+
+
+def test_a_native_pool_is_subvolumes_of_the_machines_own_btrfs(corner: Path) -> None:
+    ground = GROUNDS["native"](corner)
+    pool = ground.open()
+    path = pool.create("one")
+    assert path == f"{ground.home}/pool/one"
+    assert btrfs.is_subvolume(path)
+    assert not (ground.home / "pool.img").exists()
+    assert pool.grow_if_needed().outcome is GrowthOutcome.FIXED
+    assert (ground.home / "pool").stat().st_mode & 0o777 == 0o700
+    pool.close()
+
+
+def test_the_space_of_removed_trees_comes_back(pool: Pool) -> None:
+    path, before = pool.create("one"), pool.free_bytes()
+    Path(path, "data").write_bytes(os.urandom(64 * MIB))
+    pool.sync("one")
+    pool.snapshot("one", "two", sealed=True)
+    for name in ("one", "two"):
+        pool.remove(name)
+    for _ in range(1000):
+        btrfs.sync_filesystem(os.path.dirname(path))
+        if pool.free_bytes() > before - 8 * MIB:
+            break
+        os.sched_yield()
+    assert pool.free_bytes() > before - 8 * MIB

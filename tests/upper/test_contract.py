@@ -1,0 +1,372 @@
+"""What `waypoint.upper.contract.Pool` promises, on each driver."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.upper.grounds import MIB, Ground, fill, wait_until
+from tests.upper.pictures import furnish, picture
+from waypoint.linux import btrfs, mounts
+from waypoint.model.errors import Failed, StateConflict, UnknownName
+from waypoint.upper.contract import GrowthOutcome, Pool
+from waypoint.upper.open_pool import open_pool
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
+
+ODD_TREE_NAMES = ["new\nline", os.fsdecode(b"\xff\xfe"), "-rf", " *?", "back\\slash", "a,b:c=d", "n" * 200, "ä" * 100]
+
+
+@pytest.fixture
+def pool(ground: Ground) -> Iterator[Pool]:
+    pool = ground.open()
+    yield pool
+    pool.close()
+
+
+def write(path: str, text: str = "content") -> None:
+    Path(path).write_text(text)
+
+
+def read(path: str) -> str:
+    return Path(path).read_text()
+
+
+def test_the_driver_is_the_one_that_was_asked_for(pool: Pool, ground: Ground) -> None:
+    assert pool.driver == ground.driver
+
+
+def test_a_new_tree_is_empty_and_writable(pool: Pool) -> None:
+    path = pool.create("one")
+    assert path == pool.path("one")
+    assert os.listdir(path) == []
+    write(f"{path}/file")
+    assert pool.list() == ("one",)
+
+
+def test_a_tree_stays_where_it_is_when_the_pool_is_opened_again(pool: Pool, ground: Ground) -> None:
+    furnish(pool.create("one"))
+    before, path = picture(pool.path("one")), pool.path("one")
+    pool.close()
+    again = open_pool(ground.home)
+    assert again.driver == pool.driver
+    assert again.path("one") == path
+    assert again.list() == ("one",)
+    assert picture(path) == before
+    again.close()
+    again.close()
+
+
+def test_a_taken_name_is_refused_and_its_tree_is_left_alone(pool: Pool) -> None:
+    write(f"{pool.create('one')}/file", "one")
+    write(f"{pool.create('two')}/file", "two")
+    pool.create("empty")
+    attempts: list[Callable[[], object]] = [
+        lambda: pool.create("one"),
+        lambda: pool.snapshot("two", "one"),
+        lambda: pool.snapshot("one", "one"),
+        lambda: pool.snapshot("one", "empty"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StateConflict, match="the name is taken"):
+            attempt()
+    assert read(f"{pool.path('one')}/file") == "one"
+    assert os.listdir(pool.path("empty")) == []
+
+
+def test_a_missing_tree_is_named_in_the_error(pool: Pool) -> None:
+    attempts: list[Callable[[], object]] = [
+        lambda: pool.snapshot("gone", "new"),
+        lambda: pool.seal("gone"),
+        lambda: pool.is_sealed("gone"),
+        lambda: pool.usage("gone"),
+        lambda: pool.sync("gone"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(UnknownName, match="gone"):
+            attempt()
+    assert pool.list() == ()
+
+
+def test_removing_a_missing_tree_is_fine(pool: Pool) -> None:
+    pool.remove("gone")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/", "nul\0", "n" * 201, "ä" * 101])
+def test_what_is_no_name_is_refused_everywhere(pool: Pool, name: str) -> None:
+    pool.create("one")
+    attempts: list[Callable[[], object]] = [
+        lambda: pool.create(name),
+        lambda: pool.snapshot("one", name),
+        lambda: pool.snapshot(name, "two"),
+        lambda: pool.remove(name),
+        lambda: pool.path(name),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ValueError, match="not the name of an upper tree"):
+            attempt()
+    assert pool.list() == ("one",)
+
+
+def test_odd_names_go_through_every_call(pool: Pool) -> None:
+    pool.create("source")
+    for name in ODD_TREE_NAMES:
+        write(f"{pool.create(name)}/file", name.encode(errors="surrogateescape").hex())
+        pool.snapshot(name, f"{name[:50]}+")
+        pool.sync(name)
+        pool.seal(name)
+        assert pool.usage(name) >= 0
+        assert read(f"{pool.path(name[:50] + '+')}/file") == name.encode(errors="surrogateescape").hex()
+    assert set(pool.list()) == {"source", *ODD_TREE_NAMES, *(f"{name[:50]}+" for name in ODD_TREE_NAMES)}
+    for name in pool.list():
+        pool.remove(name)
+    assert pool.list() == ()
+
+
+def test_a_snapshot_keeps_all_that_can_be_seen(pool: Pool) -> None:
+    furnish(pool.create("one"))
+    before = picture(pool.path("one"))
+    path = pool.snapshot("one", "two")
+    assert path == pool.path("two")
+    assert picture(path) == before
+    assert picture(pool.path("one")) == before
+    assert os.stat(f"{path}/m0/upper/sparse").st_blocks * 512 < MIB
+    assert os.stat(f"{path}/m0/upper/sparse").st_size > 64 * MIB
+
+
+def test_a_snapshot_and_its_source_go_separate_ways(pool: Pool) -> None:
+    write(f"{pool.create('one')}/file", "old")
+    pool.snapshot("one", "two")
+    write(f"{pool.path('one')}/file", "new")
+    write(f"{pool.path('two')}/other")
+    assert read(f"{pool.path('two')}/file") == "old"
+    assert os.listdir(pool.path("one")) == ["file"]
+    pool.remove("one")
+    assert read(f"{pool.path('two')}/file") == "old"
+
+
+def overlay(lower: Path, tree: str, at: Path) -> None:
+    upper, work = f"{tree}/m0/upper", f"{tree}/m0/work"
+    for folder in (upper, work, at):
+        os.makedirs(folder, exist_ok=True)
+    places = ",".join(
+        f"{kind}={mounts.escape(path)}" for kind, path in (("lowerdir", lower), ("upperdir", upper), ("workdir", work))
+    )
+    mounts.mount("overlay", at, "overlay", 0, f"{places},index=off,metacopy=off,redirect_dir=on,xino=off")
+
+
+def furnish_lower(lower: Path) -> None:
+    for folder in ("kept", "emptied", "replaced", "moved", "deleted"):
+        (lower / folder).mkdir(parents=True)
+        for name in ("first", "second"):
+            (lower / folder / name).write_text(f"{folder} {name} from below")
+    os.symlink("kept/first", lower / "link")
+
+
+def work_in(view: Path) -> None:
+    """What a session does: delete, replace, empty, move, append, across the two layers."""
+    (view / "kept/first").unlink()
+    with (view / "kept/second").open("a") as file:
+        file.write(" and more")
+    for folder in ("emptied", "replaced", "deleted"):
+        for name in ("first", "second"):
+            (view / folder / name).unlink()
+        (view / folder).rmdir()
+    (view / "emptied").mkdir()
+    (view / "replaced").write_text("a file now")
+    (view / "moved").rename(view / "moved away")
+    (view / "link").unlink()
+    (view / "link").write_text("no link")
+    (view / os.fsdecode(b"odd\n\xff")).write_text("new")
+    os.setxattr(view / "kept", "user.note", b"said by the session")
+
+
+def test_an_overlay_on_a_snapshot_shows_what_it_showed_on_the_source(pool: Pool, corner: Path) -> None:
+    lower, view = corner / "lower", corner / "view"
+    furnish_lower(lower)
+    overlay(lower, pool.create("one"), view)
+    work_in(view)
+    seen = picture(view)
+    assert {b"emptied", b"moved away/first", b"kept/second", b"odd\n\xff"} < set(seen)
+    assert not {b"emptied/first", b"kept/first", b"deleted", b"moved"} & set(seen)
+    mounts.umount(view)
+
+    for name, source in (("two", "one"), ("three", "two")):
+        overlay(lower, pool.snapshot(source, name), view)
+        assert picture(view) == seen
+        (view / f"only in {name}").write_text("x")
+        seen = picture(view)
+        mounts.umount(view)
+
+
+def test_a_sealed_tree_stays_sealed(pool: Pool, ground: Ground) -> None:
+    for name in ("one", "two"):
+        pool.create(name)
+    assert not pool.is_sealed("one")
+    pool.seal("one")
+    pool.seal("one")
+    assert pool.is_sealed("one")
+    pool.close()
+    again = ground.open()
+    assert [again.is_sealed(name) for name in again.list()] == [True, False]
+    again.close()
+
+
+def test_a_snapshot_of_a_snapshot_of_a_sealed_tree_can_be_written_to(pool: Pool) -> None:
+    write(f"{pool.create('one')}/file", "kept")
+    pool.seal("one")
+    pool.snapshot("one", "two", sealed=True)
+    pool.snapshot("two", "three")
+    assert [pool.is_sealed(name) for name in pool.list()] == [True, False, True]  # one, three, two
+    write(f"{pool.path('three')}/more")
+    assert sorted(os.listdir(pool.path("three"))) == ["file", "more"]
+    assert os.listdir(pool.path("two")) == ["file"]
+    pool.seal("three")
+    assert pool.is_sealed("three")
+
+
+def test_a_removed_tree_is_gone_sealed_or_not_and_its_name_is_free(pool: Pool) -> None:
+    for name, sealed in (("open", False), ("sealed", True)):
+        furnish(pool.create(name))
+        if sealed:
+            pool.seal(name)
+        pool.remove(name)
+        assert not os.path.exists(pool.path(name))
+        assert os.listdir(pool.create(name)) == []
+        assert not pool.is_sealed(name)
+    assert pool.list() == ("open", "sealed")
+
+
+def test_folders_deeper_than_a_path_can_be_are_removed_and_measured(pool: Pool) -> None:
+    inner = os.open(pool.create("deep"), os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("d" * 250, dir_fd=inner)
+        outer, inner = inner, os.open("d" * 250, os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    os.close(inner)
+    assert pool.usage("deep") >= 0
+    pool.remove("deep")
+    assert pool.list() == ()
+
+
+def test_a_tree_with_a_mount_in_it_is_not_removed(pool: Pool, corner: Path) -> None:
+    (corner / "precious").mkdir()
+    (corner / "precious/file").write_text("not ours")
+    inside = f"{pool.create('one')}/in\nside"
+    os.mkdir(inside)
+    mounts.bind(corner / "precious", inside)
+    with pytest.raises(StateConflict, match="is mounted"):
+        pool.remove("one")
+    assert (corner / "precious/file").read_text() == "not ours"
+    mounts.umount(inside)
+    pool.remove("one")
+    assert pool.list() == ()
+
+
+def test_usage_counts_what_is_on_disk_once(pool: Pool) -> None:
+    path = pool.create("one")
+    empty = pool.usage("one")
+    Path(path, "data").write_bytes(os.urandom(8 * MIB))
+    os.link(f"{path}/data", f"{path}/again")
+    with open(f"{path}/hole", "wb") as file:
+        file.truncate(64 * MIB)
+    pool.sync("one")
+    assert 8 * MIB <= pool.usage("one") - empty < 9 * MIB
+
+
+def test_usage_of_a_tree_in_use_is_an_answer(pool: Pool) -> None:
+    path = pool.create("one")
+    script = 'while :; do mkdir -p "$0/a/b/c"; : >"$0/a/b/c/f"; rm -rf "$0/a"; done'
+    busy = subprocess.Popen(["sh", "-c", script, path])
+    try:
+        assert all(pool.usage("one") >= 0 for _ in range(20))
+    finally:
+        busy.kill()
+        busy.wait()
+
+
+def test_free_bytes_go_down_by_what_is_written(pool: Pool) -> None:
+    path, before = pool.create("one"), pool.free_bytes()
+    Path(path, "data").write_bytes(os.urandom(16 * MIB))
+    pool.sync("one")
+    assert 15 * MIB < before - pool.free_bytes() < 20 * MIB
+
+
+def test_an_empty_pool_need_not_grow(pool: Pool) -> None:
+    growth = pool.grow_if_needed()
+    assert growth.outcome in (GrowthOutcome.ENOUGH, GrowthOutcome.FIXED)
+    assert growth.added_bytes == 0
+    assert abs(growth.free_bytes - pool.free_bytes()) < MIB
+
+
+def test_a_thousand_trees(pool: Pool) -> None:
+    names = [f"{number:04}" for number in range(1000)]
+    for name in names:
+        write(f"{pool.create(name)}/file", name)
+    pool.snapshot("0999", "copy")
+    assert pool.list() == (*names, "copy")
+    assert read(f"{pool.path('0500')}/file") == "0500"
+    for name in names:
+        pool.remove(name)
+    assert pool.list() == ("copy",)
+    assert read(f"{pool.path('copy')}/file") == "0999"
+
+
+def test_threads_may_call_for_different_names(pool: Pool) -> None:
+    furnish(pool.create("source"))
+    before = picture(pool.path("source"))
+
+    def live(number: int) -> bool:
+        name = f"thread {number}"
+        write(f"{pool.create(name)}/file", name)
+        pool.snapshot("source", f"{name} copy", sealed=True)
+        pool.sync(name)
+        pool.grow_if_needed()
+        alike = picture(pool.path(f"{name} copy")) == before
+        pool.remove(name)
+        return alike
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(live, range(24)))
+    assert pool.list() == tuple(sorted(["source", *(f"thread {number} copy" for number in range(24))]))
+
+
+def test_a_full_pool_refuses_snapshots_but_seals_syncs_and_removes(pool: Pool) -> None:
+    furnish(pool.create("one"))
+    Path(pool.create("two"), "data").write_bytes(os.urandom(4 * MIB))
+    before = picture(pool.path("one"))
+    fill(f"{pool.create('filler')}/file")
+
+    made = snapshot_if_there_is_room(pool, "two", "new")
+    pool.sync("one")
+    pool.seal("one")
+    assert pool.is_sealed("one")
+    assert pool.list() == ("filler", *made, "one", "two")
+    assert picture(pool.path("one")) == before
+
+    pool.remove("filler")
+    assert pool.list() == (*made, "one", "two")
+    wait_until(lambda: has_room(pool))
+    pool.snapshot("two", "newer")
+    assert all(picture(pool.path(name)) == picture(pool.path("two")) for name in (*made, "newer"))
+    assert picture(pool.path("one")) == before
+
+
+def snapshot_if_there_is_room(pool: Pool, source: str, name: str) -> list[str]:
+    """A large btrfs keeps room for names when there is none left for data, so it is not sure to refuse."""
+    try:
+        pool.snapshot(source, name)
+    except Failed as err:
+        if "No space left on device" not in err.said:
+            raise
+        return []
+    return [name]
+
+
+def has_room(pool: Pool) -> bool:
+    if pool.driver == "btrfs":
+        btrfs.sync_filesystem(pool.path("one"))  # hastens what the kernel does by itself after some seconds
+    return pool.free_bytes() > 64 * MIB

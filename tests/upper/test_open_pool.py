@@ -1,0 +1,115 @@
+"""Which driver a home gets."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.upper.grounds import MIB, SIZES, mount_new
+from waypoint.linux import mounts, programs
+from waypoint.model.errors import HostLacks, StateConflict
+from waypoint.upper.open_pool import Driver, open_pool
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
+
+
+def open_again_and_again(home: Path, first: Driver) -> list[str]:
+    """The drivers of a pool opened with `first` and then twice with what a caller would say then."""
+    drivers = []
+    for driver in (first, "auto", first):
+        pool = open_pool(home, driver, SIZES)
+        drivers.append(pool.driver)
+        pool.create(f"tree {len(pool.list())}")
+        pool.close()
+    pool = open_pool(home)
+    assert pool.list() == ("tree 0", "tree 1", "tree 2")
+    pool.close()
+    return drivers
+
+
+def test_a_home_on_btrfs_uses_it(corner: Path) -> None:
+    home = mount_new("btrfs", corner, 256 * MIB) / "home"
+    home.mkdir()
+    assert open_again_and_again(home, "auto") == ["btrfs"] * 3
+    assert os.listdir(home) == ["pool"]
+
+
+def test_a_home_elsewhere_gets_a_pool_file(corner: Path) -> None:
+    assert open_again_and_again(corner, "auto") == ["btrfs"] * 3
+    assert sorted(os.listdir(corner)) == ["pool", "pool.img"]
+
+
+def test_copying_is_used_where_it_is_asked_for(corner: Path) -> None:
+    assert open_again_and_again(corner, "copy") == ["copy"] * 3
+    assert os.listdir(corner) == ["pool"]
+
+
+def test_copying_is_used_where_btrfs_cannot_be_made(corner: Path) -> None:
+    mkfs = programs.find("mkfs.btrfs")
+    assert mkfs is not None
+    mounts.bind("/dev/null", os.path.realpath(mkfs))
+    assert open_again_and_again(corner, "auto") == ["copy"] * 3
+
+
+def test_copying_is_used_where_there_are_no_loop_devices(corner: Path) -> None:
+    bare = corner / "dev"
+    bare.mkdir()
+    for name in ("null", "urandom"):
+        (bare / name).touch()
+        mounts.bind(f"/dev/{name}", bare / name)
+    mounts.bind(bare, "/dev", recursive=True)
+    home = corner / "home"
+    home.mkdir()
+    with pytest.raises(HostLacks, match="no loop device"):
+        open_pool(home, "btrfs", SIZES)
+    assert os.listdir(home) == ["pool"]
+    assert open_again_and_again(home, "auto") == ["copy"] * 3
+
+
+def test_a_pool_is_not_opened_with_the_other_driver(corner: Path) -> None:
+    for made, other in (("btrfs", "copy"), ("copy", "btrfs")):
+        home = corner / made
+        home.mkdir()
+        open_pool(home, made, SIZES).close()  # type: ignore[arg-type]
+        with pytest.raises(StateConflict, match=f"it has a pool of the driver {made}"):
+            open_pool(home, other, SIZES)  # type: ignore[arg-type]
+
+
+def test_a_pool_file_is_not_given_up_because_the_machine_has_lost_its_loop_devices(corner: Path) -> None:
+    open_pool(corner, "auto", SIZES).close()
+    mounts.mount("tmpfs", "/dev", "tmpfs")
+    with pytest.raises(HostLacks, match="no loop device"):
+        open_pool(corner)
+
+
+def test_copying_is_refused_where_overlayfs_could_not_have_its_upper_trees(corner: Path) -> None:
+    for name in ("lower", "upper", "work", "merged"):
+        (corner / name).mkdir()
+    layers = ",".join(f"{name}dir={corner / name}" for name in ("lower", "upper", "work"))
+    mounts.mount("overlay", corner / "merged", "overlay", 0, layers)
+    with pytest.raises(HostLacks, match="refuses what overlayfs needs") as refused:
+        open_pool(corner / "merged", "copy")
+    assert "ext4, XFS or btrfs" in refused.value.next_step
+
+
+def test_copies_share_their_blocks_where_the_file_system_can(corner: Path) -> None:
+    home = mount_new("btrfs", corner, 256 * MIB)
+    pool = open_pool(home, "copy")
+    Path(pool.create("one"), "data").write_bytes(os.urandom(32 * MIB))
+    pool.sync("one")
+    before = pool.free_bytes()
+    pool.snapshot("one", "two")
+    pool.sync("two")
+    assert before - pool.free_bytes() < 4 * MIB
+    assert Path(pool.path("two"), "data").read_bytes() == Path(pool.path("one"), "data").read_bytes()
+    pool.close()
+
+
+def test_the_home_may_be_reached_by_a_symlink(corner: Path) -> None:
+    (corner / "real").mkdir()
+    (corner / "link").symlink_to("real")
+    pool = open_pool(corner / "link", "btrfs", SIZES)
+    assert pool.create("one") == f"{corner}/real/pool/one"
+    pool.remove("one")
+    pool.close()
+    assert mounts.list_mount_points_in(corner) == []

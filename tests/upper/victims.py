@@ -1,0 +1,45 @@
+"""Starting victims (victim.py) and killing them somewhere in the middle."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.places import ROOT
+from tests.upper.grounds import Ground
+
+
+@contextlib.contextmanager
+def started(task: str, ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
+    """A victim that has said that it is ready. It is killed at the end."""
+    command = [sys.executable, "-m", "tests.upper.victim", task, str(ground.home), ground.driver]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
+        try:
+            assert victim.stdout is not None
+            assert victim.stdout.readline() == b"ready\n"
+            yield victim
+        finally:
+            victim.kill()
+
+
+def kill_after(task: str, ground: Ground, delay_s: float) -> None:
+    """Start a victim, and kill it that long after it was ready (or not, if it ended before)."""
+    with started(task, ground) as victim, contextlib.suppress(subprocess.TimeoutExpired):
+        victim.wait(delay_s)
+
+
+def duration(task: str, ground: Ground) -> float:
+    """How many seconds a task that ends by itself takes from being ready."""
+    with started(task, ground) as victim:
+        before = time.monotonic()
+        assert victim.wait(30) == 0
+        return time.monotonic() - before
+
+
+def leftovers(home: Path) -> list[str]:
+    """Names in the home and in the pool's folder of things that were not finished."""
+    found = [path for folder in (home, home / "pool") for path in folder.iterdir()]
+    own = [path for path in found if path.name.startswith(".") or "making" in path.name]
+    return [str(path) for path in own if not path.is_dir() or any(path.iterdir())]
