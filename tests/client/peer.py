@@ -1,6 +1,6 @@
-"""A daemon's end of docs/protocol.md that does what a test tells it, so that it can also break off where no real one would.
+"""A daemon's end of docs/protocol.md that does what a test tells it, and can so break off where no real one would.
 
-Each accepted connection goes to the next script, in a thread; what a script raises is raised in the test when the peer ends.
+Each accepted connection goes to the next script, in a thread; what a script raises is raised in the test at the end.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ def listening(path: Path, *scripts: Script) -> Iterator[None]:
                     sock, _ = listener.accept()
                     with sock:
                         waiting.get_nowait()(Talk(sock))
-            except BaseException as problem:  # noqa: BLE001  # handed over to the test
+            except BaseException as problem:  # handed over to the test
                 problems.append(problem)
 
         thread = threading.Thread(target=serve)

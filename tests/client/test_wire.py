@@ -1,0 +1,237 @@
+"""HTTP and frames, byte by byte."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.client.peer import Talk, listening
+from waypoint.client import wire
+from waypoint.model.errors import Failed, StateConflict, UnknownName
+
+ERROR = {"error": {"code": "conflict", "exit": 4, "tried": "start", "on": "branch x", "said": "no", "next": "wait"}}
+
+
+def everything(channel: wire.Channel) -> list[tuple[str, bytes]]:
+    """All frames up to `x`, with the pieces of one stream joined where nothing comes between them."""
+    found: list[tuple[str, bytes]] = []
+    while not found or found[-1][0] != "x":
+        channel.fill()
+        while (item := channel.take()) is not None:
+            kind, payload = chr(item[0]), bytes(item[1])
+            if found and kind in "oe" and found[-1][0] == kind:
+                payload = found.pop()[1] + payload
+            found.append((kind, payload))
+    return found
+
+
+def stream(path: Path) -> list[tuple[str, bytes]]:
+    with closing(wire.Channel(str(path), "/v1/t", {})) as channel:
+        return everything(channel)
+
+
+@pytest.fixture
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("w") / "s"
+
+
+def test_a_request_is_answered(path: Path) -> None:
+    def script(talk: Talk) -> None:
+        assert talk.request() == ("POST /v1/x%2Fy", {"a": "ä", "b": [1, None]})
+        talk.answer(201, {"c": "ö"})
+
+    with listening(path, script):
+        assert wire.request(str(path), "POST", "/v1/x%2Fy", {"a": "ä", "b": [1, None]}) == {"c": "ö"}
+
+
+def test_an_answer_may_come_in_any_pieces(path: Path) -> None:
+    answer = b'HTTP/1.1 200 OK\r\ncontent-length: 9\r\nX-Other: y\r\n\r\n{"a":"b"}'
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        for byte in answer:
+            talk.sock.sendall(bytes([byte]))
+
+    with listening(path, script):
+        assert wire.request(str(path), "GET", "/") == {"a": "b"}
+
+
+def test_an_error_is_raised_as_its_class_with_its_four_parts(path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.answer(409, ERROR)
+
+    with listening(path, script), pytest.raises(StateConflict) as raised:
+        wire.request(str(path), "GET", "/")
+    assert raised.value.to_json() == ERROR["error"]
+
+
+def test_an_answer_that_breaks_off_is_a_cut(path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}")
+
+    with listening(path, script), pytest.raises(wire.Cut):
+        wire.request(str(path), "GET", "/")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{",
+        b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000,
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_told_in_words(path: Path, answer: bytes) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.sock.sendall(answer)
+
+    with listening(path, script), pytest.raises(Failed, match="cannot understand the daemon"):
+        wire.request(str(path), "GET", "/")
+
+
+def test_an_upgrade_sends_what_the_protocol_asks_for(path: Path) -> None:
+    heads = []
+
+    def script(talk: Talk) -> None:
+        heads.append(talk.sock.recv(65536))
+        talk.upgrade()
+        talk.send("x", {})
+
+    with listening(path, script):
+        assert stream(path) == [("x", b"{}")]
+    lines = heads[0].split(b"\r\n")
+    assert lines[0] == b"POST /v1/t HTTP/1.1"
+    assert {b"Host: waypoint", b"Connection: Upgrade", b"Upgrade: waypoint-stream"} <= set(lines)
+
+
+def test_a_refused_upgrade_raises_the_error(path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.answer(404, {"error": {**ERROR["error"], "code": "unknown-name"}})
+
+    with listening(path, script), pytest.raises(UnknownName):
+        stream(path)
+
+
+FRAMES = [
+    ("n", b'{"exec": "e1"}'),
+    ("o", b"x" * 700_000),
+    ("e", b"err"),
+    ("o", b"y"),
+    ("n", b'{"long": "' + b"z" * 900_000 + b'"}'),
+    ("o", b"w" * (1 << 20)),
+    ("x", b'{"exit": 0}'),
+]
+
+
+def whole(frames: list[tuple[str, bytes]]) -> bytes:
+    return b"".join(wire.frame(kind, payload) for kind, payload in frames)
+
+
+@pytest.mark.parametrize("piece", [1 << 22, 65536, 4099])
+def test_frames_of_all_kinds_and_sizes_arrive_whole_however_they_are_cut(path: Path, piece: int) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        data = b"HTTP/1.1 101 X\r\n\r\n" + whole(FRAMES)  # head and first frames may come together
+        for start in range(0, len(data), piece):
+            talk.sock.sendall(data[start : start + piece])
+
+    with listening(path, script):
+        assert stream(path) == FRAMES
+
+
+def test_a_stream_byte_by_byte_arrives_whole(path: Path) -> None:
+    frames = [("n", b"{}"), ("o", b"ab"), ("e", b"c"), ("o", b"d"), ("x", b"{}")]
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        for byte in b"HTTP/1.1 101 X\r\n\r\n" + whole(frames):
+            talk.sock.sendall(bytes([byte]))
+
+    with listening(path, script):
+        assert stream(path) == frames
+
+
+def test_an_empty_frame_of_output_is_nothing(path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.sock.sendall(whole([("o", b""), ("e", b""), ("x", b"{}")]))
+
+    with listening(path, script):
+        assert stream(path) == [("x", b"{}")]
+
+
+def test_a_frame_larger_than_the_protocol_allows_is_refused(path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.sock.sendall(b"o\x00\x10\x00\x01")
+
+    with listening(path, script), pytest.raises(Failed, match="a frame of 1048577 bytes"):
+        stream(path)
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 101", b"HTTP/1.1 101 X\r\n\r\no\x00\x00\x00\x09abc"])
+def test_a_stream_that_ends_without_its_last_frame_is_a_cut(path: Path, sent: bytes) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.sock.sendall(sent)
+
+    with listening(path, script), pytest.raises(wire.Cut):
+        stream(path)
+
+
+def test_frames_are_sent_as_the_socket_takes_them_and_arrive_whole(path: Path) -> None:
+    received: list[tuple[str, bytes]] = []
+    sent = [("i", bytes([number]) * 100_000) for number in range(20)]
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        while len(received) < len(sent):
+            frame = talk.frame()
+            assert frame is not None
+            received.append(frame)
+        talk.send("x", {})
+
+    with listening(path, script), closing(wire.Channel(str(path), "/v1/t", {})) as channel:
+        for kind, payload in sent:
+            channel.queue(kind, payload)
+        channel.flush()
+        assert channel.queued_bytes() > 0  # more than a socket's buffer holds
+        while channel.queued_bytes():
+            channel.flush()
+        everything(channel)
+    assert received == sent
+
+
+def test_what_was_not_sent_is_known_frame_by_frame(path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.sock.recv(1)
+
+    with listening(path, script), closing(wire.Channel(str(path), "/v1/t", {})) as channel:
+        channel.queue("i", b"x" * 1_000_000)
+        channel.flush()  # in part
+        channel.queue("k", b"INT")
+        channel.queue("i", b"y")
+        channel.queue("k", b"TERM")
+        assert channel.unsent("k") == [b"INT", b"TERM"]
+        assert channel.unsent("i") == [b"y"]
+
+
+@pytest.mark.parametrize(
+    "call", [lambda path: wire.request(path, "GET", "/"), lambda path: wire.Channel(path, "/", {})]
+)
+def test_where_nobody_listens_the_callers_are_told_so(path: Path, call: Callable[[str], object]) -> None:
+    with pytest.raises(FileNotFoundError):
+        call(str(path))
