@@ -120,7 +120,7 @@ def _attach_and_exec(demo: Demo) -> None:
 
 @contextmanager
 def temporary_home() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="waypoint-demo-", dir="/var/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="waypoint-demo-", dir=os.environ.get("TMPDIR", "/var/tmp")))
     try:
         yield folder / "home"
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 from tests import leaks, needs
 from tests.homes import RUN_VARIABLE, Completed, Home, open_home
-from tests.places import make_temp_root
+from tests.places import CACHED_CRIU, make_temp_root
 
 # What a run of the tests takes from the caller; anything else of these names would make the tests mean something else.
 _OURS = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK")
@@ -18,6 +18,8 @@ def pytest_configure() -> None:
         del os.environ[name]
     os.environ[RUN_VARIABLE] = str(os.getpid())
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_temp_root()))
+    if CACHED_CRIU.exists():
+        os.environ.setdefault("WAYPOINT_CRIU", str(CACHED_CRIU))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,10 @@ from tests.places import ROOT, RUNTIME, home_id, make_temp_root, mounts_below
 
 RUN_VARIABLE = "WAYPOINT_TEST_RUN"
 CLI_TIMEOUT_S = 60.0
+SMALL_POOL = {f"{name}_bytes": 256 << 20 for name in ("initial", "step", "headroom", "floor")} | {
+    "initial_bytes": 512 << 20
+}
+"""So that many homes fit on a small disk. It grows as the usual one does."""
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", RUN_VARIABLE)
 
 OPEN: set["Home"] = set()
@@ -94,12 +98,16 @@ class Home:
 def open_home(purpose: str = "home", within: Path | None = None) -> Iterator[Home]:
     """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed.
 
-    `within`: a folder on the file system that the home shall be on; None: the usual place.
+    `within`: a folder on the file system that the home shall be on, with a pool of the usual size; None: the usual
+    place and a small pool.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-{os.getpid()}-", dir=within or make_temp_root()))
     home = Home(folder / "h")
     OPEN.add(home)
     try:
+        if within is None:
+            home.path.mkdir(mode=0o700)
+            (home.path / "config.json").write_text(json.dumps({"pool": SMALL_POOL}))
         home.must("setup")
         yield home
     finally:

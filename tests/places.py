@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TEMP_PREFIX = "/var/tmp/waypoint-"
 RUNTIME = Path("/run/waypoint")
+CACHED_CRIU = ROOT / ".venv/criu-home/criu/bin/criu"
+"""The one that all tests share; `./dev setup` installs it."""
 
 
 def temp_root() -> Path:

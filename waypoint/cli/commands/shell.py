@@ -31,7 +31,7 @@ class WithCommandLine(click.Command):
 
 @click.command(
     "shell",
-    epilog="Examples: waypoint shell fix-1 --bind ~/project:/work; waypoint shell ci -d --net none -- make test",
+    epilog="Examples: waypoint shell fix-1 --bind ~/project:/project; waypoint shell ci -d --net none -- make test",
     cls=WithCommandLine,
 )
 @click.option("--from", "from_name", metavar="NAME", help="Go on from the files of NAME (default: the branch's own).")
