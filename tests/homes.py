@@ -19,8 +19,12 @@ from tests.places import ROOT, RUNTIME, home_id, make_temp_root, mounts_below
 
 RUN_VARIABLE = "WAYPOINT_TEST_RUN"
 CLI_TIMEOUT_S = 60.0
-SMALL_POOL = {f"{name}_bytes": 256 << 20 for name in ("initial", "step", "headroom", "floor")} | {
-    "initial_bytes": 512 << 20
+MIB = 1 << 20
+SMALL_POOL = {
+    "initial_bytes": 512 * MIB,
+    "step_bytes": 256 * MIB,
+    "headroom_bytes": 256 * MIB,
+    "floor_bytes": 256 * MIB,
 }
 """So that many homes fit on a small disk. It grows as the usual one does."""
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", RUN_VARIABLE)

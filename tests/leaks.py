@@ -7,13 +7,13 @@ the test. Processes count if started with the run's variable, forked from us, or
 import contextlib
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.homes import OPEN, RUN_VARIABLE
 from tests.places import RUNTIME, TEMP_PREFIX, home_id, iter_homes, temp_root
+from tests.waiting import holds_within
 
 SETTLE_S = 5.0
 """How long the kernel may take to detach loop devices, mounts and namespaces after the last process is gone."""
@@ -40,15 +40,17 @@ def take_stock() -> dict[tuple[str, str], Thing]:
 
 def wait_new(before: dict[tuple[str, str], Thing], basetemp: Path) -> list[Thing]:
     """What is there now, was not before and is the test's. Empty as soon as nothing is; else after SETTLE_S."""
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        new = [thing for key, thing in take_stock().items() if key not in before]
+    new: list[Thing] = []
+
+    def is_clean() -> bool:
+        new[:] = [thing for key, thing in take_stock().items() if key not in before]
         if new:
             excused = [*_tokens_of_open_homes(), *_tokens_of_other_runs(basetemp)]
-            new = [thing for thing in new if not any(token in thing.text for token in excused)]
-        if not new or time.monotonic() > deadline:
-            return new
-        time.sleep(0.02)
+            new[:] = [thing for thing in new if not any(token in thing.text for token in excused)]
+        return not new
+
+    holds_within(SETTLE_S, is_clean)
+    return new
 
 
 def umount(things: list[Thing]) -> None:

@@ -13,7 +13,8 @@ Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
     "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",
-    "tests/leaks.py": "the kernel detaches loop devices and namespaces in its own time and gives no event",
+    "waypoint/session/exec_ending.py": "a timeout is nothing but time",
+    "tests/waiting.py": "the one place where tests ask again and again, with a deadline",
 }
 """Files that may sleep. Everywhere else one waits for the event, with a deadline."""
 

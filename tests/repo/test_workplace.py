@@ -16,14 +16,13 @@ STANDARD = {
 }
 
 OURS = {
-    ".waypoint": "our files in a session",
     "v1": "the control interface's requests",
     "some": "an example",
 }
 """First parts of paths that are none of the machine's, and what they are."""
 
 # An absolute path of two parts or more that stands by itself: after a quote, a blank, a bracket, `=` or at the start.
-_PATH = re.compile(r"(?:^|(?<=[\s\"'`(\[=:,]))/(?P<top>[A-Za-z0-9._-]+)/[A-Za-z0-9._-]")
+_PATH = re.compile(r"(?:^|(?<=[\s\"'`(\[=:,]))/(?P<top>[A-Za-z0-9][A-Za-z0-9._-]*)/[A-Za-z0-9._-]")
 
 
 def foreign_paths(text: str) -> Iterator[tuple[int, str]]:

@@ -7,29 +7,19 @@ import hashlib
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
 
 from tests.homes import Home, open_home
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
 DEADLINE_S = 30.0
 MIB = 1 << 20
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Wait for something that no event tells of from outside, with a deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    pause = 0.005
-    while not holds():
-        assert time.monotonic() < deadline, f"after {DEADLINE_S:.0f} s still not: {what}"
-        time.sleep(pause)  # a poll with a deadline: the thing waited for raises no event here
-        pause = min(2 * pause, 0.1)
 
 
 def daemon_pid(home: Home) -> int:
