@@ -1,0 +1,347 @@
+"""A live session: starting it, commands in it, its output, its typing echo, and what its daemon costs while nothing
+happens.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.bench.frame import (
+    Figure,
+    Sizes,
+    above_floor_at_most,
+    at_least,
+    at_most,
+    both,
+    ms_of_command,
+    share_of_floor_at_least,
+)
+from tests.bench.start import BARE_PYTHON, FLOOR_NAME
+from tests.homes import Home, open_home
+from waypoint.client.sdk import Client, Session
+
+MB = 1_000_000
+USER = "nobody"  # no rc files of its own: what they do is not ours to measure
+IDLE_SESSIONS = 20
+IDLE_S = 10.0
+
+
+@contextlib.contextmanager
+def figures(sizes: Sizes) -> Iterator[list[Figure]]:
+    with open_home("bench") as home:
+        client = Client(home.path)
+        session = client.start("bench", user=USER, env={"TERM": "xterm"})
+        session.exec("true")
+        yield [
+            *_starts(home, client),
+            *_commands(home, session),
+            *_outputs(home, session, sizes),
+            _typing(session),
+            *_crowd(home, client, sizes),
+        ]
+
+
+def _starts(home: Home, client: Client) -> list[Figure]:
+    def as_commands() -> float:
+        start = ["shell", "-d", "new", "--user", USER]
+        return ms_of_command(home.argv(*start), home.env) + ms_of_command(
+            home.argv("exec", "-b", "new", "--", "true"), home.env
+        )
+
+    def through_the_api() -> float:
+        begin = time.perf_counter()
+        client.start("new", user=USER, env={"TERM": "xterm"}).exec("true")
+        return 1000 * (time.perf_counter() - begin)
+
+    def clear() -> None:
+        if any(facts.branch == "new" for facts in client.sessions()):
+            client.session("new").stop(discard=True)
+
+    aim = at_most(120, "ms")
+    floor_name = "2 x python -I -S"
+    return [
+        Figure(
+            "shell -d, exec answered", "ms", as_commands, lambda: 2 * ms_of_command(BARE_PYTHON), floor_name, aim, clear
+        ),
+        Figure(
+            "the same through the API", "ms", through_the_api, _bash_prompt_ms, "bash -i to its prompt", None, clear
+        ),
+    ]
+
+
+def _commands(home: Home, session: Session) -> list[Figure]:
+    argv = home.argv("exec", "-b", "bench", "--", "true")
+    return [
+        Figure(
+            "exec -- true, API",
+            "ms",
+            lambda: _ms(lambda: session.exec("true")),
+            _bash_round_trip(),
+            "bash, bare pty",
+            at_most(5, "ms"),
+        ),
+        Figure(
+            "exec -- true, command",
+            "ms",
+            lambda: ms_of_command(argv, home.env),
+            lambda: ms_of_command(BARE_PYTHON),
+            FLOOR_NAME,
+            at_most(30, "ms"),
+        ),
+        Figure(
+            "run -- true, API",
+            "ms",
+            lambda: _ms(lambda: session.run("true")),
+            lambda: ms_of_command(["true"]),
+            "fork + exec",
+        ),
+    ]
+
+
+def _outputs(home: Home, session: Session, sizes: Sizes) -> list[Figure]:
+    size = 64 * MB if sizes.quick else 1 << 30
+    random_mb = 20 if sizes.quick else 300
+    session.exec(f"head -c {random_mb * MB} /dev/urandom > /tmp/random; base64 /tmp/random | sha256sum > /tmp/sum")
+    status = Client(home.path).status()
+    yes, base64 = f"yes | head -c {size}", "base64 /tmp/random"
+
+    def random_bytes() -> float:
+        rate, digest = _rate(session, base64, want_digest=True)
+        wanted = session.exec("cat /tmp/sum").output.split()[0].decode()
+        if digest != wanted:
+            raise RuntimeError(f"the output's digest is {digest}, not {wanted}")
+        return rate
+
+    aim = both(at_least(150, "MB/s"), share_of_floor_at_least(0.6))
+    return [
+        Figure(
+            "exec output: yes",
+            "MB/s",
+            lambda: _exact_rate(session, yes, size),
+            lambda: _raw_rate(yes),
+            "raw pty",
+            aim,
+            max_runs=5,
+        ),
+        Figure("exec output: base64", "MB/s", random_bytes, lambda: _raw_base64(random_mb), "raw pty", aim, max_runs=5),
+        Figure("daemon's peak memory after it", "MB", lambda: _peak_mb(status.pid), aim=at_most(60, "MB"), max_runs=1),
+    ]
+
+
+def _exact_rate(session: Session, command: str, size: int) -> float:
+    rate, count = _rate(session, command, want_digest=False)
+    if count != str(size):
+        raise RuntimeError(f"{count} bytes came, not {size}")
+    return rate
+
+
+def _rate(session: Session, command: str, *, want_digest: bool) -> tuple[float, str]:
+    """MB/s of a command's output, and its SHA-256 or its length. The digest is made by another process, beside."""
+    count = 0
+    with subprocess.Popen(["sha256sum"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hasher:
+        assert hasher.stdin is not None
+        assert hasher.stdout is not None
+        pipe = hasher.stdin.fileno()
+
+        def take(data: bytes) -> None:
+            nonlocal count
+            count += len(data)
+            if want_digest:
+                os.write(pipe, data)
+
+        begin = time.perf_counter()
+        session.exec(command, on_output=take)
+        taken_s = time.perf_counter() - begin
+        hasher.stdin.close()
+        digest = hasher.stdout.read().split()[0].decode()
+    return count / MB / taken_s, digest if want_digest else str(count)
+
+
+def _raw_rate(command: str) -> float:
+    """The same command on a bare pty without output processing, read by the simplest loop."""
+    master, slave = os.openpty()
+    modes = termios.tcgetattr(slave)
+    assert isinstance(modes[1], int)
+    modes[1] &= ~termios.OPOST
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
+    begin = time.perf_counter()
+    with subprocess.Popen(["/bin/bash", "-c", command], stdin=subprocess.DEVNULL, stdout=slave) as process:
+        os.close(slave)
+        count = 0
+        with contextlib.suppress(OSError):  # EIO: the last slave is closed
+            while data := os.read(master, 65536):
+                count += len(data)
+        taken_s = time.perf_counter() - begin
+        process.wait()
+    os.close(master)
+    return count / MB / taken_s
+
+
+def _raw_base64(random_mb: int) -> float:
+    source = Path("/var/tmp") / f"waypoint-bench-{os.getpid()}"
+    with open(source, "wb") as file:
+        for _part in range(random_mb):
+            file.write(os.urandom(MB))
+    try:
+        return _raw_rate(f"base64 {source}")
+    finally:
+        source.unlink()
+
+
+def _typing(session: Session) -> Figure:
+    """A key on an attached terminal until its echo is shown there, through the real command on a real terminal."""
+    attached = _Person(session)
+    plain = _PlainBash()
+    return Figure(
+        "typing: key to echo", "ms", attached.key_ms, plain.key_ms, "bash, bare pty", above_floor_at_most(2, "ms")
+    )
+
+
+class _PlainBash:
+    """An interactive bash on a pty of our own."""
+
+    def __init__(self) -> None:
+        pid, self.fd = os.forkpty()
+        if pid == 0:
+            os.execv("/bin/bash", ["bash", "--norc", "-i"])
+        self._pid = pid
+        self.wait_for(b"$" if os.getuid() else b"#")
+
+    def wait_for(self, mark: bytes) -> bytes:
+        seen = b""
+        while mark not in seen:
+            if not select.select([self.fd], [], [], 30)[0]:
+                raise RuntimeError(f"the terminal shows {seen[-200:]!r}, not {mark!r}")
+            seen += os.read(self.fd, 65536)
+        return seen
+
+    def key_ms(self) -> float:
+        begin = time.perf_counter()
+        os.write(self.fd, b"x")
+        self.wait_for(b"x")
+        taken = 1000 * (time.perf_counter() - begin)
+        os.write(self.fd, b"\x7f")
+        self.wait_for(b"\b")
+        return taken
+
+    def round_trip_ms(self) -> float:
+        begin = time.perf_counter()
+        os.write(self.fd, b"echo a''b\n")
+        self.wait_for(b"ab\r\n")
+        return 1000 * (time.perf_counter() - begin)
+
+
+class _Person(_PlainBash):
+    """The same on `waypoint attach`."""
+
+    def __init__(self, session: Session) -> None:
+        pid, self.fd = os.forkpty()
+        if pid == 0:
+            main = str(Path(__file__).parents[2] / "waypoint/cli/main.py")
+            env = {**os.environ, "WAYPOINT_HOME": session._client.home, "TERM": "xterm"}
+            os.execve(sys.executable, [sys.executable, "-I", "-S", main, "attach", session.branch], env)
+        self._pid = pid
+        self.wait_for(b"$")
+
+
+def _bash_round_trip() -> Callable[[], float]:
+    return _PlainBash().round_trip_ms
+
+
+def _bash_prompt_ms() -> float:
+    begin = time.perf_counter()
+    shell = _PlainBash()
+    taken = 1000 * (time.perf_counter() - begin)
+    os.kill(shell._pid, signal.SIGKILL)
+    os.waitpid(shell._pid, 0)
+    os.close(shell.fd)
+    return taken
+
+
+def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
+    count = 3 if sizes.quick else IDLE_SESSIONS
+    made: list[str] = []
+
+    def make() -> None:
+        while len(made) < count:
+            branch = f"idle{len(made)}"
+            client.start(branch, user=USER, env={"TERM": "xterm"}).exec("true")
+            made.append(branch)
+
+    def adoption() -> float:
+        pid = client.status().pid
+        begin = time.perf_counter()
+        os.kill(pid, signal.SIGKILL)
+        found = client.status()
+        taken = 1000 * (time.perf_counter() - begin)
+        if found.sessions < count or found.pid == pid:
+            raise RuntimeError(f"{found.sessions} of {count} sessions were adopted")
+        return taken
+
+    limit_mb = 60 + count
+    return [
+        Figure(
+            f"adoption of {count} sessions",
+            "ms",
+            adoption,
+            lambda: ms_of_command(BARE_PYTHON),
+            FLOOR_NAME,
+            at_most(500, "ms"),
+            make,
+        ),
+        Figure(
+            f"daemon's wake-ups in 10 s, {count} idle",
+            "",
+            lambda: _wake_ups(client),
+            aim=at_most(0, ""),
+            before=make,
+            max_runs=1,
+        ),
+        Figure(
+            f"daemon's memory, {count} idle",
+            "MB",
+            lambda: _rss_mb(client.status().pid),
+            aim=at_most(limit_mb, "MB"),
+            before=make,
+            max_runs=1,
+        ),
+    ]
+
+
+def _wake_ups(client: Client) -> float:
+    """How many system calls the daemon makes, seen by strace, once it has been left alone."""
+    pid = client.status().pid
+    time.sleep(2)  # what the last request has set going comes to its end
+    argv = ["timeout", str(IDLE_S), "strace", "-f", "-q", "-p", str(pid)]
+    seen = subprocess.run(argv, capture_output=True, check=False).stderr.decode(errors="replace")
+    calls = [line for line in seen.splitlines() if "(" in line and "unfinished" not in line and "strace:" not in line]
+    # strace tells of the call that each thread sits in when it attaches and leaves.
+    return float(len([line for line in calls if "<detached" not in line]))
+
+
+def _rss_mb(pid: int) -> float:
+    return _status_kb(pid, "VmRSS") / 1000
+
+
+def _peak_mb(pid: int) -> float:
+    return _status_kb(pid, "VmHWM") / 1000
+
+
+def _status_kb(pid: int, name: str) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return 1.024 * float(line.split()[1])
+    raise RuntimeError(f"no {name} for process {pid}")
+
+
+def _ms(act: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    act()
+    return 1000 * (time.perf_counter() - begin)
