@@ -54,6 +54,8 @@ class MemoryService:
     async def start(self, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
         self.peers.append(peer)
         self.requests.append(request)
+        if request.branch == "slow":
+            await self.released.wait()
         if request.branch in TROUBLES:
             raise TROUBLES[request.branch]
         fresh = request.branch not in self.branches
@@ -95,6 +97,8 @@ class MemoryService:
                 raise WaypointError("stream", branch, "as asked")
             case "surprises":
                 raise KeyError("a secret value")
+            case "cancels":
+                raise asyncio.CancelledError
             case "waits":
                 await self.released.wait()
             case "floods":

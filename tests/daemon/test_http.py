@@ -126,6 +126,8 @@ def test_a_bug_is_logged_without_the_values_in_its_message(client: RawClient, ca
         ({"branch": "main", "env": {"LANG": "\0"}}, "holds a NUL"),
         ({"branch": "-x"}, "each part starts with a letter or a digit"),
         ({"branch": "main", "from_name": "a//b"}, "a part between slashes is empty"),
+        ({"branch": "main", "rows": -1}, "Expected `int` >= 0"),
+        ({"branch": "main", "cols": 65536}, "Expected `int` <= 65535"),
         (b"{", "truncated"),
         (b"\xff", "invalid"),
         (b'{"branch": "\xff"}', "utf-8"),
@@ -173,6 +175,17 @@ def test_a_target_that_means_nothing_is_refused(client: RawClient, method: str, 
 
 def test_a_get_with_a_body_is_refused(client: RawClient) -> None:
     assert client.ask("GET", "/v1/status", {}).status == 400
+
+
+def test_requests_under_way_are_answered_before_the_server_stops(server: RunningServer, client: RawClient) -> None:
+    client.send(b'POST /v1/sessions HTTP/1.1\r\nHost: w\r\nContent-Length: 18\r\n\r\n{"branch": "slow"}')
+    with server.connect() as other:
+        while not server.service.requests:
+            other.ask("GET", "/v1/status")
+        other.ask("POST", "/v1/daemon/stop")
+        assert other.ended()
+    server.on_loop(server.service.released.set)
+    assert client.answer().status == 201
 
 
 def test_stopping_tells_the_server_and_answers(serve: Callable[..., RunningServer]) -> None:

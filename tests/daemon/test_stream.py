@@ -11,8 +11,8 @@ from tests.daemon.raw_client import RawClient, frame
 
 @pytest.fixture
 def session(client: RawClient) -> RawClient:
-    """A client on a server that has the branches `main`, `fails`, `surprises`, `waits` and `floods`."""
-    for branch in ("main", "fails", "surprises", "waits", "floods"):
+    """A client on a server that has the branches of which MemoryService makes something."""
+    for branch in ("main", "fails", "surprises", "waits", "floods", "cancels"):
         assert client.ask("POST", "/v1/sessions", {"branch": branch}).status == 201
     return client
 
@@ -75,7 +75,7 @@ def test_a_stream_of_an_unknown_branch_is_a_plain_answer(session: RawClient) -> 
     assert session.ask("GET", "/v1/status").status == 200
 
 
-@pytest.mark.parametrize(("branch", "code"), [("fails", "failure"), ("surprises", "bug")])
+@pytest.mark.parametrize(("branch", "code"), [("fails", "failure"), ("surprises", "bug"), ("cancels", "bug")])
 def test_an_error_after_the_upgrade_is_an_end_frame(session: RawClient, branch: str, code: str) -> None:
     session.upgrade(f"/v1/sessions/{branch}/attach")
     kind, payload = session.frame()

@@ -149,11 +149,8 @@ class Conversation:
         self.streaming = True
         try:
             end = await stream(inlet, outlet)
-        except asyncio.CancelledError:
-            # Not passed on: what is left to do is to tell the client, and to end.
-            _uncancel()
-            said, next_step = "the daemon was stopped", "the session goes on; ask again to start a new daemon"
-            end = _error_end(StateConflict("go on with", target.on, said, next_step))
+        except asyncio.CancelledError as cancelled:
+            end = _error_end(_why_cancelled(cancelled, target.on))
         except Exception as error:  # the border, as above
             if outlet.broken:
                 return
@@ -195,11 +192,17 @@ def _wants_stream(request: h11.Request) -> bool:
     return asked and request.http_version == b"1.1"
 
 
-def _uncancel() -> None:
-    """Undo a cancellation that was caught, as asyncio asks for; later timeouts in the task would take it for theirs."""
+def _why_cancelled(cancelled: asyncio.CancelledError, on: str) -> WaypointError:
+    """Take back a cancellation of the current task: what is left to do is to tell the client, and to end."""
     task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()
+    if task is None or not task.cancelling():
+        # Nobody has cancelled us: something that the stream waited for was, and the stream let it pass.
+        said = RuntimeError("a part of the stream was cancelled")
+        said.__cause__ = cancelled
+        return as_problem(said, on)
+    task.uncancel()
+    next_step = "the session goes on; ask again to start a new daemon"
+    return StateConflict("go on with", on, "the daemon was stopped", next_step)
 
 
 def closing_answer(status: int, problem: WaypointError) -> bytes:

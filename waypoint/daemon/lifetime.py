@@ -27,12 +27,16 @@ OpenService = Callable[[str], Awaitable[Service]]
 EXIT_LOCKED = 75
 # How long requests under way may take to end when the daemon stops; streams are ended at once.
 STOP_S = 5.0
+# How long the service may take to shut down. All together less than the supervisor waits before it kills us.
+SHUTDOWN_S = 12.0
 # How long a daemon that cannot serve its home tells the reason to those who ask, before it ends.
 REFUSE_S = 1.0
 
 
 def run(argv: list[str], environ: dict[str, str], open_service: OpenService) -> int:
-    """Serve a home until told to stop; the exit status. `argv`: HOME --listen-fd N --supervisor-fd N.
+    """Serve a home until told to stop, then end the process. `argv`: HOME --listen-fd N --supervisor-fd N.
+
+    Returns only if another daemon serves the home: the exit status for that.
 
     Its own mount namespace, in which what it mounts is unseen by the machine and ends with its last process.
     """
@@ -49,10 +53,22 @@ def run(argv: list[str], environ: dict[str, str], open_service: OpenService) -> 
         return EXIT_LOCKED
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.make_slave("/")
-    with socket.socket(fileno=listen_fd) as listener:
-        daemon = _Daemon(home, listener)
-        asyncio.run(daemon.serve(open_service, supervisor_fd, environ))
-    return 0
+    daemon = _Daemon(home, socket.socket(fileno=listen_fd))
+    asyncio.run(_exit_after(daemon.serve(open_service, supervisor_fd, environ)))
+    raise AssertionError("unreachable")
+
+
+async def _exit_after(serving: Awaitable[None]) -> None:
+    """End the process, not just the loop: asyncio would wait for each thread and task that is still busy, or stuck."""
+    status = 1
+    try:
+        await serving
+        status = 0
+    except Exception as error:  # the last chance to say why
+        log_bug(error, "the home")
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 class _Daemon:
@@ -84,7 +100,8 @@ class _Daemon:
         await self._stopping.wait()
         LOG.info("stopping")
         await server.stop(STOP_S)
-        await service.shutdown()
+        async with asyncio.timeout(SHUTDOWN_S):
+            await service.shutdown()
 
     async def _refuse(self, problem: WaypointError) -> None:
         """Give `problem` as the answer to whatever is asked, for a while; the next client starts a new daemon."""

@@ -16,6 +16,8 @@ from waypoint.model.errors import StateConflict
 ACCEPTS_PER_WAKE_UP = 64
 # When the process has no file descriptor left and no idle client to take one from.
 ACCEPT_PAUSE_S = 0.1
+# When the server stops, for requests that were cut off to come to their end.
+LAST_WORDS_S = 1.0
 
 
 class Server:
@@ -52,9 +54,12 @@ class Server:
             if conversation.streaming or conversation in self._idle:
                 task.cancel()
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks.values(), timeout=patience_s)
-            for task in late:
-                task.cancel()
+            await asyncio.wait(self._tasks.values(), timeout=patience_s)
+        late = list(self._tasks.values())
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=LAST_WORDS_S)
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_WAKE_UP):

@@ -4,9 +4,14 @@ The daemon decodes into these and makes its OpenAPI document from them. The clie
 start fast).
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+Cells = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+"""Rows or columns of a terminal, as the kernel holds them (struct winsize)."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,8 +27,8 @@ class StartRequest(Request, frozen=True):
     user: str | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
-    rows: int = 24
-    cols: int = 80
+    rows: Cells = 24
+    cols: Cells = 80
     command: list[str] = []
 
 
@@ -32,8 +37,8 @@ class StopRequest(Request, frozen=True):
 
 
 class AttachRequest(Request, frozen=True):
-    rows: int = 24
-    cols: int = 80
+    rows: Cells = 24
+    cols: Cells = 80
 
 
 class ExecRequest(Request, frozen=True):
@@ -42,18 +47,18 @@ class ExecRequest(Request, frozen=True):
     text: str = ""
     tty: bool = False
     stdin: bool = False
-    timeout_s: float | None = None
-    wait_prompt_s: float = 5.0
+    timeout_s: Seconds | None = None
+    wait_prompt_s: Seconds = 5.0
     resume: str | None = None
-    offset: int = 0
+    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class RunRequest(Request, frozen=True):
     argv: list[str]
     tty: bool = False
     stdin: bool = False
-    rows: int = 24
-    cols: int = 80
+    rows: Cells = 24
+    cols: Cells = 80
     cwd: str | None = None
     env: dict[str, str] = {}
     user: str | None = None
