@@ -103,6 +103,7 @@ def listening(path: Path, *scripts: Script) -> Iterator[None]:
                         waiting.get_nowait()(Talk(sock))
             except BaseException as problem:  # handed over to the test
                 problems.append(problem)
+                listener.close()  # so that no client waits for an answer
 
         thread = threading.Thread(target=serve)
         thread.start()

@@ -1,0 +1,189 @@
+"""Attached terminals, with a daemon that dies at chosen moments."""
+
+import select
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import HOME
+from tests.client.peer import Talk, listening
+from waypoint.client import attach
+from waypoint.client.attach import Attachment, CommandTerminal, TerminalStream
+from waypoint.model.errors import Failed, StateConflict
+
+ATTACH = "POST /v1/sessions/a%2Fb/attach"
+
+
+def outputs(stream: TerminalStream) -> Iterator[bytes]:
+    """What it shows, piece by piece, until its end."""
+    while True:
+        due_s = stream.due_s()
+        select.select([stream], [], [], due_s if due_s is None or due_s > 0 else 0)
+        data = stream.receive()
+        if data is None:
+            return
+        if data:
+            yield data
+
+
+def everything(stream: TerminalStream) -> bytes:
+    return b"".join(outputs(stream))
+
+
+def opened() -> "closing[Attachment]":
+    return closing(Attachment(HOME, "a/b", 24, 80))
+
+
+def test_it_shows_what_comes_and_knows_the_end(socket: Path) -> None:
+    def script(talk: Talk) -> None:
+        assert talk.request() == (ATTACH, {"rows": 24, "cols": 80})
+        talk.upgrade()
+        talk.send("n", {"size": [24, 80]})
+        talk.send("o", b"repaint ")
+        talk.send("o", b"more")
+        talk.send("x", {"reason": "ended", "exit": 3})
+
+    with listening(socket, script), opened() as attachment:
+        assert everything(attachment) == b"repaint more"
+        assert attachment.end == {"reason": "ended", "exit": 3}
+
+
+def test_keys_and_sizes_are_sent(socket: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.frame() == ("i", b"ls\r")
+        assert talk.frame() == ("w", b"\x00\x29\x01\x00")
+        talk.send("x", {"reason": "detached"})
+
+    with listening(socket, script), opened() as attachment:
+        attachment.send(b"ls\r")
+        attachment.resize(41, 256)
+        attachment.flush()
+        assert everything(attachment) == b""
+
+
+def test_a_large_paste_is_sent_in_frames_that_the_protocol_allows(socket: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        sizes = []
+        while sum(sizes) < 2_500_000:
+            frame = talk.frame()
+            assert frame is not None
+            sizes.append(len(frame[1]))
+        assert max(sizes) <= 1 << 20
+        talk.send("x", {"reason": "detached"})
+
+    with listening(socket, script), opened() as attachment:
+        attachment.send(b"x" * 2_500_000)
+        while attachment.queued_bytes():
+            attachment.flush()
+        everything(attachment)
+
+
+def test_after_a_cut_it_attaches_again_with_the_size_of_then(socket: Path) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.send("o", b"before ")
+        talk.frame()
+
+    def goes_on(talk: Talk) -> None:
+        assert talk.request() == (ATTACH, {"rows": 30, "cols": 100})
+        talk.upgrade()
+        talk.send("o", b"repainted")
+        talk.send("x", {"reason": "ended", "exit": 0})
+
+    with listening(socket, dies, goes_on), opened() as attachment:
+        attachment.resize(30, 100)
+        attachment.flush()
+        assert everything(attachment) == b"before repainted"
+
+
+def test_it_says_nothing_of_a_cut_unless_it_takes_long(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attach, "NOTICE_AFTER_S", 0.05)
+
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+
+    def takes_long(talk: Talk) -> None:
+        talk.request()
+        select.select([talk.sock], [], [], 0.2)  # as nothing comes from the client: for that long
+        talk.upgrade()
+        talk.send("o", b"here")
+        talk.send("x", {"reason": "ended", "exit": 0})
+
+    with listening(socket, dies, takes_long), opened() as attachment:
+        assert everything(attachment) == attach.NOTICE + b"here"
+
+
+def test_a_refusal_is_raised(socket: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.answer(409, {"error": {"code": "conflict", "said": "it has no live session"}})
+
+    with listening(socket, script), opened() as attachment, pytest.raises(StateConflict, match="no live session"):
+        everything(attachment)
+
+
+def test_it_gives_up_when_daemon_after_daemon_dies_over_it(socket: Path) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+
+    scripts = [dies] * (attach.MAX_FRUITLESS + 1)
+    with listening(socket, *scripts), opened() as attachment, pytest.raises(Failed, match="daemons in a row"):
+        everything(attachment)
+
+
+def test_to_repaint_it_attaches_again(socket: Path) -> None:
+    def first(talk: Talk) -> None:
+        talk.request()
+        assert talk.frame() is None
+
+    def second(talk: Talk) -> None:
+        assert talk.request() == (ATTACH, {"rows": 24, "cols": 80})
+        talk.upgrade()
+        talk.send("o", b"painted")
+        talk.send("x", {"reason": "detached"})
+
+    with listening(socket, first, second), opened() as attachment:
+        attachment.repaint()
+        assert everything(attachment) == b"painted"
+
+
+def test_a_command_on_a_terminal_goes_on_after_a_cut_where_it_was(socket: Path) -> None:
+    def dies(talk: Talk) -> None:
+        assert talk.request() == ("POST /v1/sessions/a%2Fb/exec", {"text": "vi", "tty": True})
+        talk.upgrade()
+        talk.send("n", {"exec": "e1"})
+        talk.send("o", b"01234")
+
+    def goes_on(talk: Talk) -> None:
+        assert talk.request()[1] == {"resume": "e1", "offset": 5}
+        talk.upgrade()
+        talk.send("o", b"56")
+        talk.send("x", {"exit": 1})
+
+    with (
+        listening(socket, dies, goes_on),
+        closing(CommandTerminal(HOME, "a/b", "exec", {"text": "vi", "tty": True})) as command,
+    ):
+        assert everything(command) == b"0123456"
+        assert command.end == {"exit": 1}
+
+
+def test_a_run_on_a_terminal_is_lost_with_its_daemon(socket: Path) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+
+    with (
+        listening(socket, dies),
+        closing(CommandTerminal(HOME, "a/b", "run", {"argv": ["vi"]})) as command,
+        pytest.raises(Failed),
+    ):
+        everything(command)

@@ -1,0 +1,241 @@
+"""Commands under way, with a daemon that dies at chosen moments."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import HOME
+from tests.client.peer import Script, Talk, listening
+from waypoint.client.command import MAX_FRUITLESS, Command
+from waypoint.model.errors import Failed, StateConflict
+
+EXEC = "POST /v1/sessions/a%2Fb/exec"
+
+
+class Sinks:
+    def __init__(self) -> None:
+        self.output = bytearray()
+        self.errors = bytearray()
+
+    def wait(self, command: Command, input_fd: int = -1) -> dict[str, object]:
+        return command.wait(self.output.extend, self.errors.extend, input_fd)
+
+
+@pytest.fixture
+def sinks() -> Sinks:
+    return Sinks()
+
+
+def start(verb: str = "exec", **request: object) -> Command:
+    return Command(HOME, "a/b", verb, {"text": "true", **request})
+
+
+def test_output_is_passed_on_and_the_end_returned(socket: Path, sinks: Sinks) -> None:
+    def script(talk: Talk) -> None:
+        assert talk.request() == (EXEC, {"text": "true"})
+        talk.upgrade()
+        talk.send("n", {"exec": "e1"})
+        talk.send("n", {"something": "new"})
+        talk.send("o", b"one")
+        talk.send("e", b"two")
+        talk.send("x", {"exit": 3, "by": "command"})
+
+    with listening(socket, script):
+        assert sinks.wait(start()) == {"exit": 3, "by": "command"}
+    assert (sinks.output, sinks.errors) == (b"one", b"two")
+
+
+def test_a_refusal_is_raised(socket: Path, sinks: Sinks) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.answer(409, {"error": {"code": "conflict", "said": "it is busy"}})
+
+    with listening(socket, script), pytest.raises(StateConflict, match="it is busy"):
+        sinks.wait(start())
+
+
+def test_an_error_after_the_upgrade_is_raised_behind_the_output(socket: Path, sinks: Sinks) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.send("o", b"some")
+        talk.send("x", {"error": {"code": "conflict", "said": "it broke"}})
+
+    with listening(socket, script), pytest.raises(StateConflict, match="it broke"):
+        sinks.wait(start())
+    assert sinks.output == b"some"
+
+
+def test_after_a_cut_an_exec_goes_on_where_it_was(socket: Path, sinks: Sinks) -> None:
+    """Also when the cut is in the middle of a frame."""
+
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.send("n", {"exec": "e1"})
+        talk.send("o", b"0123")
+        talk.sock.sendall(b"o\x00\x00\x00\x0a4567")
+
+    def dies_again(talk: Talk) -> None:
+        assert talk.request() == (EXEC, {"resume": "e1", "offset": 8})
+        talk.upgrade()
+        talk.send("o", b"89")
+
+    def goes_on(talk: Talk) -> None:
+        assert talk.request() == (EXEC, {"resume": "e1", "offset": 10})
+        talk.upgrade()
+        talk.send("o", b"ab")
+        talk.send("x", {"exit": 0})
+
+    with listening(socket, dies, dies_again, goes_on):
+        assert sinks.wait(start()) == {"exit": 0}
+    assert sinks.output == b"0123456789ab"
+
+
+def test_a_daemon_that_resets_the_connection_is_a_cut_too(socket: Path, sinks: Sinks) -> None:
+    def dies(talk: Talk) -> None:
+        assert talk.sock.recv(10)  # what is unread makes its end a reset
+        talk.upgrade()
+        talk.send("n", {"exec": "e1"})
+
+    def goes_on(talk: Talk) -> None:
+        assert talk.request()[1] == {"resume": "e1", "offset": 0}
+        talk.upgrade()
+        talk.send("x", {"exit": 0})
+
+    with listening(socket, dies, goes_on):
+        assert sinks.wait(start()) == {"exit": 0}
+
+
+def test_an_exec_that_was_cut_before_it_had_an_id_has_failed(socket: Path, sinks: Sinks) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+
+    with listening(socket, dies), pytest.raises(Failed, match="without its last frame"):
+        sinks.wait(start())
+
+
+def test_a_run_that_was_cut_has_failed(socket: Path, sinks: Sinks) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.send("o", b"some")
+
+    with listening(socket, dies), pytest.raises(Failed):
+        sinks.wait(start("run"))
+    assert sinks.output == b"some"
+
+
+def test_it_gives_up_when_daemon_after_daemon_dies_over_it(socket: Path, sinks: Sinks) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.send("n", {"exec": "e1"})
+
+    def dies_at_once(talk: Talk) -> None:
+        assert talk.request()[1] == {"resume": "e1", "offset": 0}
+
+    scripts: list[Script] = [dies, *[dies_at_once] * MAX_FRUITLESS]
+    with listening(socket, *scripts), pytest.raises(Failed, match="daemons in a row went away"):
+        sinks.wait(start())
+
+
+def test_input_is_streamed_up_to_its_end(socket: Path, sinks: Sinks) -> None:
+    content = os.urandom(300_000)
+
+    def script(talk: Talk) -> None:
+        assert talk.request()[1]["stdin"] is True
+        talk.upgrade()
+        talk.send("o", talk.input())
+        talk.send("x", {"exit": 0})
+
+    def write(fd: int) -> None:
+        with open(fd, "wb") as file:
+            file.write(content)
+
+    reader, writer = os.pipe()
+    with listening(socket, script), open(reader, "rb") as file:
+        thread = threading.Thread(target=write, args=[writer])
+        thread.start()
+        assert sinks.wait(start(stdin=True), file.fileno()) == {"exit": 0}
+        thread.join()
+    assert sinks.output == content
+
+
+def test_input_and_output_flow_at_once(socket: Path, sinks: Sinks, tmp_path: Path) -> None:
+    """Neither side waits for the other to read: more than all buffers hold, both ways."""
+    content = os.urandom(8 << 20)
+    (tmp_path / "input").write_bytes(content)
+
+    def echo(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        while (frame := talk.frame()) != ("i", b""):
+            assert frame is not None
+            talk.send("o", frame[1] * 2)
+        talk.send("x", {"exit": 0})
+
+    with listening(socket, echo), (tmp_path / "input").open("rb") as file:
+        sinks.wait(start(stdin=True), file.fileno())
+    assert len(sinks.output) == 2 * len(content)
+
+
+def test_input_from_a_descriptor_that_is_closed_is_empty(socket: Path, sinks: Sinks) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.input() == b""
+        talk.send("x", {"exit": 0})
+
+    with listening(socket, script):
+        assert sinks.wait(start(stdin=True), 987) == {"exit": 0}
+
+
+def test_a_cut_that_may_have_lost_input_is_told_after_the_output(socket: Path, sinks: Sinks) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.send("n", {"exec": "e1"})
+        talk.input()
+
+    def goes_on(talk: Talk) -> None:
+        assert talk.request()[1] == {"resume": "e1", "offset": 0}
+        talk.upgrade()
+        talk.send("o", b"what it printed")
+        talk.send("x", {"exit": 0})
+
+    with listening(socket, dies, goes_on), open(os.devnull, "rb") as empty, pytest.raises(Failed, match="input"):
+        sinks.wait(start(stdin=True), empty.fileno())
+    assert sinks.output == b"what it printed"
+
+
+def test_a_signal_is_sent(socket: Path, sinks: Sinks) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.frame() == ("k", b"INT")
+        assert talk.frame() == ("w", b"\x00\x18\x00\x50")
+        talk.send("x", {"exit": 130})
+
+    with listening(socket, script):
+        command = start()
+        command.signal("INT")
+        command.resize(24, 80)
+        assert sinks.wait(command) == {"exit": 130}
+
+
+def test_at_the_deadline_it_gives_up(socket: Path, sinks: Sinks) -> None:
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.frame() is None  # the client has closed
+
+    with listening(socket, script):
+        command = start()
+        command.deadline = time.monotonic() + 0.05
+        with pytest.raises(TimeoutError):
+            sinks.wait(command)
