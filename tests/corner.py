@@ -1,13 +1,17 @@
 """A fixture for tests that mount: import it into the conftest of their folder."""
 
+import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from waypoint.linux import mounts, namespaces
+
+DEADLINE_S = 10.0
 
 
 @pytest.fixture
@@ -20,7 +24,20 @@ def corner(tmp_path: Path) -> Iterator[Path]:
             mounts.make_private("/")
             yield tmp_path
         finally:
-            namespaces.setns(outside.fileno(), namespaces.CLONE_NEWNS)
+            _return_to(outside.fileno())
             os.chdir(where)
     assert mounts.list_mount_points_in(tmp_path) == []
     shutil.rmtree(tmp_path)
+
+
+def _return_to(namespace: int) -> None:
+    """EINVAL: a thread shares our root folder. One that was joined may still be on its way out, for the kernel."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            namespaces.setns(namespace, namespaces.CLONE_NEWNS)
+        except OSError as err:
+            if err.errno != errno.EINVAL or time.monotonic() > deadline:
+                raise
+        else:
+            return
