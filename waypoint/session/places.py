@@ -1,13 +1,16 @@
 """The folders and groups that the sessions of one home use, made once by the daemon."""
 
 import contextlib
+import os
+import time
 from pathlib import Path
 from typing import NamedTuple
 
-from waypoint.linux import cgroups, mounts
+from waypoint.linux import cgroups, mounts, systemd
 from waypoint.session.skeleton import Kit
 
 _CONTROLLERS = ("memory", "pids", "cpu")
+SCOPE_S = 5.0
 DEFAULT_HOME = "/var/lib/waypoint"
 
 
@@ -59,16 +62,50 @@ def _make_group(home_id: str) -> str:
     The old hierarchies of hybrid hosts are left alone: to enter a group there costs an RCU grace period at every start
     (clone3 knows only cgroup2), too much for mere accounting.
     """
-    found = cgroups.find_hierarchies()
-    group = f"{found.unified}/waypoint/{home_id}"
+    root = cgroups.find_hierarchies().unified
+    if systemd.is_manager():
+        with contextlib.suppress(OSError):  # it does not answer: a group beside its own is what is left
+            return _join_scope(root, f"waypoint-{home_id}.scope")
+    group = f"{root}/waypoint/{home_id}"
     cgroups.create(group)
-    for parent in (found.unified, f"{found.unified}/waypoint", group):
+    for parent in (root, f"{root}/waypoint", group):
         cgroups.delegate(parent, _CONTROLLERS)
     return group
 
 
+def _join_scope(root: str, unit: str) -> str:
+    """Be in the scope `unit`, started if need be, and return its group.
+
+    Sessions that outlived a daemon keep its scope alive. The daemon lives in a group of its own below, because a group
+    that hands controllers on may hold no process.
+    """
+    group = f"{root}/system.slice/{unit}"
+    if not os.path.isdir(group):
+        systemd.start_scope(unit, os.getpid(), "Waypoint sessions")
+        group = _wait_in_scope(root, unit)
+    cgroups.create(f"{group}/daemon")
+    cgroups.enter(f"{group}/daemon")
+    cgroups.delegate(group, _CONTROLLERS)
+    return group
+
+
+def _wait_in_scope(root: str, unit: str) -> str:
+    """systemd answers before it has moved the process; it takes some milliseconds."""
+    deadline = time.monotonic() + SCOPE_S
+    while not (group := systemd.own_group(root)).endswith(unit):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not in {unit} after {SCOPE_S:g} s")
+        time.sleep(0.001)
+    return group
+
+
 def remove_group(group: str) -> None:
-    """Remove the home's group, and the program's own if no other home uses it. A group in use stays."""
+    """Remove the home's group, and the program's own if no other home uses it. A group in use stays.
+
+    A scope is removed by systemd, with the last process in it.
+    """
+    if group.endswith(".scope"):
+        return
     for path in (group, group.rpartition("/")[0]):
         with contextlib.suppress(OSError):  # EBUSY: another home, or a session of ours
             cgroups.remove(path)
