@@ -156,11 +156,18 @@ class CommandTerminal(TerminalStream):
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         self._exec_id = ""
         self._received = 0
+        self._size: tuple[int, int] | None = None
         super().__init__(home, branch, verb, request)
+
+    def resize(self, rows: int, cols: int) -> None:
+        self._size = (rows, cols)
+        super().resize(rows, cols)
 
     def _note(self, facts: dict[str, object]) -> None:
         if isinstance(facts.get("exec"), str):
             self._exec_id = str(facts["exec"])
+            if self._size:  # what was said of it before was said too early, or to a daemon that is gone
+                super().resize(*self._size)
 
     def _take(self) -> bytes:
         output = super()._take()

@@ -1,0 +1,68 @@
+"""Homes and sessions that the tests of a file share, and commands on a terminal."""
+
+import os
+from collections.abc import Callable, Iterator
+
+import pexpect
+import pytest
+
+from tests.homes import Home, open_home
+
+PATIENCE_S = 20
+ROWS, COLS = 30, 100
+Spawn = Callable[..., "pexpect.spawn[bytes]"]
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    with open_home("cli") as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A live session of the test's own."""
+    name = f"b{abs(hash(request.node.nodeid)) % 10**8}"
+    home.must("shell", name, "-d")
+    yield name
+    home.cli("stop", name, "--discard")  # fine if the test has ended it
+
+
+@pytest.fixture
+def on_terminal(home: Home) -> Iterator[Spawn]:
+    """`on_terminal("attach", "b")`: the command on a terminal of 30 x 100."""
+    spawned: list[pexpect.spawn[bytes]] = []
+
+    def spawn(*args: str, env: dict[str, str] | None = None) -> "pexpect.spawn[bytes]":
+        command, *words = home.argv(*args)
+        terminal = pexpect.spawn(
+            command, words, env={**home.env, **(env or {})}, timeout=PATIENCE_S, dimensions=(ROWS, COLS), encoding=None
+        )
+        terminal.delaybeforesend = None
+        spawned.append(terminal)
+        return terminal
+
+    yield spawn
+    for terminal in spawned:
+        terminal.close(force=True)
+
+
+def exit_status(terminal: "pexpect.spawn[bytes]") -> int | None:
+    """Wait for the end of the command. None if a signal ended it."""
+    terminal.expect(pexpect.EOF)
+    terminal.wait()
+    return terminal.exitstatus
+
+
+def is_cooked(terminal: "pexpect.spawn[bytes]") -> bool:
+    import termios
+
+    lflag = termios.tcgetattr(terminal.child_fd)[3]
+    return bool(lflag & termios.ICANON and lflag & termios.ECHO)
+
+
+def daemon_pid(home: Home) -> int:
+    pid = home.must("daemon", "status", "--json").json()["pid"]
+    assert isinstance(pid, int)
+    os.kill(pid, 0)
+    return pid

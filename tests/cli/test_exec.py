@@ -1,0 +1,286 @@
+"""`waypoint exec` as a command: statuses, bytes, input, signals, output that nobody reads."""
+
+import base64
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli.conftest import PATIENCE_S, Spawn, daemon_pid, exit_status, is_cooked
+from tests.homes import Home
+
+pytestmark = pytest.mark.privileged
+
+
+@contextmanager
+def started(home: Home, *args: str, **options: int) -> "Iterator[subprocess.Popen[bytes]]":
+    """The command as a process in the background; killed at the end if it still runs."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with subprocess.Popen(home.argv(*args), env=home.env, **streams) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: "subprocess.Popen[bytes]", words: bytes) -> bytes:
+    assert process.stdout is not None
+    found = b""
+    while words not in found:
+        piece = os.read(process.stdout.fileno(), 65536)
+        assert piece, f"it ended after {found[-200:]!r}"
+        found += piece
+    return found
+
+
+def test_the_status_is_the_commands(home: Home, branch: str) -> None:
+    assert [home.cli("exec", "-b", branch, "--", f"(exit {code})").code for code in (0, 1, 2, 125, 255)] == [
+        0,
+        1,
+        2,
+        125,
+        255,
+    ]
+
+
+def test_one_word_is_shell_text_and_several_are_words(home: Home, branch: str) -> None:
+    assert home.must("exec", "-b", branch, "--", "echo $((6*7)) | tr 4 5").stdout == "52\n"
+    assert (
+        home.must("exec", "-b", branch, "--", "printf", "%s|", "a b", "$x", "it's", "", "*").stdout == "a b|$x|it's||*|"
+    )
+
+
+def test_words_may_hold_any_bytes(home: Home, branch: str) -> None:
+    word = bytes(set(range(1, 256)))
+    done = subprocess.run(
+        [*home.argv("exec", "-b", branch, "--", "printf", "%s"), word], env=home.env, capture_output=True, check=True
+    )
+    assert done.stdout == word
+
+
+def test_text_that_is_not_utf8_is_refused_in_words(home: Home, branch: str) -> None:
+    done = subprocess.run(
+        [*home.argv("exec", "-b", branch, "--"), b"echo \xff"], env=home.env, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"not UTF-8" in done.stderr
+
+
+def test_output_is_byte_for_byte(home: Home, branch: str) -> None:
+    done = home.must("exec", "-b", branch, "--", r"printf '\0\1\r\n\377\e]x'; echo err >&2")
+    assert done.raw == b"\0\1\r\n\xff\x1b]xerr\n"
+
+
+def test_without_i_the_command_reads_nothing(home: Home, branch: str) -> None:
+    assert home.must("exec", "-b", branch, "--", "wc -c", stdin=b"some").stdout.strip() == "0"
+
+
+def test_with_i_input_is_streamed_while_output_comes(home: Home, branch: str) -> None:
+    content = os.urandom(2_000_000)
+    assert home.must("exec", "-b", branch, "-i", "--", "cat", stdin=content).raw == content
+
+
+def test_with_i_a_command_that_does_not_read_ends_all_the_same(home: Home, branch: str) -> None:
+    assert home.must("exec", "-b", branch, "-i", "--", "head -c 3", stdin=b"abcdef" * 1_000_000).stdout == "abc"
+
+
+def test_with_i_input_that_has_no_end_does_not_keep_it(home: Home, branch: str) -> None:
+    with started(home, "exec", "-b", branch, "-i", "--", "read x; echo got $x", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        read_until(process, b"got line\n")
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_closed_streams_are_no_trouble(home: Home, branch: str) -> None:
+    command = " ".join(["exec", *home.argv("exec", "-b", branch, "-i", "--", "'cat; echo done'")])
+    done = subprocess.run(["/bin/sh", "-c", f"{command} <&-"], env=home.env, capture_output=True, check=True)
+    assert done.stdout == b"done\n"
+    assert subprocess.run(["/bin/sh", "-c", f"{command} <&- 2>&-"], env=home.env, capture_output=True, check=True)
+
+
+def test_a_timeout_ends_the_command_with_124(home: Home, branch: str) -> None:
+    done = home.cli("exec", "-b", branch, "--timeout", "0.2", "--", "echo begun; sleep 60")
+    assert (done.code, done.stdout) == (124, "begun\n")
+    assert home.must("exec", "-b", branch, "--", "echo free").stdout == "free\n"
+
+
+@pytest.mark.parametrize(
+    "args", [["--nosuch"], ["--timeout", "soon", "--", "true"], ["-b", "bad name", "--", "true"], []]
+)
+def test_wrong_usage_is_told_with_status_2(home: Home, args: list[str]) -> None:
+    done = home.cli("exec", *args)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr
+
+
+def test_an_unknown_branch_is_a_failure_of_waypoint(home: Home) -> None:
+    done = home.cli("exec", "-b", "nosuch", "--", "true")
+    assert (done.code, done.stdout) == (125, "")
+    assert "nosuch" in done.stderr
+    assert "next:" in done.stderr
+
+
+def test_the_branch_may_come_from_the_environment(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=yes")
+    assert home.must("exec", "--", "echo $mine", env={"WAYPOINT_BRANCH": branch}).stdout == "yes\n"
+
+
+def test_exit_ends_the_session_with_its_status(home: Home, branch: str) -> None:
+    assert home.cli("exec", "-b", branch, "--", "exit 7").code == 7
+    assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
+
+
+# --- json
+
+
+def test_json_has_the_outcome(home: Home, branch: str) -> None:
+    done = home.cli("exec", "-b", branch, "--json", "--", "echo häuser; exit_with() { return $1; }; exit_with 3")
+    found = done.json()
+    assert done.code == 3
+    assert (found["exit"], found["by"], found["ended"], found["output"]) == (3, "command", False, "häuser\n")
+    assert found["duration_ms"] > 0
+    assert "output_base64" not in found
+
+
+def test_json_has_bytes_that_are_no_text_in_base64(home: Home, branch: str) -> None:
+    found = home.must("exec", "-b", branch, "--json", "--", r"printf 'a\377b'").json()
+    assert found["output"] == "a\N{REPLACEMENT CHARACTER}b"
+    assert base64.b64decode(found["output_base64"]) == b"a\xffb"
+
+
+def test_json_tells_of_a_timeout_and_of_a_session_that_ended(home: Home, branch: str) -> None:
+    found = home.cli("exec", "-b", branch, "--json", "--timeout", "0.2", "--", "sleep 60").json()
+    assert (found["exit"], found["by"]) == (124, "waypoint")
+    found = home.cli("exec", "-b", branch, "--json", "--", "exit 5").json()
+    assert (found["exit"], found["by"], found["ended"]) == (5, "command", True)
+
+
+def test_json_tells_of_a_failure_of_waypoint(home: Home) -> None:
+    done = home.cli("exec", "-b", "nosuch", "--json", "--", "true")
+    found = done.json()
+    assert done.code == 125
+    assert (found["exit"], found["by"]) == (125, "waypoint")
+    assert set(found["error"]) == {"code", "exit", "tried", "on", "said", "next"}
+
+
+# --- signals and readers that go
+
+
+def test_ctrl_c_interrupts_the_command_and_not_the_session(home: Home, branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("exec", "-b", branch, "--", "echo begun; sleep 60; echo not this")
+    terminal.expect(b"begun")
+    terminal.sendintr()
+    assert exit_status(terminal) == 130
+    assert b"not this" not in terminal.before
+    assert home.must("exec", "-b", branch, "--", "echo alive").stdout == "alive\n"
+
+
+def test_the_third_ctrl_c_in_a_row_kills(home: Home, branch: str, on_terminal: Spawn) -> None:
+    text = "sh -c 'trap \"echo no\" INT; echo begun; while :; do sleep 0.01; done'"
+    terminal = on_terminal("exec", "-b", branch, "--", text)
+    terminal.expect(b"begun")
+    for _ in range(2):
+        terminal.sendintr()
+        terminal.expect(b"no\r\n")
+    terminal.sendintr()
+    assert exit_status(terminal) == 137
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_to_us_goes_to_the_command(home: Home, branch: str, name: str, code: int) -> None:
+    with started(home, "exec", "-b", branch, "--", "echo begun; sleep 60") as process:
+        read_until(process, b"begun\n")
+        process.send_signal(signal.Signals[name])
+        assert process.wait(PATIENCE_S) == code
+
+
+def test_a_signal_that_our_caller_ignores_is_ignored(home: Home, branch: str) -> None:
+    command = " ".join(home.argv("exec", "-b", branch, "--", "'echo begun; read x </tmp/go'"))
+    home.must("exec", "-b", branch, "--", "mkfifo /tmp/go")
+    with subprocess.Popen(
+        ["/bin/sh", "-c", f"trap '' HUP; exec {command}"], env=home.env, stdout=subprocess.PIPE
+    ) as process:
+        read_until(process, b"begun\n")
+        process.send_signal(signal.SIGHUP)
+        home.must("run", "-b", branch, "--", "sh", "-c", "echo >/tmp/go")
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_when_the_reader_goes_the_command_is_interrupted_and_the_session_free(home: Home, branch: str) -> None:
+    command = " ".join(home.argv("exec", "-b", branch, "--", "yes"))
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{command} | head -n 2; echo ${{PIPESTATUS[0]}}"],
+        env=home.env,
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stdout == b"y\ny\n141\n"
+    assert done.stderr == b""
+    assert home.must("exec", "-b", branch, "--", "echo free").stdout == "free\n"
+
+
+def test_output_that_cannot_be_written_is_told(home: Home, branch: str) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        started(home, "exec", "-b", branch, "--", "yes", stdout=full.fileno()) as process,
+    ):
+        assert process.wait(PATIENCE_S) == 125
+        assert process.stderr is not None
+        assert b"No space left on device" in process.stderr.read()
+
+
+def test_a_slow_reader_loses_nothing(home: Home, branch: str) -> None:
+    with started(home, "exec", "-b", branch, "--", "seq 1000000") as process:
+        assert process.stdout is not None
+        found = b""
+        for piece in iter(lambda: os.read(process.stdout.fileno(), 50_000), b""):
+            found += piece
+        assert process.wait(PATIENCE_S) == 0
+    assert found == b"".join(b"%d\n" % number for number in range(1, 1_000_001))
+
+
+# --- restarts
+
+
+def test_a_daemon_that_is_killed_is_not_noticed(home: Home, branch: str) -> None:
+    with started(
+        home, "exec", "-b", branch, "--", "for i in $(seq 200); do echo $i; sleep 0.01; done; (exit 9)"
+    ) as process:
+        found = read_until(process, b"\n20\n")
+        os.kill(daemon_pid(home), signal.SIGKILL)
+        assert process.stdout is not None
+        found += process.stdout.read()
+        assert process.wait(PATIENCE_S) == 9
+    assert found == b"".join(b"%d\n" % number for number in range(1, 201))
+
+
+# --- on a terminal
+
+
+def test_with_tty_the_command_has_this_terminal(branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal(
+        "exec", "-b", branch, "--tty", "--", "test -t 0 && stty size && read -p 'name? ' x && echo hello $x; (exit 4)"
+    )
+    terminal.expect(b"30 100\r\n")
+    terminal.expect(b"name\\? ")
+    terminal.send(b"bob\r")
+    terminal.expect(b"hello bob\r\n")
+    assert exit_status(terminal) == 4
+    assert is_cooked(terminal)
+
+
+def test_with_tty_ctrl_c_is_a_key(branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("exec", "-b", branch, "--tty", "--", "echo begun; sleep 60")
+    terminal.expect(b"begun")
+    terminal.send(b"\x03")
+    assert exit_status(terminal) == 130
+
+
+def test_a_child_in_the_background_does_not_hold_the_command(home: Home, branch: str) -> None:
+    assert home.must("exec", "-b", branch, "--", "sleep 1000 & echo done").stdout.endswith("done\n")

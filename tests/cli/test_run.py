@@ -1,0 +1,92 @@
+"""`waypoint run` as a command."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.conftest import PATIENCE_S, Spawn, daemon_pid, exit_status, is_cooked
+from tests.cli.test_exec import read_until, started
+from tests.homes import Home
+
+pytestmark = pytest.mark.privileged
+
+
+def test_stdout_stderr_and_status_are_the_processes(home: Home, branch: str) -> None:
+    done = home.cli("run", "-b", branch, "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (done.stdout, done.stderr, done.code) == ("out\n", "err\n", 3)
+
+
+def test_words_are_the_processes_arguments_as_they_are(home: Home, branch: str) -> None:
+    assert home.must("run", "-b", branch, "printf", "%s|", "a b", "$x", "", "--json").stdout == "a b|$x||--json|"
+
+
+def test_it_is_apart_from_the_shell(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "cd /usr; mine=1")
+    assert home.must("run", "-b", branch, "--", "sh", "-c", "echo $mine.").stdout == ".\n"
+
+
+def test_it_starts_where_it_is_told_to(home: Home, branch: str) -> None:
+    assert home.must("run", "-b", branch, "--cwd", "/usr/lib", "pwd").stdout == "/usr/lib\n"
+
+
+def test_it_runs_as_the_user_it_is_told_to(home: Home, branch: str) -> None:
+    assert home.must("run", "-b", branch, "--user", "nobody", "id", "-un").stdout == "nobody\n"
+
+
+def test_without_i_it_reads_nothing(home: Home, branch: str) -> None:
+    assert home.must("run", "-b", branch, "--", "wc", "-c", stdin=b"some").stdout.strip() == "0"
+
+
+def test_with_i_input_is_streamed(home: Home, branch: str) -> None:
+    content = os.urandom(3_000_000)
+    assert home.must("run", "-b", branch, "-i", "--", "cat", stdin=content).raw == content
+
+
+def test_a_program_that_is_not_there_is_told_as_a_shell_does(home: Home, branch: str) -> None:
+    done = home.cli("run", "-b", branch, "--", "/no/such/program")
+    assert done.code == 127
+    assert "/no/such/program" in done.stderr
+
+
+def test_when_the_reader_goes_the_process_ends_as_in_a_pipeline(home: Home, branch: str) -> None:
+    command = " ".join(home.argv("run", "-b", branch, "--", "yes"))
+    done = subprocess.run(
+        ["/bin/bash", "-c", f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        env=home.env,
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stdout == b"y\n141\n"
+    assert home.cli("run", "-b", branch, "--", "pgrep", "-x", "yes").stdout == ""
+
+
+def test_a_signal_to_us_goes_to_the_process(home: Home, branch: str) -> None:
+    with started(home, "run", "-b", branch, "--", "sh", "-c", "echo begun; exec sleep 60") as process:
+        read_until(process, b"begun\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+
+
+def test_it_is_lost_with_its_daemon_and_says_so(home: Home, branch: str) -> None:
+    with started(home, "run", "-b", branch, "--", "sh", "-c", "echo begun; exec sleep 60") as process:
+        read_until(process, b"begun\n")
+        os.kill(daemon_pid(home), signal.SIGKILL)
+        assert process.wait(PATIENCE_S) == 125
+        assert process.stderr is not None
+        assert b"next:" in process.stderr.read()
+
+
+def test_with_t_it_has_a_terminal_of_its_own_that_follows_ours(branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("run", "-b", branch, "-it", "--", "bash", "--norc", "-i")
+    terminal.expect(b"[#$] ")
+    terminal.send(b"tty; stty size; echo $TERM\r")
+    terminal.expect(b"/dev/pts/\\d+\r\n30 100\r\nxterm-256color\r\n")
+    terminal.setwinsize(20, 50)
+    terminal.send(b"stty size\r")
+    terminal.expect(b"20 50\r\n")
+    terminal.send(b"exit 5\r")
+    assert exit_status(terminal) == 5
+    assert is_cooked(terminal)

@@ -1,0 +1,36 @@
+"""What a hot verb loads. Counted, not timed: a busy machine must not fail a test."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.homes import Home
+
+pytestmark = pytest.mark.privileged
+
+SLOW = {"click", "re", "json", "socket", "argparse", "typing", "dataclasses", "enum", "functools", "subprocess", "site"}
+# Of the interpreter's own there are about 25; each further one costs some 0.2 ms.
+MOST_MODULES = 60
+
+
+@pytest.mark.parametrize("words", [["exec", "--", "true"], ["run", "true"], ["exec", "-i", "--", "cat"]])
+def test_a_hot_verb_loads_little(home: Home, words: list[str]) -> None:
+    home.must("shell", "-d")
+    python, *rest = home.argv(*words)
+    done = subprocess.run(
+        [python, "-X", "importtime", *rest], env=home.env, stdin=subprocess.DEVNULL, capture_output=True, check=True
+    )
+    loaded = re.findall(r"^import time:.*\| +(\S+)$", done.stderr.decode(), re.MULTILINE)
+    assert "waypoint.client.wire" in loaded
+    assert SLOW & set(loaded) == set()
+    assert len(loaded) < MOST_MODULES
+
+
+@pytest.mark.parametrize("words", [["exec", "-b", "bad name", "--", "true"], ["run", "-b", "nosuch", "true"]])
+def test_so_does_one_that_fails(home: Home, words: list[str]) -> None:
+    python, *rest = home.argv(*words)
+    done = subprocess.run([python, "-X", "importtime", *rest], env=home.env, capture_output=True, check=False)
+    loaded = re.findall(r"^import time:.*\| +(\S+)$", done.stderr.decode(), re.MULTILINE)
+    assert done.returncode in (2, 125)
+    assert SLOW & set(loaded) == set()
