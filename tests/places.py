@@ -18,8 +18,17 @@ CACHED_CRIU = ROOT / ".venv/criu-home/criu/bin/criu"
 
 def temp_root() -> Path:
     """The folder; not made by this call. Short, as paths of Unix sockets may have only 107 bytes."""
-    checkout = hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:6]
-    return Path(f"{TEMP_PREFIX}{checkout}-{os.geteuid()}")
+    return Path(f"{_checkout_prefix()}{os.geteuid()}")
+
+
+def temp_roots() -> list[Path]:
+    """The folders of all users who used this checkout."""
+    prefix = Path(_checkout_prefix())
+    return sorted(prefix.parent.glob(f"{prefix.name}*"))
+
+
+def _checkout_prefix() -> str:
+    return f"{TEMP_PREFIX}{hashlib.sha256(os.fsencode(ROOT)).hexdigest()[:6]}-"
 
 
 def make_temp_root() -> Path:
@@ -36,13 +45,12 @@ def home_id(home: Path) -> str:
     return hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:16]
 
 
-def iter_homes(folder: Path | None = None, depth: int = 6) -> Iterator[Path]:
-    """Every home under `folder` (None: all of this checkout's), whoever made it. Does not look into homes."""
-    here = folder or temp_root()
-    if (here / "config.json").exists() and (here / "names.db").exists():
-        yield here
-    elif depth and here.is_dir() and not here.is_symlink():
-        for child in sorted(here.iterdir()):
+def iter_homes(folder: Path, depth: int = 6) -> Iterator[Path]:
+    """Every home under `folder`, whoever made it. Does not look into homes."""
+    if (folder / "config.json").exists() and (folder / "names.db").exists():
+        yield folder
+    elif depth and folder.is_dir() and not folder.is_symlink():
+        for child in sorted(folder.iterdir()):
             yield from iter_homes(child, depth - 1)
 
 
