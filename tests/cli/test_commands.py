@@ -1,0 +1,262 @@
+"""The other verbs: what they print, for people and for programs, and their statuses."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.conftest import PATIENCE_S, daemon_pid
+from tests.cli.test_exec import read_until, started
+from tests.homes import Home
+from tests.places import ROOT
+from waypoint.cli import render
+from waypoint.cli.group import VERBS
+
+# --- help, without a daemon
+
+
+def help_of(*verb: str) -> str:
+    done = subprocess.run([str(ROOT / "dev"), "waypoint", *verb, "--help"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "daemon run", "daemon stop", "daemon status"])
+def test_every_verb_has_help_with_an_example(verb: str) -> None:
+    assert re.search(rf"Examples?[^\n]*:\s(.*\s)*.*waypoint\s+{verb.replace(' ', '[ ]')}", help_of(*verb.split()))
+
+
+@pytest.mark.parametrize("verb", ["ps", "stop", "doctor", "exec", "shell", "daemon status"])
+def test_what_prints_facts_can_print_json(verb: str) -> None:
+    assert "--json" in help_of(*verb.split())
+
+
+def test_an_unknown_verb_is_wrong_usage() -> None:
+    done = subprocess.run([str(ROOT / "dev"), "waypoint", "nosuch"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nosuch" in done.stderr
+
+
+def test_a_home_that_was_not_set_up_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = tmp_path_factory.mktemp("h") / "none"
+    done = subprocess.run(
+        [str(ROOT / "dev"), "waypoint", "--home", str(home), "ps"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "next:" in done.stderr
+    assert not home.exists()
+
+
+# --- rendering
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        *((None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1536, "1.5 KiB"), (1048575, "1.0 MiB")),
+        *((123 << 20, "123 MiB"), (5 << 40, "5.0 TiB"), (5000 << 40, "5000 TiB")),
+    ],
+)
+def test_sizes_are_short(count: int | None, text: str) -> None:
+    assert render.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.4, "0s"), (59.9, "59s"), (60, "1m00s"), (3599, "59m59s"), (7500, "2h05m"), (1_040_000, "12d00h")],
+)
+def test_durations_have_two_units(seconds: float | None, text: str) -> None:
+    assert render.duration(seconds) == text
+
+
+def test_a_table_has_straight_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    render.print_table(("NAME", "N", "STATE"), [("a", "1", "live"), ("longer", "12345", "ok")], right=frozenset({"N"}))
+    assert capsys.readouterr().out == "NAME        N  STATE\na           1  live\nlonger  12345  ok\n"
+
+
+# --- with a daemon
+
+
+@pytest.mark.privileged
+def test_ps_lists_live_sessions(home: Home, branch: str) -> None:
+    [found] = [one for one in home.must("ps", "--json").json() if one["branch"] == branch]
+    assert found["state"] == "live"
+    assert found["pid"] > 0
+    assert found["uptime_s"] >= 0
+    assert found["processes"] >= 2
+    assert found["attached"] == 0
+    assert {"memory_bytes", "upper_bytes", "user", "base", "net", "cwd", "created", "id"} <= set(found)
+    heading, *rows = home.must("ps").stdout.splitlines()
+    assert heading.split()[:3] == ["BRANCH", "STATE", "PID"]
+    [row] = [row for row in rows if row.startswith(branch)]
+    assert row.split()[1:3] == ["live", str(found["pid"])]
+
+
+@pytest.mark.privileged
+def test_ps_all_lists_what_could_be_started_again(home: Home, branch: str) -> None:
+    home.must("stop", branch)
+    assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
+    [found] = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == branch]
+    assert (found["state"], found["pid"]) == ("ended", None)
+    assert found["capture"]
+
+
+@pytest.mark.privileged
+def test_ps_has_no_colours_in_a_pipe(home: Home, branch: str) -> None:
+    assert "\x1b" not in home.must("ps").stdout
+
+
+@pytest.mark.privileged
+def test_nobody_reading_ends_a_command_in_silence(home: Home, branch: str) -> None:
+    for verb in ("ps", f"logs {branch}"):
+        command = " ".join(home.argv(*verb.split()))
+        done = subprocess.run(
+            ["/bin/bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"],
+            env=home.env,
+            capture_output=True,
+            check=True,
+        )
+        assert done.stderr == b""
+        assert done.stdout in (b"141\n", b"0\n")  # whoever is first
+
+
+@pytest.mark.privileged
+def test_stop_keeps_the_files_and_says_where(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "echo kept > /var/tmp/kept")
+    [found] = home.must("stop", branch, "--json").json()
+    assert found["branch"] == branch
+    assert found["capture"]
+    home.must("shell", branch, "-d")
+    assert home.must("exec", "-b", branch, "--", "cat /var/tmp/kept").stdout == "kept\n"
+
+
+@pytest.mark.privileged
+def test_stop_may_discard(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "echo kept > /var/tmp/kept")
+    done = home.must("stop", branch, "--discard")
+    assert done.stdout == f"{branch}  discarded\n"
+    assert branch not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
+
+
+@pytest.mark.privileged
+def test_stop_of_several_goes_on_after_one_that_is_not_there(home: Home, branch: str) -> None:
+    done = home.cli("stop", "nosuch", branch)
+    assert done.code == 2
+    assert "nosuch" in done.stderr
+    assert done.stdout.startswith(branch)
+
+
+@pytest.mark.privileged
+def test_stop_takes_its_branch_from_the_option_and_the_environment_too(home: Home, branch: str) -> None:
+    assert home.must("stop", "-b", branch).stdout.startswith(branch)
+    home.must("shell", branch, "-d")
+    assert home.must("stop", env={"WAYPOINT_BRANCH": branch}).stdout.startswith(branch)
+
+
+@pytest.mark.privileged
+def test_stop_all_and_names_exclude_each_other(home: Home) -> None:
+    assert home.cli("stop", "--all", "x").code == 2
+
+
+@pytest.mark.privileged
+def test_logs_have_what_the_terminal_showed(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "echo seen$((1+1))")
+    assert "seen2" in home.must("logs", branch).stdout
+    assert "seen2" in home.must("logs", "-b", branch).stdout
+
+
+@pytest.mark.privileged
+def test_logs_follow_until_the_session_ends(home: Home, branch: str) -> None:
+    with started(home, "logs", "-f", branch) as process:
+        home.must("exec", "-b", branch, "--", "echo now$((1+1))")
+        read_until(process, b"now2")
+        home.must("stop", branch)
+        assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.privileged
+def test_logs_of_an_unknown_branch_are_told(home: Home) -> None:
+    done = home.cli("logs", "nosuch")
+    assert (done.code, done.stdout) == (2, "")
+
+
+# --- the daemon
+
+
+@pytest.mark.privileged
+def test_daemon_stop_leaves_sessions_running_and_the_next_command_starts_it(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "here=1")
+    pid = daemon_pid(home)
+    home.must("daemon", "stop")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    status = home.cli("daemon", "status")
+    assert (status.code, status.stdout) == (4, "")
+    assert home.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
+    assert daemon_pid(home) != pid
+
+
+@pytest.mark.privileged
+def test_stopping_a_daemon_that_does_not_run_is_fine_and_starts_none(home: Home) -> None:
+    home.must("daemon", "stop")
+    home.must("daemon", "stop")
+    assert home.cli("daemon", "status").code == 4
+
+
+@pytest.mark.privileged
+def test_daemon_status_has_the_facts(home: Home) -> None:
+    found = home.must("ps", "--json") and home.must("daemon", "status", "--json").json()
+    assert {"pid", "version", "sessions", "home", "started"} <= set(found)
+    assert str(found["pid"]) in home.must("daemon", "status").stdout
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_daemon_run_serves_until_it_is_told_to_stop(home: Home, name: str) -> None:
+    home.must("daemon", "stop")
+    with subprocess.Popen(home.argv("daemon", "run"), env=home.env, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"serving" in process.stderr.readline()
+        daemon_pid(home)
+        process.send_signal(signal.Signals[name])
+        assert process.wait(PATIENCE_S) == 0
+    assert home.cli("daemon", "status").code == 4
+
+
+@pytest.mark.privileged
+def test_daemon_run_ends_when_the_daemon_is_stopped_elsewhere(home: Home) -> None:
+    home.must("ps")
+    with subprocess.Popen(home.argv("daemon", "run"), env=home.env, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"serving" in process.stderr.readline()
+        home.must("daemon", "stop")
+        assert process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.privileged
+def test_many_commands_at_once_start_one_daemon(home: Home) -> None:
+    home.must("daemon", "stop")
+    many = [
+        subprocess.Popen(home.argv("ps", "--json"), env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    for process in many:
+        output, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (0, b"")
+        assert isinstance(json.loads(output), list)
+    log = (home.path / "daemon.log").read_text()
+    last = log.rpartition(" ends: ")[2]
+    assert len(re.findall(r"daemon \d+ started", last)) == 1
+
+
+@pytest.mark.privileged
+def test_doctor_tells_what_works(home: Home) -> None:
+    done = home.cli("doctor", "--json")
+    found = done.json()
+    assert found
+    assert all({"capability", "state", "why", "remedy"} <= set(one) for one in found)
+    lacking = [one for one in found if one["state"] == "missing" and one["required_for"] in ("session", "live")]
+    assert done.code == (3 if lacking else 0)
+    assert home.cli("doctor").stdout.startswith("CAPABILITY")

@@ -1,0 +1,211 @@
+"""`waypoint shell` and `attach` on real terminals."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Spawn, daemon_pid, exit_status, is_cooked
+from tests.homes import Home
+
+pytestmark = pytest.mark.privileged
+
+PROMPT = b"[#$] $"
+
+
+def test_shell_is_a_terminal_in_the_session(home: Home, on_terminal: Spawn) -> None:
+    terminal = on_terminal("shell", "t-new")
+    terminal.expect(PROMPT)
+    terminal.send(b"stty size; echo $WAYPOINT_BRANCH $TERM a$((40+2))b\r")
+    terminal.expect(b"30 100\r\nt-new xterm-256color a42b\r\n")
+    terminal.setwinsize(41, 120)
+    terminal.send(b"stty size\r")
+    terminal.expect(b"41 120\r\n")
+    terminal.send(b"exit 7\r")
+    assert exit_status(terminal) == 7
+    assert is_cooked(terminal)
+    [found] = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == "t-new"]
+    assert found["state"] == "ended"
+
+
+def test_keys_that_are_signals_act_in_the_session(branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    terminal.send(b"sleep 60; echo ended with $?\r")
+    terminal.expect(b"sleep 60.*\r\n")
+    terminal.send(b"\x03")
+    terminal.expect(PROMPT)
+    terminal.send(b"sleep 60\r")
+    terminal.expect(b"sleep 60\r\n")
+    terminal.send(b"\x1a")
+    terminal.expect(b"Stopped")
+
+
+def test_the_detach_key_leaves_the_session_running(home: Home, branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    terminal.send(b"here=1\r")
+    terminal.expect(PROMPT)
+    terminal.send(b"\x1dd")
+    terminal.expect_exact(f"[detached from {branch}]".encode())
+    assert exit_status(terminal) == 0
+    assert is_cooked(terminal)
+    assert home.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
+
+
+def test_shell_attaches_to_a_session_that_is_live(home: Home, branch: str, on_terminal: Spawn) -> None:
+    home.must("exec", "-b", branch, "--", "here=yes")
+    terminal = on_terminal("shell", branch)
+    terminal.expect(PROMPT)
+    terminal.send(b"echo $here.\r")
+    terminal.expect(b"yes\\.\r\n")
+
+
+def test_several_may_be_attached(home: Home, branch: str, on_terminal: Spawn) -> None:
+    first, second = on_terminal("attach", branch), on_terminal("attach", "-b", branch)
+    for terminal in (first, second):
+        terminal.expect(PROMPT)
+    first.send(b"echo one$((1+1))\r")
+    second.expect(b"one2\r\n")
+    second.send(b"echo two$((1+1))\r")
+    first.expect(b"two2\r\n")
+    [found] = [one for one in home.must("ps", "--json").json() if one["branch"] == branch]
+    assert found["attached"] == 2
+
+
+def test_a_daemon_that_is_killed_is_not_noticed(home: Home, branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    for round_number in range(3):
+        os.kill(daemon_pid(home), signal.SIGKILL)
+        terminal.send(b"echo after$((%d+1))\r" % round_number)
+        terminal.expect(b"after%d\r\n" % (round_number + 1))
+    assert b"waiting for the daemon" not in terminal.before
+
+
+def test_the_exit_status_survives_a_daemon_that_is_killed(home: Home, branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    os.kill(daemon_pid(home), signal.SIGKILL)
+    terminal.send(b"exit 9\r")
+    assert exit_status(terminal) == 9
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def test_a_signal_leaves_the_session_running_and_the_terminal_as_it_was(
+    home: Home, branch: str, on_terminal: Spawn, name: str, code: int
+) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    assert not is_cooked(terminal)
+    os.kill(terminal.pid, signal.Signals[name])
+    assert exit_status(terminal) == code
+    assert is_cooked(terminal)
+    assert home.must("exec", "-b", branch, "--", "echo alive").stdout == "alive\n"
+
+
+def test_a_terminal_that_is_closed_leaves_the_session_running(home: Home, branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    os.close(terminal.child_fd)
+    os.waitpid(terminal.pid, 0)
+    terminal.closed, terminal.child_fd = True, -1
+    assert home.must("exec", "-b", branch, "--", "echo alive").stdout == "alive\n"
+
+
+def test_a_stop_from_elsewhere_ends_the_attached_terminal(home: Home, branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    home.must("stop", branch)
+    exit_status(terminal)
+    assert is_cooked(terminal)
+
+
+def test_a_full_screen_program_that_is_left_leaves_nothing_on(branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    terminal.send(rb"printf '\033[?1049h\033[?1000h\033[?25l'; read -r x" + b"\r")
+    terminal.expect_exact(b"\x1b[?25l")
+    terminal.send(b"\x1dd")
+    assert exit_status(terminal) == 0
+    for sequence in (b"\x1b[?1000l", b"\x1b[?25h", b"\x1b[?1049l"):
+        assert sequence in terminal.before
+
+
+# --- without a terminal
+
+
+def test_detached_it_prints_the_branch(home: Home) -> None:
+    done = home.must("shell", "t-d", "-d")
+    assert done.stdout == "t-d\n"
+    assert home.must("shell", "-b", "t-d", "-d").stdout == "t-d\n"  # live already
+
+
+def test_detached_with_json_it_prints_the_session(home: Home) -> None:
+    found = home.must("shell", "t-j", "-d", "--json").json()
+    assert (found["branch"], found["state"], found["user"]) == ("t-j", "live", "root")
+    assert found["pid"] > 0
+
+
+def test_it_may_run_a_command_in_place_of_the_shell(home: Home, on_terminal: Spawn) -> None:
+    terminal = on_terminal("shell", "t-c", "--", "sh", "-c", "echo ready; read -r x; echo got $x; exit 3")
+    terminal.expect(b"ready\r\n")
+    terminal.send(b"this\r")
+    terminal.expect(b"got this\r\n")
+    assert exit_status(terminal) == 3
+
+
+def test_words_behind_the_dashes_are_never_a_branch(home: Home) -> None:
+    assert home.must("shell", "-d", "--", "sleep", "1000", env={"WAYPOINT_BRANCH": "t-w"}).stdout == "t-w\n"
+
+
+def test_it_starts_in_the_callers_folder(home: Home, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    subprocess.run(home.argv("shell", "t-here", "-d"), env=home.env, cwd="/usr/lib", check=True)
+    assert home.must("exec", "-b", "t-here", "--", "pwd").stdout == "/usr/lib\n"
+    home.must("shell", "t-there", "-d", "--cwd", "/usr/share")
+    assert home.must("exec", "-b", "t-there", "--", "pwd").stdout == "/usr/share\n"
+
+
+def test_a_bind_may_be_relative_to_here(home: Home, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("shared")
+    subprocess.run(home.argv("shell", "t-bind", "-d", "--bind", ".:/mnt:ro"), env=home.env, cwd=tmp_path, check=True)
+    assert home.must("exec", "-b", "t-bind", "--", "cat /mnt/file").stdout == "shared"
+    home.must("stop", "t-bind")
+
+
+def test_it_passes_on_how_the_terminal_speaks_and_no_secrets(home: Home) -> None:
+    env = {"LC_TIME": "C.UTF-8", "COLORTERM": "truecolor", "TZ": "Asia/Tokyo", "API_KEY": "secret"}
+    home.must("shell", "t-env", "-d", env=env)
+    found = home.must("exec", "-b", "t-env", "--", "echo $LC_TIME $COLORTERM $TZ $API_KEY.").stdout
+    assert found == "C.UTF-8 truecolor Asia/Tokyo .\n"
+
+
+def test_under_sudo_the_session_is_the_callers(home: Home) -> None:
+    home.must("shell", "t-sudo", "-d", env={"SUDO_UID": "65534", "SUDO_USER": "nobody"})
+    assert home.must("exec", "-b", "t-sudo", "--", "id -un").stdout == "nobody\n"
+    home.must("shell", "t-root", "-d", "--user", "root", env={"SUDO_UID": "65534", "SUDO_USER": "nobody"})
+    assert home.must("exec", "-b", "t-root", "--", "id -un").stdout == "root\n"
+
+
+@pytest.mark.parametrize("verb", ["shell", "attach"])
+def test_without_a_terminal_it_says_what_to_use_instead(home: Home, verb: str) -> None:
+    done = home.cli(verb, "t-none")
+    assert (done.code, done.stdout) == (2, "")
+    assert "stdin is not a terminal" in done.stderr
+    assert "waypoint exec" in done.stderr
+    assert "t-none" not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
+
+
+def test_attaching_to_what_is_not_there_is_told(home: Home, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", "nosuch")
+    assert exit_status(terminal) == 2
+    assert b"nosuch" in terminal.before
+    assert is_cooked(terminal)
+
+
+@pytest.mark.parametrize("args", [["--net", "no"], ["a", "b"], ["a", "-b", "b"], ["bad name"], ["--json"]])
+def test_wrong_usage_is_told_with_status_2(home: Home, args: list[str]) -> None:
+    assert home.cli("shell", *args).code == 2
