@@ -233,6 +233,13 @@ def test_a_missing_home_is_an_error_in_words(home: KeptHome) -> None:
     home.folder.mkdir()
 
 
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_broken_config_json_is_an_error_in_words(home: KeptHome, content: str) -> None:
+    (home.folder / "config.json").write_text(content)
+    assert home.start().startswith("error ")
+    assert "cannot start" in home.log()
+
+
 def test_config_json_says_who_may_connect(home: KeptHome) -> None:
     write_config(home, owner_uid=12345)
     home.start()

@@ -59,11 +59,13 @@ def is_served(home: str) -> bool:
 
 
 def _who_may_connect(home: str) -> tuple[int, int | None]:
-    """The ids of owner and group (None: no group) of the socket."""
+    """The ids of owner and group (None: no group) of the socket. Raises OSError, ValueError for a broken config.json."""
     try:
         with open(f"{home}/config.json", "rb") as file:
             config = json.load(file)
     except FileNotFoundError:
         config = {}
+    if not isinstance(config, dict):
+        raise ValueError(f"{home}/config.json is not a JSON object")
     owner, group = config.get("owner_uid"), config.get("group_gid")
     return (owner if isinstance(owner, int) else os.geteuid()), (group if isinstance(group, int) else None)
