@@ -59,7 +59,7 @@ def is_served(home: str) -> bool:
 
 
 def _who_may_connect(home: str) -> tuple[int, int | None]:
-    """The ids of owner and group (None: no group) of the socket. Raises OSError, ValueError for a broken config.json."""
+    """The ids of owner and group (None: no group) of the socket. Raises ValueError for a broken config.json."""
     try:
         with open(f"{home}/config.json", "rb") as file:
             config = json.load(file)
