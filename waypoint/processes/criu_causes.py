@@ -8,22 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.model.errors import CannotCapture
+from waypoint.processes.criu_cause_table import CAUSES
 
 MAX_LOG_BYTES = 1 << 20
 
-# CRIU says this at error level on every run without CAP_SYS_RESOURCE, and goes on.
-_HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE for self")
+# Errors that are none (CRIU says the first on every run without CAP_SYS_RESOURCE and goes on), or that say nothing.
+_HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE for self|^exited, status=|^(?:Dumping|Restoring) FAILED")
 _ERROR_LINE = re.compile(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\): (.*)$")
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One known reason. `pattern` is searched in CRIU's error lines; its named groups fill the braces of `meaning`."""
-
-    name: str
-    pattern: str
-    meaning: str
-    next_step: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +25,6 @@ class Diagnosis:
     words: str
     meaning: str
     next_step: str
-
-
-CAUSES: tuple[Cause, ...] = ()
 
 
 class CriuFailed(CannotCapture):
@@ -76,6 +64,6 @@ def diagnose(errors: list[str]) -> Diagnosis:
             match = re.search(cause.pattern, line)
             if match:
                 groups = {name: text or "" for name, text in match.groupdict().items()}
-                return Diagnosis(cause.name, line, cause.meaning.format(**groups), cause.next_step)
-    words = errors[0] if errors else "it gave no reason"
+                return Diagnosis(cause.name, line, cause.meaning.format(**groups).rstrip(), cause.next_step)
+    words = errors[0] if errors else "it ended without a word"
     return Diagnosis("unknown", words, "", "read the log; `waypoint doctor` shows what works on this machine")

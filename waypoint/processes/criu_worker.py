@@ -7,6 +7,7 @@ requests mean (criu_rpc.py), and the namespaces in which the process must run: t
 import array
 import contextlib
 import os
+import select
 import socket
 import subprocess
 from collections.abc import Callable
@@ -24,6 +25,8 @@ MAX_WORDS_BYTES = 1 << 16
 
 class Process(Protocol):
     """A started criu: a `subprocess.Popen`, or the launcher's handle of a process that is not our child."""
+
+    pid: int
 
     def wait(self) -> int: ...
 
@@ -61,14 +64,14 @@ def spawn_here(command: Command) -> Process:
 
 
 class Worker:
-    """A criu process that serves one request. Use as `with Worker(...) as worker`; when that ends, so has the
-    process."""
+    """A criu process for one request. Use as `with Worker(...) as worker`; after that the process has ended."""
 
     def __init__(self, path: str, spawn: Spawn, env: dict[str, str], fds: tuple[int, ...] = ()) -> None:
         self._path = path
         self._spawn = spawn
         self._env = {"PATH": programs.SEARCH_PATH, **env}  # CRIU calls tar for each tmpfs
         self._fds = fds
+        self._pidfd = -1
         self.refused: BaseException | None = None  # what a callback raised
 
     def __enter__(self) -> Self:
@@ -82,6 +85,8 @@ class Worker:
             except OSError as error:
                 self._close()
                 raise HostLacks("start", self._path, str(error.strerror or error), "run `waypoint setup`") from error
+        with contextlib.suppress(ProcessLookupError):  # gone and reaped: the socket will say so
+            self._pidfd = os.pidfd_open(self._process.pid)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -96,10 +101,12 @@ class Worker:
     ) -> dict[str, Value]:
         """Send `request`, serve notices until the answer. An empty answer means that CRIU died; `words` may say why.
 
+        Tasks that it was restoring may live on then, waiting for it, and hold its end of the socket open.
+
         Raises TimeoutError if CRIU says nothing for `deadline_s` seconds. An exception of `on_notice` makes CRIU give
         up (if it still can) and is in `refused` afterwards.
         """
-        self._socket.settimeout(deadline_s)
+        self._deadline_s = deadline_s
         # A reset connection: it died, the same as an end of file.
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             self._socket.send(encode(REQUEST, request))
@@ -131,7 +138,9 @@ class Worker:
         return True
 
     def _receive(self) -> tuple[dict[str, Value], int | None] | None:
-        """The next packet and the fd that came with it; None at the end of file."""
+        """The next packet and the fd that came with it; None when CRIU is gone."""
+        if not self._wait_readable():
+            return None
         room = socket.CMSG_SPACE(array.array("i").itemsize)
         content, ancillary, _flags, _address = self._socket.recvmsg(MAX_PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
         fds = array.array("i")
@@ -142,8 +151,22 @@ class Worker:
             return None
         return decode(RESPONSE, content), fds[0] if fds else None
 
+    def _wait_readable(self) -> bool:
+        """Wait for a packet. False if the process has ended without one more. Raises TimeoutError."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if self._pidfd >= 0:
+            poll.register(self._pidfd, select.POLLIN)
+        ready = poll.poll(None if self._deadline_s is None else self._deadline_s * 1000)
+        if not ready:
+            raise TimeoutError(f"no word for {self._deadline_s} s")
+        return any(fd == self._socket.fileno() for fd, _ in ready)
+
     def _close(self) -> None:
         self._last_words = os.pread(self._words_fd, MAX_WORDS_BYTES, 0)
         os.close(self._words_fd)
         self._words_fd = -1
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
         self._socket.close()

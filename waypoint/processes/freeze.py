@@ -1,15 +1,19 @@
-"""Stopping a session at a moment at which CRIU can dump it.
+"""Stopping a session at a moment at which CRIU can dump it, and saying at once if there will be none.
 
-A parent that has called vfork(2), as posix_spawn, Python's subprocess and dash do, sleeps uninterruptibly until its
-child has executed a program. The cgroup freezer counts it as frozen, ptrace cannot stop it, and CRIU waits for it until
-its timeout of ten seconds. Such a moment lasts a fraction of a millisecond, so the group is thawed and frozen again
-until there is none.
+CRIU stops tasks by tracing them. It waits ten seconds for one that it cannot stop, with everything frozen, so what can
+be seen beforehand is looked for here:
+
+* A task that is traced already (strace, gdb). CRIU takes it for a zombie.
+* A parent in vfork(2), as posix_spawn, Python's subprocess and dash call it. It sleeps uninterruptibly until its child
+  has executed a program, and the cgroup freezer counts it as frozen. Such a moment lasts a fraction of a millisecond,
+  so the group is thawed and frozen again until there is none.
 """
 
 import contextlib
 import time
 
-from waypoint.linux import cgroups, procfs
+from waypoint.linux import cgroups, tasks
+from waypoint.linux.tasks import TaskState
 from waypoint.model.errors import CannotCapture
 
 WAIT_S = 1.0
@@ -20,40 +24,49 @@ SETTLE_S = 0.0001
 def freeze_for_dump(cgroup: str, *, wait_s: float = WAIT_S) -> None:
     """Freeze the cgroup2 group `cgroup` at a moment at which CRIU can stop every task in it. It may run in between.
 
-    Raises CannotCapture if some process spends `wait_s` seconds in vfork; the group is thawed then. Raises OSError as
-    `freeze` does.
+    Raises CannotCapture, with the group thawed, if a task is traced or spends `wait_s` seconds in vfork. Raises OSError
+    as `cgroups.freeze` does. Costs one read of /proc for each thread.
     """
     deadline = time.monotonic() + wait_s
     while True:
         cgroups.freeze(cgroup)
-        waiting = find_vfork_parent(cgroup)
-        if waiting is None:
+        reason = _why_not(settled_states(cgroup))
+        if reason is None:
             return
         cgroups.thaw(cgroup)
-        if time.monotonic() > deadline:
-            raise CannotCapture(
-                "stop the processes of",
-                cgroup,
-                f"pid {waiting} waits for a child that has not executed its program yet (vfork)",
-                "end that process, or try again later",
-            )
+        said, next_step, is_brief = reason
+        if not is_brief or time.monotonic() > deadline:
+            raise CannotCapture("stop the processes of", cgroup, said, next_step)
         time.sleep(PAUSE_S)
 
 
-def find_vfork_parent(cgroup: str) -> int | None:
-    """A task of the frozen group that waits in vfork: in a frozen group nothing else is in uninterruptible sleep."""
+def settled_states(cgroup: str) -> dict[int, TaskState]:
+    """The tasks of the frozen group, once none of them is on its way any more: the freezer counts a little early."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        states = _states(cgroup)
-        # A group that was thawed a moment ago counts as frozen again while its tasks are still on their way back.
-        if "R" not in states.values() or time.monotonic() > deadline:
-            return next((tid for tid, state in states.items() if state == "D"), None)
+        states = {}
+        for tid in map(int, cgroups.read(cgroup, "cgroup.threads").split()):
+            with contextlib.suppress(ProcessLookupError):
+                states[tid] = tasks.task_state(tid)
+        if all(task.state != "R" for task in states.values()) or time.monotonic() > deadline:
+            return states
         time.sleep(SETTLE_S)
 
 
-def _states(cgroup: str) -> dict[int, str]:
-    states = {}
-    for tid in map(int, cgroups.read(cgroup, "cgroup.threads").split()):
-        with contextlib.suppress(ProcessLookupError):
-            states[tid] = procfs.stat(tid).state
-    return states
+def _why_not(states: dict[int, TaskState]) -> tuple[str, str, bool] | None:
+    """Why CRIU could not stop them, what to do, and whether it will be over in a moment. None if it can."""
+    for tid, task in states.items():
+        if task.tracer:
+            said = f"{task.name} (pid {tid}) is traced by {_name_of(task.tracer)}, and one process can have one tracer"
+            return said, "end the tracer (strace, gdb) and try again", False
+    for tid, task in states.items():
+        if task.state == "D":  # in a frozen group nothing else is in uninterruptible sleep
+            said = f"{task.name} (pid {tid}) waits for a child that has not executed its program yet (vfork)"
+            return said, "end that process, or try again later", True
+    return None
+
+
+def _name_of(pid: int) -> str:
+    with contextlib.suppress(ProcessLookupError):
+        return f"{tasks.task_state(pid).name} (pid {pid})"
+    return f"pid {pid}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from waypoint.linux import cgroups, descriptors, mounts, namespaces
+from waypoint.linux import cgroups, mounts, namespaces, pidfd
 from waypoint.model.errors import WaypointError
 from waypoint.model.requests import Capability
 from waypoint.session.launch import overlay_options
@@ -101,7 +101,8 @@ def _kill_group(_: Path) -> None:
 
 def _take_fd(_: Path) -> None:
     with _group() as (_name, pid):
-        os.close(descriptors.take(pid, 0))
+        fd = pidfd.open(pid)
+        os.close(pidfd.getfd(fd, 0))
 
 
 def _btrfs(place: Path) -> None:

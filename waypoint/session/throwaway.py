@@ -3,9 +3,7 @@
 Implements the stage of waypoint/processes/trial.py, which says what is tried.
 """
 
-import contextlib
 import os
-import select
 import socket
 import subprocess
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from waypoint.linux import cgroups, descriptors, mounts, namespaces
+from waypoint.linux import cgroups, mounts, namespaces, pidfd
 from waypoint.processes.criu_worker import Command, Process, Spawn
 from waypoint.processes.trial import Place, Subject
 from waypoint.session import launch
@@ -92,7 +90,7 @@ class Throwaway:
 
         def prepare() -> None:
             self._give_run()
-            namespaces.setns(os.pidfd_open(subject.pid), namespaces.CLONE_NEWNET)
+            namespaces.setns(pidfd.open(subject.pid), namespaces.CLONE_NEWNET)
 
         return lambda command: _spawn(command, prepare)
 
@@ -116,7 +114,11 @@ class Throwaway:
         mounts.bind(self._ground.criu_run, "/run")
 
     def _subject(self, pid: int, spec: StartSpec) -> Subject:
-        master = descriptors.take(pid, launch.MASTER_FD)
+        init = pidfd.open(pid)
+        try:
+            master = pidfd.getfd(init, launch.MASTER_FD)
+        finally:
+            os.close(init)
         self._masters.append(master)
         return Subject(pid=pid, master=master, cgroup=spec.cgroup, externals=name_externals(spec, "").dump)
 
@@ -130,11 +132,11 @@ def in_network_of(pid: int, work: Callable[[], Made]) -> Made:
     """Do `work` in the network namespace of `pid` and return what it made: a socket stays in its namespace."""
 
     def enter_and_work() -> Made:
-        pidfd = os.pidfd_open(pid)
+        process = pidfd.open(pid)
         try:
-            namespaces.setns(pidfd, namespaces.CLONE_NEWNET)
+            namespaces.setns(process, namespaces.CLONE_NEWNET)
         finally:
-            os.close(pidfd)
+            os.close(process)
         return work()
 
     # A thread: it alone changes its namespace, and it is gone afterwards.
@@ -147,16 +149,15 @@ def _wait_end(pid: int) -> None:
     gone is fine. Raises TimeoutError.
     """
     try:
-        pidfd = os.pidfd_open(pid)
+        process = pidfd.open(pid)
     except ProcessLookupError:
         return
     try:
-        if not select.select([pidfd], [], [], END_S)[0]:
+        if not pidfd.wait_ended(process, END_S):
             raise TimeoutError(f"pid {pid} did not end within {END_S:.0f} s")
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        pidfd.reap(process)
     finally:
-        os.close(pidfd)
+        os.close(process)
 
 
 def _pid_of(launched: Launched) -> int:

@@ -1,0 +1,58 @@
+"""Workload profiles: what kinds of programs need so that CRIU can dump them. The data are in criu_profiles/.
+
+Out of scope: which processes of a session a profile fits.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from waypoint.model.errors import StoreDamaged
+
+FOLDER = Path(__file__).resolve().parents[2] / "criu_profiles"
+
+_Words = Annotated[str, msgspec.Meta(min_length=1)]
+_Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    programs: Annotated[list[_Words], msgspec.Meta(min_length=1)]
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file; criu_profiles/README.md says what its keys mean."""
+
+    match: Match
+    reason: _Words
+    test: _Words
+    env: dict[_Name, str] = {}
+
+
+def load_profiles(folder: Path = FOLDER) -> dict[str, Profile]:
+    """All profiles by name. Raises StoreDamaged for a file that is not one, or two that contradict each other."""
+    profiles = {path.stem: _load(path) for path in sorted(folder.glob("*.toml"))}
+    setters: dict[str, str] = {}
+    for name, profile in profiles.items():
+        for variable, value in profile.env.items():
+            other = setters.setdefault(variable, name)
+            if profiles[other].env[variable] != value:
+                raise StoreDamaged("load the profile", name, f"{other} gives {variable} another value", _NEXT)
+    return profiles
+
+
+def session_environment(folder: Path = FOLDER) -> dict[str, str]:
+    """The variables that every session's shell is started with: those of all profiles together."""
+    return {variable: value for profile in load_profiles(folder).values() for variable, value in profile.env.items()}
+
+
+_NEXT = "install Waypoint again"
+
+
+def _load(path: Path) -> Profile:
+    try:
+        # strict: a number is not a string, though TOML's writer may have meant one
+        return msgspec.convert(tomllib.loads(path.read_text()), type=Profile, strict=True)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise StoreDamaged("load the profile", str(path), str(error), _NEXT) from error
