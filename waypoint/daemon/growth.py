@@ -22,16 +22,17 @@ log = logging.getLogger(__name__)
 class PoolWatch:
     """Runs in the daemon's loop from `start` to `stop`."""
 
-    def __init__(self, pool: Pool, sessions: Sessions) -> None:
+    def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._sessions = sessions
+        self._sessions: Sessions | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._used: dict[str, int] = {}
         self._refused = False
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._sessions.on_activity = self.wake
+    def start(self, sessions: Sessions) -> None:
+        """`sessions` are to call `wake` when something happens in one of them."""
+        self._sessions = sessions
         self.wake()
 
     def stop(self) -> None:
@@ -52,7 +53,7 @@ class PoolWatch:
 
     def _is_busy(self) -> bool:
         before, self._used = self._used, {}
-        for live in self._sessions.live:
+        for live in self._sessions.live if self._sessions else []:
             self._used[live.branch] = cgroups.cpu_usec(live.record.cgroup)
         return any(used - before.get(branch, 0) > _IDLE_USEC for branch, used in self._used.items())
 

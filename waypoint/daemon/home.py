@@ -30,6 +30,7 @@ from waypoint.session.launcher_link import Launcher
 from waypoint.session.live import LiveSession
 from waypoint.session.places import make_places, remove_group
 from waypoint.session.sessions import Sessions
+from waypoint.session.starting import Ground
 from waypoint.store.names import Names
 from waypoint.upper.contract import PoolSizes
 from waypoint.upper.open_pool import open_pool
@@ -47,8 +48,9 @@ class Home:
         self._places = make_places(path, Path(runtime_folder(str(path))), name)
         self._names = Names(path / "names.db")
         self._pool = open_pool(path, "auto", sizes)
-        self._sessions = Sessions(self._places, self._names, self._pool, self._launcher)
-        self._watch = PoolWatch(self._pool, self._sessions)
+        self._watch = PoolWatch(self._pool)
+        ground = Ground(self._places, self._names, self._pool, self._launcher)
+        self._sessions = Sessions(ground, self._watch.wake)
 
     @classmethod
     async def open(cls, path: str) -> "Home":
@@ -59,7 +61,7 @@ class Home:
         os.makedirs(path, mode=0o700, exist_ok=True)
         home = cls(Path(path).resolve(), _pool_sizes(path))
         home._sessions.adopt_all()
-        home._watch.start()
+        home._watch.start(home._sessions)
         return home
 
     async def status(self) -> StatusFacts:

@@ -66,3 +66,12 @@ def getfd(fd: int, number: int) -> int:
     from waypoint.linux import libc  # ctypes is slow to load and the supervisor never comes here
 
     return libc.syscall("pidfd_getfd", fd, number, 0)
+
+
+def take(pid: int, number: int) -> int:
+    """As `getfd`, of the process that has `pid` now."""
+    fd = os.pidfd_open(pid)
+    try:
+        return getfd(fd, number)
+    finally:
+        os.close(fd)

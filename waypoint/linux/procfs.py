@@ -114,3 +114,13 @@ def share_bytes(pid: int) -> int:
     except ProcessLookupError:
         return 0
     return 0
+
+
+def has_entry(name: str) -> bool:
+    """True if this kernel has /proc/`name`."""
+    return os.path.exists(f"/proc/{name}")
+
+
+def open_root(pid: int) -> int:
+    """The root folder of process `pid`, for `openat2` (O_PATH). Paths below it may lead out: never follow links there."""
+    return os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

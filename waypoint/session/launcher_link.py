@@ -36,7 +36,7 @@ class Launcher:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd="/",
-                env={"PATH": os.environ.get("PATH", os.defpath)},
+                env={"PATH": os.defpath},
                 start_new_session=True,
             )
         ours.settimeout(0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from shellwrap.ring import Ring
-from waypoint.linux import cgroups, descriptors, files, pidfd
+from waypoint.linux import cgroups, files, pidfd, procfs
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
 from waypoint.session import running
@@ -27,7 +27,7 @@ CLIENTS_S = 10.0
 
 
 class LiveSession:
-    """Holds a pidfd of pid 1, a duplicate of the terminal's master and a directory fd of the session's /run/waypoint."""
+    """Holds a pidfd of pid 1, a duplicate of the terminal's master and a directory fd of its /run/waypoint."""
 
     def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, *, adopted: bool = False) -> None:
         """Take hold of a running session. Raises OSError if it has ended meanwhile; nothing is left open then."""
@@ -44,7 +44,7 @@ class LiveSession:
             self._run_dir = _open_run_folder(record.init_pid)
             path = str(folder / RING)
             ring = Ring.open(path) if adopted else Ring.create(path)
-            self.terminal = Terminal(descriptors.take(record.init_pid, MASTER_FD), ring)
+            self.terminal = Terminal(pidfd.take(record.init_pid, MASTER_FD), ring)
         except BaseException:
             self._close_fds()
             raise
@@ -153,7 +153,7 @@ class LiveSession:
 
 def _open_run_folder(pid: int) -> int:
     """The session's /run/waypoint. No link in the session is followed: it would lead out of it."""
-    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = procfs.open_root(pid)
     try:
         return files.open_beneath(root, RUN_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
     finally:

@@ -11,7 +11,7 @@ import os
 import signal
 from typing import NamedTuple
 
-from waypoint.linux import descriptors, files, pidfd, ptys
+from waypoint.linux import files, pidfd, ptys
 from waypoint.model.errors import WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Setting
@@ -83,7 +83,7 @@ class _Process:
                 os.close(fd)
         self._pidfd = pidfd.open(self._pid)
         if request.tty:
-            self._input = descriptors.take(self._pid, MASTER_FD)
+            self._input = pidfd.take(self._pid, MASTER_FD)
             self._outputs = [os.dup(self._input)]
             os.set_blocking(self._input, False)
 

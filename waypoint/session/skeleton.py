@@ -21,9 +21,10 @@ from waypoint.linux import mounts
 from waypoint.model.errors import HostLacks
 
 _NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
+_PROC = "/proc"  # the session's
 _LINKS = (
     ("ptmx", "pts/ptmx"),
-    ("fd", "/proc/self/fd"),
+    ("fd", f"{_PROC}/self/fd"),
     ("stdin", "fd/0"),
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),

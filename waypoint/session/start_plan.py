@@ -7,7 +7,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from waypoint.linux import mounts
+from waypoint.linux import mounts, procfs
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import Bind, LiveRow, Setting, User
 from waypoint.session.base import BasePlan, plan_base
@@ -146,7 +146,7 @@ def start_spec(
         merged=str(places.merged),
         overlays=overlays,
         binds=binds,
-        proc_readonly=[name for name in PROC_READONLY if os.path.exists(f"/proc/{name}")],
+        proc_readonly=[name for name in PROC_READONLY if procfs.has_entry(name)],
         net=setting.net,
         identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
         argv=["/.waypoint/init", "--", "/bin/sh", "/.waypoint/wrapper.sh", *argv],

@@ -34,6 +34,7 @@ class Terminal:
         self.ring = ring
         self.closed = asyncio.Event()
         self.on_mark: list[Callable[[Mark], None]] = []
+        self.on_activity: Callable[[], None] = _nothing
         bits = ring.modes if ring.end else DEFAULT
         self.modes = ModeTracker(bits, ring.alternate_from, ring.end)
         # The last bytes are scanned again, for a mark that the end cuts; whole ones among them were heard (or are
@@ -143,6 +144,7 @@ class Terminal:
             self.resize(rows, cols)
 
     def _readable(self) -> None:
+        self.on_activity()
         position = self.ring.end
         try:
             count = self.ring.read_from(self.master)
@@ -202,3 +204,7 @@ class Terminal:
             self._written.set()
         if not self._unwritten and not self.closed.is_set():
             self._loop.remove_writer(self.master)
+
+
+def _nothing() -> None:
+    """Nobody asked to be told."""
