@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from waypoint.linux import cgroups, mounts, systemd
+from waypoint.processes.profiles import session_environment
 from waypoint.session.skeleton import Kit
 
 _CONTROLLERS = ("memory", "pids", "cpu")
@@ -15,7 +16,8 @@ DEFAULT_HOME = "/var/lib/waypoint"
 
 
 class Places(NamedTuple):
-    """`runtime`: /run/waypoint/<home id>. `cgroup`: the cgroup2 group of the home, whose children are the sessions'."""
+    """`runtime`: /run/waypoint/<home id>. `cgroup`: the cgroup2 group of the home, whose children are the sessions'.
+    `profile_env`: the variables that the workload profiles give to every session."""
 
     home: Path
     runtime: Path
@@ -24,6 +26,7 @@ class Places(NamedTuple):
     sys: Path
     kit: Kit
     cgroup: str
+    profile_env: dict[str, str]
 
     def cgroup_of(self, session: str) -> str:
         return f"{self.cgroup}/{session}"
@@ -46,6 +49,7 @@ def make_places(home: Path, runtime: Path, home_id: str) -> Places:
         sys=runtime / "sys",
         kit=Kit(runtime / "kit", home),
         cgroup=_make_group(home_id),
+        profile_env=session_environment(),
     )
     for folder in (places.sessions, places.merged, places.sys):
         folder.mkdir(mode=0o700, exist_ok=True)

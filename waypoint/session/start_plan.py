@@ -139,7 +139,7 @@ def start_spec(
         *(BindMount(source=b.source, target=b.target, readonly=b.readonly) for b in setting.binds),
     ]
     argv, extra = shell_argv(setting)
-    env = {**session_env(setting, row.branch, {}), **extra}
+    env = {**session_env(setting, row.branch, places.profile_env), **extra}
     user = setting.user
     return StartSpec(
         cgroup=group,
