@@ -37,10 +37,8 @@ class Remote(Protocol):
         """Put input in line; `flush` sends it."""
         ...
 
-    def flush(self) -> None: ...
-
-    def queued_bytes(self) -> int:
-        """How much is in line."""
+    def flush(self) -> int:
+        """Send what can be sent now; how many bytes are left in line."""
         ...
 
     def resize(self, rows: int, cols: int) -> None: ...
@@ -99,8 +97,7 @@ class _Loop:
 
     def run(self) -> Outcome:
         while not self._is_over or self._output:
-            self._remote.flush()
-            ready = self._wait()
+            ready = self._wait(self._remote.flush())
             outcome = self._take_signals() if self._signals_fd in ready else None
             if outcome is None and self._terminal.output_fd in ready:
                 outcome = self._show()
@@ -112,15 +109,14 @@ class _Loop:
                 self._receive()
         return Outcome(Why.OVER)
 
-    def _wait(self) -> set[int]:
-        """The descriptors of which something can be had. The remote's own is among the reasons to return only."""
+    def _wait(self, queued: int) -> set[int]:
+        """The descriptors that are ready. `queued`: how much waits to be sent to the remote."""
         poll = select.poll()
         poll.register(self._signals_fd, select.POLLIN)
         if self._output:
             poll.register(self._terminal.output_fd, select.POLLOUT)
         due_s = None
         if not self._is_over:
-            queued = self._remote.queued_bytes()
             if queued < MAX_WAITING_BYTES:
                 poll.register(self._terminal.input_fd, select.POLLIN)
             wanted = select.POLLOUT if queued else 0

@@ -79,8 +79,8 @@ def test_a_large_paste_is_sent_in_frames_that_the_protocol_allows(socket: Path) 
 
     with listening(socket, script), opened() as attachment:
         attachment.send(b"x" * 2_500_000)
-        while attachment.queued_bytes():
-            attachment.flush()
+        while attachment.flush():
+            select.select([], [attachment], [])
         everything(attachment)
 
 
@@ -101,6 +101,27 @@ def test_after_a_cut_it_attaches_again_with_the_size_of_then(socket: Path) -> No
         attachment.resize(30, 100)
         attachment.flush()
         assert everything(attachment) == b"before repainted"
+
+
+def test_what_is_typed_after_the_daemon_has_died_reaches_the_next(socket: Path) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        talk.send("o", b"before")
+
+    def goes_on(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.frame() == ("i", b"typed")
+        talk.send("x", {"reason": "ended", "exit": 0})
+
+    with listening(socket, dies, goes_on), opened() as attachment:
+        shown = outputs(attachment)
+        assert next(shown) == b"before"
+        select.select([attachment], [], [])  # its end has arrived, and is not yet noticed
+        attachment.send(b"typed")
+        attachment.flush()
+        assert list(shown) == []
 
 
 def test_it_says_nothing_of_a_cut_unless_it_takes_long(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:

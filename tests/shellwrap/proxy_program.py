@@ -46,13 +46,11 @@ class PtyRemote:
     def send(self, data: bytes) -> None:
         self._unsent += data
 
-    def flush(self) -> None:
+    def flush(self) -> int:
         try:
             self._unsent = self._unsent[os.write(self._master, self._unsent) :] if self._unsent else b""
         except BlockingIOError:
-            return
-
-    def queued_bytes(self) -> int:
+            return len(self._unsent)
         return len(self._unsent)
 
     def resize(self, rows: int, cols: int) -> None:

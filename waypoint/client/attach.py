@@ -17,6 +17,60 @@ NOTICE = b"\r\n[waypoint: waiting for the daemon]\r\n"
 MAX_FRUITLESS = 5
 
 
+class _Line:
+    """The connection under a stream: opened again with daemon after daemon."""
+
+    def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
+        self._home = home
+        self._on = f"branch {branch}"
+        self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
+        self._fruitless = 0
+        self._cut_at: float | None = None  # since when we wait for a daemon, until it has been said
+        self.channel = self._open(request)
+
+    def note_open(self) -> None:
+        """A daemon has taken the stream."""
+        self._fruitless = 0
+        self._cut_at = None
+
+    def open_after_cut(self, request: dict[str, object]) -> None:
+        """Ask the next daemon. Raises Failed if daemon after daemon goes away."""
+        self._fruitless += 1
+        if self._fruitless > MAX_FRUITLESS:
+            raise self.failed(f"{MAX_FRUITLESS} daemons in a row went away")
+        if self._fruitless == 1:
+            self._cut_at = time.monotonic()
+        self.reopen(request)
+
+    def reopen(self, request: dict[str, object]) -> None:
+        typed = self.channel.unsent("i")
+        self.channel.close()
+        self.channel = self._open(request)
+        for data in typed:
+            self.channel.queue("i", data)
+
+    def due_s(self) -> float | None:
+        """Seconds until `notice` has something to say."""
+        return None if self._cut_at is None else self._cut_at + NOTICE_AFTER_S - time.monotonic()
+
+    def notice(self) -> bytes:
+        """What a person should be told of the wait, once it has become long."""
+        remaining_s = self.due_s()
+        if remaining_s is None or remaining_s > 0:
+            return b""
+        self._cut_at = None
+        return NOTICE
+
+    def failed(self, said: str) -> Failed:
+        return Failed("stay connected with", self._on, said, f"see {log_path(self._home)}")
+
+    def _open(self, request: dict[str, object]) -> wire.Channel:
+        try:
+            return open_channel(self._home, self._target, request)
+        except wire.Cut as cut:
+            raise self.failed(str(cut)) from cut
+
+
 class TerminalStream:
     """A stream of the branch's session on a terminal. No method waits, but for starting a daemon where none is left.
 
@@ -26,15 +80,10 @@ class TerminalStream:
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         """Ask for the stream; a refusal is raised by `receive`. Raises as `open_channel`."""
         self.end: dict[str, object] = {}
-        self._home = home
-        self._on = f"branch {branch}"
-        self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
-        self._fruitless = 0
-        self._cut_at: float | None = None  # since when we wait for a daemon, until it has been said
-        self._channel = self._open(request)
+        self._line = _Line(home, branch, verb, request)
 
     def fileno(self) -> int:
-        return self._channel.fileno()
+        return self._line.channel.fileno()
 
     def receive(self) -> bytes | None:
         """Output that has arrived, b"" if there is none, None after the end.
@@ -43,56 +92,45 @@ class TerminalStream:
         """
         if self.end:
             return None
-        output = bytearray(self._notice())
+        output = bytearray(self._line.notice())
         try:
-            if self._channel.fill(wait=False):
+            if self._line.channel.fill(wait=False):
                 output += self._take()
         except wire.Cut as cut:
-            self._go_on_after(cut)
+            self._line.open_after_cut(self._request_after(cut))
         return bytes(output) or (None if self.end else b"")
 
     def send(self, data: bytes) -> None:
         for start in range(0, len(data), wire.MAX_PAYLOAD_BYTES):
-            self._channel.queue("i", data[start : start + wire.MAX_PAYLOAD_BYTES])
+            self._line.channel.queue("i", data[start : start + wire.MAX_PAYLOAD_BYTES])
 
-    def flush(self) -> None:
-        self._channel.flush()
-
-    def queued_bytes(self) -> int:
-        return self._channel.queued_bytes()
+    def flush(self) -> int:
+        self._line.channel.flush()
+        return self._line.channel.queued_bytes()
 
     def resize(self, rows: int, cols: int) -> None:
-        self._channel.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
+        self._line.channel.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
 
     def repaint(self) -> None:
         """A command's output cannot be had again; programs that use the whole screen repaint after `resize`."""
 
     def due_s(self) -> float | None:
-        return None if self._cut_at is None else self._cut_at + NOTICE_AFTER_S - time.monotonic()
+        return self._line.due_s()
 
     def close(self) -> None:
-        self._channel.close()
+        self._line.channel.close()
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
         """What to ask the next daemon. Raises Failed if it could not go on."""
-        raise self._failed(str(cut))
+        raise self._line.failed(str(cut))
 
     def _note(self, facts: dict[str, object]) -> None:
         """An `n` frame has come."""
 
-    def _reopen(self, request: dict[str, object]) -> None:
-        self.close()
-        self._channel = self._open(request)
-
-    def _open(self, request: dict[str, object]) -> wire.Channel:
-        try:
-            return open_channel(self._home, self._target, request)
-        except wire.Cut as cut:
-            raise self._failed(str(cut)) from cut
-
     def _take(self) -> bytes:
         output = bytearray()
-        while not self.end and (item := self._channel.take()) is not None:
+        channel = self._line.channel
+        while not self.end and (item := channel.take()) is not None:
             kind, payload = chr(item[0]), item[1]
             if kind == "o":
                 output += payload
@@ -100,31 +138,12 @@ class TerminalStream:
                 self._note(plainjson.decode_object(bytes(payload)))
             elif kind == "x":
                 self.end = plainjson.decode_object(bytes(payload))
-        if self._channel.is_open:
-            self._fruitless = 0
-            self._cut_at = None
+        if channel.is_open:
+            self._line.note_open()
         parts = self.end.get("error")
         if isinstance(parts, dict):
             raise from_json(parts)
         return bytes(output)
-
-    def _go_on_after(self, cut: wire.Cut) -> None:
-        self._fruitless += 1
-        if self._fruitless > MAX_FRUITLESS:
-            raise self._failed(f"{MAX_FRUITLESS} daemons in a row went away")
-        if self._fruitless == 1:
-            self._cut_at = time.monotonic()
-        self._reopen(self._request_after(cut))
-
-    def _notice(self) -> bytes:
-        remaining_s = self.due_s()
-        if remaining_s is None or remaining_s > 0:
-            return b""
-        self._cut_at = None
-        return NOTICE
-
-    def _failed(self, said: str) -> Failed:
-        return Failed("stay connected with", self._on, said, f"see {log_path(self._home)}")
 
 
 class Attachment(TerminalStream):
@@ -140,7 +159,7 @@ class Attachment(TerminalStream):
 
     def repaint(self) -> None:
         """Attach once more, since that is what the daemon sends the screen for."""
-        self._reopen(self._request())
+        self._line.reopen(self._request())
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
         return self._request()
@@ -176,5 +195,5 @@ class CommandTerminal(TerminalStream):
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
         if not self._exec_id:
-            raise self._failed(str(cut))
+            raise self._line.failed(str(cut))
         return {"resume": self._exec_id, "offset": self._received}

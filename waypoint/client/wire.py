@@ -182,10 +182,8 @@ class Channel:
                 first = self._unsent[0]
                 sent = self.sock.send(first, _NO_WAIT)
                 self._unsent[:1] = [first[sent:]] if sent < len(first) else []
-            except BlockingIOError:
+            except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                 return
-            except (BrokenPipeError, ConnectionResetError):
-                self._unsent.clear()
             finally:
                 self._is_flushing = False
 
