@@ -19,6 +19,7 @@ ATTACH = "POST /v1/sessions/a%2Fb/attach"
 def outputs(stream: TerminalStream) -> Iterator[bytes]:
     """What it shows, piece by piece, until its end."""
     while True:
+        stream.flush()
         due_s = stream.due_s()
         select.select([stream], [], [], due_s if due_s is None or due_s > 0 else 0)
         data = stream.receive()
