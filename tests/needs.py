@@ -81,6 +81,8 @@ def _cgroup2() -> str:
     return "no cgroup2 is mounted"
 
 
+_IO_URING = "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120)) < 0)"
+
 PROBES: dict[str, Callable[[], str]] = {
     "root": _in_private_mounts("mount -t tmpfs none . && mknod node c 1 3 && chown 1:1 node"),
     "overlay": _in_private_mounts(
@@ -92,6 +94,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "cgroup2": _cgroup2,
     "criu": _criu,
     "git": _answers("git", "--version"),
+    "io_uring": _answers(sys.executable, "-c", _IO_URING),
     "less": _answers("less", "--version"),
     "network": _answers(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", ".", "h11"),
     "node": _answers("node", "--version"),

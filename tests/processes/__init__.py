@@ -1,0 +1,1 @@
+"""Tests of the processes room: CRIU found, installed, understood, and what it refuses."""

@@ -1,0 +1,101 @@
+"""Reasons that CRIU gave in real failures, recorded with 4.2.1 (others as the name says) on Linux 6.18."""
+
+from pathlib import Path
+
+import pytest
+
+from waypoint.model.errors import CannotCapture
+from waypoint.processes.criu_cause_table import CAUSES
+from waypoint.processes.criu_causes import CriuFailed, Diagnosis, diagnose, find_errors, read_errors
+
+LOGS = Path(__file__).parent / "logs"
+
+RECORDED = {
+    "cut-image": "image-damaged",
+    "dev-tty": "dev-tty",
+    "disk-full": "disk-full",
+    "external-file": "file-from-outside",
+    "external-tty": "file-from-outside",
+    "external-unix-socket": "unix-socket",
+    "external-unix-stream": "unix-socket",
+    "ghost": "ghost",
+    "inotify": "inotify",
+    "io-uring": "io-uring",
+    "io-uring-mapped": "io-uring",
+    "mount-not-named": "mount",
+    "nested-pidns": "nested-namespace",
+    "no-external": "external-missing",
+    "no-image": "image-damaged",
+    "no-process": "no-process",
+    "no-source": "external-missing",
+    "other-uid": "limits",
+    "pid-taken": "pid-taken",
+    "program-changed": "program-changed",
+    "program-gone": "file-gone",
+    "session-leader-outside": "session-leader",
+    "socket-options-4.1.1": "socket-options",
+    "traced": "traced",
+    "userfaultfd": "kind-of-file",
+    "vdso-3.17.1": "vdso",
+    "vfork": "vfork",
+}
+
+
+@pytest.mark.parametrize(("log", "cause"), RECORDED.items())
+def test_a_recorded_failure_is_understood(log: str, cause: str) -> None:
+    diagnosis = diagnose(read_errors(LOGS / f"{log}.log"))
+    assert diagnosis.name == cause
+    assert diagnosis.meaning
+    assert "{" not in diagnosis.meaning
+    assert diagnosis.words in (LOGS / f"{log}.log").read_text()
+
+
+def test_every_cause_has_a_recorded_log_and_every_log_a_test() -> None:
+    assert {cause.name for cause in CAUSES} == set(RECORDED.values())
+    assert {path.stem for path in LOGS.glob("*.log")} == set(RECORDED)
+
+
+def test_the_meaning_names_the_thing() -> None:
+    said = {log: diagnose(read_errors(LOGS / f"{log}.log")).meaning for log in RECORDED}
+    assert "/tmp/big" in said["ghost"]
+    assert "80003072 bytes" in said["ghost"]
+    assert "/dev/null" in said["external-file"]
+    assert "anon_inode:[userfaultfd]" in said["userfaultfd"]
+    assert "user namespace" in said["nested-pidns"]
+    assert "/srv/trial/mysleep" in said["program-changed"]
+
+
+def test_lines_with_times_and_pids_in_front_are_read_too() -> None:
+    text = (
+        "(00.001171) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"
+        "(00.002000)      7: Error (criu/mem.c:1467): `- Can't open vma\n"
+        "pie: 3: Error (criu/pie/parasite.c:588): send_fds failed (-22)\n"
+        "(00.1) Warn  (criu/x.c:1): Error is only a word here\n"
+    )
+    assert find_errors(text) == ["`- Can't open vma", "send_fds failed (-22)"]
+
+
+def test_the_first_unknown_error_is_passed_on_in_criu_s_own_words() -> None:
+    diagnosis = diagnose(["something new", "something else"])
+    assert diagnosis == Diagnosis("unknown", "something new", "", diagnosis.next_step)
+    assert diagnosis.next_step
+
+
+def test_a_log_that_is_not_there_has_no_errors(tmp_path: Path) -> None:
+    assert read_errors(tmp_path / "dump.log") == []
+    assert diagnose([]).words == "it ended without a word"
+
+
+def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> None:
+    failed = CriuFailed("dump", diagnose(read_errors(LOGS / "ghost.log")), tmp_path / "dump.log")
+    assert isinstance(failed, CannotCapture)
+    assert failed.exit_code == 5
+    assert failed.to_json() == {
+        "code": "cannot-capture",
+        "exit": 5,
+        "tried": "dump the processes",
+        "on": f"(log: {tmp_path}/dump.log)",
+        "said": "a process has a deleted file open, /tmp/big, that is too large to be kept with the image"
+        " (80003072 bytes) (CRIU: Can't dump ghost file /tmp/big of 80003072 size, increase limit)",
+        "next": "close it, or end the process",
+    }

@@ -1,0 +1,135 @@
+"""The codec of CRIU's messages, held against bytes that Google's protobuf library made of the same values."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waypoint.processes import criu_messages
+from waypoint.processes.criu_messages import OPTIONS, REQUEST, RESPONSE, STATS, Field, Message, Value, decode, encode
+
+DUMP_REQUEST: dict[str, Value] = {
+    "type": 1,
+    "opts": {
+        "images_dir_fd": 7,
+        "pid": 4242,
+        "leave_running": True,
+        "log_level": 1,
+        "log_file": "dump.log",
+        "work_dir_fd": -1,
+        "inherit_fd": [{"key": "pipe[12]", "fd": 5}],
+        "ghost_limit": 64 << 20,
+        "external": ["mnt[/]:m0", "mnt[/dev]:m1"],
+        "freeze_cgroup": "/sys/fs/cgroup/x",
+        "network_lock": 3,
+    },
+}
+DUMP_REQUEST_BYTES = bytes.fromhex(
+    "08011265080710922118014801520864756d702e6c6f678801ffffffffffffffffff01da010c0a08706970655b31325d1005980280808020aa0209"
+    "6d6e745b2f5d3a6d30aa020c6d6e745b2f6465765d3a6d31e202102f7379732f66732f6367726f75702f78800403"
+)
+
+
+def test_a_request_has_the_bytes_that_protobuf_gives_it() -> None:
+    assert encode(REQUEST, DUMP_REQUEST) == DUMP_REQUEST_BYTES
+    assert decode(REQUEST, DUMP_REQUEST_BYTES) == DUMP_REQUEST
+
+
+def test_a_notice_is_read() -> None:
+    content = bytes.fromhex("080610012a140a1073657475702d6e616d65737061636573104d")
+    assert decode(RESPONSE, content) == {
+        "type": 6,
+        "success": True,
+        "notify": {"script": "setup-namespaces", "pid": 77},
+    }
+
+
+def test_a_refusal_is_read_and_what_has_no_row_is_passed_over() -> None:
+    # It has a `dump` member too.
+    content = bytes.fromhex(
+        "080210001a020801220b08ffffffffffffffffff0138114a1d43616e277420666f726b20666f7220353a2046696c6520657869737473"
+    )
+    assert decode(RESPONSE, content) == {
+        "type": 2,
+        "success": False,
+        "restore": {"pid": -1},
+        "cr_errno": 17,
+        "cr_errmsg": "Can't fork for 5: File exists",
+    }
+
+
+def test_fixed_size_fields_of_a_newer_criu_are_passed_over() -> None:
+    later = bytes.fromhex("81ff01") + b"8 bytes." + bytes.fromhex("85ff01") + b"four"
+    assert decode(RESPONSE, later + b"\x08\x01") == {"type": 1}
+
+
+@pytest.mark.parametrize("end", range(1, len(DUMP_REQUEST_BYTES)))
+def test_a_message_that_is_cut_is_never_taken_for_whole(end: int) -> None:
+    cut = DUMP_REQUEST_BYTES[:end]
+    try:
+        assert decode(REQUEST, cut) == {"type": 1}
+    except ValueError:
+        return
+    assert end == 2  # exactly behind the first field
+
+
+@pytest.mark.parametrize("content", [b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\x01a", b"\x12\x7f", b"\x48\x05"])
+def test_bytes_that_are_no_message_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode(RESPONSE, content)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_give_values_or_a_value_error(content: bytes) -> None:
+    try:
+        assert isinstance(decode(RESPONSE, content), dict)
+    except ValueError:
+        return
+
+
+def test_a_value_of_the_wrong_kind_is_a_type_error() -> None:
+    for name, value in (("pid", "7"), ("root", 7), ("external", "one"), ("inherit_fd", ["x"])):
+        with pytest.raises(TypeError):
+            encode(OPTIONS, {name: value})  # type: ignore[dict-item]
+
+
+def test_a_field_without_a_row_is_a_key_error() -> None:
+    with pytest.raises(KeyError, match="no_such_option"):
+        encode(OPTIONS, {"no_such_option": 1})
+
+
+def _values(message: Message) -> st.SearchStrategy[dict[str, Value]]:
+    return st.fixed_dictionaries({}, optional={name: _value(field) for name, field in message.fields.items()})
+
+
+def _value(field: Field) -> st.SearchStrategy[Value]:
+    one: st.SearchStrategy[Value]
+    match field.holds:
+        case "int32":
+            one = st.integers(-(1 << 31), (1 << 31) - 1)
+        case "uint32":
+            one = st.integers(0, (1 << 32) - 1)
+        case "uint64":
+            one = st.integers(0, (1 << 64) - 1)
+        case "bool":
+            one = st.booleans()
+        case "string":
+            one = st.text(st.characters(exclude_categories=["Cs"]))
+        case inner:
+            one = _values(inner)
+    return st.lists(one, min_size=1) if field.repeated else one
+
+
+@given(_values(REQUEST))
+def test_what_is_encoded_is_decoded(values: dict[str, Value]) -> None:
+    assert decode(REQUEST, encode(REQUEST, values)) == values
+
+
+@pytest.mark.parametrize("message", [OPTIONS, REQUEST, RESPONSE, STATS, criu_messages.VERSION, criu_messages.FEATURES])
+def test_no_number_stands_for_two_fields(message: Message) -> None:
+    numbers = [field.number for field in message.fields.values()]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_paths_that_are_no_text_go_through() -> None:
+    name = b"/srv/\xff".decode(errors="surrogateescape")
+    assert decode(OPTIONS, encode(OPTIONS, {"root": name})) == {"root": name}

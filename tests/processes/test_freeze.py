@@ -1,0 +1,89 @@
+"""Freezing at a moment at which CRIU can stop every task."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes.stages import name_of, on_stage, type_line, wait_for_program, wait_until
+from waypoint.linux import cgroups, tasks
+from waypoint.model.errors import CannotCapture
+from waypoint.processes.freeze import freeze_for_dump, settled_states
+from waypoint.processes.trial import Subject
+from waypoint.session.throwaway import Throwaway
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay", "userns", "timens")]
+
+# A child that is held up between vfork and exec for as long as nobody writes to the FIFO.
+HELD_IN_VFORK = """python3 -c 'import os; os.mkfifo("/tmp/fifo"); os.posix_spawn(
+"/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 9, "/tmp/fifo", os.O_RDONLY, 0)])'""".replace("\n", "")
+
+
+def test_a_quiet_session_is_frozen_at_once(tmp_path: Path) -> None:
+    def work(stage: Throwaway) -> str:
+        subject = stage.start()
+        freeze_for_dump(subject.cgroup)
+        return cgroups.read(subject.cgroup, "cgroup.events")
+
+    assert "frozen 1" in on_stage(tmp_path, work)
+
+
+def is_in_vfork(subject: Subject) -> bool:
+    """Parent and child are there, and the parent sleeps uninterruptibly."""
+    states = [tasks.task_state(pid) for pid in cgroups.members(subject.cgroup) if name_of(pid) == "python3"]
+    return len(states) == 2 and "D" in {task.state for task in states}
+
+
+def test_a_parent_held_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path) -> None:
+    def work(stage: Throwaway) -> tuple[str, str]:
+        subject = stage.start()
+        type_line(subject, f"{HELD_IN_VFORK} &")
+        wait_until(lambda: is_in_vfork(subject), "a vfork")
+        with pytest.raises(CannotCapture) as caught:
+            freeze_for_dump(subject.cgroup, wait_s=0.1)
+        return caught.value.said, cgroups.read(subject.cgroup, "cgroup.freeze")
+
+    said, frozen = on_stage(tmp_path, work)
+    assert "python3" in said
+    assert "vfork" in said
+    assert frozen.strip() == "0"
+
+
+def test_no_task_is_in_vfork_when_a_session_that_starts_many_programs_is_frozen(tmp_path: Path) -> None:
+    def work(stage: Throwaway) -> list[set[str]]:
+        subject = stage.start()
+        type_line(subject, "while :; do /bin/true; done")
+        seen = []
+        for _ in range(50):
+            freeze_for_dump(subject.cgroup)
+            seen.append({task.state for task in settled_states(subject.cgroup).values()})
+            cgroups.thaw(subject.cgroup)
+        return seen
+
+    assert set().union(*on_stage(tmp_path, work)) <= {"S"}
+
+
+@pytest.mark.requires("strace")
+def test_a_traced_process_is_named_at_once_with_its_tracer(tmp_path: Path) -> None:
+    def work(stage: Throwaway) -> tuple[str, float]:
+        subject = stage.start()
+        type_line(subject, "strace -o /dev/null sleep 1000 &")
+        wait_for_program(subject, "strace", "sleep")
+        begin = time.monotonic()
+        with pytest.raises(CannotCapture) as caught:
+            freeze_for_dump(subject.cgroup)
+        return caught.value.said, time.monotonic() - begin
+
+    said, seconds = on_stage(tmp_path, work)
+    assert said.startswith("sleep (pid ")
+    assert "traced by strace (pid " in said
+    assert seconds < 5  # CRIU would take ten to give up
+
+
+def test_the_state_of_a_process_that_has_gone_is_no_state() -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    with pytest.raises(ProcessLookupError):
+        tasks.task_state(child)
+    assert tasks.task_state(os.getpid()).tracer == 0

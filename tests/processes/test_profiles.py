@@ -1,0 +1,66 @@
+"""Workload profiles: the files that there are, and the schema."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from waypoint.model.errors import StoreDamaged
+from waypoint.processes.profiles import load_profiles, session_environment
+
+GOOD = """
+reason = "because"
+test = "tests/x.py::test_y"
+[match]
+programs = ["x"]
+[env]
+A = "1"
+"""
+
+
+@pytest.mark.parametrize("name", sorted(load_profiles()))
+def test_each_profile_names_a_test_that_exists(name: str) -> None:
+    file, _, test = load_profiles()[name].test.partition("::")
+    assert f"def {test}(" in (ROOT / file).read_text()
+
+
+def test_a_session_s_environment_is_that_of_all_profiles() -> None:
+    assert session_environment() == {"UV_USE_IO_URING": "0"}
+
+
+def test_profiles_of_a_folder_are_joined(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(GOOD)
+    (tmp_path / "b.toml").write_text(GOOD.replace("A =", "B ="))
+    (tmp_path / "README.md").write_text("not a profile")
+    assert list(load_profiles(tmp_path)) == ["a", "b"]
+    assert session_environment(tmp_path) == {"A": "1", "B": "1"}
+
+
+def test_two_profiles_may_agree_but_not_contradict(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(GOOD)
+    (tmp_path / "b.toml").write_text(GOOD)
+    assert session_environment(tmp_path) == {"A": "1"}
+    (tmp_path / "b.toml").write_text(GOOD.replace('"1"', '"2"'))
+    with pytest.raises(StoreDamaged, match="a gives A another value"):
+        load_profiles(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (GOOD.replace("reason", "raison"), "raison"),
+        (GOOD.replace('"because"', '""'), "reason"),
+        (GOOD.replace('["x"]', "[]"), "programs"),
+        (GOOD.replace('["x"]', '"x"'), "programs"),
+        (GOOD.replace('"1"', "1"), "env"),
+        (GOOD.replace("A =", '"A B" ='), "env"),
+        (GOOD.replace("[match]", "[matches]"), "match"),
+        (GOOD.replace('test = "tests/x.py::test_y"', ""), "test"),
+        (GOOD + "reason = [", "Invalid value"),
+    ],
+)
+def test_a_file_that_breaks_the_schema_is_refused_by_name(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(StoreDamaged, match=words) as caught:
+        load_profiles(tmp_path)
+    assert caught.value.on == str(tmp_path / "bad.toml")
