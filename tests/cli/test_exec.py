@@ -100,12 +100,15 @@ def test_closed_streams_are_no_trouble(home: Home, branch: str) -> None:
     command = " ".join(["exec", *home.argv("exec", "-b", branch, "-i", "--", "'cat; echo done'")])
     done = subprocess.run(["/bin/sh", "-c", f"{command} <&-"], env=home.env, capture_output=True, check=True)
     assert done.stdout == b"done\n"
-    assert subprocess.run(["/bin/sh", "-c", f"{command} <&- 2>&-"], env=home.env, capture_output=True, check=True)
+    done = subprocess.run(["/bin/sh", "-c", f"{command} <&- >&-"], env=home.env, capture_output=True, check=False)
+    assert done.returncode == 125
+    assert b"cannot write to stdout: Bad file descriptor" in done.stderr
 
 
 def test_a_timeout_ends_the_command_with_124(home: Home, branch: str) -> None:
     done = home.cli("exec", "-b", branch, "--timeout", "0.2", "--", "echo begun; sleep 60")
-    assert (done.code, done.stdout) == (124, "begun\n")
+    assert done.code == 124
+    assert done.stdout.startswith("begun\n")
     assert home.must("exec", "-b", branch, "--", "echo free").stdout == "free\n"
 
 

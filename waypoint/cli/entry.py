@@ -15,6 +15,7 @@ EXIT_INTERRUPTED = 130
 
 def main(argv: list[str]) -> "NoReturn":
     """Run `waypoint ARGV` and end the process."""
+    _occupy_standard_streams()
     try:
         leave(_run(argv))
     except WaypointError as error:
@@ -22,6 +23,18 @@ def main(argv: list[str]) -> "NoReturn":
         leave(error.exit_code)
     except KeyboardInterrupt:
         leave(EXIT_INTERRUPTED)
+
+
+def _occupy_standard_streams() -> None:
+    """Where our caller has closed 0, 1 or 2, nothing of ours may get that number: our socket would pass for stdin.
+
+    What stands in for them can be used as little as a closed one.
+    """
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if fd else os.O_WRONLY)
 
 
 def complain(text: str) -> None:
