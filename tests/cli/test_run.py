@@ -31,10 +31,6 @@ def test_it_starts_where_it_is_told_to(home: Home, branch: str) -> None:
     assert home.must("run", "-b", branch, "--cwd", "/usr/lib", "pwd").stdout == "/usr/lib\n"
 
 
-def test_it_runs_as_the_user_it_is_told_to(home: Home, branch: str) -> None:
-    assert home.must("run", "-b", branch, "--user", "nobody", "id", "-un").stdout == "nobody\n"
-
-
 def test_without_i_it_reads_nothing(home: Home, branch: str) -> None:
     assert home.must("run", "-b", branch, "--", "wc", "-c", stdin=b"some").stdout.strip() == "0"
 

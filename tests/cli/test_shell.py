@@ -109,9 +109,8 @@ def test_a_signal_leaves_the_session_running_and_the_terminal_as_it_was(
 def test_a_terminal_that_is_closed_leaves_the_session_running(home: Home, branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
-    os.close(terminal.child_fd)
-    os.waitpid(terminal.pid, 0)
-    terminal.closed, terminal.child_fd = True, -1
+    terminal.ptyproc.fileobj.close()
+    terminal.wait()
     assert home.must("exec", "-b", branch, "--", "echo alive").stdout == "alive\n"
 
 

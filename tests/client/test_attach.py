@@ -125,6 +125,28 @@ def test_what_is_typed_after_the_daemon_has_died_reaches_the_next(socket: Path) 
         assert list(shown) == []
 
 
+def test_what_the_dead_daemon_had_not_read_reaches_the_next_and_nothing_else(socket: Path) -> None:
+    def dies(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.frame() == ("i", b"taken")
+        talk.send("o", b"go on")
+        select.select([talk.sock], [], [])  # there is more, which is never read
+
+    def goes_on(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.frame() == ("i", b"not read")
+        talk.send("x", {"reason": "ended", "exit": 0})
+
+    with listening(socket, dies, goes_on), opened() as attachment:
+        shown = outputs(attachment)
+        attachment.send(b"taken")
+        assert next(shown) == b"go on"
+        attachment.send(b"not read")
+        assert list(shown) == []
+
+
 def test_it_says_nothing_of_a_cut_unless_it_takes_long(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "NOTICE_AFTER_S", 0.05)
 

@@ -1,12 +1,14 @@
 """HTTP and frames, byte by byte."""
 
+import select
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.client.peer import Talk, listening
+from tests.client.peer import PATIENCE_S, Talk, listening
 from waypoint.client import wire
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 
@@ -192,11 +194,13 @@ def test_a_stream_that_ends_without_its_last_frame_is_a_cut(path: Path, sent: by
 
 def test_frames_are_sent_as_the_socket_takes_them_and_arrive_whole(path: Path) -> None:
     received: list[tuple[str, bytes]] = []
+    is_full = threading.Event()
     sent = [("i", bytes([number]) * 100_000) for number in range(20)]
 
     def script(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
+        assert is_full.wait(PATIENCE_S)
         while len(received) < len(sent):
             frame = talk.frame()
             assert frame is not None
@@ -205,11 +209,11 @@ def test_frames_are_sent_as_the_socket_takes_them_and_arrive_whole(path: Path) -
 
     with listening(path, script), closing(wire.Channel(str(path), "/v1/t", {})) as channel:
         for kind, payload in sent:
-            channel.queue(kind, payload)
-        channel.flush()
-        assert channel.queued_bytes() > 0  # more than a socket's buffer holds
-        while channel.queued_bytes():
-            channel.flush()
+            channel.out.queue(kind, payload)
+        assert channel.out.flush() > 0  # more than a socket's buffer holds
+        is_full.set()
+        while channel.out.flush():
+            select.select([], [channel], [])
         everything(channel)
     assert received == sent
 
@@ -220,13 +224,13 @@ def test_what_was_not_sent_is_known_frame_by_frame(path: Path) -> None:
         talk.sock.recv(1)
 
     with listening(path, script), closing(wire.Channel(str(path), "/v1/t", {})) as channel:
-        channel.queue("i", b"x" * 1_000_000)
-        channel.flush()  # in part
-        channel.queue("k", b"INT")
-        channel.queue("i", b"y")
-        channel.queue("k", b"TERM")
-        assert channel.unsent("k") == [b"INT", b"TERM"]
-        assert channel.unsent("i") == [b"y"]
+        channel.out.queue("i", b"x" * 1_000_000)
+        channel.out.flush()  # in part
+        channel.out.queue("k", b"INT")
+        channel.out.queue("i", b"y")
+        channel.out.queue("k", b"TERM")
+        assert channel.out.unsent("k") == [b"INT", b"TERM"]
+        assert channel.out.unsent("i") == [b"y"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,8 @@ def run_run(given: "Parameters") -> int:
     home, branch = _place(given)
     words = [as_json_text(word) for word in _words(given)]
     request: dict[str, object] = {"argv": words, "tty": given["tty"], "stdin": given["interactive"]}
-    request |= {name: given[name] for name in ("user", "cwd") if given[name] is not None}
+    if given["cwd"] is not None:
+        request["cwd"] = given["cwd"]
     return _run_guarded(home, branch, "run", request, has_input=bool(given["interactive"]))
 
 

@@ -70,7 +70,6 @@ _RUN = Verb(
         _BRANCH,
         Option(("-i", "--interactive"), "flag", "Pass stdin on to the process (otherwise it reads /dev/null)."),
         Option(("-t", "--tty"), "flag", "Give the process a terminal of its own."),
-        Option(("--user",), "text", "Run as this user (default: the session's).", "USER"),
         Option(("--cwd",), "text", "Start in this directory (default: the session's).", "DIR"),
         _HOME,
     ),

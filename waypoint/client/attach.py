@@ -1,7 +1,7 @@
 """Streams that are shown on a terminal: the client's end, which outlives the daemon it began with.
 
-They have the shape of shellwrap.proxy.Remote. When a stream is cut, the next daemon is asked to go on with it. Input
-that the old daemon had taken and not passed on is lost then, as on any line that breaks.
+They have the shape of shellwrap.proxy.Remote. When a stream is cut, the next daemon is asked to go on with it, and is
+given the input that the old one had not read. What that had read and not passed on is lost.
 """
 
 import time
@@ -33,21 +33,21 @@ class _Line:
         self._fruitless = 0
         self._cut_at = None
 
-    def open_after_cut(self, request: dict[str, object]) -> None:
-        """Ask the next daemon. Raises Failed if daemon after daemon goes away."""
+    def open_after(self, cut: wire.Cut, request: dict[str, object]) -> None:
+        """Ask the next daemon, and give it what was typed and not taken. Raises Failed if daemon after daemon dies."""
         self._fruitless += 1
         if self._fruitless > MAX_FRUITLESS:
             raise self.failed(f"{MAX_FRUITLESS} daemons in a row went away")
         if self._fruitless == 1:
             self._cut_at = time.monotonic()
+        typed = self.channel.out.not_taken("i", cut)
         self.reopen(request)
+        for data in typed:
+            self.channel.out.queue("i", data)
 
     def reopen(self, request: dict[str, object]) -> None:
-        typed = self.channel.unsent("i")
         self.channel.close()
         self.channel = self._open(request)
-        for data in typed:
-            self.channel.queue("i", data)
 
     def due_s(self) -> float | None:
         """Seconds until `notice` has something to say."""
@@ -66,9 +66,11 @@ class _Line:
 
     def _open(self, request: dict[str, object]) -> wire.Channel:
         try:
-            return open_channel(self._home, self._target, request)
+            channel = open_channel(self._home, self._target, request)
         except wire.Cut as cut:
             raise self.failed(str(cut)) from cut
+        channel.out.remember()
+        return channel
 
 
 class TerminalStream:
@@ -97,19 +99,18 @@ class TerminalStream:
             if self._line.channel.fill(wait=False):
                 output += self._take()
         except wire.Cut as cut:
-            self._line.open_after_cut(self._request_after(cut))
+            self._line.open_after(cut, self._request_after(cut))
         return bytes(output) or (None if self.end else b"")
 
     def send(self, data: bytes) -> None:
         for start in range(0, len(data), wire.MAX_PAYLOAD_BYTES):
-            self._line.channel.queue("i", data[start : start + wire.MAX_PAYLOAD_BYTES])
+            self._line.channel.out.queue("i", data[start : start + wire.MAX_PAYLOAD_BYTES])
 
     def flush(self) -> int:
-        self._line.channel.flush()
-        return self._line.channel.queued_bytes()
+        return self._line.channel.out.flush()
 
     def resize(self, rows: int, cols: int) -> None:
-        self._line.channel.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
+        self._line.channel.out.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
 
     def repaint(self) -> None:
         """A command's output cannot be had again; programs that use the whole screen repaint after `resize`."""

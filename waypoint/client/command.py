@@ -44,12 +44,12 @@ class Command:
 
     def signal(self, name: str) -> None:
         """Send a signal (`INT`, ...) to the command. May be called in a signal handler."""
-        self._channel.queue("k", name.encode())
-        self._channel.flush()
+        self._channel.out.queue("k", name.encode())
+        self._channel.out.flush()
 
     def resize(self, rows: int, cols: int) -> None:
-        self._channel.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
-        self._channel.flush()
+        self._channel.out.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
+        self._channel.out.flush()
 
     def wait(self, on_output: "Sink", on_errors: "Sink", input_fd: int = -1) -> dict[str, object]:
         """Pass bytes until the command has ended; the fields of the `x` frame.
@@ -63,8 +63,7 @@ class Command:
         try:
             while True:
                 try:
-                    self._channel.flush()
-                    self._wait_ready()
+                    self._wait_ready(self._channel.out.flush())
                     self._channel.fill()
                     end = self._pass_on(on_output, on_errors)
                     if end is not None:
@@ -80,11 +79,10 @@ class Command:
         except wire.Cut as cut:
             raise self._lost(str(cut)) from cut
 
-    def _wait_ready(self) -> None:
-        """Return once there is something to receive, having passed on input meanwhile."""
-        while self._input >= 0 or self.deadline is not None or self._channel.queued_bytes():
+    def _wait_ready(self, queued: int) -> None:
+        """Return once there is something to receive, having passed on input meanwhile. `queued`: bytes to be sent."""
+        while self._input >= 0 or self.deadline is not None or queued:
             poll = select.poll()
-            queued = self._channel.queued_bytes()
             poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if queued else 0))
             if self._input >= 0 and queued < MAX_QUEUED_BYTES:
                 poll.register(self._input, select.POLLIN)
@@ -93,7 +91,7 @@ class Command:
                 raise TimeoutError
             if self._input in ready:
                 self._read_input()
-            self._channel.flush()
+            queued = self._channel.out.flush()
             if ready.get(self._channel.fileno(), 0) & ~select.POLLOUT:
                 return
 
@@ -107,7 +105,7 @@ class Command:
             return
         except OSError:  # closed, or a terminal that has hung up
             data = b""
-        self._channel.queue("i", data)
+        self._channel.out.queue("i", data)
         if not data:
             self._input = -1
 
@@ -141,10 +139,10 @@ class Command:
         self._stdin_broke = self._stdin_broke or self._has_stdin
         if self._has_stdin:
             self._input = -1
-        unsent = self._channel.unsent("k")
+        unsent = self._channel.out.unsent("k")
         self._channel = self._open({"resume": self._exec_id, "offset": self._received})
         for payload in unsent:
-            self._channel.queue("k", payload)
+            self._channel.out.queue("k", payload)
 
     def _judge(self, end: dict[str, object]) -> dict[str, object]:
         parts = end.get("error")

@@ -133,11 +133,10 @@ class Session:
         stdin: bytes | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
-        user: str | None = None,
     ) -> RunResult:
         """Run a separate process in the session. Ends with Failed if the daemon dies meanwhile."""
         request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "stdin": stdin is not None}
-        request |= {"cwd": cwd, "user": user, "env": dict(env or {})}
+        request |= {"cwd": cwd, "env": dict(env or {})}
         output, errors = bytearray(), bytearray()
         end = self._carry("run", request, output.extend, errors.extend, stdin)
         return RunResult(bytes(output), bytes(errors), _exit(end))

@@ -16,11 +16,19 @@ RECEIVE_BYTES = 1 << 18  # what one recv may bring: more than a socket's default
 _HEAD_END = b"\r\n\r\n"
 _PREFIX_BYTES = 5  # of a frame: kind and length
 _STREAMED = b"oe"  # kinds that are passed on piece by piece; of all others the whole payload is awaited
+_SO_MEMINFO = 55  # linux/asm-generic/socket.h; not among _socket's
 _NO_WAIT = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
 
 
 class Cut(ConnectionError):
-    """The connection ended where the protocol has no end: the daemon died or was replaced."""
+    """The connection ended where the protocol has no end: the daemon died or was replaced.
+
+    `left_unread`: something that we had sent was in its socket and never read (unix(7): that makes it a reset).
+    """
+
+    def __init__(self, said: str, *, left_unread: bool = False) -> None:
+        super().__init__(said)
+        self.left_unread = left_unread
 
 
 class Head:
@@ -103,6 +111,63 @@ def frame(kind: str, payload: bytes = b"") -> bytes:
     return kind.encode("ascii") + len(payload).to_bytes(4, "big") + payload
 
 
+class Outgoing:
+    """Frames in line to be sent on one connection, as the socket takes them."""
+
+    __slots__ = ("_is_flushing", "_line", "_remembers", "_sent", "_sock")
+
+    def __init__(self, sock: _socket.socket) -> None:
+        self._sock = sock
+        self._line: list[bytes] = []
+        self._is_flushing = False
+        self._remembers = False
+        self._sent: list[bytes] = []
+
+    def remember(self) -> None:
+        """From now on keep the frames that have been sent and may not have been read yet, for `not_taken`."""
+        self._remembers = True
+
+    def queue(self, kind: str, payload: bytes = b"") -> None:
+        """Put a frame in line; `flush` sends. Safe in a signal handler."""
+        self._line.append(frame(kind, payload))
+
+    def flush(self) -> int:
+        """Send what the socket takes without waiting; how many bytes are left. A peer that is gone is noticed by
+        `Channel.fill`, not here.
+
+        Safe in a signal handler: if the handler interrupts another flush, it leaves the work to that one.
+        """
+        while self._line and not self._is_flushing:
+            self._is_flushing = True
+            try:
+                if self._remembers and self._is_all_read():
+                    self._sent.clear()
+                first = self._line[0]
+                sent = self._sock.send(first, _NO_WAIT)
+                self._line[:1] = [first[sent:]] if sent < len(first) else []
+                if self._remembers:
+                    self._sent.append(first)
+            except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+                break
+            finally:
+                self._is_flushing = False
+        return sum(map(len, self._line))
+
+    def unsent(self, kind: str) -> list[bytes]:
+        """Payloads of the frames of `kind` of which nothing has been sent yet."""
+        return _payloads(self._line, kind)
+
+    def not_taken(self, kind: str, cut: Cut) -> list[bytes]:
+        """The same after a cut, and those that were sent and not read. One that was read in part is not among them."""
+        return [*(_payloads(self._sent, kind) if cut.left_unread else []), *self.unsent(kind)]
+
+    def _is_all_read(self) -> bool:
+        # What the other side of a Unix socket has not read is charged to the sender (SO_MEMINFO of socket(7)'s kin in
+        # linux/sock_diag.h: the third number is SK_MEMINFO_WMEM_ALLOC).
+        numbers = self._sock.getsockopt(_socket.SOL_SOCKET, _SO_MEMINFO, 12)
+        return not any(numbers[8:12])
+
+
 class Channel:
     """One upgraded connection: frames in both directions.
 
@@ -110,7 +175,7 @@ class Channel:
     and writing may wait or not, so that the same class serves a pump and a terminal.
     """
 
-    __slots__ = ("_buffer", "_end", "_is_flushing", "_kind", "_left", "_start", "_unsent", "_view", "is_open", "sock")
+    __slots__ = ("_buffer", "_end", "_kind", "_left", "_start", "_view", "is_open", "out", "sock")
 
     def __init__(self, path: str, target: str, body: object) -> None:
         """Raises what `send_request` raises."""
@@ -120,8 +185,7 @@ class Channel:
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._kind = self._left = 0  # the frame under way: kind 0 between frames; payload bytes still to come
-        self._unsent: list[bytes] = []
-        self._is_flushing = False
+        self.out = Outgoing(self.sock)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -139,7 +203,7 @@ class Channel:
         except BlockingIOError:
             return False
         except ConnectionResetError as error:
-            raise Cut(str(error)) from error
+            raise Cut(str(error), left_unread=True) from error
         if not got:
             raise Cut("the stream ended without its last frame")
         self._end += got
@@ -166,34 +230,6 @@ class Channel:
                 self._make_room(size)
                 return None
             return self._payload(size)
-
-    def queue(self, kind: str, payload: bytes = b"") -> None:
-        """Put a frame in the line of what is to be sent; `flush` sends. Safe in a signal handler."""
-        self._unsent.append(frame(kind, payload))
-
-    def flush(self) -> None:
-        """Send what the socket takes without waiting. A peer that is gone is noticed by `fill`, not here.
-
-        Safe in a signal handler: if the handler interrupts another flush, it leaves the work to that one.
-        """
-        while self._unsent and not self._is_flushing:
-            self._is_flushing = True
-            try:
-                first = self._unsent[0]
-                sent = self.sock.send(first, _NO_WAIT)
-                self._unsent[:1] = [first[sent:]] if sent < len(first) else []
-            except (BlockingIOError, BrokenPipeError, ConnectionResetError):
-                return
-            finally:
-                self._is_flushing = False
-
-    def queued_bytes(self) -> int:
-        return sum(map(len, self._unsent))
-
-    def unsent(self, kind: str) -> list[bytes]:
-        """Payloads of the frames of `kind` of which nothing has been sent yet."""
-        # Only the first in line can be a rest; it starts in the middle of a frame, so its length does not fit.
-        return [item[_PREFIX_BYTES:] for item in self._unsent if item == frame(kind, item[_PREFIX_BYTES:])]
 
     def _take_head(self) -> bool:
         data = bytes(self._view[self._start : self._end])
@@ -237,6 +273,11 @@ class Channel:
             self._view = memoryview(self._buffer)
         self._buffer[: len(rest)] = rest
         self._start, self._end = 0, len(rest)
+
+
+def _payloads(frames: list[bytes], kind: str) -> list[bytes]:
+    # The first in line can be a rest; it starts in the middle of a frame, so its length does not fit.
+    return [item[_PREFIX_BYTES:] for item in frames if item == frame(kind, item[_PREFIX_BYTES:])]
 
 
 def _receive(sock: _socket.socket) -> bytes:
