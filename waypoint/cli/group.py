@@ -57,8 +57,9 @@ def run(argv: list[str]) -> int:
         return problem.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED
-    except OSError as error:
-        if error.errno != errno.EPIPE:
-            raise
-        return EXIT_NO_READER  # of what we print, as `| head` does it
+    except SystemExit as end:
+        reason = end.__context__
+        # Click's way when what we print cannot be written, as `| head` does it; and after completion.
+        is_unread = isinstance(reason, OSError) and reason.errno == errno.EPIPE
+        code = EXIT_NO_READER if is_unread else end.code
     return code if isinstance(code, int) else 0
