@@ -90,6 +90,7 @@ def test_copying_is_refused_where_overlayfs_could_not_have_its_upper_trees(corne
     with pytest.raises(HostLacks, match="refuses what overlayfs needs") as refused:
         open_pool(corner / "merged", "copy")
     assert "ext4, XFS or btrfs" in refused.value.next_step
+    assert os.listdir(corner / "merged/pool") == []
 
 
 def test_copies_share_their_blocks_where_the_file_system_can(corner: Path) -> None:

@@ -25,6 +25,7 @@ _IOC_DEV_INFO = 0xD000941E
 
 _SUBVOL_RDONLY = 1 << 1
 _BLOCK_GROUP_METADATA = 1 << 2
+_GLOBAL_RESERVE = 1 << 49  # a part of the metadata that is listed as a group of its own
 
 _VOL_ARGS = struct.Struct("q4088s")  # btrfs_ioctl_vol_args: fd, name
 _VOL_ARGS_V2 = struct.Struct("qQQ32x4040s")  # btrfs_ioctl_vol_args_v2: fd, transid, flags, (qgroups), name
@@ -43,7 +44,7 @@ class SpaceOnDevice:
     """How the bytes of a file system's only device are given out.
 
     `total`: the device, as the file system sees it. `unallocated`: in no chunk yet, so still free for data or metadata.
-    `metadata_free`: unused in the chunks that hold metadata (part of it is the kernel's reserve).
+    `metadata_free`: unused in the chunks that hold metadata, without the kernel's reserve for bad times.
     """
 
     total_bytes: int
@@ -144,8 +145,9 @@ def space_on_device(path: str) -> SpaceOnDevice:
         answer = _ioctl(fd, _IOC_DEV_INFO, _DEV_INFO.pack(_FIRST_DEVICE, 0, 0), "BTRFS_IOC_DEV_INFO", path)
         groups = _space_groups(fd, path)
     _, allocated, total = _DEV_INFO.unpack(answer)
-    free = sum(size - used for flags, size, used in groups if flags & _BLOCK_GROUP_METADATA)
-    return SpaceOnDevice(total, total - allocated, free)
+    metadata = [(flags, size, used) for flags, size, used in groups if flags & _BLOCK_GROUP_METADATA]
+    free = sum(-size if flags & _GLOBAL_RESERVE else size - used for flags, size, used in metadata)
+    return SpaceOnDevice(total, total - allocated, max(0, free))
 
 
 def _space_groups(fd: int, path: str) -> list[tuple[int, int, int]]:

@@ -36,15 +36,16 @@ class CopyPool(FolderOfTrees):
         self._gone = f"{folder}/{GONE}"
         self._making = f"{folder}/{_MAKING}{secrets.token_hex(8)}"
         with refusals("open the pool", folder):
-            os.makedirs(self._gone, mode=0o700, exist_ok=True)
+            # Of a pool that is there already nothing is asked that takes space: it must open on a full disk, too.
+            if not os.path.isdir(self._gone):
+                _probe(folder)
+                os.mkdir(self._gone, mode=0o700)
             # By rename first: a copying process that outlived its caller finds its target's folder gone, and gives up.
             for name in os.listdir(folder):
                 if name.startswith(_MAKING):
                     os.rename(f"{folder}/{name}", _fresh(self._gone))
             for name in os.listdir(self._gone):
                 filesystem.remove_tree(f"{self._gone}/{name}")
-            os.mkdir(self._making, mode=0o700)
-        self._probe()
 
     def create(self, name: str) -> str:
         path = self.path(name)
@@ -58,6 +59,7 @@ class CopyPool(FolderOfTrees):
         if os.path.lexists(path):  # a rename would replace an empty tree
             raise StateConflict(tried, name, "the name is taken", "remove that one first, or use another name")
         with refusals(tried, f"{source} as {name}"):
+            os.makedirs(self._making, mode=0o700, exist_ok=True)
             try:
                 filesystem.copy_tree(origin, making)
                 _mark(making, sealed=sealed)
@@ -92,21 +94,22 @@ class CopyPool(FolderOfTrees):
         return Growth(GrowthOutcome.FIXED, self.free_bytes())
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # closed before, or something is left in it for the next start
+        with contextlib.suppress(OSError):  # never made, closed before, or something is left in it for the next start
             os.rmdir(self._making)
 
-    def _probe(self) -> None:
-        """Find out by doing whether the file system takes what overlayfs writes into an upper tree."""
-        trial = _fresh(self._making)
-        try:
-            filesystem.make_whiteout(trial)
-            os.setxattr(self._making, "trusted.overlay.opaque", b"y")
-        except OSError as err:
-            said = f"the file system refuses what overlayfs needs: {err.strerror}"
-            raise HostLacks("open the pool", self._folder, said, "put the home on ext4, XFS or btrfs") from err
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(trial)
+
+def _probe(folder: str) -> None:
+    """Find out by doing whether the file system takes what overlayfs writes into an upper tree."""
+    trial = f"{folder}/{_MAKING}{secrets.token_hex(8)}"
+    os.mkdir(trial, mode=0o700)
+    try:
+        filesystem.make_whiteout(f"{trial}/whiteout")
+        os.setxattr(trial, "trusted.overlay.opaque", b"y")
+    except OSError as err:
+        said = f"the file system refuses what overlayfs needs: {err.strerror}"
+        raise HostLacks("open the pool", folder, said, "put the home on ext4, XFS or btrfs") from err
+    finally:
+        filesystem.remove_tree(trial)
 
 
 def _fresh(folder: str) -> str:

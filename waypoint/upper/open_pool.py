@@ -1,5 +1,6 @@
 """Choosing the driver for a home, by trying what the machine can do."""
 
+import errno
 import os
 import secrets
 from typing import Literal
@@ -61,8 +62,9 @@ def _can_have_subvolumes(folder: str) -> bool:
     try:
         btrfs.create_subvolume(trial)
         btrfs.destroy_subvolume(trial)
-    except OSError:  # not on btrfs, or not allowed: the pool file will say what is missing
-        return False
+    except OSError as err:
+        # Any other refusal, such as a full disk, comes from a btrfs that knows subvolumes.
+        return err.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
     return True
 
 
