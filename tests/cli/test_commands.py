@@ -33,6 +33,15 @@ def test_what_prints_facts_can_print_json(verb: str) -> None:
     assert "--json" in help_of(*verb.split())
 
 
+@pytest.mark.parametrize(("words", "expected"), [("waypoint e", "exec"), ("waypoint exec --t", "--timeout")])
+def test_the_shell_can_complete_verbs_and_options(words: str, expected: str) -> None:
+    asked = {"_WAYPOINT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [str(ROOT / "dev"), "waypoint"], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+    assert expected in done.stdout
+
+
 def test_an_unknown_verb_is_wrong_usage() -> None:
     done = subprocess.run([str(ROOT / "dev"), "waypoint", "nosuch"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
+# Set by the shell's completion function, as click makes it.
+COMPLETION_VARIABLE = "_WAYPOINT_COMPLETE"
 
 
 def main(argv: list[str]) -> "NoReturn":
@@ -57,7 +59,7 @@ def leave(code: int) -> "NoReturn":
 
 def _run(argv: list[str]) -> int:
     verb = hot_verbs.VERBS.get(argv[0]) if argv else None
-    if verb is not None and "_WAYPOINT_COMPLETE" not in os.environ:
+    if verb is not None and COMPLETION_VARIABLE not in os.environ:
         parameters = hot_verbs.parse(verb, argv[1:])
         if parameters is not None:
             from waypoint.cli import hot

@@ -2,12 +2,14 @@
 
 import errno
 import importlib
+import os
 
 import click
+from click.shell_completion import shell_complete
 
 from waypoint import __version__
 from waypoint.cli import hot_commands, hot_verbs
-from waypoint.cli.entry import EXIT_INTERRUPTED
+from waypoint.cli.entry import COMPLETION_VARIABLE, EXIT_INTERRUPTED
 from waypoint.cli.hot import EXIT_NO_READER
 
 # In the order in which help lists them.
@@ -50,16 +52,22 @@ def cli(ctx: click.Context, home: str | None) -> None:
 
 def run(argv: list[str]) -> int:
     """Run one command; its exit status. Raises WaypointError and KeyboardInterrupt."""
+    instruction = os.environ.get(COMPLETION_VARIABLE)
+    if instruction:
+        return shell_complete(cli, {}, "waypoint", COMPLETION_VARIABLE, instruction)
     try:
-        code = cli.main(argv, prog_name="waypoint", standalone_mode=False)
+        # Not cli.main: that answers a pipe which nobody reads with 1, like many another failure.
+        with cli.make_context("waypoint", argv) as context:
+            code = cli.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
     except click.ClickException as problem:
         problem.show()
         return problem.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED
-    except SystemExit as end:
-        reason = end.__context__
-        # Click's way when what we print cannot be written, as `| head` does it; and after completion.
-        is_unread = isinstance(reason, OSError) and reason.errno == errno.EPIPE
-        code = EXIT_NO_READER if is_unread else end.code
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        return EXIT_NO_READER
     return code if isinstance(code, int) else 0
