@@ -4,17 +4,18 @@
 # Why it looks as it does:
 # - The key's function only swaps the line. A command run from `bind -x` would have readline's terminal modes, and lose $?.
 # - The command is evaluated at top level, not in a function: else `declare` is local, `$@` hidden, and ^C skips the end mark.
+# - The key's command is one plain word: in a continued line (PS2) the parser would not know `{` for what it is.
 # - `{ ...;} 2>/dev/null` hides a trace (set -x); `cmd&&:` hands a status on without setting off `set -e` or the ERR trap.
 # - No word is ever typed by the daemon: the text comes from a file, so quotes, `!`, newlines and the person's half line do not matter.
 
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
 
-if shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u; fi
-shopt -u expand_aliases # so that no alias gets into the functions below
+if \builtin shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u; fi
+\builtin shopt -u expand_aliases # so that no alias gets into the functions below
 
 __wp_d=${WAYPOINT_RUN:-/run/waypoint}
-unset -v WAYPOINT_RUN
-IFS= read -r __wp_s 2>/dev/null <"$__wp_d/nonce"
+builtin unset -v WAYPOINT_RUN
+IFS= builtin read -r __wp_s 2>/dev/null <"$__wp_d/nonce"
 __wp_keys=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
 
 __wp_say() {
@@ -22,17 +23,24 @@ __wp_say() {
 }
 
 # Wait for the daemon's line. Each open of the FIFO waits for a daemon that died to come back; a line for another phase is an old one.
+# "E+": the shell has saved the terminal's modes of the command's time as its own (it does when a job has ended). A job that does
+# nothing makes it save those of now.
 __wp_wait() {
-  local l
-  until IFS= builtin read -r l <"$__wp_d/go" && [[ $l == "$1 $__wp_k" ]]; do
+  local l=
+  until [[ $l == "$1 $__wp_k" ]]; do
     [[ -p $__wp_d/go ]] || return 0
+    IFS= builtin read -r l <"$__wp_d/go" || l=
+    if [[ $l == "E+ $__wp_k" && $1 == E ]]; then
+      ( : )
+      return 0
+    fi
   done
 }
 
 # Put programs that would wait for a person into their quiet ways, for the time of the command.
 __wp_quiet() {
   local - v w
-  set +eu
+  builtin set +eu
   __wp_old=()
   for v in "${__wp_keys[@]}"; do
     __wp_attributes "$v" || continue
@@ -45,13 +53,13 @@ __wp_quiet() {
 # Undo it where the command has not set the variable itself.
 __wp_loud() {
   local - o v w
-  set +eu
+  builtin set +eu
   for o in "${__wp_old[@]}"; do
     v=${o%%=*} o=${o#*=}
     if [[ $v == GIT_TERMINAL_PROMPT ]]; then w=0; else w=cat; fi
     __wp_attributes "$v" && [[ $__wp_a == x && ${!v-} == "$w" ]] || continue
     case $o in
-    -) unset -v "$v" ;;
+    -) builtin unset -v "$v" ;;
     x=*) builtin export "$v=${o#x=}" ;;
     *) builtin export -n "$v=${o#=}" ;;
     esac
@@ -68,6 +76,8 @@ __wp_attributes() {
 
 # The command has ended with status $1; $2 says how that was found.
 __wp_fin() {
+  # Text that ends within a word leaves the parser (5.2) in a state where it takes the next reserved word for a plain one. This clears it.
+  builtin eval :
   [[ $__wp_op == tty ]] || __wp_loud
   builtin printf '%s %s\n' "$1" "$2" >|"$__wp_d/done.$__wp_n"
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
@@ -88,7 +98,7 @@ __wp_pc() {
 
 # PS0 and PS2 only note, in this process, that a command runs or that the line goes on: they print nothing.
 __wp_hook() {
-  local -; set +u
+  local -; builtin set +u
   [[ ${PS0@a} == *r* || ${PS0-} == *__wp_at=0* ]] || PS0='${__wp_z0[__wp_at=0]-}'${PS0-}
   [[ ${PS2@a} == *r* || ${PS2-} == *__wp_at=2* ]] || PS2='${__wp_z0[__wp_at=2]-}'${PS2-}
   [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == __wp_pc ]] || PROMPT_COMMAND[977]=__wp_pc
@@ -99,7 +109,7 @@ __wp() {
   local r=$?
   IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$__wp_n" || :
   [[ $__wp_c != *$'\n'* ]] || __wp_check
-  case $- in *x*) set +x; __wp_c="set -x; $__wp_c" ;; esac
+  case $- in *x*) builtin set +x; __wp_c="set -x; $__wp_c" ;; esac
   __wp_history
   [[ $__wp_op == tty ]] || __wp_quiet
   __wp_say "S;$__wp_n;$__wp_k"
@@ -123,7 +133,7 @@ __wp_check() {
 __wp_history() {
   case ${__wp_hc-} in
   r) [[ ${HISTCONTROL-} == *ignore@(space|both)* ]] || builtin history -d -1 ;;
-  -) unset -v HISTCONTROL ;;
+  -) builtin unset -v HISTCONTROL ;;
   *) HISTCONTROL=${__wp_hc#=} ;;
   esac
 }
@@ -155,10 +165,10 @@ __wp_take() {
   __wp_op=$1 __wp_n=$2 __wp_k=$3 __wp_line=$READLINE_LINE __wp_pt=$READLINE_POINT
   __wp_ignorespace
   case $1 in
-  tty) READLINE_LINE=' { { __wp&&:;} 2>/dev/null;eval " $__wp_c";};{ __wp_z;} 2>/dev/null&&:' ;;
+  tty) READLINE_LINE=' { { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";};{ __wp_z;} 2>/dev/null&&:' ;;
   *)
     if [[ $1 == in ]]; then __wp_i=$__wp_d/in.$2; else __wp_i=/dev/null; fi
-    READLINE_LINE=' { { __wp&&:;} 2>/dev/null;eval " $__wp_c";} <"$__wp_i";{ __wp_z;} 2>/dev/null&&:'
+    READLINE_LINE=' { { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";{ __wp_z;} 2>/dev/null&&:'
     ;;
   esac
   READLINE_POINT=${#READLINE_LINE}
@@ -166,7 +176,7 @@ __wp_take() {
 }
 
 __wp_ignorespace() {
-  local -; set +u
+  local -; builtin set +u
   if [[ ${HISTCONTROL@a} == *r* ]]; then __wp_hc=r; return; fi
   if [[ -v HISTCONTROL ]]; then __wp_hc==$HISTCONTROL; else __wp_hc=-; fi
   HISTCONTROL=ignorespace
@@ -185,10 +195,10 @@ __wp_clean() {
 
 if [[ -n $__wp_s ]]; then
   for __wp_v in emacs vi-insert vi-command; do
-    bind -m "$__wp_v" -x '"\e[7717~": { __wp_arm;} 2>/dev/null'
+    builtin bind -m "$__wp_v" -x '"\e[7717~": __wp_arm'
   done 2>/dev/null
   __wp_at=0
   __wp_hook
 fi
-shopt "$__wp_aliases" expand_aliases
-unset -v __wp_v __wp_aliases
+builtin shopt "$__wp_aliases" expand_aliases
+builtin unset -v __wp_v __wp_aliases

@@ -13,10 +13,9 @@ fi
 if [[ -o interactive ]]; then
   __wp_boot() {
     emulate -L zsh
-    setopt noerrexit noerrreturn noxtrace
-    (( ${+functions[__wp_boot]} )) || return 0
+    setopt noaliases noerrexit noerrreturn noxtrace
+    __wp_boot() { : } # once is enough, but both of those below may call it
     precmd_functions=(${precmd_functions:#__wp_boot})
-    unfunction __wp_boot
     source "$__wp_here/.zshrc"
     unset __wp_here
     __wp_pc

@@ -16,9 +16,14 @@ __wp_say() {
 
 __wp_wait() {
   emulate -L zsh
-  local l
-  until IFS= builtin read -r l <"$__wp_d/go" && [[ $l == "$1 $__wp_k" ]]; do
+  local l=
+  until [[ $l == "$1 $__wp_k" ]]; do
     [[ -p $__wp_d/go ]] || return 0
+    IFS= builtin read -r l <"$__wp_d/go" || l=
+    if [[ $l == "E+ $__wp_k" && $1 == E ]]; then
+      ( : )
+      return 0
+    fi
   done
 }
 
@@ -84,7 +89,7 @@ __wp_px() {
 __wp_ah() {
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
-  [[ $1 != ' { { __wp&&'* ]]
+  [[ $1 != ' { { '*'__wp&&:;}'* ]]
 }
 
 __wp_hook() {
@@ -137,10 +142,10 @@ __wp_arm() {
       __wp_say "A;$n;$k;$#BUFFER"
       zle .push-line
       if [[ $op == tty ]]; then
-        BUFFER=' { { __wp&&:;} 2>/dev/null;{ eval " $__wp_c" } } always { { __wp_z } 2>/dev/null }'
+        BUFFER=' { { __wp&&:;} 2>/dev/null;{ \builtin eval " $__wp_c";};} always { { __wp_z;} 2>/dev/null;}'
       else
         if [[ $op == in ]]; then __wp_i=$__wp_d/in.$n; else __wp_i=/dev/null; fi
-        BUFFER=' { { { __wp&&:;} 2>/dev/null;eval " $__wp_c" } <"$__wp_i" } always { { __wp_z } 2>/dev/null }'
+        BUFFER=' { { { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";} always { { __wp_z;} 2>/dev/null;}'
       fi
       zle .accept-line
       ;;

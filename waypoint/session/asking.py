@@ -1,10 +1,12 @@
 """Pressing the key that the hooks listen to, and getting an answer."""
 
 import asyncio
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from shellwrap.marks import KEY, Mark
+from waypoint.linux import terminals
 from waypoint.session.conversation import Conversation
 from waypoint.session.exec_record import ExecRecord
 from waypoint.session.keyboard import PREFIXES
@@ -18,6 +20,7 @@ from waypoint.session.terminal import Terminal
 ANSWER_S = 0.5
 # ^G: readline drops a half-typed key or a search and keeps the line. In zsh it would drop the line.
 _ABORT = b"\x07"
+_START = b"\x11"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,10 @@ async def ask(desk: Desk, talk: Conversation, operation: str, answers: tuple[str
     desk.folder.write("req", f"{operation} {talk.ident} {talk.nonce}\n".encode("ascii"))
     bash = desk.watch.shell is not None and desk.watch.shell.kind == "bash"
     for again in (False, True):
-        abort = bash and (again or desk.terminal.keyboard.last in PREFIXES)
-        desk.terminal.write(_ABORT + KEY if abort else KEY)
+        # ^S may have stopped the terminal's output. Where that means something ^Q undoes it; else it would be a key.
+        start = _START if terminals.modes(desk.terminal.master).iflag & termios.IXON else b""
+        abort = _ABORT if bash and (again or desk.terminal.keyboard.last in PREFIXES) else b""
+        desk.terminal.write(start + abort + KEY)
         mark = await hear(desk, talk, answers)
         if mark is not None:
             return mark

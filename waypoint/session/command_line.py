@@ -198,7 +198,9 @@ class CommandLine:
     async def _stream(self, run: Execution, position: int, outlet: Outlet) -> None:
         terminal, record = self._desk.terminal, run.record
         await run.started.wait()
-        position = max(position, record.start or position)
+        if record.start is None:
+            return  # it did not begin
+        position = max(position, record.start)
         while record.stop is None or position < record.stop:
             settled = terminal.settled if record.stop is None else min(record.stop, terminal.settled)
             if position < settled:

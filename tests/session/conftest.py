@@ -1,0 +1,56 @@
+"""Tests of this folder may be coroutines: each runs in an event loop of its own."""
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.session.stage import Stage
+
+# Far longer than any of them takes: a test that waits for something that never comes fails by name.
+_LIMIT_S = 10
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(_LIMIT_S):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(bounded())
+    return True
+
+
+@pytest.fixture(params=["bash", "zsh"])
+def shell(request: pytest.FixtureRequest) -> str:
+    """Which shell the test is about: both, one after the other."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def stage(tmp_path: Path, shell: str) -> Iterator[Stage]:
+    """A live shell on a terminal, with its hooks."""
+    with ExitStack() as stack:
+        yield Stage(tmp_path, shell, stack)
+
+
+@pytest.fixture
+def bash(tmp_path: Path) -> Iterator[Stage]:
+    """The same, bash only."""
+    with ExitStack() as stack:
+        yield Stage(tmp_path, "bash", stack)
+
+
+@pytest.fixture
+def zsh(tmp_path: Path) -> Iterator[Stage]:
+    """The same, zsh only."""
+    with ExitStack() as stack:
+        yield Stage(tmp_path, "zsh", stack)

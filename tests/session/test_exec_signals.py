@@ -1,0 +1,159 @@
+"""Stopping commands: ^C, signals from the client, timeouts. The shell goes on, whatever it was."""
+
+import asyncio
+
+import pytest
+
+from tests.session.stage import Client, Ran, Stage
+
+# What runs, and how many programs that are not the shell are in the foreground then.
+LONG = [
+    ("sleep 1000", 1),
+    ("sleep 1000 | cat", 2),
+    ("cat /dev/zero >/dev/null", 1),
+    ("read x </dev/tty", 0),
+    ("sleep 1000 & wait", 0),
+    ("f() { while true; do sleep 1000; done; }; f", 1),
+    ("while :; do :; done", 0),
+    ("(sleep 1000; true)", 1),
+    ("for i in 1 2 3; do sleep 1000; done", 1),
+]
+
+
+async def start(stage: Stage, text: str, programs: int, client: Client) -> "asyncio.Task[Ran]":
+    """Run `text` until it runs. A signal a little earlier would hit the shell as it forks, and be lost as in any terminal."""
+    task = asyncio.create_task(stage.exec(f"echo run''ning\n{text}\necho not reached", client))
+    await client.wait_output(b"running\n")
+    await stage.wait_foreground(programs)
+    return task
+
+
+@pytest.mark.parametrize(("text", "programs"), LONG)
+async def test_an_interrupt_from_the_client_ends_the_whole_list(stage: Stage, text: str, programs: int) -> None:
+    await stage.open()
+    client = Client()
+    task = await start(stage, text, programs, client)
+    client.send("k", b"INT")
+    ran = await task
+    assert ran.exit in (130, 2)  # zsh says either of a loop of builtins, by its timing
+    assert b"not reached" not in ran.output
+    assert (await stage.exec("echo fine")).output == b"fine\n"
+
+
+@pytest.mark.parametrize(("text", "programs"), LONG)
+async def test_control_c_typed_by_a_person_ends_the_whole_list(stage: Stage, text: str, programs: int) -> None:
+    await stage.open()
+    client = Client()
+    task = await start(stage, text, programs, client)
+    await stage.type(b"\x03")
+    ran = await task
+    assert ran.exit in (130, 2)
+    assert b"not reached" not in ran.output
+    assert b"^C" not in ran.output
+    assert (await stage.exec("echo fine")).output == b"fine\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sleep 1000",
+        "while :; do :; done",
+        "(trap '' INT; sleep 1000)",
+        "sh -c 'trap \"\" INT TERM; while :; do sleep 0.01; done'",
+        "set +m; sleep 1000",
+    ],
+)
+async def test_a_timeout_stops_what_runs_and_is_ours(stage: Stage, text: str) -> None:
+    await stage.open()
+    ran = await stage.exec(f"{text}; echo not reached", timeout_s=0.2)
+    assert (ran.exit, ran.by) == (124, "waypoint")
+    assert b"not reached" not in ran.output
+    assert (await stage.exec("echo fine")).output == b"fine\n"
+
+
+async def test_a_timeout_counts_from_the_commands_start(bash: Stage) -> None:
+    await bash.open()
+    slow = asyncio.create_task(bash.exec("sleep 0.5; echo slow"))
+    assert (await bash.exec("sleep 0.2; echo quick", timeout_s=0.4)).output == b"quick\n"
+    assert (await slow).output == b"slow\n"
+
+
+async def test_a_command_that_ends_in_time_is_not_touched(stage: Stage) -> None:
+    await stage.open()
+    assert await stage.exec("echo quick", timeout_s=5) == (0, b"quick\n", "command", False, "")
+
+
+async def test_a_shell_that_cannot_be_stopped_is_reported_and_blocks_only_for_a_while(bash: Stage) -> None:
+    await bash.open()
+    ran = await bash.exec("trap '' INT; n=0; while [[ ! -e go-on ]]; do :; done; trap - INT", timeout_s=0.1)
+    assert (ran.exit, ran.by) == (124, "waypoint")
+    assert "still runs" in ran.said
+    refused = await bash.exec("echo never", wait_prompt_s=0.2)
+    assert (refused.exit, refused.by) == (125, "waypoint")
+    (bash.home / "go-on").touch()
+    assert (await bash.exec("echo fine", wait_prompt_s=20)).output == b"fine\n"
+
+
+async def test_kill_ends_the_command_and_the_rest_of_the_list(stage: Stage) -> None:
+    await stage.open()
+    client = Client()
+    task = await start(stage, "sleep 1000", 1, client)
+    client.send("k", b"KILL")
+    ran = await task
+    assert ran.exit in (137, 130)
+    assert b"not reached" not in ran.output
+    assert (await stage.exec("echo fine")).output == b"fine\n"
+
+
+async def test_other_signals_reach_the_command_only(stage: Stage) -> None:
+    await stage.open()
+    client = Client()
+    task = asyncio.create_task(
+        stage.exec("sh -c 'trap \"echo got it; exit 4\" USR1; echo ready; while :; do :; done'", client)
+    )
+    await client.wait_output(b"ready\n")
+    client.send("k", b"USR1")
+    assert await task == (4, b"ready\ngot it\n", "command", False, "")
+
+
+async def test_a_suspended_command_leaves_the_shell_usable(stage: Stage) -> None:
+    await stage.open()
+    client = Client()
+    task = asyncio.create_task(stage.exec("sleep 1000", client))
+    await stage.wait_foreground(1)
+    await stage.type(b"\x1a")
+    ran = await task
+    assert ran.exit in (146, 148, 20)
+    assert b"sleep 1000" in (await stage.exec("jobs")).output
+    await stage.exec("kill -KILL %sleep")
+
+
+async def test_with_a_trap_of_the_users_the_list_goes_on_as_if_typed(bash: Stage) -> None:
+    """What is typed gets the same in bash 5.2: the job dies, the list goes on."""
+    await bash.open()
+    client = Client()
+    task = asyncio.create_task(bash.exec("trap 'n=1' INT; echo ready; sleep 1000; echo went on", client))
+    await bash.wait_foreground(1)
+    client.send("k", b"INT")
+    assert await task == (0, b"ready\n\nwent on\n", "command", False, "")
+    assert (await bash.exec("trap - INT; echo fine")).output == b"fine\n"
+
+
+async def test_the_terminals_modes_are_put_back_after_everything(stage: Stage) -> None:
+    await stage.open()
+    for text in (
+        "true",
+        "/bin/true",
+        "/bin/false",
+        "sh -c 'kill -KILL $$'",
+        "sleep 1000",
+        "stty raw </dev/tty",
+        "(exit 3)",
+    ):
+        await stage.exec(text, timeout_s=0.3)
+        mark = len(stage.printed())
+        await stage.type(b"sh -c 'kill -TERM $$'\r")
+        await stage.type(b"/bin/false; stty -a </dev/tty\r")
+        await stage.wait_printed(b"opost", mark)
+        await stage.wait_printed(b"P> ", stage.printed().rindex(b"opost"))
+        assert b"-opost" not in stage.printed(mark), text
