@@ -26,7 +26,7 @@ def command(client: Client, as_json: bool) -> int:
         print_table(("CAPABILITY", "STATE", "NEEDED FOR", "WHY"), rows)
         for one in found:
             if one.remedy and one.state != "ok":
-                click.echo(f"\n{one.name} is {coloured(one.state)}: {one.remedy}")
+                click.echo(f"\n{one.name}, {coloured(one.state)}: {one.remedy}")
     is_lacking = any(one.state == "missing" and one.required_for in ("session", "live") for one in found)
     return EXIT_HOST_LACKS if is_lacking else 0
 
