@@ -76,7 +76,8 @@ _RUN = Verb(
     "ARGV",
     """Run a separate process in the session, apart from its shell.
 
-    stdout and stderr stay apart. Exit status: the process's; 125 if waypoint itself failed.""",
+    stdout and stderr stay apart. Exit status: the process's; 125 if waypoint itself failed. If whoever reads our stdout
+    goes away, the process gets SIGPIPE and the status is 141.""",
     "Example: waypoint run -it -- python3",
 )
 
