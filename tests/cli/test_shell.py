@@ -1,6 +1,7 @@
 """`waypoint shell` and `attach` on real terminals."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -28,6 +29,14 @@ def test_shell_is_a_terminal_in_the_session(home: Home, on_terminal: Spawn) -> N
     assert is_cooked(terminal)
     [found] = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == "t-new"]
     assert found["state"] == "ended"
+
+
+def test_a_new_session_shows_its_cursor_and_wraps_lines(on_terminal: Spawn) -> None:
+    terminal = on_terminal("shell", "t-cursor")
+    terminal.expect(PROMPT)
+    for mode in (b"25", b"7"):
+        switched = re.findall(rb"\x1b\[\?(?:\d+;)*%s(?:;\d+)*([hl])" % mode, terminal.before)
+        assert switched[-1:] == [b"h"]
 
 
 def test_keys_that_are_signals_act_in_the_session(branch: str, on_terminal: Spawn) -> None:

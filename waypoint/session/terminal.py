@@ -18,6 +18,9 @@ from waypoint.session.keyboard import Keyboard
 
 # After a stop for want of room reading starts again only with so much room: small reads cost as much as large ones.
 _ROOM_TO_RESUME = 1 << 18
+# Rows and columns that shells and editors survive: zsh 5.9 crashes in a window of one column.
+_SMALLEST = (2, 4)
+_LARGEST = 10_000
 # How much typed input may wait for a program that does not read before `typed` makes the client wait.
 _TYPED_MAX = 1 << 16
 
@@ -35,8 +38,9 @@ class Terminal:
         self.closed = asyncio.Event()
         self.on_mark: list[Callable[[Mark], None]] = []
         self.on_activity: Callable[[], None] = _nothing
-        bits = ring.modes if ring.end else DEFAULT
-        self.modes = ModeTracker(bits, ring.alternate_from, ring.end)
+        if not ring.end:  # new: its header has no modes yet, which would read as "cursor hidden, no wrapping"
+            ring.modes = DEFAULT
+        self.modes = ModeTracker(ring.modes, ring.alternate_from, ring.end)
         # The last bytes are scanned again, for a mark that the end cuts; whole ones among them were heard (or are
         # asked for by `marks`).
         self._scanner = MarkScanner(max(ring.start, ring.end - LONGEST))
@@ -118,8 +122,9 @@ class Terminal:
         await self._written.wait()
 
     def resize(self, rows: int, cols: int) -> None:
-        """Set the window size; the foreground programs get SIGWINCH if it is new."""
-        if not self.closed.is_set() and 0 < rows < 1 << 16 and 0 < cols < 1 << 16:
+        """Set the window size, within bounds; the foreground programs get SIGWINCH if it is new."""
+        rows, cols = (max(low, min(n, _LARGEST)) for n, low in zip((rows, cols), _SMALLEST, strict=True))
+        if not self.closed.is_set():
             terminals.set_window_size(self.master, rows, cols)
             self.size = rows, cols
 
