@@ -4,7 +4,8 @@
 trap : HUP INT QUIT TERM
 exec 3>&- # pid 1 keeps the terminal's master open as 3. Nothing else may: the terminal could not end
 dir=${WAYPOINT_RUN:-/run/waypoint}
-"$@"
+exec 4>&2 2>/dev/null # this sh's own word about a killed shell ("Killed") does not belong on the terminal
+(exec "$@" 2>&4 4>&-)
 status=$?
 echo "$status" >"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"
 exit "$status"

@@ -1,4 +1,6 @@
-"""A real shell with our hooks on a real terminal, without a session around it, and the part of the daemon that drives it."""
+"""A real shell with our hooks on a real terminal, without a session around it, and the part of the daemon that drives
+it.
+"""
 
 import asyncio
 import contextlib
@@ -120,7 +122,7 @@ class Stage:
     async def open(self, rc: str = "", options: tuple[str, ...] = (), *, wait: bool = True) -> "Daemon":
         """Start the shell, and a daemon that drives it; return when the first prompt is there (if `wait`)."""
         self.run.mkdir(mode=0o700)
-        self.home.mkdir()
+        self.home.mkdir(exist_ok=True)
         (self.run / "nonce").write_text(f"{NONCE}\n")
         (self.home / f".{self.shell}rc").write_text(f"PS1='P> '\n{rc}\n")
         self._start(options)

@@ -21,7 +21,7 @@ LONG = [
 
 
 async def start(stage: Stage, text: str, programs: int, client: Client) -> "asyncio.Task[Ran]":
-    """Run `text` until it runs. A signal a little earlier would hit the shell as it forks, and be lost as in any terminal."""
+    """Run `text` until it runs. A little earlier a signal would hit the shell as it forks, and be lost."""
     task = asyncio.create_task(stage.exec(f"echo run''ning\n{text}\necho not reached", client))
     await client.wait_output(b"running\n")
     await stage.wait_foreground(programs)

@@ -63,7 +63,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def system_call(pid: int) -> Call | None:
-    """The call it is blocked in; None if it runs on a processor. Needs the right to trace it, else raises PermissionError."""
+    """The call it is blocked in; None if it runs on a processor. Raises PermissionError if we may not trace it."""
     words = _read(pid, "syscall").split()
     if words[0] in (b"running", b"-1"):
         return None

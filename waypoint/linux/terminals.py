@@ -65,8 +65,8 @@ def modes(master: int) -> Modes:
 def hold_output_raw(master: int) -> None:
     """Clear OPOST, and lock it if we may (TIOCSLCKTRMIOS): no program can set it until `release_output`.
 
-    Takes effect at once; output that was already written stays as it is. Without the lock (it needs CAP_SYS_ADMIN) a shell
-    sets OPOST itself after a job that died of a signal.
+    Takes effect at once; output that was already written stays as it is. Without the lock (it needs CAP_SYS_ADMIN) a
+    shell sets OPOST itself after a job that died of a signal.
     """
     _set_output_processing(master, on=False)
     with contextlib.suppress(PermissionError):

@@ -89,6 +89,11 @@ class CommandLine:
             return False
         return True
 
+    async def wait_idle(self) -> None:
+        """Return when no command is in flight any more, and nothing of the last one is left in the session."""
+        async with self._turn:
+            return
+
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         """Run a command line, or go on with one (`resume`). Returns the `x` frame's payload; never raises for the
         command's failure.

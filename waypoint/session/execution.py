@@ -195,7 +195,8 @@ class Execution:
         desk.save(record)
         exec_ending.put_modes_back(desk, record)
         prompts = desk.watch.prompts
-        # A shell saves the modes when a job of its own has ended: it must see those of now, or it brings the others back some day.
+        # A shell saves the modes when a job of its own has ended: it must see those of now, or it brings the others
+        # back some day.
         again = not record.tty and (self._child_faults is None or self._child_faults != self._shells_child_faults())
         self._end_word = "E+" if again else "E"
         self._tell(self._end_word)

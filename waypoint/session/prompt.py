@@ -14,6 +14,9 @@ from enum import Enum
 from waypoint.linux import procfs, terminals
 
 
+_NAME_MAX = 80
+
+
 class Look(Enum):
     """What the probe saw."""
 
@@ -87,13 +90,22 @@ def _editing(modes: terminals.Modes, shell: Shell) -> bool:
     return (call.name == "read" and call.first >= 10) or call.name in ("poll", "ppoll", "select", "pselect6")
 
 
-def foreground(master: int) -> str:
-    """The name of the program in the foreground, for a message."""
+def foreground(master: int, processes: list[int]) -> str:
+    """What runs in the foreground, for a message: of all in the group the one that started last. "" if nothing does."""
     group = terminals.foreground_group(master)
+    found: list[tuple[int, int]] = []
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            stat = procfs.stat(pid)
+            if stat.group == group:
+                found.append((stat.start_ticks, pid))
+    return program(max(found)[1]) if found else ""
+
+
+def program(pid: int) -> str:
+    """The beginning of a process's command line, for a message; "" if it is gone."""
     with contextlib.suppress(ProcessLookupError):
-        if group > 1:
-            words = procfs.command_line(group)
-            return " ".join(words)[:80] if words else procfs.stat(group).name
+        return " ".join(procfs.command_line(pid))[:_NAME_MAX] or procfs.stat(pid).name
     return ""
 
 

@@ -78,12 +78,12 @@ class ShellWatch:
         """Why no command can be run now, in words."""
         if self._terminal.closed.is_set() or seen is Look.GONE:
             return "the session's shell has ended"
-        name = prompt.foreground(self._terminal.master)
+        name = prompt.foreground(self._terminal.master, self._processes())
         if self.shell is None:
             running = f"in the foreground runs: {name}" if name else "nothing runs in the foreground"
             return f"no shell with Waypoint's hooks has drawn a prompt in the session; {running}"
         if seen is Look.REPLACED:
-            return f"the session's shell was replaced by another program: {name or 'unknown'}"
+            return f"the session's shell was replaced by another program: {prompt.program(self.shell.pid)}"
         if self.shell.kind == "none":
             return "the line editor of the session's shell is switched off (--noediting, set +o emacs)"
         if self._is_foreground():

@@ -1,0 +1,181 @@
+"""The shell itself may end, be replaced, or lose our hooks: exec says which."""
+
+import pytest
+
+from tests.session.stage import Client, Stage
+
+
+@pytest.mark.parametrize(("text", "status"), [("exit 7", 7), ("exit", 0), ("kill -KILL $$", 137), ("exec false", 1)])
+async def test_a_command_that_ends_the_shell_gives_the_shells_status(stage: Stage, text: str, status: int) -> None:
+    await stage.open()
+    ran = await stage.exec(f"echo before; {text}")
+    assert (ran.exit, ran.by, ran.ended) == (status, "command", True)
+    assert ran.output in (b"before\n", b"before\nexit\n")  # bash says so
+
+
+async def test_after_the_end_there_is_nothing_to_run_in(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("exit 0")
+    ran = await stage.exec("echo hi")
+    assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
+    assert "ended" in ran.said
+
+
+async def test_a_program_in_the_shells_place_is_reported(stage: Stage) -> None:
+    await stage.open()
+    ran = await stage.exec("echo before; exec sleep 1000")
+    assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"before\n")
+    assert "replaced" in ran.said
+    assert "sleep" in ran.said
+    again = await stage.exec("echo hi", wait_prompt_s=0.2)
+    assert again.exit == 125
+    assert "replaced" in again.said
+
+
+async def test_a_new_shell_in_the_shells_place_does_not_get_our_key(bash: Stage) -> None:
+    await bash.open()
+    mark = len(bash.printed())
+    await bash.type(b"PS1='N''> ' exec bash --norc\r")
+    await bash.wait_printed(b"N> ", mark)
+    mark = len(bash.printed())
+    ran = await bash.exec("echo hi", wait_prompt_s=0.2)
+    assert ran.exit == 125
+    assert "replaced" in ran.said
+    assert b"7717" not in bash.printed(mark)
+
+
+async def test_a_shell_below_the_shell_does_not_get_our_key(stage: Stage) -> None:
+    await stage.open()
+    mark = len(stage.printed())
+    await stage.type(b"PS1='N''> ' bash --norc\r")
+    await stage.wait_printed(b"N> ", mark)
+    mark = len(stage.printed())
+    ran = await stage.exec("echo hi", wait_prompt_s=0.3)
+    assert ran.exit == 125
+    assert "bash --norc" in ran.said
+    assert b"7717" not in stage.printed(mark)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unset -f __wp __wp_z __wp_fin __wp_pc __wp_arm __wp_say",
+        'bind -m emacs -r "\\e[7717~"; unset -f __wp_z __wp_pc',
+    ],
+)
+async def test_hooks_that_were_taken_away_are_reported(bash: Stage, text: str) -> None:
+    await bash.open()
+    ran = await bash.exec(f"echo before; {text}")
+    assert (ran.exit, ran.by, ran.output.partition(b"\n")[0]) == (125, "waypoint", b"before")
+    again = await bash.exec("echo again")
+    assert (again.exit, again.by) == (125, "waypoint")
+    assert "hooks" in again.said or "answer" in again.said
+
+
+async def test_an_end_that_was_not_said_is_found_with_its_status(bash: Stage) -> None:
+    await bash.open()
+    ran = await bash.exec("echo before; __wp_z() { return $?; }; __wp_pc() { :; }; (exit 9)")
+    assert ran.output.startswith(b"before\n")
+    assert (ran.exit, ran.by) == (9, "command")
+
+
+async def test_readonly_variables_do_not_matter(bash: Stage) -> None:
+    await bash.open("readonly PAGER=less HISTCONTROL=x PS0=a PS2=b")
+    assert (await bash.exec("echo $PAGER")).output == b"less\n"
+    assert (await bash.exec("echo again")).output == b"again\n"
+
+
+async def test_a_readonly_prompt_command_does_not_matter(bash: Stage) -> None:
+    await bash.open()
+    await bash.exec("readonly PROMPT_COMMAND")
+    assert (await bash.exec("echo again")).output == b"again\n"
+
+
+async def test_without_job_control_all_is_the_same(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("set +m")
+    assert (await stage.exec("/bin/echo one; sh -c 'exit 3'")).exit == 3
+    assert (await stage.exec("echo two")).output == b"two\n"
+
+
+@pytest.mark.parametrize("setup", ["stty raw -echo", "stty -echo", "stty -icanon", "stty ocrnl"])
+async def test_changed_terminal_modes_do_not_matter(stage: Stage, setup: str) -> None:
+    await stage.open()
+    await stage.exec(f"{setup} </dev/tty")
+    assert (await stage.exec("echo one; /bin/echo two")).output == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("size", [(24, 20), (2, 10), (1, 1), (200, 500)])
+async def test_the_window_may_have_any_size(stage: Stage, size: tuple[int, int]) -> None:
+    daemon = await stage.open()
+    daemon.terminal.resize(*size)
+    assert (await stage.exec("echo one")).output == b"one\n"
+    assert (await stage.exec("echo two")).output == b"two\n"
+
+
+async def test_a_shell_without_its_line_editor_is_refused_in_words(bash: Stage) -> None:
+    await bash.open(options=("--noediting",))
+    ran = await bash.exec("echo hi", wait_prompt_s=0.2)
+    assert (ran.exit, ran.by) == (125, "waypoint")
+    assert "line editor" in ran.said
+
+
+async def test_a_shell_that_is_still_starting_is_waited_for(stage: Stage) -> None:
+    await stage.open("sleep 0.5", wait=False)
+    assert (await stage.exec("echo hi", wait_prompt_s=20)).output == b"hi\n"
+
+
+async def test_a_shell_that_never_gets_to_its_prompt_is_refused_in_words(stage: Stage) -> None:
+    await stage.open("sleep 1000", wait=False)
+    ran = await stage.exec("echo hi", wait_prompt_s=0.3)
+    assert (ran.exit, ran.by) == (125, "waypoint")
+    assert "sleep 1000" in ran.said
+
+
+async def test_the_folder_may_be_gone(stage: Stage) -> None:
+    await stage.open()
+    assert (await stage.exec(f"find {stage.run} -mindepth 1 -delete")).exit == 0
+    assert (await stage.exec("echo again")).output == b"again\n"
+
+
+async def test_what_the_user_puts_in_the_folder_is_not_followed(bash: Stage) -> None:
+    await bash.open()
+    target = bash.home / "precious"
+    target.write_text("precious")
+    await bash.exec(f"ln -sf {target} {bash.run}/req; ln -sf {target} {bash.run}/.req.new; rm {bash.run}/go")
+    await bash.exec(f"ln -sf {target} {bash.run}/go")
+    assert (await bash.exec("echo again")).output == b"again\n"
+    assert target.read_text() == "precious"
+
+
+async def test_zsh_reads_the_users_own_files_and_has_their_folder(zsh: Stage) -> None:
+    zsh.home.mkdir()
+    (zsh.home / ".zshenv").write_text("from_env=1\n")
+    await zsh.open("from_rc=1\nprecmd_functions=()")
+    ran = await zsh.exec('echo $from_env $from_rc "${ZDOTDIR-unset}" ${+WAYPOINT_RUN}')
+    assert ran.output == b"1 1 unset 0\n"
+
+
+async def test_bash_has_nothing_of_ours_in_its_environment(bash: Stage) -> None:
+    await bash.open()
+    ran = await bash.exec("env")
+    assert b"__wp" not in ran.output
+    assert b"WAYPOINT" not in ran.output
+
+
+async def test_nothing_of_ours_is_open_while_a_command_runs(stage: Stage) -> None:
+    await stage.open()
+    ran = await stage.exec("ls -l /proc/$$/fd")
+    assert str(stage.run).encode() not in ran.output
+
+
+async def test_the_folder_is_clean_after_a_command(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("true")
+    await stage.daemon.line.wait_idle()
+    assert sorted(path.name for path in stage.run.iterdir()) == ["go", "nonce"]
+    client = Client()
+    client.send("i", b"")
+    await stage.exec("cat", client, stdin=True)
+    await stage.daemon.line.wait_idle()
+    assert sorted(path.name for path in stage.run.iterdir()) == ["go", "nonce"]
