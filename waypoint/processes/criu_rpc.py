@@ -100,8 +100,8 @@ def _failure(
     action: str, worker: Worker, answer: dict[str, Value], options: DumpOptions | RestoreOptions
 ) -> CriuFailed:
     log = Path(path_of(options.work_fd), options.log_name)
-    lines = read_errors(log) or [line for line in worker.words() if line] or [str(answer.get("cr_errmsg", ""))]
-    return CriuFailed(action, diagnose(lines), log)
+    outside_log = [*worker.words(), str(answer.get("cr_errmsg", ""))]
+    return CriuFailed(action, diagnose(read_errors(log) or [line for line in outside_log if line]), log)
 
 
 def _part(answer: dict[str, Value], name: str) -> dict[str, Value]:

@@ -46,12 +46,11 @@ class AptFailed(HostLacks):
 
 def find_mirror() -> str:
     """The mirror of Debian that this machine's own apt uses, in whichever format its sources are; else Debian's own."""
-    listing = _apt_get("indextargets", "--format", "$(REPO_URI) $(LABEL)")
-    if listing.returncode != 0:
-        return DEFAULT_MIRROR
-    targets = [line.partition(" ") for line in listing.stdout.splitlines()]
-    labelled = [uri for uri, _, label in targets if label == "Debian"]  # known once the machine has updated its lists
-    by_address = [uri for uri, _, _ in targets if _DEBIAN_URI.search(uri)]
+    updated = _apt_get("indextargets", "--format", "$(LABEL) $(REPO_URI)").stdout.splitlines()
+    labelled = [line.removeprefix("Debian ") for line in updated if line.startswith("Debian ")]
+    # What mirrors call themselves is known once the machine has fetched their lists; before that there is the address.
+    listed = _apt_get("indextargets", "--no-release-info", "--format", "$(REPO_URI)").stdout.splitlines()
+    by_address = [uri for uri in listed if _DEBIAN_URI.search(uri)]
     return [*labelled, *by_address, DEFAULT_MIRROR][0]
 
 
@@ -94,7 +93,7 @@ class Archive:
         if done.returncode != 0 and _EXPIRED.search(done.stderr):
             # The signature is verified all the same; only the newest state is not guaranteed.
             say(f"the mirror's state of {self._suite} is out of date; taking it as it is")
-            done = self._apt("-o", "Acquire::Check-Valid-Until=false", "update")
+            done = self._apt("-o", "Acquire::Check-Date=false", "update")  # which includes Check-Valid-Until
         if done.returncode != 0:
             raise self._failed(f"fetch Debian's list of packages ({self._suite}) from", done.stderr)
 
@@ -147,6 +146,8 @@ Dir::Cache::srcpkgcache "";
 Dir::Log "{folder}";
 APT::Sandbox::User "root";
 APT::Update::Error-Mode "any";
+Acquire::Check-Date "true";
+Acquire::Check-Valid-Until "true";
 Acquire::Retries "2";
 Acquire::http::Timeout "30";
 Acquire::https::Timeout "30";

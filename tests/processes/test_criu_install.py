@@ -1,0 +1,184 @@
+"""The private CRIU: installed whole or not at all."""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from tests.processes.mirror import kept_mirror
+from tests.processes.stages import in_own_process, wait_until
+from waypoint.linux import mounts
+from waypoint.model.errors import HostLacks
+from waypoint.processes.criu_install import install, installed
+from waypoint.processes.criu_rpc import Criu
+from waypoint.processes.debian_packages import find_mirror
+
+has_apt = pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no apt-get here")
+pytestmark = [has_apt, pytest.mark.requires("network")]
+
+UNREACHABLE = "http://127.0.0.1:9/debian"
+
+# Installs, and dies when it has something to say that begins in this way.
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from waypoint.processes.criu_install import install
+def say(text):
+    if text.startswith(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+install(Path(sys.argv[2]), say, mirror=sys.argv[4])
+"""
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with kept_mirror(find_mirror(), tmp_path_factory.mktemp("mirror")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, mirror: str) -> Path:
+    """A home with a private CRIU."""
+    place = tmp_path_factory.mktemp("installed") / "home"
+    install(place, print, mirror=mirror)
+    return place
+
+
+@pytest.fixture
+def damaged(home: Path) -> Iterator[Path]:
+    """The same home with a library cut short."""
+    library = next((home / "criu/lib").glob("libnet.so*"))
+    os.truncate(library, 1000)
+    yield home
+    assert installed(home)
+
+
+def kill_at(word: str, home: Path, mirror: str) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(ROOT), str(home), word, mirror], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_it_runs_with_its_own_loader_and_libraries(home: Path) -> None:
+    program = home / "criu/bin/criu"
+    assert Criu(program).version() >= (4, 2, 0)
+    maps = subprocess.run([program, "--version"], env={"LD_DEBUG": "libs"}, capture_output=True, text=True, check=True)
+    loaded = set(re.findall(r"calling init: (\S+)", maps.stderr))
+    assert loaded
+    assert all(path.startswith(str((home / "criu").resolve())) for path in loaded), loaded
+
+
+def test_the_manifest_names_each_package_with_version_and_digest(home: Path) -> None:
+    lines = (home / "criu/share/MANIFEST").read_text().splitlines()
+    assert {"criu", "libc6"} <= {line.split()[0] for line in lines}
+    assert all(re.fullmatch(r"\S+ \S+ \S+ [0-9a-f]{64}", line) for line in lines)
+    for line in (home / "criu/share/FILES").read_text().splitlines():
+        digest, name = line.split("  ")
+        assert hashlib.sha256((home / "criu" / name).read_bytes()).hexdigest() == digest
+
+
+def test_a_second_run_does_nothing_and_takes_no_time(home: Path) -> None:
+    before = {path: path.lstat().st_mtime_ns for path in home.rglob("*")}
+    said: list[str] = []
+    begin = time.monotonic()
+    assert install(home, said.append, mirror=UNREACHABLE) == home / "criu/bin/criu"
+    assert time.monotonic() - begin < 1
+    assert said == []
+    assert {path: path.lstat().st_mtime_ns for path in home.rglob("*")} == before
+
+
+def test_a_damaged_one_is_replaced_and_only_then(damaged: Path, mirror: str) -> None:
+    assert installed(damaged) is None
+    with pytest.raises(HostLacks, match="Connection refused"):
+        install(damaged, print, mirror=UNREACHABLE)
+    said: list[str] = []
+    assert Criu(install(damaged, said.append, mirror=mirror)).version() >= (4, 2, 0)
+    assert said[-1].startswith("installed CRIU 4.")
+    assert len(list(damaged.iterdir())) == 2
+
+
+def test_a_home_that_was_moved_gets_a_new_one(home: Path, tmp_path: Path) -> None:
+    subprocess.run(["cp", "-a", home, tmp_path / "moved"], check=True)
+    assert installed(tmp_path / "moved") is None
+
+
+def test_without_a_reachable_mirror_nothing_is_left(tmp_path: Path) -> None:
+    with pytest.raises(HostLacks, match="Connection refused") as caught:
+        install(tmp_path / "home", print, mirror=UNREACHABLE)
+    assert caught.value.on == UNREACHABLE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_at_any_moment_it_leaves_none_and_the_next_run_makes_it_whole(tmp_path: Path, mirror: str) -> None:
+    home = tmp_path / "home"
+    for word in ("fetching", "trying"):
+        kill_at(word, home, mirror)
+        assert installed(home) is None
+        assert not (home / "criu").exists()
+    kill_at("installed", home, mirror)  # all was done, but not cleaned up
+    assert installed(home) == home / "criu/bin/criu"
+    os.unlink(home / "criu")
+    install(home, print, mirror=mirror)
+    assert sorted(path.name for path in home.iterdir())[0] == "criu"
+    assert len(list(home.iterdir())) == 2
+
+
+def test_killed_in_the_middle_of_downloading_it_takes_apt_along(tmp_path: Path, mirror: str) -> None:
+    home = tmp_path / "home"
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(ROOT), str(home), "never", mirror]) as process:
+        while not list(home.glob(".criu-build-*/apt/lists/partial/*")):
+            assert process.poll() is None
+            os.sched_yield()
+        process.kill()
+    wait_until(lambda: not any(str(home) in command for command in command_lines()), "the end of apt-get")
+    install(home, print, mirror=mirror)
+    assert len(list(home.iterdir())) == 2
+
+
+def command_lines() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().decode(errors="replace").replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_several_at_once_make_one(tmp_path: Path, mirror: str) -> None:
+    said: list[str] = []
+    threads = [
+        threading.Thread(target=install, args=(tmp_path / "home", said.append), kwargs={"mirror": mirror})
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert installed(tmp_path / "home")
+    assert len([line for line in said if line.startswith("installed")]) == 1
+    assert len(list((tmp_path / "home").iterdir())) == 2
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("size", ["1m", "12m", "40m", "62m"])
+def test_on_a_full_disk_it_says_so_and_leaves_nothing(size: str, tmp_path: Path, mirror: str) -> None:
+    def work() -> tuple[str, str, list[str]]:
+        mounts.mount("tmpfs", tmp_path, "tmpfs", 0, f"size={size}")
+        with pytest.raises(HostLacks) as caught:
+            install(tmp_path / "home", print, mirror=mirror)
+        return caught.value.said, caught.value.next_step, [path.name for path in tmp_path.iterdir()]
+
+    said, next_step, left = in_own_process(work)
+    assert re.search("No space left|enough free space|space", said), said
+    assert "make room" in next_step
+    assert left == []

@@ -1,0 +1,160 @@
+"""Packages of another Debian suite, fetched with apt on a state of its own."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from waypoint.model.errors import HostLacks
+from waypoint.processes import criu_messages, debian_packages
+from waypoint.processes.criu_messages import Message
+from waypoint.processes.debian_packages import DEFAULT_MIRROR, AptFailed, Archive, find_keyring, find_mirror, unpack
+
+ONE_LINE = "deb [arch=amd64] http://mirror.example.org/pub/debian bookworm main\n"
+DEB822 = "Types: deb\nURIs: http://mirror.example.org/pub/debian\nSuites: bookworm\nComponents: main\n"
+OTHERS = (
+    "deb http://security.debian.org/debian-security bookworm-security main\ndeb https://packages.example.com x main\n"
+)
+
+has_apt = pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no apt-get here")
+
+
+def use_sources(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:
+    """Make apt read its sources from files of the given texts; the `_` of a name becomes the dot of its suffix."""
+    parts = folder / "sources.list.d"
+    parts.mkdir()
+    for name, text in texts.items():
+        (parts / name.replace("_", ".")).write_text(text)
+    config = folder / "apt.conf"
+    config.write_text(f'Dir::Etc::sourcelist "/dev/null";\nDir::Etc::sourceparts "{parts}";\n')
+    monkeypatch.setenv("APT_CONFIG", str(config))
+
+
+@has_apt
+@pytest.mark.parametrize(("name", "text"), [("a_list", ONE_LINE), ("a_sources", DEB822)])
+def test_the_machine_s_mirror_is_found_in_either_format(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_sources(tmp_path, monkeypatch, **{"0_list": OTHERS, name: text})
+    assert find_mirror().rstrip("/") == "http://mirror.example.org/pub/debian"
+
+
+@has_apt
+def test_without_a_mirror_debian_s_own_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_sources(tmp_path, monkeypatch, a_list=OTHERS)
+    assert find_mirror() == DEFAULT_MIRROR
+
+
+def test_without_a_keyring_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian_packages, "KEYRINGS", (tmp_path / "none.gpg",))
+    with pytest.raises(HostLacks, match="keyring") as caught:
+        find_keyring()
+    assert "debian-archive-keyring" in caught.value.next_step
+    assert "WAYPOINT_CRIU" in caught.value.next_step
+
+
+def test_without_apt_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debian_packages.programs, "SEARCH_PATH", str(tmp_path))
+    with pytest.raises(HostLacks, match="there is no apt-get here") as caught:
+        debian_packages.require_tools()
+    assert "WAYPOINT_CRIU" in caught.value.next_step
+
+
+@has_apt
+def test_an_unreachable_mirror_is_reported_in_apt_s_words(tmp_path: Path) -> None:
+    archive = Archive(tmp_path, mirror="http://127.0.0.1:9/debian", suite="forky", keyring=find_keyring())
+    with pytest.raises(AptFailed, match="Connection refused") as caught:
+        archive.update(print)
+    assert caught.value.on == "http://127.0.0.1:9/debian"
+    assert "network" in caught.value.next_step
+
+
+@has_apt
+@pytest.mark.requires("network")
+class TestWithAMirror:
+    def test_a_package_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        archive = Archive(tmp_path, mirror=find_mirror(), suite="forky", keyring=find_keyring())
+        archive.update(print)
+        with pytest.raises(AptFailed, match="Unable to locate package no-such"):
+            archive.download("no-such-package")
+
+    def test_a_suite_that_is_signed_by_nobody_we_know_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "empty.gpg").touch()
+        archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=tmp_path / "empty.gpg")
+        with pytest.raises(AptFailed, match="sign"):
+            archive.update(print)
+
+    def test_an_outdated_mirror_is_taken_with_a_word(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        strict = tmp_path / "strict.conf"
+        strict.write_text('Acquire::Max-ValidTime "1";\n')  # every mirror is outdated by this
+        monkeypatch.setenv("APT_CONFIG", str(strict))
+        said: list[str] = []
+        archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
+        archive.update(said.append)
+        assert said == ["the mirror's state of forky is out of date; taking it as it is"]
+
+    def test_our_numbers_are_those_of_criu_s_own_description(self, tmp_path: Path) -> None:
+        """Debian's development package has the file that CRIU itself is built from."""
+        archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
+        archive.update(print)
+        packages = archive.download("libcriu-dev")
+        unpack([package for package in packages if package.name == "libcriu-dev"], tmp_path / "root")
+        described = parse_proto((tmp_path / "root/usr/include/criu/rpc.proto").read_text())
+        tables = {
+            "criu_req": criu_messages.REQUEST,
+            "criu_opts": criu_messages.OPTIONS,
+            "inherit_fd": criu_messages.INHERIT_FD,
+            "criu_features": criu_messages.FEATURES,
+            "criu_resp": criu_messages.RESPONSE,
+            "criu_version": criu_messages.VERSION,
+        }
+        for name, table in tables.items():
+            for field, row in numbers(table).items():
+                assert described[name][field] == row, (name, field)
+        wanted = {kind.name: int(kind) for kind in criu_messages.RequestType}
+        assert wanted.items() <= described["criu_req_type"].items()
+        assert described["criu_cg_mode"]["IGNORE"] == criu_messages.CGROUPS_IGNORE
+        assert described["criu_network_lock_method"]["SKIP"] == criu_messages.NETWORK_LOCK_SKIP
+
+
+def numbers(table: Message) -> dict[str, tuple[int, bool]]:
+    return {name: (field.number, field.repeated) for name, field in table.fields.items()}
+
+
+def parse_proto(text: str) -> dict[str, dict[str, object]]:
+    """Messages: field to (number, is repeated). Enums: name to number."""
+    found: dict[str, dict[str, object]] = {}
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+    for kind, name, body in re.findall(r"(message|enum)\s+(\w+)\s*\{(.*?)\}", text, re.DOTALL):
+        if kind == "enum":
+            found[name] = {key: int(value) for key, value in re.findall(r"(\w+)\s*=\s*(\d+)", body)}
+        else:
+            fields = re.findall(r"(optional|required|repeated)\s+\w+\s+(\w+)\s*=\s*(\d+)", body)
+            found[name] = {field: (int(number), label == "repeated") for label, field, number in fields}
+    return found
+
+
+def test_the_shape_of_the_description_is_understood() -> None:
+    text = "message a {\n  required int32 x = 1;\n repeated b y = 27; /* z = 3 */ }\nenum c { IGNORE = 0; FULL = 4; };"
+    assert parse_proto(text) == {"a": {"x": (1, False), "y": (27, True)}, "c": {"IGNORE": 0, "FULL": 4}}
+
+
+@has_apt
+def test_a_broken_package_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.deb").write_bytes(b"not a package")
+    broken = debian_packages.Package("x", "1", "amd64", "", tmp_path / "x.deb")
+    with pytest.raises(AptFailed, match=r"x\.deb"):
+        unpack([broken], tmp_path / "root")
+
+
+@has_apt
+def test_the_machine_s_own_state_of_apt_is_not_touched(tmp_path: Path) -> None:
+    places = ["/var/lib/apt", "/var/lib/dpkg", "/var/cache/apt"]
+    look = ["find", *places, "-newer", str(tmp_path / "begin"), "-not", "-type", "d"]
+    (tmp_path / "begin").touch()
+    archive = Archive(tmp_path / "apt", mirror="http://127.0.0.1:9/debian", suite="forky", keyring=find_keyring())
+    with pytest.raises(AptFailed):
+        archive.update(print)
+    done = subprocess.run(look, capture_output=True, text=True, check=False)
+    assert [line for line in done.stdout.splitlines() if "lock" not in line] == []
