@@ -17,6 +17,7 @@ STANDARD = {
 
 OURS = {
     "v1": "the control interface's requests",
+    "org": "names of objects on D-Bus",
     "some": "an example",
 }
 """First parts of paths that are none of the machine's, and what they are."""
