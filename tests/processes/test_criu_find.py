@@ -1,0 +1,148 @@
+"""Which CRIU a home uses. The trial's outcome is given here; the trial itself is in test_trial.py."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from waypoint.linux import programs
+from waypoint.model.errors import HostLacks
+from waypoint.model.requests import Capability
+from waypoint.processes.criu_find import TRIAL_FILE, find, find_or_install, try_once
+
+WORKS = [Capability(name="dump", state="ok", required_for="live")]
+FAILS = [Capability(name="dump", state="missing", why="no vDSO", remedy="get another", required_for="live")]
+
+# Answers a question for its version as CRIU 4.2.1 does, in bytes, on the socket it is given.
+ANSWERS = r"""#!/bin/sh
+exec python3 -c '
+import socket, sys
+side = socket.socket(fileno=int(sys.argv[2]))
+side.recv(100)
+side.send(bytes.fromhex("080a10015206080410022001"))
+' "$@"
+"""
+
+
+class Trials:
+    """Counts the trials and gives the outcome that a test wants."""
+
+    def __init__(self, outcome: list[Capability]) -> None:
+        self.outcome = outcome
+        self.tried: list[Path] = []
+
+    def __call__(self, program: Path) -> list[Capability]:
+        self.tried.append(program)
+        return self.outcome
+
+
+def make_program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(ANSWERS)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def distributed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose distribution has a criu."""
+    program = make_program(tmp_path / "usr/sbin/criu")
+    monkeypatch.setattr(programs, "SEARCH_PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without."""
+    monkeypatch.setattr(programs, "SEARCH_PATH", str(tmp_path / "nothing"))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return tmp_path / "home"
+
+
+def test_the_chosen_one_is_taken_without_a_trial(home: Path, distributed: Path, tmp_path: Path) -> None:
+    chosen = make_program(tmp_path / "mine")
+    trials = Trials(FAILS)
+    found = find(home, tries=trials, chosen=str(chosen))
+    assert (found.path, found.origin, found.version) == (chosen, "chosen", "4.2.1")
+    assert trials.tried == []
+
+
+def test_a_chosen_one_that_is_not_there_is_an_error_and_no_other_is_taken(home: Path, distributed: Path) -> None:
+    with pytest.raises(HostLacks, match="/no/such/criu"):
+        find(home, tries=Trials(WORKS), chosen="/no/such/criu")
+
+
+def test_the_distribution_s_is_taken_if_it_works(home: Path, distributed: Path) -> None:
+    found = find(home, tries=Trials(WORKS))
+    assert (found.path, found.origin) == (distributed, "distribution")
+
+
+def test_the_distribution_s_is_not_taken_if_it_fails_and_the_reason_is_said(home: Path, distributed: Path) -> None:
+    with pytest.raises(HostLacks, match="no vDSO") as caught:
+        find(home, tries=Trials(FAILS))
+    assert str(distributed) in caught.value.said
+    assert "waypoint setup" in caught.value.next_step
+
+
+@pytest.mark.usefixtures("bare")
+def test_where_there_is_none_it_says_so(home: Path) -> None:
+    with pytest.raises(HostLacks, match="there is none"):
+        find(home, tries=Trials(WORKS))
+
+
+def test_a_trial_is_made_once(home: Path, distributed: Path) -> None:
+    trials = Trials(WORKS)
+    for _ in range(3):
+        find(home, tries=trials)
+    assert trials.tried == [distributed]
+    assert (home / TRIAL_FILE).exists()
+
+
+def test_a_replaced_program_is_tried_again(home: Path, distributed: Path) -> None:
+    trials = Trials(WORKS)
+    find(home, tries=trials)
+    distributed.write_text(f"{ANSWERS}# newer\n")
+    find(home, tries=trials)
+    assert trials.tried == [distributed, distributed]
+
+
+def test_another_kernel_means_another_trial(home: Path, distributed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(WORKS)
+    find(home, tries=trials)
+    booted = os.uname_result(("Linux", "host", "99.0", "#1", "x86_64"))
+    monkeypatch.setattr(os, "uname", lambda: booted)
+    find(home, tries=trials)
+    assert len(trials.tried) == 2
+
+
+def test_trials_of_several_programs_are_kept_side_by_side(home: Path, tmp_path: Path) -> None:
+    one, two = make_program(tmp_path / "one"), make_program(tmp_path / "two")
+    trials = Trials(WORKS)
+    for program in (one, two, one, two):
+        assert try_once(home, program, trials) == WORKS
+    assert trials.tried == [one, two]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'[{"path": 1}]', b"\xff"])
+def test_a_damaged_file_of_outcomes_is_as_good_as_none(content: bytes, home: Path, distributed: Path) -> None:
+    (home / TRIAL_FILE).write_bytes(content)
+    assert find(home, tries=Trials(WORKS)).origin == "distribution"
+
+
+def test_setup_takes_what_works_and_installs_nothing(home: Path, distributed: Path) -> None:
+    said: list[str] = []
+    found = find_or_install(home, said.append, tries=Trials(WORKS))
+    assert found.origin == "distribution"
+    assert said == []
+
+
+def test_setup_refuses_a_chosen_one_that_fails_its_trial(home: Path, tmp_path: Path) -> None:
+    chosen = make_program(tmp_path / "mine")
+    with pytest.raises(HostLacks, match="dump: no vDSO") as caught:
+        find_or_install(home, print, tries=Trials(FAILS), chosen=str(chosen))
+    assert caught.value.next_step == "get another"
+    assert str(chosen) in caught.value.on
