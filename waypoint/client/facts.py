@@ -1,9 +1,28 @@
 """What the SDK's calls return, as records. Fields that a newer daemon adds are left out."""
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Literal, Self, TypedDict
 
 from waypoint.model.errors import Failed
+
+
+class Setting(TypedDict, total=False):
+    """What may be asked of a new session (docs/protocol.md, `POST /v1/sessions`). What is left out, the daemon decides.
+
+    `from_name`: the branch or capture whose files it goes on from. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
+    `env`: only what tells how the terminal speaks is taken. `command`: in place of the user's shell.
+    """
+
+    from_name: str
+    base: str
+    binds: list[str]
+    net: Literal["private", "host", "none"]
+    user: str
+    cwd: str
+    env: dict[str, str]
+    rows: int
+    cols: int
+    command: list[str]
 
 
 @dataclass(frozen=True, slots=True)

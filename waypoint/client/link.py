@@ -35,7 +35,7 @@ def ask(home: str, method: str, target: str, body: object = None, *, may_repeat:
             return _reach(home, lambda path: wire.request(path, method, target, body))
         except wire.Cut as cut:
             if is_last or not may_repeat:
-                raise Failed(f"{method} {target}", "", str(cut), "look what became of it: waypoint ps --all") from cut
+                raise _unanswered(method, target, cut) from cut
     raise AssertionError("unreachable")
 
 
@@ -48,12 +48,16 @@ def ask_running(home: str, method: str, target: str) -> object | None:
     except PermissionError as error:
         raise not_allowed(home) from error
     except wire.Cut as cut:
-        raise Failed(f"{method} {target}", "", str(cut), f"see {log_path(home)}") from cut
+        raise _unanswered(method, target, cut) from cut
 
 
 def quote_branch(branch: str) -> str:
     """A branch's name as one part of a path. Legal names have no other character that needs it."""
     return branch.replace("/", "%2F")
+
+
+def _unanswered(method: str, target: str, cut: wire.Cut) -> Failed:
+    return Failed("get an answer to", f"{method} {target}", str(cut), "see what became of it: waypoint ps --all")
 
 
 def _reach(home: str, act: "Callable[[str], T]") -> "T":

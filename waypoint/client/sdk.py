@@ -14,11 +14,12 @@ import contextlib
 import os
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Unpack
 
 from waypoint.client.address import find_home
 from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
-from waypoint.client.facts import Capability, DaemonStatus, ExecResult, RunResult, SessionFacts, Stopped
+from waypoint.client.facts import Capability, DaemonStatus, ExecResult, RunResult, SessionFacts, Setting, Stopped
 from waypoint.client.link import ask, ask_running, quote_branch
 from waypoint.client.logs import iter_logs
 from waypoint.client.quoting import as_json_text, exec_text
@@ -39,11 +40,10 @@ class Client:
         answer = ask(self.home, "GET", f"/v1/sessions{'?all=1' if all else ''}")
         return [SessionFacts.parse(item) for item in _list(answer, "sessions")]
 
-    def start(self, branch: str = "main", **setting: object) -> "Session":
-        """Start the branch's session, or find the live one.
+    def start(self, branch: str = "main", **setting: Unpack[Setting]) -> "Session":
+        """Start the branch's session, or find the live one, which keeps the setting it has.
 
-        `setting`: from_name, base, binds, net, user, cwd, env, rows, cols, command, as docs/protocol.md has them for
-        `POST /v1/sessions`. Returns once the session is there; `facts` of the result is what the daemon says of it.
+        Returns once the session is there; `facts` of the result is what the daemon says of it.
         """
         answer = ask(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **setting})
         return Session(self, branch, SessionFacts.parse(_field(answer, "session")))
