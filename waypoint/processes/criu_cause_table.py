@@ -27,13 +27,13 @@ CAUSES: tuple[Cause, ...] = (
         "socket-options",
         r"Can't get 1:(?:16|34) opt: Operation not supported",
         "this CRIU is too old for this kernel: no process with a TCP or UDP socket can be dumped since Linux 6.16",
-        "run `waypoint setup`, which installs CRIU 4.2 or newer",
+        "run `waypoint setup` without WAYPOINT_CRIU; it installs CRIU 4.2 or newer",
     ),
     Cause(
         "vdso",
         r"vdso: (?:Unexpected rt vDSO area bounds|Failed to fill self vdso symtable)",
         "this CRIU is too old for this kernel: it does not know the layout of its vDSO",
-        "run `waypoint setup`, which installs CRIU 4.2 or newer",
+        "run `waypoint setup` without WAYPOINT_CRIU; it installs CRIU 4.2 or newer",
     ),
     Cause(
         "traced",

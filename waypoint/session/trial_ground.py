@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Self
 
-from waypoint.linux import cgroups, mounts, namespaces
+from waypoint.linux import cgroups, filesystem, mounts, namespaces
 from waypoint.session.launch_spec import BindMount, Identity, Overlay, StartSpec
 from waypoint.session.skeleton import Kit
 from waypoint.session.start_plan import PROC_READONLY
@@ -51,7 +51,8 @@ class Ground:
             mounts.mount("sysfs", self._sys, "sysfs", mounts.MS_RDONLY)
             undo.callback(mounts.umount, self._sys, mounts.MNT_DETACH)
             (self.folder / "home").mkdir()
-            self.pool: Pool = open_pool(self.folder / "home", "auto", POOL_SIZES)
+            has_room = filesystem.free_bytes(self.folder) > 2 * POOL_SIZES.initial_bytes
+            self.pool: Pool = open_pool(self.folder / "home", "auto" if has_room else "copy", POOL_SIZES)
             undo.callback(self.pool.close)
             undo.callback(self._end)  # first of all: a session has the pool in use
             self._undo = undo.pop_all()
