@@ -192,13 +192,14 @@ class CommandLine:
         client.listen(run, self._desk.terminal)
         try:
             await client.wait_for(self._stream(run, position, client.outlet))
-            return await run.result
+            end = await asyncio.shield(run.result)
         except (ClientGone, ConnectionError):
             if run.feed is not None:
                 run.feed.close()
-            raise
-        finally:
             self._forget_client(client)
+            raise
+        self._forget_client(client)  # not if this is cancelled: the daemon stops, and the next one will want the output
+        return end
 
     async def _stream(self, run: Execution, position: int, outlet: Outlet) -> None:
         terminal, record = self._desk.terminal, run.record
@@ -207,6 +208,8 @@ class CommandLine:
             return  # it did not begin
         position = max(position, record.start)
         while record.stop is None or position < record.stop:
+            if terminal.is_released:
+                await asyncio.shield(run.result)  # cancelled
             settled = terminal.settled if record.stop is None else min(record.stop, terminal.settled)
             if position < settled:
                 chunk = terminal.ring.view(position, min(settled - position, _CHUNK))
@@ -216,7 +219,7 @@ class CommandLine:
                 if self._reader is not None:
                     terminal.set_floor(position)
             elif terminal.closed.is_set():
-                await asyncio.shield(run.result)  # which sets `stop`
+                await asyncio.shield(run.result)  # the end sets `stop`
             else:
                 await terminal.wait_more(position)
 

@@ -41,6 +41,7 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     start: int | None = None
     stop: int | None = None
     output_processing: bool | None = None  # OPOST as it was before
+    child_faults: int | None = None  # of the shell, before: if they grow it has had a job
     deadline: float | None = None  # of CLOCK_BOOTTIME
     stdin_open: bool = False
     half_line: int = 0

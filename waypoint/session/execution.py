@@ -50,7 +50,6 @@ class Execution:
         self._wait_until = time.monotonic() + wait_prompt_s
         self._talk = Conversation(desk.terminal, record.id, record.nonce, record.asked_at)
         self._timed_out = False
-        self._child_faults: int | None = None  # the shell's, before the command
         self._end_word = "E"
         self._early_signals: list[Signals] = []
 
@@ -81,6 +80,7 @@ class Execution:
             self._close(End(125, "waypoint", said=f"{error.strerror}: {error.filename or 'the terminal'}"))
         except asyncio.CancelledError:
             self.result.cancel()
+            self.started.set()
             raise
         finally:
             for task in companions:
@@ -106,22 +106,22 @@ class Execution:
             prompts = desk.watch.prompts
             answer = talk.heard("A") or await ask(desk, talk, operation, ("S", "E", "A", "B"))
             if answer.kind == "A":
-                await self._enter(int(answer.fields[2]), entered=entered)
+                await self._enter(entered=entered)
                 entered = False
             elif answer.kind == "B":
                 desk.terminal.keyboard.release()  # so that the person can get the shell out of where it is
                 await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
                 desk.terminal.keyboard.hold(signals_pass=False)
         self.record.phase = Phase.STARTED
-        mark = talk.heard("E")
+        accepted, mark = talk.heard("A"), talk.heard("E")
+        self.record.half_line = int(accepted.fields[2]) if accepted is not None else 0
         if mark is not None and talk.heard("S") is None and self.record.start is None:
             self.record.start = self.record.stop = mark.start
             self.record.end = End(125, "waypoint", said="the command was interrupted before it began")
             self.record.phase = Phase.ENDED
 
-    async def _enter(self, half_line: int, *, entered: bool) -> None:
+    async def _enter(self, *, entered: bool) -> None:
         """The wrapper is on the line: have the shell run it. zsh does so by itself."""
-        self.record.half_line = half_line
         zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
         if not entered and not zsh:
             self._desk.terminal.write(b"\r")
@@ -138,12 +138,12 @@ class Execution:
             )
             record.start = terminal.ring.end
             record.stdin_open = record.stdin
+            record.child_faults = self._shells_child_faults()
             if record.timeout_s is not None:
                 record.deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + record.timeout_s
         self._desk.save(record)
         if not record.tty and record.output_processing:
             terminals.hold_output_raw(terminal.master)
-        self._child_faults = self._shells_child_faults()
         self._tell("S")
         self._desk.terminal.keyboard.hold(signals_pass=True)
         if record.tty:
@@ -159,7 +159,7 @@ class Execution:
         desk, talk = self._desk, self._talk
         pause_s, at_prompt = _FIRST_LOOK_S, 0
         while (mark := await talk.wait("E", timeout_s=pause_s)) is None:
-            if desk.terminal.master < 0 and not desk.ended.done():
+            if desk.terminal.is_released and not desk.ended.done():
                 raise asyncio.CancelledError  # the daemon lets go of a session that lives: the next one sees to it
             if desk.terminal.closed.is_set() or desk.ended.done():
                 self.record.end = await exec_ending.session_end(desk)
@@ -195,9 +195,9 @@ class Execution:
         desk.save(record)
         exec_ending.put_modes_back(desk, record)
         prompts = desk.watch.prompts
-        # A shell saves the modes when a job of its own has ended: it must see those of now, or it brings the others
-        # back some day.
-        again = not record.tty and (self._child_faults is None or self._child_faults != self._shells_child_faults())
+        # A shell saves the modes when a job of its has ended: it must see those of now, or some day it brings the
+        # others back.
+        again = not record.tty and (record.child_faults is None or record.child_faults != self._shells_child_faults())
         self._end_word = "E+" if again else "E"
         self._tell(self._end_word)
         self._settle()

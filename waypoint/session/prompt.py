@@ -13,7 +13,6 @@ from enum import Enum
 
 from waypoint.linux import procfs, terminals
 
-
 _NAME_MAX = 80
 
 

@@ -64,7 +64,7 @@ class Terminal:
         """Stop reading and give up the descriptor and the ring. The session's own master stays open, so it notices
         nothing.
         """
-        if self.master < 0:
+        if self.is_released:
             return
         self._loop.remove_reader(self.master)
         self._loop.remove_writer(self.master)
@@ -72,6 +72,11 @@ class Terminal:
         self.master = -1
         self._end_streams()
         self.ring.close()
+
+    @property
+    def is_released(self) -> bool:
+        """True after `close`: the terminal may live, but it is not ours any more."""
+        return self.master < 0
 
     @property
     def settled(self) -> int:
@@ -92,6 +97,8 @@ class Terminal:
 
     def set_floor(self, position: int | None) -> None:
         """Keep the bytes from `position` on: reading stops rather than overwrite them. None: keep nothing."""
+        if self.is_released:
+            return
         self.ring.floor = position
         if (
             not self._reading

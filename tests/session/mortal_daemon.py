@@ -1,0 +1,68 @@
+"""A program: the part of the daemon that drives one shell, for tests that kill it. Prints the exec's id, its output,
+its end.
+
+Arguments: the stage's folder, the id of an exec to resume (or `-`), the offset, the text. MASTER: the terminal's
+master.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+
+from shellwrap.ring import Ring
+from tests.session.stage import NONCE
+from waypoint.linux import procfs
+from waypoint.model.requests import ExecRequest
+from waypoint.session.command_line import CommandLine
+from waypoint.session.streams import Frame
+from waypoint.session.terminal import Terminal
+
+
+class Pipe:
+    """stdout as an Outlet: returns when the pipe has taken the bytes. No input comes."""
+
+    async def receive(self) -> Frame | None:
+        await asyncio.Event().wait()
+        return None
+
+    async def output(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(1, rest) :]
+            await asyncio.sleep(0)
+
+    async def errors(self, data: bytes | memoryview) -> None:
+        await self.output(data)
+
+    async def note(self, facts: dict[str, object]) -> None:
+        os.write(1, f"{facts['exec']}\n".encode())
+
+
+async def main(folder: str, ident: str, offset: int, text: str) -> None:
+    pid = int(os.environ["SHELL_PID"])
+    terminal = Terminal(int(os.environ["MASTER"]), Ring.open(f"{folder}/ring"))
+    run_dir = os.open(f"{folder}/run", os.O_RDONLY)
+
+    def processes() -> list[int]:
+        with contextlib.suppress(ProcessLookupError):
+            return [pid, *procfs.children(pid)]
+        return []
+
+    ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+    line = CommandLine(terminal, run_dir, NONCE, f"{folder}/exec.json", processes, ended)
+    line.adopt()
+    terminal.start()
+    pipe = Pipe()
+    if ident == "-":
+        request = ExecRequest(text=text)
+    else:
+        os.write(1, f"{ident}\n".encode())
+        request = ExecRequest(resume=ident, offset=offset)
+    end = await line.execute(request, pipe, pipe)
+    await line.wait_idle()
+    os.write(1, f"\nEND {end['exit']}".encode())
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
