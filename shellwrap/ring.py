@@ -33,7 +33,7 @@ class Ring:
     def __init__(self, mapping: mmap.mmap) -> None:
         """Use `create` or `open`."""
         if sys.byteorder != "little":  # the header is little endian and written in place
-            raise NotImplementedError("the ring needs a little-endian machine")
+            raise RuntimeError("the ring needs a little-endian machine")
         self._mapping = mapping
         whole = memoryview(mapping)
         self._words = whole[:HEADER_SIZE].cast("Q")
