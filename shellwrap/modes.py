@@ -54,6 +54,14 @@ class ModeTracker:
                 self.alternate_from = base + match.start()
 
 
+def alternate_left(data: bytes) -> int:
+    """Behind what leaves the alternate screen in `data`, if `data` begins on it; else 0."""
+    for match in _CHANGE.finditer(data) if b"\x1b[?" in data else ():
+        if match[1] and any(_BITS.get(mode, 0) & ALTERNATE for mode in match[1].split(b";")):
+            return match.end() if match[2] == b"l" else 0
+    return 0
+
+
 def changed(bits: int, match: re.Match[bytes]) -> int:
     """`bits` after the change that `match` is."""
     if match[1]:

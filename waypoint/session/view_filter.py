@@ -97,14 +97,15 @@ def repaint(ring: Ring) -> tuple[bytes, ViewFilter]:
 
     A full-screen program whose start is no longer in the ring must be nudged to draw itself again.
     """
-    alternate = bool(ring.modes & modes.ALTERNATE)
+    # What the usual screen shows ends where a full-screen program has taken over, and comes back when that is left.
+    end = ring.alternate_from if ring.modes & modes.ALTERNATE else ring.end
     start, shown = ring.start, b""
-    if alternate and ring.alternate_from < start:
+    if end < start:
         start, shown = ring.end, b"\x1b[?1049h" + _CLEAR
-    elif alternate:
-        start = ring.alternate_from
-    elif ring.end - start > _TAIL_MAX:
-        start = _line_start(ring, ring.end - _TAIL_MAX)
+    elif end - start > _TAIL_MAX:
+        start = min(_line_start(ring, end - _TAIL_MAX), end)
+    if 0 < start < end:  # maybe in the midst of what an earlier program has drawn
+        start += modes.alternate_left(ring.copy(start, end))
     clear = _CLEAR if start > 0 and not shown else b""
     view = ViewFilter(start)
     for mark in MarkScanner(ring.start).feed(ring.copy(ring.start, start)):
