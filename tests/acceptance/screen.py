@@ -1,0 +1,103 @@
+"""A terminal emulator to look at: tmux, with a server of its own for each test."""
+
+import contextlib
+import os
+import re
+import select
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.homes import Home
+from tests.places import make_temp_root
+from tests.waiting import holds_within
+
+PATIENCE_S = 20
+
+
+class Screen:
+    """One window; in it a shell in which `waypoint` is a command. Made by `open_screen`."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self._folder = folder
+        self._env = env
+
+    def ask(self, *words: str) -> str:
+        """One command of tmux; what it prints."""
+        command = ["tmux", "-L", "waypoint-test", "-f", f"{self._folder}/conf", *words]
+        return subprocess.run(command, env=self._env, check=True, capture_output=True, text=True).stdout
+
+    def type(self, text: str) -> None:
+        """Type characters."""
+        self.ask("send-keys", "-t", ":0", "-l", text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys, by tmux's names: Enter, C-c, Escape, Up."""
+        self.ask("send-keys", "-t", ":0", *keys)
+
+    def paste(self, text: str) -> None:
+        """Paste, bracketed if the program has asked for that."""
+        buffer = self._folder / "paste"
+        buffer.write_text(text)
+        self.ask("load-buffer", str(buffer), ";", "paste-buffer", "-p", "-r", "-t", ":0")
+
+    def resize(self, rows: int, cols: int) -> None:
+        self.ask("resize-window", "-t", ":0", "-x", str(cols), "-y", str(rows))
+
+    def text(self) -> str:
+        """What is to be seen, line by line, without blanks at the ends."""
+        return "\n".join(line.rstrip() for line in self.ask("capture-pane", "-p", "-t", ":0").splitlines())
+
+    def see_all(self, picture: Callable[["Screen"], object], expected: object) -> None:
+        """Wait until `picture` of this screen is what is expected."""
+        if not holds_within(PATIENCE_S, lambda: picture(self) == expected):
+            raise AssertionError(f"this was expected:\n{expected!r}\nand this is to be seen:\n{picture(self)!r}")
+
+    def coloured(self) -> str:
+        """The same with the sequences that give it its colours."""
+        return self.ask("capture-pane", "-p", "-e", "-t", ":0")
+
+    def cursor(self) -> tuple[int, int]:
+        """Row and column, from 0."""
+        row, column = self.ask("display-message", "-p", "-t", ":0", "#{cursor_y} #{cursor_x}").split()
+        return int(row), int(column)
+
+    def flag(self, name: str) -> bool:
+        """A flag of the pane, as `alternate_on` or `cursor_flag`."""
+        return self.ask("display-message", "-p", "-t", ":0", f"#{{{name}}}").strip() == "1"
+
+    def see(self, pattern: str) -> str:
+        """Wait until the expression is to be seen; the whole screen."""
+        shown = ""
+
+        def is_there() -> bool:
+            nonlocal shown
+            shown = self.text()
+            return re.search(pattern, shown, re.MULTILINE) is not None
+
+        if not holds_within(PATIENCE_S, is_there):
+            raise AssertionError(f"{pattern!r} did not appear on\n{shown}")
+        return shown
+
+
+@contextlib.contextmanager
+def open_screen(home: Home, rows: int, cols: int) -> Iterator[Screen]:
+    """A new server with one window of this size; ended, with all that runs in it, at the end."""
+    with tempfile.TemporaryDirectory(prefix=f"tmux-{os.getpid()}-", dir=make_temp_root()) as name:
+        folder = Path(name)
+        (folder / "conf").write_text("set -g default-terminal screen-256color\nset -g escape-time 0\n")
+        (folder / "rc").write_text(f"PS1='outside> '\nwaypoint() {{ {shlex.join(home.argv())} \"$@\"; }}\n")
+        screen = Screen(folder, {**home.env, "TMUX_TMPDIR": name, "SHELL": "/bin/bash"})
+        shell = f"exec bash --noprofile --rcfile {folder}/rc -i"
+        screen.ask("new-session", "-d", "-x", str(cols), "-y", str(rows), shell)
+        server = os.pidfd_open(int(screen.ask("display-message", "-p", "#{pid}")))
+        try:
+            screen.see("^outside>$")
+            yield screen
+        finally:
+            with contextlib.suppress(subprocess.CalledProcessError):  # it has ended with its last window
+                screen.ask("kill-server")
+            assert select.select([server], [], [], PATIENCE_S)[0], "the tmux server has not ended"
+            os.close(server)

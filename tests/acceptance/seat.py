@@ -1,0 +1,74 @@
+"""A person's seat: a terminal, and a shell outside of all sessions in which they type `waypoint ...`."""
+
+import os
+import re
+import shlex
+import termios
+from typing import Self
+
+import pexpect
+
+from tests.homes import Home
+
+PATIENCE_S = 20
+PROMPT = b"outside> "
+
+
+class Seat:
+    """The shell is sh: it has no line editor, so the terminal's modes are only those that `stty` gave it."""
+
+    def __init__(self, home: Home, rows: int, cols: int) -> None:
+        self.terminal: pexpect.spawn[bytes] = pexpect.spawn(
+            "/bin/sh",
+            ["-i"],
+            env={**home.env, "PS1": PROMPT.decode()},
+            timeout=PATIENCE_S,
+            dimensions=(rows, cols),
+            encoding=None,
+        )
+        self.terminal.delaybeforesend = None
+        self.see(re.escape(PROMPT))
+        self.outside(f'waypoint() {{ {shlex.join(home.argv())} "$@"; }}')
+
+    def type(self, data: bytes) -> Self:
+        self.terminal.send(data)
+        return self
+
+    def see(self, pattern: bytes) -> "re.Match[bytes]":
+        """Wait until the expression is shown."""
+        try:
+            self.terminal.expect(pattern)
+        except pexpect.ExceptionPexpect:
+            raise AssertionError(f"{pattern!r} did not appear after {self.terminal.before[-500:]!r}") from None
+        assert isinstance(self.terminal.match, re.Match)
+        return self.terminal.match
+
+    def prompt(self) -> Self:
+        """Wait for a prompt of a shell inside."""
+        self.see(rb"[#$%] (?:\x1b\S*)?$")
+        return self
+
+    def outside(self, command: str) -> bytes:
+        """Type it to the outer shell, wait for its end; what it showed."""
+        self.type(command.encode() + b"\r")
+        self.see(rb"\r?\n")
+        self.see(re.escape(PROMPT))
+        shown = self.terminal.before
+        assert isinstance(shown, bytes)
+        return shown
+
+    def left(self) -> int:
+        """Wait until the command that runs is over; its status."""
+        self.see(re.escape(PROMPT))
+        return int(self.outside("echo $?"))
+
+    def modes(self) -> list[int | list[bytes | int]]:
+        return termios.tcgetattr(self.terminal.child_fd)
+
+    def client_pid(self) -> int:
+        """The foreground's process."""
+        return os.tcgetpgrp(self.terminal.child_fd)
+
+    def close(self) -> None:
+        if not self.terminal.closed:
+            self.terminal.close(force=True)
