@@ -14,6 +14,9 @@ from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
 
+# One process, which has the terminal's foreground by the time that it speaks.
+SLEEPER = "sh -c 'echo begun; exec sleep 60'"
+
 
 @contextmanager
 def started(home: Home, *args: str, **options: int) -> "Iterator[subprocess.Popen[bytes]]":
@@ -175,7 +178,7 @@ def test_json_tells_of_a_failure_of_waypoint(home: Home) -> None:
 
 
 def test_ctrl_c_interrupts_the_command_and_not_the_session(home: Home, branch: str, on_terminal: Spawn) -> None:
-    terminal = on_terminal("exec", "-b", branch, "--", "echo begun; sleep 60; echo not this")
+    terminal = on_terminal("exec", "-b", branch, "--", f"{SLEEPER}; echo not this")
     terminal.expect(b"begun")
     terminal.sendintr()
     assert exit_status(terminal) == 130
@@ -196,7 +199,7 @@ def test_the_third_ctrl_c_in_a_row_kills(home: Home, branch: str, on_terminal: S
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_to_us_goes_to_the_command(home: Home, branch: str, name: str, code: int) -> None:
-    with started(home, "exec", "-b", branch, "--", "echo begun; sleep 60") as process:
+    with started(home, "exec", "-b", branch, "--", SLEEPER) as process:
         read_until(process, b"begun\n")
         process.send_signal(signal.Signals[name])
         assert process.wait(PATIENCE_S) == code
@@ -279,7 +282,7 @@ def test_with_tty_the_command_has_this_terminal(branch: str, on_terminal: Spawn)
 
 
 def test_with_tty_ctrl_c_is_a_key(branch: str, on_terminal: Spawn) -> None:
-    terminal = on_terminal("exec", "-b", branch, "--tty", "--", "echo begun; sleep 60")
+    terminal = on_terminal("exec", "-b", branch, "--tty", "--", SLEEPER)
     terminal.expect(b"begun")
     terminal.send(b"\x03")
     assert exit_status(terminal) == 130

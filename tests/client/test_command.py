@@ -228,6 +228,24 @@ def test_a_signal_is_sent(socket: Path, sinks: Sinks) -> None:
         assert sinks.wait(command) == {"exit": 130}
 
 
+def test_a_wake_up_lets_a_signals_handler_act_while_nothing_comes(socket: Path, sinks: Sinks) -> None:
+    """The handler runs between two instructions of the interpreter: here, as if it ran just before we began to wait."""
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.upgrade()
+        assert talk.frame() == ("k", b"INT")
+        talk.send("x", {"exit": 130})
+
+    reader, writer = os.pipe()
+    with listening(socket, script), open(reader, "rb"), open(writer, "wb"):
+        command = start()
+        command.wake_fd = reader
+        os.write(writer, b"\x02")
+        command._channel.out.queue("k", b"INT")
+        assert sinks.wait(command) == {"exit": 130}
+
+
 def test_at_the_deadline_it_gives_up(socket: Path, sinks: Sinks) -> None:
     def script(talk: Talk) -> None:
         talk.request()

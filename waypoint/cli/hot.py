@@ -12,13 +12,13 @@ from waypoint.model.errors import WaypointError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, signal
+    from signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
 
     from waypoint.cli.hot_verbs import Value
 
     Parameters = dict[str, Value]
 else:
-    from _signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, signal
+    from _signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
 
 EXIT_FAILED = 125
 EXIT_NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
@@ -160,6 +160,8 @@ def forward_signals(command: Command) -> None:
                 name = "KILL"
         command.signal(name)
 
+    command.wake_fd, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    set_wakeup_fd(writer)
     for number in _FORWARDED:
         if getsignal(number) != SIG_IGN:
             signal(number, forward)

@@ -40,6 +40,9 @@ class Command:
         self._has_stdin = bool(request.get("stdin"))
         self._stdin_broke = False
         self.deadline: float | None = None  # of time.monotonic(): when `wait` gives up
+        # A descriptor that wakes `wait` for a signal's handler (signal.set_wakeup_fd). Without it, a signal that comes
+        # just before a system call waits, like us, for the next output. -1: none.
+        self.wake_fd = -1
         self._channel = self._open(request)
 
     def signal(self, name: str) -> None:
@@ -81,14 +84,18 @@ class Command:
 
     def _wait_ready(self, queued: int) -> None:
         """Return once there is something to receive, having passed on input meanwhile. `queued`: bytes to be sent."""
-        while self._input >= 0 or self.deadline is not None or queued:
+        while self._input >= 0 or self.wake_fd >= 0 or self.deadline is not None or queued:
             poll = select.poll()
+            if self.wake_fd >= 0:
+                poll.register(self.wake_fd, select.POLLIN)
             poll.register(self._channel.fileno(), select.POLLIN | (select.POLLOUT if queued else 0))
             if self._input >= 0 and queued < MAX_QUEUED_BYTES:
                 poll.register(self._input, select.POLLIN)
             ready = dict(poll.poll(self._remaining_ms()))
             if not ready and self._remaining_ms() == 0:
                 raise TimeoutError
+            if self.wake_fd in ready:
+                os.read(self.wake_fd, 64)  # the handlers have run by now
             if self._input in ready:
                 self._read_input()
             queued = self._channel.out.flush()
