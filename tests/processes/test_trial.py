@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.stages import criu_path, in_own_process, on_stage, type_line, wait_until
+from tests.processes.stages import criu_path, in_own_process, on_stage, type_line, wait_for_program, wait_until
 from waypoint.daemon.trials import trial, try_everything
 from waypoint.linux import cgroups, mounts, namespaces
 from waypoint.processes.criu_options import DumpOptions, Notice, RestoreOptions
@@ -239,3 +239,25 @@ def test_a_listener_is_reached_in_its_own_network_only(tmp_path: Path) -> None:
         return port
 
     assert on_stage(tmp_path, work) > 0
+
+
+@pytest.mark.requires("criu")
+def test_a_process_that_entered_a_session_belongs_to_its_pid_1_and_is_in_the_image(tmp_path: Path) -> None:
+    def work(stage: Throwaway) -> tuple[str, list[str]]:
+        subject = stage.start()
+        ours, theirs = in_network_of(subject.pid, socket.socketpair)
+        look = "read -r own name state parent rest < /proc/self/stat; echo $own $parent"
+        pid = stage.enter(subject, ["/bin/sh", "-c", look], theirs.fileno())
+        theirs.close()
+        own, parent = ours.recv(100).decode().split()
+        assert int(own) < pid  # the one is seen from inside, the other from outside
+        ours.close()
+        stage.listen(subject)
+        wait_for_program(subject, "sleep")
+        images = dump(stage, subject)
+        names = sorted(name for name in os.listdir(images) if name.startswith("core-"))
+        return parent, names
+
+    parent, names = on_stage(tmp_path, work)
+    assert parent == "1"
+    assert len(names) == 4, names  # init, the shell, the holder of the socket and its sleep

@@ -23,6 +23,7 @@ SLEEPS: dict[str, str] = {
 READS_ENVIRONMENT: dict[str, str] = {
     "waypoint/daemon/main.py": "a program: hands what the supervisor gave it on to the next supervisor",
     "waypoint/daemon/supervisor.py": "a program: passes on to the daemon the little that it may know of its caller",
+    "waypoint/daemon/trials.py": "a program: what it tries is the CRIU that the daemon was told to use",
     "waypoint/client/address.py": "the SDK means the same home and branch as the command line if none is named",
 }
 """Files outside cli/ that may read the environment."""

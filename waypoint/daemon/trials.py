@@ -4,6 +4,7 @@ A process of its own, because it needs one thread and a mount namespace that end
 can then be ended. It prints its rows in JSON.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def try_everything(home: Path, chosen: str | None = None) -> list[Capability]:
-    """One row for each capability; takes about a second. `chosen`: the value of WAYPOINT_CRIU.
+    """One row for each capability; takes about a second. `chosen`: in place of the environment's WAYPOINT_CRIU.
 
     A bad host is no error but rows that say so.
     """
@@ -62,7 +63,10 @@ def main(argv: list[str]) -> None:
     namespaces.set_death_signal(9)
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.make_private("/")
-    rows = _try_all(Path(folder), Path(where), criu or None) if kind == "everything" else _try_one(Path(where), criu)
+    if kind == "everything":
+        rows = _try_all(Path(folder), Path(where), criu or os.environ.get("WAYPOINT_CRIU"))
+    else:
+        rows = _try_one(Path(where), criu)
     sys.stdout.buffer.write(msgspec.json.encode(rows))
 
 

@@ -12,6 +12,8 @@ pty(7), kernel Documentation/filesystems/overlayfs.rst; each order constraint sa
 import contextlib
 import os
 import signal
+import socket
+import struct
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -22,6 +24,7 @@ from waypoint.linux.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from waypoint.session.launch_spec import BindMount, EnterSpec, Identity, Launched, Overlay, StartSpec
 
 MASTER_FD = 3  # where pid 1 keeps the master side of the terminal
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _REPORT_FD = 90  # moved out of the way of 0 to 3, closed by exec
 
 # Docker's default set without mknod: enough for package managers, su and servers, nothing over the host's kernel.
@@ -79,15 +82,38 @@ def enter(spec: EnterSpec, stdio: list[int]) -> Launched:
         namespaces.setns(pidfd, namespaces.CLONE_NEWTIME)
         os.setgid(0)
         os.setuid(0)
-        inner = os.fork()
-        if inner:
-            os.write(ask, f"pid {inner}".encode())
-            os._exit(0)  # its child now belongs to the session's pid 1
+        _go_to_pid_1(ask)
         os.setsid()
         _give_stdio(spec, stdio, report)
         _exec(spec.identity, spec.argv, spec.env, spec.cwd)
 
     return _supervise(outer, spec.cgroup)
+
+
+def _go_to_pid_1(ask: int) -> None:
+    """Return in a grandchild that the session's pid 1 has adopted, after its pid, as the host sees it, went to `ask`.
+
+    A child of this process would not do: once orphaned it goes to a reaper of the host, and CRIU, which follows pid 1's
+    descendants, dumps the session without it and says nothing. The child in between is inside, so its orphan stays
+    inside. Only the kernel knows the orphan's pid out here: it puts it on a message (unix(7), SCM_CREDENTIALS).
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    between = os.fork()
+    if between:
+        theirs.close()
+        os.waitpid(between, 0)
+        _content, messages, _flags, _address = ours.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+        if messages:
+            os.write(ask, f"pid {_CREDENTIALS.unpack(messages[0][2])[0]}".encode())
+            ours.send(b".")
+        os._exit(0)
+    if os.fork():
+        os._exit(0)
+    ours.close()
+    theirs.send(b".")
+    theirs.recv(1)
+    theirs.close()
 
 
 def _supervise(outer: Callable[[int, int, int], None], cgroup: str) -> Launched:

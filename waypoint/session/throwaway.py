@@ -21,12 +21,9 @@ from waypoint.session.trial_ground import Ground
 
 Made = TypeVar("Made")
 
-END_S = 5.0
-
 # No `sh -i`: an interactive dash keeps /dev/tty open, which CRIU refuses ("ctty inheritance detected").
 SHELL = ["/.waypoint/init", "--", "/bin/sh", "-c", 'exec 3>&-; while read -r line; do eval "$line"; done']
-# In the background, so that pid 1 adopts it: CRIU dumps the descendants of pid 1 only.
-HOLD = ["/bin/sh", "-c", "(while :; do sleep 1000; done) & exit 0"]
+HOLD = ["/bin/sh", "-c", "while :; do sleep 1000; done"]
 
 
 class Throwaway:
@@ -68,8 +65,7 @@ class Throwaway:
     def listen(self, subject: Subject) -> int:
         with in_network_of(subject.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
             # The socket as all three: a /dev/null of ours would be a file from outside the session.
-            starter = self.enter(subject, HOLD, listener.fileno())
-            _wait_end(starter)  # until then its child has not been adopted
+            self.enter(subject, HOLD, listener.fileno())
             port: int = listener.getsockname()[1]
             return port
 
@@ -142,22 +138,6 @@ def in_network_of(pid: int, work: Callable[[], Made]) -> Made:
     # A thread: it alone changes its namespace, and it is gone afterwards.
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(enter_and_work).result()
-
-
-def _wait_end(pid: int) -> None:
-    """Wait for an orphan's end and reap it: a zombie in a frozen cgroup makes CRIU wait for it in vain. One that is
-    gone is fine. Raises TimeoutError.
-    """
-    try:
-        process = pidfd.open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if not pidfd.wait_ended(process, END_S):
-            raise TimeoutError(f"pid {pid} did not end within {END_S:.0f} s")
-        pidfd.reap(process)
-    finally:
-        os.close(process)
 
 
 def _pid_of(launched: Launched) -> int:
