@@ -5,7 +5,7 @@
 # - text is parsed, without running any of it, by making a function of it.
 # Everything that must not depend on the user's options runs in functions with `emulate -L zsh`.
 
-typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i=
+typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done=
 unset WAYPOINT_RUN
 IFS= read -r __wp_s <"$__wp_d/nonce" 2>/dev/null
 typeset -ga __wp_old=()
@@ -62,11 +62,12 @@ __wp_loud() {
 __wp_fin() {
   emulate -L zsh
   setopt noerrexit noerrreturn
+  (( ! ZSH_SUBSHELL )) || return 0 # the rest of a line whose job was stopped: zsh leaves it to a fork of itself
   [[ $__wp_op == tty ]] || __wp_loud
   builtin printf '%s %s\n' "$1" "$2" >|"$__wp_d/done.$__wp_n"
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
-  __wp_n= __wp_c=
+  __wp_done=$__wp_n __wp_n= __wp_c=
 }
 
 __wp_pc() {
@@ -134,6 +135,7 @@ __wp_arm() {
     IFS=' ' builtin read -r op n k <"$__wp_d/req" || return 0
     case $op in
     exec|in|tty)
+      [[ $n != "$__wp_done" ]] || return 0 # asked twice, and it has run
       if [[ $CONTEXT != start ]]; then __wp_say "B;$n;$k;at=2"; return 0; fi
       __wp_hook
       __wp_op=$op __wp_n=$n __wp_k=$k
