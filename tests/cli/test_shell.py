@@ -42,14 +42,13 @@ def test_a_new_session_shows_its_cursor_and_wraps_lines(on_terminal: Spawn) -> N
 def test_keys_that_are_signals_act_in_the_session(branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
-    terminal.send(b"sleep 60; echo ended with $?\r")
-    terminal.expect(b"sleep 60.*\r\n")
-    terminal.send(b"\x03")
-    terminal.expect(PROMPT)
-    terminal.send(b"sleep 60\r")
-    terminal.expect(b"sleep 60\r\n")
-    terminal.send(b"\x1a")
-    terminal.expect(b"Stopped")
+    for key, said in ((b"\x03", b"\\^C"), (b"\x1a", b"Stopped")):
+        # One process, which has the terminal's foreground by the time that it speaks.
+        terminal.send(b"sh -c 'echo be''gun; exec sleep 60'\r")
+        terminal.expect(b"begun\r\n")
+        terminal.send(key)
+        terminal.expect(said)
+        terminal.expect(PROMPT)
 
 
 def test_the_detach_key_leaves_the_session_running(home: Home, branch: str, on_terminal: Spawn) -> None:
