@@ -201,7 +201,9 @@ def test_to_repaint_it_attaches_again(socket: Path) -> None:
 
 def test_a_command_on_a_terminal_goes_on_after_a_cut_where_it_was(socket: Path) -> None:
     def dies(talk: Talk) -> None:
-        assert talk.request() == ("POST /v1/sessions/a%2Fb/exec", {"text": "vi", "tty": True})
+        target, asked = talk.request()
+        assert len(bytes.fromhex(asked.pop("id"))) == 8
+        assert (target, asked) == ("POST /v1/sessions/a%2Fb/exec", {"text": "vi", "tty": True})
         talk.upgrade()
         talk.send("n", {"exec": "e1"})
         talk.send("o", b"01234")

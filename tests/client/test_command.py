@@ -35,7 +35,9 @@ def start(verb: str = "exec", **request: object) -> Command:
 
 def test_output_is_passed_on_and_the_end_returned(socket: Path, sinks: Sinks) -> None:
     def script(talk: Talk) -> None:
-        assert talk.request() == (EXEC, {"text": "true"})
+        target, asked = talk.request()
+        assert len(bytes.fromhex(asked.pop("id"))) == 8
+        assert (target, asked) == (EXEC, {"text": "true"})
         talk.upgrade()
         talk.send("n", {"exec": "e1"})
         talk.send("n", {"something": "new"})
@@ -110,13 +112,26 @@ def test_a_daemon_that_resets_the_connection_is_a_cut_too(socket: Path, sinks: S
         assert sinks.wait(start()) == {"exit": 0}
 
 
-def test_an_exec_that_was_cut_before_it_had_an_id_has_failed(socket: Path, sinks: Sinks) -> None:
+def test_an_exec_that_was_cut_before_it_is_known_to_have_begun_is_asked_for_again_by_its_id(
+    socket: Path, sinks: Sinks
+) -> None:
+    asked: list[object] = []
+
+    def dies_at_once(talk: Talk) -> None:
+        asked.append(talk.request())
+
     def dies(talk: Talk) -> None:
-        talk.request()
+        asked.append(talk.request())
         talk.upgrade()
 
-    with listening(socket, dies), pytest.raises(Failed, match="without its last frame"):
-        sinks.wait(start())
+    def goes_on(talk: Talk) -> None:
+        asked.append(talk.request())
+        talk.upgrade()
+        talk.send("x", {"exit": 0})
+
+    with listening(socket, dies_at_once, dies, goes_on):
+        assert sinks.wait(start()) == {"exit": 0}
+    assert asked == [asked[0]] * 3
 
 
 def test_a_run_that_was_cut_has_failed(socket: Path, sinks: Sinks) -> None:
