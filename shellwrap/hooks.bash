@@ -82,7 +82,7 @@ __wp_fin() {
   builtin printf '%s %s\n' "$1" "$2" >|"$__wp_d/done.$__wp_n"
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
-  __wp_n='' __wp_c=''
+  __wp_done=$__wp_n __wp_n='' __wp_c=''
 }
 
 # Before each prompt.
@@ -156,8 +156,9 @@ __wp_arm() {
 } 2>/dev/null
 
 __wp_take() {
-  # Asked twice (the daemon died in between): the line is in place.
+  # Asked twice, as a daemon does whose predecessor died with the key just sent: the line is in place, or has run already.
   if [[ ${__wp_n-} == "$2" ]]; then __wp_say "A;$2;$3;${#__wp_line}"; return 0; fi
+  if [[ ${__wp_done-} == "$2" ]]; then return 0; fi
   # Without our part in PROMPT_COMMAND nothing has set the flag back after the last command: only "2" can be believed.
   [[ ${PROMPT_COMMAND[977]-} == __wp_pc || ${__wp_at-} == 2 ]] || __wp_at=1
   if [[ ${__wp_at-} != 1 ]]; then __wp_say "B;$2;$3;at=${__wp_at-}"; return 0; fi

@@ -177,6 +177,7 @@ async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int, 
     for kill_after in [20_000 + (seed * 7919 + turn * 104_729) % 150_000 for turn in range(10)] + [0]:
         with subprocess.Popen(
             [sys.executable, "-m", "tests.session.mortal_daemon", str(bash.folder), ident or "-", str(len(got)), text],
+            bufsize=0,
             stdout=subprocess.PIPE,
             pass_fds=(bash.master,),
             env={**os.environ, "MASTER": str(bash.master), "SHELL_PID": str(bash.pid)},
@@ -197,3 +198,34 @@ async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int, 
     assert status == b"3"
     assert len(got) == len(expected)
     assert hashlib.sha256(got).digest() == hashlib.sha256(expected).digest()
+
+
+async def test_at_whatever_turn_of_its_loop_a_daemon_dies_each_command_runs_once(stage: Stage) -> None:
+    """Some hundred deaths in one shell, spread over all steps of a command with and without a half-typed line."""
+    await stage.open("n=0")
+    count, turns, finished = 0, 0, 0
+    while finished < 8:
+        if turns % 3 == 0:
+            await stage.daemon.line.wait_idle()
+            await stage.type(b"\x15: half")
+        client = Client()
+        task = asyncio.create_task(stage.exec("n=$((n+1)); echo $n; /bin/true", client))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        finished += task.done()
+        await stage.next_daemon()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        output = bytes(client.output_bytes)
+        if client.notes:
+            count += 1
+            ran = await stage.resume(client.exec_id, len(output))
+            assert (ran.exit, ran.by) == (0, "command"), (turns, ran)
+            assert output + ran.output == f"{count}\n".encode(), turns
+        turns += 1 + turns // 12
+    assert (await stage.exec("echo $n")).output == f"{count}\n".encode()
+    assert (await stage.exec("stty -a </dev/tty | grep -c -- -opost; true")).output == b"1\n"
+    mark = len(stage.printed())
+    await stage.type(b"\x15stty -a </dev/tty\r")
+    await stage.wait_printed(b"opost", mark)
+    assert b"-opost" not in stage.printed(mark)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 from waypoint.model.requests import ExecRequest
 from waypoint.session import exec_record
@@ -25,6 +26,8 @@ from waypoint.session.terminal import Terminal
 
 # How long output is kept for the client of a command whose daemon died.
 RESUME_S = 10.0
+# So many commands back it is known that they were begun.
+REMEMBERED = 64
 _CHUNK = 1 << 18
 
 
@@ -52,9 +55,11 @@ class CommandLine:
         self._state = exec_record.load(state_path)
         self._desk = Desk(terminal, self.watch, RunFolder(run_dir), ended, self._save)
         self._turn = asyncio.Lock()
+        self._adopted = asyncio.Event()  # nothing is left of what the last daemon left in flight
+        self._adopted.set()
         self._go = -1
         self._current: Execution | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()  # what `release` cancels
         self._reader: object = None  # whose position in the output is the ring's floor
         self.watch.on_new_shell = self._save_shell
         self.watch.start(self._state.shell)
@@ -64,19 +69,20 @@ class CommandLine:
         record = self._state.command
         if record is None:
             return
-        self._current = Execution(self._desk, record, self._open_go(), None, RESUME_S)
+        self._current = Execution(self._desk, record, self._open_go(), None, None)
         if self._desk.terminal.ring.floor is not None:
             asyncio.get_running_loop().call_later(RESUME_S, self._forget_client, self._reader)
         if record.phase is Phase.DONE:
             self._current.result.set_result(record.end or End(125, "waypoint"))
             self._current.started.set()
         else:
-            self._begin(self._current)
+            self._adopted.clear()
+            self._begin(self._current, self._adopted.set)
 
     def release(self) -> None:
         """Let go of the shell, as a dying daemon would: a command in flight is left to the next one."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._go >= 0:
             os.close(self._go)
             self._go = -1
@@ -92,15 +98,17 @@ class CommandLine:
     async def wait_idle(self) -> None:
         """Return when no command is in flight any more, and nothing of the last one is left in the session."""
         async with self._turn:
-            return
+            await self._adopted.wait()
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         """Run a command line, or go on with one (`resume`). Returns the `x` frame's payload; never raises for the
         command's failure.
         """
         client = ExecClient(inlet, outlet)
+        task = asyncio.current_task()
+        self._tasks |= {task} if task is not None else set()
         try:
-            end = await (self._resume(request, client) if request.resume else self._execute(request, client))
+            end = await self._carry_out(request, client)
         except NotAtPrompt as lost:
             end = End(125, "waypoint", said=str(lost))
         except OSError as error:  # ConnectionError among them
@@ -109,7 +117,12 @@ class CommandLine:
             end = End(125, "waypoint", said=str(gone))
         finally:
             client.close()
+            self._tasks -= {task}
         return {"exit": end.exit, "by": end.by, "ended": end.ended, "said": end.said}
+
+    async def _carry_out(self, request: ExecRequest, client: ExecClient) -> End:
+        known = request.resume or (request.id if request.id in self._state.begun else "")
+        return await (self._resume(known, request.offset, client) if known else self._execute(request, client))
 
     async def _execute(self, request: ExecRequest, client: ExecClient) -> End:
         if "\0" in request.text:
@@ -121,23 +134,22 @@ class CommandLine:
         except BaseException:
             self._turn.release()
             raise
-        self._begin(run, locked=True)
+        self._begin(run, self._turn.release)
         return await self._serve(run, run.record.asked_at, client)
 
     async def _take_turn(self, wait_prompt_s: float) -> None:
         """Wait for the commands before; for one that cannot be stopped only as long as for any other program."""
-        while True:
-            stuck = self._current is not None and self._current.stuck
-            try:
-                async with asyncio.timeout(wait_prompt_s if stuck else None):
-                    await self._turn.acquire()
-                    return
-            except TimeoutError:
-                raise NotAtPrompt("the command before, which ignored its timeout, still runs") from None
+        stuck = self._current is not None and self._current.stuck
+        try:
+            async with asyncio.timeout(wait_prompt_s if stuck else None):
+                await self._turn.acquire()
+                await self._adopted.wait()
+        except TimeoutError:
+            raise NotAtPrompt("the command before, which ignored its timeout, still runs") from None
 
     async def _prepare(self, request: ExecRequest, client: ExecClient) -> Execution:
         record = ExecRecord(
-            id=secrets.token_hex(8),
+            id=request.id or secrets.token_hex(8),
             nonce=secrets.token_hex(8),
             text=request.text[:400],
             tty=request.tty,
@@ -149,9 +161,11 @@ class CommandLine:
         folder.write(f"cmd.{record.id}", request.text.encode(errors="surrogateescape"))
         feed = InputFeed(folder, f"in.{record.id}") if record.stdin else None
         try:
+            self._state.begun = [*self._state.begun[1 - REMEMBERED :], record.id]
             self._save(record)
             await client.outlet.note({"exec": record.id})
         except BaseException:
+            self._state.begun.remove(record.id)
             if feed is not None:
                 feed.close()
             folder.remove(f"cmd.{record.id}")
@@ -160,30 +174,25 @@ class CommandLine:
             raise
         return Execution(self._desk, record, self._open_go(), feed, request.wait_prompt_s)
 
-    async def _resume(self, request: ExecRequest, client: ExecClient) -> End:
+    async def _resume(self, ident: str, offset: int, client: ExecClient) -> End:
         run = self._current
-        if run is None or run.record.id != request.resume:
+        if run is None or run.record.id != ident:
             return End(125, "waypoint", said="nothing is known of that command any more")
         self._reader = client
         await client.wait_for(run.started.wait())
         start = run.record.start
         if start is None:
             return await run.result
-        if start + request.offset < self._desk.terminal.ring.start:
+        if start + offset < self._desk.terminal.ring.start:
             return End(125, "waypoint", said="a part of the command's output is lost: nobody took it in time")
-        return await self._serve(run, start + request.offset, client)
+        return await self._serve(run, start + offset, client)
 
-    def _begin(self, run: Execution, *, locked: bool = False) -> None:
+    def _begin(self, run: Execution, then: Callable[[], object]) -> None:
         self._current = run
-        self._task = asyncio.create_task(self._see_through(run, locked=locked))
-
-    async def _see_through(self, run: Execution, *, locked: bool) -> None:
-        if not locked:
-            await self._turn.acquire()
-        try:
-            await run.run()
-        finally:
-            self._turn.release()
+        task = asyncio.create_task(run.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: then())
 
     async def _serve(self, run: Execution, position: int, client: ExecClient) -> End:
         """Stream the command's output to its client, and the client's frames to the command, to the end of either."""
@@ -210,9 +219,9 @@ class CommandLine:
         while record.stop is None or position < record.stop:
             if terminal.is_released:
                 await asyncio.shield(run.result)  # cancelled
-            settled = terminal.settled if record.stop is None else min(record.stop, terminal.settled)
-            if position < settled:
-                chunk = terminal.ring.view(position, min(settled - position, _CHUNK))
+            limit = run.output_limit
+            if position < limit:
+                chunk = terminal.ring.view(position, min(limit - position, _CHUNK))
                 await outlet.output(chunk)
                 position += len(chunk)
                 chunk.release()
@@ -221,7 +230,7 @@ class CommandLine:
             elif terminal.closed.is_set():
                 await asyncio.shield(run.result)  # the end sets `stop`
             else:
-                await terminal.wait_more(position)
+                await terminal.wait_news()
 
     def _forget_client(self, client: object) -> None:
         """Stop keeping output, if it was for `client`."""

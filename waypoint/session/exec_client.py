@@ -1,7 +1,6 @@
 """The client of one exec: its frames, and its leaving."""
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,10 +55,8 @@ class ExecClient:
                 return task.result()
             raise ClientGone(self._gone.result())
         finally:
-            if not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _read(self) -> None:
         try:

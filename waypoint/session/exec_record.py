@@ -49,10 +49,11 @@ class ExecRecord(msgspec.Struct, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """The whole file: the shell, and the last command."""
+    """The whole file: the shell, the last command, and which commands there were."""
 
     shell: Shell | None = None
     command: ExecRecord | None = None
+    begun: list[str] = []  # ids of the last commands, so that none is run twice
 
 
 def load(path: str) -> State:

@@ -29,6 +29,8 @@ from waypoint.session.shell_watch import NotAtPrompt
 # While a command runs the kernel is asked whether the shell is still there: after the first time, then ever more
 # rarely.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
+# How long a shell may refuse a command that another daemon has begun.
+_PATIENCE_S = 5.0
 # What viewers are shown of the command, in bytes: with every one of them escaped it still fits in a mark.
 _SHOWN_MAX = 240
 
@@ -36,9 +38,11 @@ _SHOWN_MAX = 240
 class Execution:
     """`result` is set when the command has ended; `run` returns when the shell is ready for the next one."""
 
-    def __init__(self, desk: Desk, record: ExecRecord, go: int, feed: InputFeed | None, wait_prompt_s: float) -> None:
-        """`go`: the FIFO's descriptor, which stays the caller's. `wait_prompt_s`: how long the shell may refuse (as
-        in a continued line).
+    def __init__(
+        self, desk: Desk, record: ExecRecord, go: int, feed: InputFeed | None, wait_prompt_s: float | None
+    ) -> None:
+        """`go`: the FIFO's descriptor, which stays the caller's. `wait_prompt_s`: how long the shell may refuse, as it
+        does in a continued line; None: another daemon has begun with the command.
         """
         self.record = record
         self.feed = feed
@@ -47,7 +51,8 @@ class Execution:
         self.stuck = False  # it goes on after its timeout
         self._desk = desk
         self._go = go
-        self._wait_until = time.monotonic() + wait_prompt_s
+        self._adopted = wait_prompt_s is None
+        self._wait_until = time.monotonic() + (_PATIENCE_S if wait_prompt_s is None else wait_prompt_s)
         self._talk = Conversation(desk.terminal, record.id, record.nonce, record.asked_at)
         self._timed_out = False
         self._end_word = "E"
@@ -89,6 +94,13 @@ class Execution:
                 self.feed.close()
             desk.terminal.keyboard.release()
 
+    @property
+    def output_limit(self) -> int:
+        """Output is known to be the command's up to here (and comes no further if `record.stop` is set)."""
+        mark = self._talk.heard("E")
+        ends = (self.record.stop, mark.start if mark is not None else None, self._desk.terminal.settled)
+        return min(end for end in ends if end is not None)
+
     def send(self, number: Signals) -> None:
         """Send a signal to the command; before it has begun: as soon as it has."""
         shell = self._desk.watch.shell
@@ -101,10 +113,15 @@ class Execution:
         """Get the shell to say S (or E, if the line is aborted at once). Raises NotAtPrompt."""
         desk, talk = self._desk, self._talk
         operation = "tty" if self.record.tty else "in" if self.record.stdin else "exec"
+        answers = ("S", "E", "A", "B")
+        if self._adopted:
+            await hear(
+                desk, talk, answers
+            )  # the last daemon may have pressed the key: a second one would be typed to the command
         entered = talk.heard("A") is not None  # by the last daemon, or nearly
         while talk.heard("S", "E") is None:
             prompts = desk.watch.prompts
-            answer = talk.heard("A") or await ask(desk, talk, operation, ("S", "E", "A", "B"))
+            answer = talk.heard("A") or await ask(desk, talk, operation, answers)
             if answer.kind == "A":
                 await self._enter(entered=entered)
                 entered = False

@@ -41,7 +41,7 @@ class ShellWatch:
 
     def look(self) -> Look:
         """What the shell is doing now."""
-        if self.shell is None:
+        if self.shell is None or self._terminal.is_released:
             return Look.BUSY
         seen = prompt.look(self._terminal.master, self.shell)
         return Look.BUSY if seen is Look.PROMPT and self._runs else seen
@@ -79,20 +79,18 @@ class ShellWatch:
         if self._terminal.closed.is_set() or seen is Look.GONE:
             return "the session's shell has ended"
         name = prompt.foreground(self._terminal.master, self._processes())
-        if self.shell is None:
-            running = f"in the foreground runs: {name}" if name else "nothing runs in the foreground"
-            return f"no shell with Waypoint's hooks has drawn a prompt in the session; {running}"
-        if seen is Look.REPLACED:
-            return f"the session's shell was replaced by another program: {prompt.program(self.shell.pid)}"
-        if self.shell.kind == "none":
-            return "the line editor of the session's shell is switched off (--noediting, set +o emacs)"
-        if self._is_foreground():
-            return "the session's shell is busy with a command of its own"
-        return f"in the foreground of the session runs: {name or 'another program'}"
-
-    def _is_foreground(self) -> bool:
-        shell = self.shell
-        return shell is not None and prompt.has_foreground(self._terminal.master, shell)
+        match self.shell:
+            case None:
+                running = f"in the foreground runs: {name}" if name else "nothing runs in the foreground"
+                return f"no shell with Waypoint's hooks has drawn a prompt in the session; {running}"
+            case shell if seen is Look.REPLACED:
+                return f"the session's shell was replaced by another program: {prompt.program(shell.pid)}"
+            case Shell(kind="none"):
+                return "the line editor of the session's shell is switched off (--noediting, set +o emacs)"
+            case shell if prompt.has_foreground(self._terminal.master, shell):
+                return "the session's shell is busy with a command of its own"
+            case _:
+                return f"in the foreground of the session runs: {name or 'another program'}"
 
     async def wait_change(self, timeout_s: float) -> bool:
         """True once the shell has said something about its prompt; False after `timeout_s`."""

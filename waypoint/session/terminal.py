@@ -91,9 +91,13 @@ class Terminal:
     async def wait_more(self, position: int) -> None:
         """Return once there is a settled byte at `position`, or the terminal is closed, or someone called `wake`."""
         if self.settled <= position and not self.closed.is_set():
-            waiter = self._loop.create_future()
-            self._waiters.append(waiter)
-            await waiter
+            await self.wait_news()
+
+    async def wait_news(self) -> None:
+        """Return when more was printed, or someone called `wake`."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
 
     def set_floor(self, position: int | None) -> None:
         """Keep the bytes from `position` on: reading stops rather than overwrite them. None: keep nothing."""
