@@ -4,6 +4,7 @@ They have the shape of shellwrap.proxy.Remote. When a stream is cut, the next da
 given the input that the old one had not read. What that had read and not passed on is lost.
 """
 
+import os
 import time
 
 from waypoint.client import plainjson, wire
@@ -177,7 +178,8 @@ class CommandTerminal(TerminalStream):
         self._exec_id = ""
         self._received = 0
         self._size: tuple[int, int] | None = None
-        super().__init__(home, branch, verb, request)
+        self._first = {**request, "id": os.urandom(8).hex()} if verb == "exec" else request
+        super().__init__(home, branch, verb, self._first)
 
     def resize(self, rows: int, cols: int) -> None:
         self._size = (rows, cols)
@@ -195,6 +197,8 @@ class CommandTerminal(TerminalStream):
         return output
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
-        if not self._exec_id:
+        if "id" not in self._first:
             raise self._line.failed(str(cut))
+        if not self._exec_id:  # whether it has begun, the daemon knows by its id
+            return self._first
         return {"resume": self._exec_id, "offset": self._received}

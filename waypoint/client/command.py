@@ -43,7 +43,9 @@ class Command:
         # A descriptor that wakes `wait` for a signal's handler (signal.set_wakeup_fd). Without it, a signal that comes
         # just before a system call waits, like us, for the next output. -1: none.
         self.wake_fd = -1
-        self._channel = self._open(request)
+        # Named by us, so that it can be asked for again when nobody knows whether it has begun.
+        self._request = {**request, "id": os.urandom(8).hex()} if verb == "exec" else request
+        self._channel = self._open(self._request)
 
     def signal(self, name: str) -> None:
         """Send a signal (`INT`, ...) to the command. May be called in a signal handler."""
@@ -77,10 +79,13 @@ class Command:
             self._channel.close()
 
     def _open(self, request: dict[str, object]) -> wire.Channel:
-        try:
-            return open_channel(self._home, self._target, request)
-        except wire.Cut as cut:
-            raise self._lost(str(cut)) from cut
+        while True:
+            try:
+                return open_channel(self._home, self._target, request)
+            except wire.Cut as cut:
+                self._fruitless += 1
+                if "id" not in self._request or self._fruitless > MAX_FRUITLESS:
+                    raise self._lost(str(cut)) from cut
 
     def _wait_ready(self, queued: int) -> None:
         """Return once there is something to receive, having passed on input meanwhile. `queued`: bytes to be sent."""
@@ -138,7 +143,7 @@ class Command:
         """Take up the stream again with the next daemon, which waits for us. Raises Failed if that cannot be."""
         self._channel.close()
         self._fruitless += 1
-        if not self._exec_id:
+        if "id" not in self._request:
             raise self._lost(str(cut))
         if self._fruitless > MAX_FRUITLESS:
             raise self._lost(f"{MAX_FRUITLESS} daemons in a row went away")
@@ -147,7 +152,8 @@ class Command:
         if self._has_stdin:
             self._input = -1
         unsent = self._channel.out.unsent("k")
-        self._channel = self._open({"resume": self._exec_id, "offset": self._received})
+        again = {"resume": self._exec_id, "offset": self._received} if self._exec_id else self._request
+        self._channel = self._open(again)
         for payload in unsent:
             self._channel.out.queue("k", payload)
 

@@ -42,13 +42,18 @@ class AttachRequest(Request, frozen=True):
 
 
 class ExecRequest(Request, frozen=True):
-    """Either `text` (a new command) or `resume` and `offset` (go on with one whose stream was cut)."""
+    """Either `text` (a new command) or `resume` and `offset` (go on with one whose stream was cut).
+
+    `id`: the client's own name for the command. Asked again with it after a cut, the daemon goes on with the command
+    if it has begun, and never runs it twice.
+    """
 
     text: str = ""
     tty: bool = False
     stdin: bool = False
     timeout_s: Seconds | None = None
     wait_prompt_s: Seconds = 5.0
+    id: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{16})?$")] = ""
     resume: str | None = None
     offset: Annotated[int, msgspec.Meta(ge=0)] = 0
 
