@@ -85,8 +85,8 @@ def demonstrate(demo: Demo) -> None:
     demo.say("The session ends. The machine is as it was, the work is kept.")
     demo.show("stop", "demo")
     for path in (VICTIM, "/usr/share/doc"):
-        print(f"on the machine: {path} {'is there' if os.path.exists(path) else 'IS GONE'}")
-        if not os.path.exists(path):
+        print(f"on the machine: {path} {'is there' if Path(path).exists() else 'IS GONE'}")
+        if not Path(path).exists():
             raise SystemExit("demo: the machine was changed")
     demo.show("ps", "--all")
     demo.show("shell", "-d", "demo")

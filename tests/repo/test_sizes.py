@@ -11,7 +11,16 @@ MAX_METHODS = 12
 
 SOURCE_SUFFIXES = {".py", ".sh", ".bash", ".zsh", ".toml"}
 
-EXCUSED: dict[str, tuple[int, str]] = {}
+_ONE_LIFETIME = (
+    "one lifetime (descriptors, tasks, waiters) in one object; its parts are to move into rooms of their own"
+)
+
+EXCUSED: dict[str, tuple[int, str]] = {
+    "tests/session/stage.py Stage": (13, _ONE_LIFETIME),
+    "waypoint/session/command_line.py CommandLine": (17, _ONE_LIFETIME),
+    "waypoint/session/execution.py Execution": (17, _ONE_LIFETIME),
+    "waypoint/session/terminal.py Terminal": (20, _ONE_LIFETIME),
+}
 """What is too large, named as `too_large` names it: its size now, and why. A smaller size must be written down here."""
 
 

@@ -13,7 +13,14 @@ _NUMBERS: dict[str, dict[str, int]] = {
     "aarch64": {"pivot_root": 41, "keyctl": 219, "add_key": 217},
 }
 # From Linux 5.1 on new calls have one number on every architecture.
-_COMMON = {"clone3": 435, "openat2": 437, "pidfd_getfd": 438, "pidfd_send_signal": 424, "move_mount": 429, "open_tree": 428}
+_COMMON = {
+    "clone3": 435,
+    "openat2": 437,
+    "pidfd_getfd": 438,
+    "pidfd_send_signal": 424,
+    "move_mount": 429,
+    "open_tree": 428,
+}
 MACHINE = os.uname().machine
 SYSCALLS = {**_NUMBERS[MACHINE], **_COMMON}
 

@@ -122,5 +122,5 @@ def has_entry(name: str) -> bool:
 
 
 def open_root(pid: int) -> int:
-    """The root folder of process `pid`, for `openat2` (O_PATH). Paths below it may lead out: never follow links there."""
+    """The root folder of `pid`, for `openat2` (O_PATH). Paths below it may lead out: never follow links there."""
     return os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

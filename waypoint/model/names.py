@@ -1,6 +1,6 @@
 """Names of branches and checkpoints, which share one name space.
 
-Kept free of imports beyond the standard library's cheapest: the command line's fast path checks names before it connects.
+Kept free of imports beyond the standard library's cheapest: the command line's fast path checks names first of all.
 """
 
 from waypoint.model.errors import UsageProblem
@@ -13,7 +13,7 @@ _REST = _FIRST | frozenset("._-")
 def parse_name(text: str) -> str:
     """Return `text` if it is a legal name, else raise UsageProblem saying which rule it breaks.
 
-    Parts of `[A-Za-z0-9][A-Za-z0-9._-]*` joined by `/`, at most 100 bytes, no part ending in `.lock` (as git refuses it).
+    Parts of `[A-Za-z0-9][A-Za-z0-9._-]*` joined by `/`, at most 100 bytes, no part ending in `.lock` (as in git).
     """
     broken = _broken_rule(text)
     if broken:
@@ -28,16 +28,17 @@ def _broken_rule(text: str) -> str:
         return "a name may not be empty"
     if len(text.encode(errors="surrogateescape")) > MAX_NAME_BYTES:
         return f"a name has at most {MAX_NAME_BYTES} bytes"
-    for part in text.split("/"):
-        if not part:
-            return "a part between slashes is empty"
-        if part[0] not in _FIRST:
-            return "each part starts with a letter or a digit"
-        if not _REST.issuperset(part):
-            return "only letters, digits, '.', '_' and '-' are allowed"
-        if part.endswith(".lock"):
-            return "a part may not end in '.lock'"
-    return ""
+    return next(filter(None, map(_broken_rule_of_part, text.split("/"))), "")
+
+
+def _broken_rule_of_part(part: str) -> str:
+    if not part:
+        return "a part between slashes is empty"
+    if part[0] not in _FIRST:
+        return "each part starts with a letter or a digit"
+    if not _REST.issuperset(part):
+        return "only letters, digits, '.', '_' and '-' are allowed"
+    return "a part may not end in '.lock'" if part.endswith(".lock") else ""
 
 
 def excludes(name: str, other: str) -> bool:
