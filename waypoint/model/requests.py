@@ -66,7 +66,6 @@ class RunRequest(Request, frozen=True):
     cols: Cells = 80
     cwd: str | None = None
     env: dict[str, str] = {}
-    user: str | None = None
 
 
 class LogsRequest(Request, frozen=True):

@@ -23,6 +23,7 @@ from waypoint.session.streams import Inlet, Outlet
 
 _CHUNK = 1 << 18
 _CANNOT = 125
+_FIRST = asyncio.FIRST_COMPLETED
 
 
 class Host(NamedTuple):
@@ -81,9 +82,11 @@ class _Process:
         finally:
             for fd in theirs:
                 os.close(fd)
-        self._pidfd = pidfd.open(self._pid)
-        if request.tty:
-            self._input = pidfd.take(self._pid, MASTER_FD)
+        # It may have ended by now: then it has left its status, and its output in the pipes.
+        with contextlib.suppress(ProcessLookupError):
+            self._pidfd = pidfd.open(self._pid)
+        if request.tty and self._pidfd >= 0:
+            self._input = pidfd.getfd(self._pidfd, MASTER_FD)
             self._outputs = [os.dup(self._input)]
             os.set_blocking(self._input, False)
 
@@ -105,17 +108,24 @@ class _Process:
     async def serve(self, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(self._pidfd, _finish, ended)
+        if self._pidfd >= 0:
+            loop.add_reader(self._pidfd, _finish, ended)
+        else:
+            _finish(ended)
         sends = (outlet.output, outlet.errors)
         tasks = [asyncio.ensure_future(self._copy(fd, sends[n], ended)) for n, fd in enumerate(self._outputs)]
         typing = asyncio.ensure_future(self._feed(inlet))
         try:
-            await ended
+            while not ended.done():
+                await asyncio.wait([ended, *(t for t in (typing, *tasks) if not t.done())], return_when=_FIRST)
+                if typing.done() or any(task.done() and task.exception() for task in tasks):
+                    return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
             await asyncio.gather(*tasks)
         except ConnectionError:
             return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
         finally:
-            loop.remove_reader(self._pidfd)
+            if self._pidfd >= 0:
+                loop.remove_reader(self._pidfd)
             for task in (typing, *tasks):
                 task.cancel()
             await asyncio.gather(typing, *tasks, return_exceptions=True)
@@ -169,7 +179,8 @@ class _Process:
 
     def _signal(self, name: str) -> None:
         number = getattr(signal, f"SIG{name}", None)
-        if isinstance(number, signal.Signals) and not pidfd.has_ended(self._pidfd):
+        is_there = self._pidfd >= 0 and not pidfd.has_ended(self._pidfd)
+        if isinstance(number, signal.Signals) and is_there:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, number)
 
