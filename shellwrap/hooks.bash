@@ -17,6 +17,8 @@ __wp_d=${WAYPOINT_RUN:-/run/waypoint}
 builtin unset -v WAYPOINT_RUN
 IFS= builtin read -r __wp_s 2>/dev/null <"$__wp_d/nonce"
 __wp_keys=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
+builtin declare -A __wp_values
+__wp_values=([PAGER]=cat [GIT_PAGER]=cat [MANPAGER]=cat [SYSTEMD_PAGER]=cat [GIT_TERMINAL_PROMPT]=0)
 
 __wp_say() {
   builtin printf '\e]7717;%s\a' "$1" >/dev/tty
@@ -37,27 +39,28 @@ __wp_wait() {
   done
 }
 
-# Put programs that would wait for a person into their quiet ways, for the time of the command.
+# Put programs that would wait for a person into their quiet ways, for the time of the command. Only plain variables that may be set.
 __wp_quiet() {
-  local - v w
+  local - v
   builtin set +eu
   __wp_old=()
   for v in "${__wp_keys[@]}"; do
-    __wp_attributes "$v" || continue
-    if [[ $v == GIT_TERMINAL_PROMPT ]]; then w=0; else w=cat; fi
-    if [[ -v $v ]]; then __wp_old[${#__wp_old[@]}]="$v=$__wp_a=${!v}"; else __wp_old[${#__wp_old[@]}]="$v=-"; fi
-    builtin export "$v=$w"
+    case ${!v@a} in
+    x) __wp_old+=("$v=x=${!v}") ;;
+    '') if [[ -v $v ]]; then __wp_old+=("$v==${!v}"); else __wp_old+=("$v=-"); fi ;;
+    *) continue ;;
+    esac
+    builtin export "$v=${__wp_values[$v]}"
   done
 }
 
 # Undo it where the command has not set the variable itself.
 __wp_loud() {
-  local - o v w
+  local - o v
   builtin set +eu
   for o in "${__wp_old[@]}"; do
     v=${o%%=*} o=${o#*=}
-    if [[ $v == GIT_TERMINAL_PROMPT ]]; then w=0; else w=cat; fi
-    __wp_attributes "$v" && [[ $__wp_a == x && ${!v-} == "$w" ]] || continue
+    [[ ${!v@a} == x && ${!v-} == "${__wp_values[$v]}" ]] || continue
     case $o in
     -) builtin unset -v "$v" ;;
     x=*) builtin export "$v=${o#x=}" ;;
@@ -67,19 +70,11 @@ __wp_loud() {
   __wp_old=()
 }
 
-# The attributes of the variable named $1 in __wp_a; false if it is not a plain one that can be set.
-__wp_attributes() {
-  local -n __wp_v=$1
-  __wp_a=${__wp_v@a}
-  [[ $__wp_a == @(|x) ]]
-}
-
 # The command has ended with status $1; $2 says how that was found.
 __wp_fin() {
   # Text that ends within a word leaves the parser (5.2) in a state where it takes the next reserved word for a plain one. This clears it.
   builtin eval :
   [[ $__wp_op == tty ]] || __wp_loud
-  builtin printf '%s %s\n' "$1" "$2" >|"$__wp_d/done.$__wp_n"
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
   __wp_done=$__wp_n __wp_n='' __wp_c=''

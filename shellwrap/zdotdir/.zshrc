@@ -1,7 +1,7 @@
 # zsh's hooks, read at the first prompt (see .zshenv). They do what ../hooks.bash does, and for the same reasons; the differences:
 # - the widget itself puts the person's line aside (push-line, which brings it back at the next prompt) and accepts ours;
 # - an `always` block runs on ^C too; precmd is the second net;
-# - $CONTEXT tells a first line from a continued one, preexec and precmd tell the daemon when commands run;
+# - $CONTEXT tells a first line from a continued one;
 # - text is parsed, without running any of it, by making a function of it.
 # Everything that must not depend on the user's options runs in functions with `emulate -L zsh`.
 
@@ -64,7 +64,6 @@ __wp_fin() {
   setopt noerrexit noerrreturn
   (( ! ZSH_SUBSHELL )) || return 0 # the rest of a line whose job was stopped: zsh leaves it to a fork of itself
   [[ $__wp_op == tty ]] || __wp_loud
-  builtin printf '%s %s\n' "$1" "$2" >|"$__wp_d/done.$__wp_n"
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
   __wp_done=$__wp_n __wp_n= __wp_c=
@@ -80,12 +79,6 @@ __wp_pc() {
   return $r
 }
 
-__wp_px() {
-  emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace
-  __wp_say "C;$__wp_s"
-}
-
 # Our line stays out of the history.
 __wp_ah() {
   emulate -L zsh
@@ -96,7 +89,6 @@ __wp_ah() {
 __wp_hook() {
   emulate -L zsh
   (( ${precmd_functions[(I)__wp_pc]} )) || precmd_functions+=(__wp_pc)
-  (( ${preexec_functions[(I)__wp_px]} )) || preexec_functions+=(__wp_px)
   (( ${zshaddhistory_functions[(I)__wp_ah]} )) || zshaddhistory_functions+=(__wp_ah)
 }
 

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from waypoint.model.requests import ExecRequest
-from waypoint.session import exec_record
 from waypoint.session.asking import Desk
 from waypoint.session.exec_client import ClientGone, ExecClient
-from waypoint.session.exec_record import End, ExecRecord, Phase
+from waypoint.session.exec_record import End, ExecRecord, Phase, StateFile
 from waypoint.session.execution import Execution
 from waypoint.session.input_feed import InputFeed
 from waypoint.session.run_folder import RunFolder
@@ -51,8 +50,8 @@ class CommandLine:
         `ended`: gets the exit status of the shell when the session has ended (None: it left none).
         """
         self.watch = ShellWatch(terminal, nonce, processes)
-        self._state_path = state_path
-        self._state = exec_record.load(state_path)
+        self._file = StateFile(state_path)
+        self._state = self._file.state
         self._desk = Desk(terminal, self.watch, RunFolder(run_dir), ended, self._save)
         self._turn = asyncio.Lock()
         self._adopted = asyncio.Event()  # nothing is left of what the last daemon left in flight
@@ -83,6 +82,7 @@ class CommandLine:
         """Let go of the shell, as a dying daemon would: a command in flight is left to the next one."""
         for task in self._tasks:
             task.cancel()
+        self._file.close()
         if self._go >= 0:
             os.close(self._go)
             self._go = -1
@@ -151,7 +151,7 @@ class CommandLine:
         record = ExecRecord(
             id=request.id or secrets.token_hex(8),
             nonce=secrets.token_hex(8),
-            text=request.text[:400],
+            text=request.text.strip().partition("\n")[0][:200],
             tty=request.tty,
             stdin=request.stdin and not request.tty,
             timeout_s=request.timeout_s,
@@ -255,8 +255,8 @@ class CommandLine:
 
     def _save(self, record: ExecRecord) -> None:
         self._state.command = record
-        exec_record.save(self._state_path, self._state)
+        self._file.save()
 
     def _save_shell(self) -> None:
         self._state.shell = self.watch.shell
-        exec_record.save(self._state_path, self._state)
+        self._file.save()

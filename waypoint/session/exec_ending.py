@@ -45,14 +45,11 @@ async def session_end(desk: Desk) -> End:
 
 async def find_status(desk: Desk, talk: Conversation) -> int:
     """The status of a command that the shell has not told us the end of. Raises NotAtPrompt if it cannot be known."""
-    status = desk.folder.read(f"done.{talk.ident}")
-    with contextlib.suppress(NotAtPrompt, ValueError, IndexError):
-        if status is None:
-            status = (await ask(desk, talk, "stat", ("T",))).fields[2].encode("ascii")
-        return int(status.split()[0])
-    raise NotAtPrompt(
-        "the command has ended, but took Waypoint's hooks away from the shell: its exit status is not known"
-    )
+    try:
+        return int((await ask(desk, talk, "stat", ("T",))).fields[2])
+    except NotAtPrompt as lost:
+        said = "the command has ended, but took Waypoint's hooks away from the shell: its exit status is not known"
+        raise NotAtPrompt(said) from lost
 
 
 async def enforce_timeout(deadline: float, send: Callable[[Signals], None], begun: Callable[[], None]) -> None:
@@ -94,5 +91,5 @@ async def put_half_line_back(desk: Desk, talk: Conversation) -> None:
 
 
 def remove_files(desk: Desk, ident: str) -> None:
-    for name in ("req", f"cmd.{ident}", f"in.{ident}", f"done.{ident}"):
+    for name in ("req", f"cmd.{ident}", f"in.{ident}"):
         desk.folder.remove(name)

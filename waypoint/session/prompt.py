@@ -1,8 +1,7 @@
 """Is the session's own shell sitting in its line editor? Asked of the kernel, without sending a byte.
 
 What a shell looks like from outside in its many states was measured; the state at a prompt is unlike all others
-except for `read -e` and continuation lines (which the hooks refuse) and, in zsh, `read -k` (told apart by the marks P
-and C).
+except for what uses the line editor itself: continuation lines, `read -e`, `vared`, `select`. Those the hooks refuse.
 """
 
 import contextlib
@@ -73,18 +72,17 @@ def look(master: int, shell: Shell) -> Look:
 
 
 def _editing(modes: terminals.Modes, shell: Shell) -> bool:
-    if modes.lflag & termios.ICANON:
+    """What tells it from `read -n` and `read -k`: readline clears ICRNL, zle switches the suspend key off."""
+    bash = shell.kind == "bash"
+    reads_keys = bool(modes.iflag & termios.ICRNL) if bash else modes.suspend is not None
+    if modes.lflag & termios.ICANON or reads_keys:
         return False
-    if shell.kind == "bash" and modes.iflag & termios.ICRNL:
-        return False  # `read -n`: readline would have cleared it
     try:
         call = procfs.system_call(shell.pid)
     except PermissionError:
         return True  # not allowed to trace it: the terminal's word and the hooks' refusal must do
-    if call is None:
-        return False
-    if shell.kind == "bash":
-        return call.name == "pselect6" and call.first == 1
+    if call is None or bash:
+        return call == procfs.Call("pselect6", 1)
     # zsh reads a copy of the terminal above all fds that scripts use, or polls it together with `zle -F` handlers.
     return (call.name == "read" and call.first >= 10) or call.name in ("poll", "ppoll", "select", "pselect6")
 

@@ -9,8 +9,6 @@ import contextlib
 import os
 import stat
 
-_READ_MAX = 4096
-
 
 class RunFolder:
     """`fd` stays the caller's. What is created belongs to the folder's owner, mode 0600."""
@@ -21,30 +19,17 @@ class RunFolder:
         self._owner = (facts.st_uid, facts.st_gid)
 
     def write(self, name: str, data: bytes) -> None:
-        """Make the file anew, whole or not at all. Raises OSError (ENOSPC, EDQUOT)."""
-        new = f".{name}.new"
-        self.remove(new)
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        """Make the file anew. Nobody may look at it before this has returned. Raises OSError (ENOSPC, EDQUOT)."""
+        self.remove(name)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
         try:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.fchown(fd, *self._owner)
         except BaseException:
-            self.remove(new)
+            self.remove(name)
             raise
-        finally:
-            os.close(fd)
-        os.rename(new, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-
-    def read(self, name: str) -> bytes | None:
-        """The first bytes of a regular file; None if there is none."""
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
-        except OSError:
-            return None
-        try:
-            return os.read(fd, _READ_MAX) if stat.S_ISREG(os.fstat(fd).st_mode) else None
         finally:
             os.close(fd)
 

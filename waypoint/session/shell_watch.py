@@ -19,7 +19,7 @@ class NotAtPrompt(Exception):
 
 
 class ShellWatch:
-    """Hears the marks P and C. `shell` is None until the first prompt."""
+    """Hears the mark P. `shell` is None until the first prompt."""
 
     def __init__(self, terminal: Terminal, nonce: str, processes: Callable[[], list[int]]) -> None:
         self._terminal = terminal
@@ -29,13 +29,12 @@ class ShellWatch:
         self.shell: Shell | None = None
         self.prompts = 0
         self.on_new_shell: Callable[[], None] = lambda: None
-        self._runs = False  # zsh said that it has begun a command, and no prompt since
 
     def start(self, known: Shell | None = None) -> None:
         """Begin to hear; take what the ring tells of before. `known`: the shell that the last daemon saw."""
         self.shell = known
-        last: dict[str, Mark] = {mark.kind: mark for mark in self._terminal.marks(0) if self._nonce in mark.fields[:2]}
-        for mark in sorted((last[kind] for kind in ("P", "C") if kind in last), key=lambda mark: mark.start):
+        prompts = [mark for mark in self._terminal.marks(0) if mark.kind == "P" and self._nonce in mark.fields[:2]]
+        for mark in prompts[-1:]:
             self._hear(mark)
         self._terminal.on_mark.append(self._hear)
 
@@ -43,8 +42,7 @@ class ShellWatch:
         """What the shell is doing now."""
         if self.shell is None or self._terminal.is_released:
             return Look.BUSY
-        seen = prompt.look(self._terminal.master, self.shell)
-        return Look.BUSY if seen is Look.PROMPT and self._runs else seen
+        return prompt.look(self._terminal.master, self.shell)
 
     async def wait_prompt(self, timeout_s: float, after: int = 0) -> None:
         """Return when the shell sits in its line editor, having said so more than `after` times.
@@ -106,8 +104,6 @@ class ShellWatch:
         match mark.kind, mark.fields:
             case "P", (pid, nonce, kind) if nonce == self._nonce and pid.isdecimal():
                 self._prompted(int(pid), kind)
-            case "C", (nonce,) if nonce == self._nonce:
-                self._runs = True
 
     def _prompted(self, inner_pid: int, kind: str) -> None:
         known = self.shell
@@ -120,6 +116,5 @@ class ShellWatch:
             if found is not None and found != known:
                 self.shell = found
                 self.on_new_shell()
-        self._runs = False
         self.prompts += 1
         self._changed.set()
