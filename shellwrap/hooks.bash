@@ -113,15 +113,18 @@ __wp() {
 }
 __wp_z() {
   local r=$?
+  # Of an unfinished `$(` an interactive `eval` says 1, where all else that does not parse gives 2.
+  [[ $r != 1 || $__wp_c != *'$('* ]] || __wp_parses || r=2
   __wp_fin "$r" Z
   return "$r"
 }
 
 # Text of several lines is read as a whole before its first line runs. extglob: `shopt -s extglob` in line 1 must not make line 2 an error.
 __wp_check() {
-  if ! __wp_m=$(BASH_ENV= "$BASH" -O extglob -n 2>&1 <"$__wp_d/cmd.$__wp_n"); then
-    __wp_c='builtin printf "%s\n" "$__wp_m"; (exit 2)'
-  fi
+  if ! __wp_m=$(__wp_parses 2>&1); then __wp_c='builtin printf "%s\n" "$__wp_m"; (exit 2)'; fi
+}
+__wp_parses() {
+  BASH_ENV= "$BASH" -O extglob -n <"$__wp_d/cmd.$__wp_n"
 }
 
 # The line starts with a space: with ignorespace it stays out of the history. The user's own setting comes back before the command.
