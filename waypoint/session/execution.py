@@ -161,6 +161,7 @@ class Execution:
         self._desk.save(record)
         if not record.tty and record.output_processing:
             terminals.hold_output_raw(terminal.master)
+        terminal.raw_command = () if record.tty else (record.id, record.nonce)
         self._tell("S")
         self._desk.terminal.keyboard.hold(signals_pass=True)
         if record.tty:
@@ -211,6 +212,7 @@ class Execution:
         desk, record = self._desk, self.record
         desk.save(record)
         exec_ending.put_modes_back(desk, record)
+        desk.terminal.raw_command = ()
         prompts = desk.watch.prompts
         # A shell saves the modes when a job of its has ended: it must see those of now, or some day it brings the
         # others back.
@@ -230,6 +232,9 @@ class Execution:
         record.end = record.end or end
         record.phase = Phase.DONE
         exec_ending.put_modes_back(self._desk, record)
+        self._desk.terminal.raw_command = ()
+        if record.start is not None and self._talk.heard("E") is None and not self._desk.terminal.closed.is_set():
+            self._desk.terminal.append(format_mark("E", record.id, record.nonce, str(record.end.exit), "W"))
         with contextlib.suppress(
             OSError
         ):  # the disk is full; the worst is that the next daemon looks at a finished command

@@ -37,6 +37,8 @@ class Terminal:
         self.ring = ring
         self.closed = asyncio.Event()
         self.on_mark: list[Callable[[Mark], None]] = []
+        # Id and nonce of the command that runs without output processing: viewers show its lines as lines.
+        self.raw_command: tuple[str, ...] = ()
         self.on_activity: Callable[[], None] = _nothing
         if not ring.end:  # new: its header has no modes yet, which would read as "cursor hidden, no wrapping"
             ring.modes = DEFAULT

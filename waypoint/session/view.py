@@ -8,7 +8,7 @@ from typing import Any
 from shellwrap import modes
 from waypoint.session.streams import Frame, Inlet, Outlet
 from waypoint.session.terminal import Terminal
-from waypoint.session.view_filter import ViewFilter, repaint
+from waypoint.session.view_filter import ViewFilter, open_view, repaint
 
 _PIECE = 1 << 16
 # A full-screen program draws itself again when the size changes. It must have seen the first change before it is
@@ -48,7 +48,7 @@ class Viewers:
         position = 0
         while True:
             if view is None or position < ring.start:  # new, or too slow: what it has missed is overwritten
-                picture, view = repaint(ring)
+                picture, view = repaint(ring, terminal.raw_command)
                 position = ring.end
                 if ring.modes & modes.ALTERNATE:
                     self._nudge()
@@ -74,12 +74,12 @@ class Viewers:
     async def _send_log(self, outlet: Outlet, *, follow: bool) -> None:
         terminal, ring = self._terminal, self._terminal.ring
         position = ring.start
-        view = ViewFilter(position)
+        view = open_view(ring, position, terminal.raw_command)
         stop = None if follow else ring.end
         while stop is None or position < stop:
             if position < ring.start:
                 position = ring.start
-                view = ViewFilter(position)
+                view = open_view(ring, position, terminal.raw_command)
             data = ring.copy(position, min(ring.end if stop is None else stop, position + _PIECE))
             position += len(data)
             if data:

@@ -27,11 +27,12 @@ _QUERY = re.compile(
 class ViewFilter:
     """A stream in arbitrary pieces, from byte `position` of the terminal's output on."""
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, command: tuple[str, ...] = ()) -> None:
+        """`command`: id and nonce of the one that runs there without output processing, if one does."""
         self._scanner = MarkScanner(position)
         self._held = b""
         self._hidden: bytes | None = None  # what has been hidden since A; None: nothing is
-        self._command: tuple[str, ...] = ()  # id and nonce of the command that runs without output processing
+        self._command = command
 
     def feed(self, data: bytes) -> bytes:
         """What to show of `data`; what may be the beginning of a mark comes with the next piece."""
@@ -83,17 +84,28 @@ class ViewFilter:
 
 
 def command_line(escaped: str) -> bytes:
-    """A command that was not typed, as a line of its own in place of the prompt; the shell has just stopped
-    bracketing pastes.
-    """
+    """A command that was not typed, as a line of its own in place of the prompt."""
     text = urllib.parse.unquote(escaped, errors="replace")
     shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
     return f"\r\x1b[K\x1b[2m\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK} {shown}\x1b[22m\r\n".encode()
 
 
-def repaint(ring: Ring) -> tuple[bytes, ViewFilter]:
+def open_view(ring: Ring, position: int, running: tuple[str, ...]) -> ViewFilter:
+    """A filter for the bytes from `position` on that knows what was before. `running`: the command of now, as above."""
+    marks = MarkScanner(ring.start).feed(ring.copy(ring.start, ring.end))
+    ends = [mark for mark in marks if mark.kind in ("V", "E")]
+    if ends and ends[0].kind == "E":  # it began before what is left
+        running = ends[0].fields[:2]
+    view = ViewFilter(position, running if not ends or ends[0].kind == "E" else ())
+    for mark in marks:
+        if mark.end <= position:
+            view.pass_mark(mark)
+    return view
+
+
+def repaint(ring: Ring, running: tuple[str, ...]) -> tuple[bytes, ViewFilter]:
     """What makes a terminal look as if it had been there all the time (or nearly), and the filter for what comes
-    after it.
+    after it. `running`: the command that runs without output processing now, as id and nonce.
 
     A full-screen program whose start is no longer in the ring must be nudged to draw itself again.
     """
@@ -107,9 +119,7 @@ def repaint(ring: Ring) -> tuple[bytes, ViewFilter]:
     if 0 < start < end:  # maybe in the midst of what an earlier program has drawn
         start += modes.alternate_left(ring.copy(start, end))
     clear = _CLEAR if start > 0 and not shown else b""
-    view = ViewFilter(start)
-    for mark in MarkScanner(ring.start).feed(ring.copy(ring.start, start)):
-        view.pass_mark(mark)
+    view = open_view(ring, start, running)
     replay = _QUERY.sub(b"", view.feed(ring.copy(start, ring.end)))
     return modes.reset() + clear + shown + replay + modes.restore(ring.modes), view
 

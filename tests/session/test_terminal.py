@@ -1,0 +1,176 @@
+"""The daemon's end of a terminal: reads all, keeps its place, stops for a slow reader, types without blocking."""
+
+import asyncio
+import os
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from shellwrap.marks import Mark, format_mark
+from shellwrap.ring import SMALLEST_SIZE, Ring
+from waypoint.linux import terminals
+from waypoint.session.terminal import Terminal
+
+
+class Pair:
+    """A terminal of the tests' own: what they write to `slave` is printed."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.path = str(folder / "ring")
+        self.size = 1 << 20
+        self.master, self.slave = terminals.open_pair()
+        tty.setraw(self.slave)
+        self._stack = stack
+        for fd in (self.master, self.slave):
+            stack.callback(os.close, fd)
+
+    def open(self) -> Terminal:
+        ring = Ring.open(self.path) if os.path.exists(self.path) else Ring.create(self.path, self.size)
+        terminal = Terminal(os.dup(self.master), ring)
+        self._stack.callback(terminal.close)
+        return terminal
+
+    async def print(self, data: bytes) -> None:
+        """Write from another thread: a terminal that nobody reads blocks its writer."""
+        await asyncio.to_thread(os.writev, self.slave, [data])
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(tmp_path, stack)
+
+
+async def test_everything_that_is_printed_gets_into_the_ring(pair: Pair) -> None:
+    terminal = pair.open()
+    terminal.start()
+    data = bytes(range(256)) * 2000
+    await pair.print(data)
+    while terminal.ring.end < len(data):
+        await terminal.wait_more(terminal.ring.end)
+    assert terminal.ring.copy(0, len(data)) == data
+
+
+async def test_marks_are_heard_once_also_over_a_change_of_readers(pair: Pair) -> None:
+    heard: list[Mark] = []
+    first = pair.open()
+    first.on_mark.append(heard.append)
+    first.start()
+    mark = format_mark("P", "1", "nonce", "bash")
+    await pair.print(b"before" + mark + b"between" + mark[:9])
+    while first.ring.end < 22 + len(mark):
+        await asyncio.sleep(0)
+    first.close()
+    second = pair.open()
+    second.on_mark.append(heard.append)
+    second.start()
+    await pair.print(mark[9:])
+    await second.wait_more(22)
+    assert [(found.kind, found.fields) for found in heard] == [("P", ("1", "nonce", "bash"))] * 2
+    assert second.marks(0) == heard
+
+
+async def test_a_floor_stops_the_reading_and_the_writer_until_it_is_raised(pair: Pair) -> None:
+    pair.size = SMALLEST_SIZE
+    terminal = pair.open()
+    terminal.set_floor(0)
+    terminal.start()
+    data = bytes(range(256)) * 400
+    writing = asyncio.create_task(pair.print(data))
+    got = b""
+    while len(got) < len(data):
+        await terminal.wait_more(len(got))
+        assert terminal.ring.start <= len(got)
+        got += terminal.ring.copy(len(got), terminal.ring.end)
+        terminal.set_floor(len(got))
+    assert got == data
+    await writing
+
+
+async def test_without_a_floor_nobody_is_waited_for(pair: Pair) -> None:
+    pair.size = SMALLEST_SIZE
+    terminal = pair.open()
+    terminal.start()
+    await pair.print(bytes(300_000))
+    while terminal.ring.end < 300_000:
+        await terminal.wait_more(terminal.ring.end)
+
+
+async def test_typing_does_not_block_and_arrives_in_order(pair: Pair) -> None:
+    terminal = pair.open()
+    terminal.start()
+    data = b"".join(b"%07d " % number for number in range(40_000))
+    for place in range(0, len(data), 10_000):
+        terminal.write(data[place : place + 10_000])
+    waiting = asyncio.create_task(terminal.wait_written())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    got = b""
+    while len(got) < len(data):
+        got += await asyncio.to_thread(os.read, pair.slave, 65536)
+    assert got == data
+    await waiting
+
+
+async def test_the_end_of_the_terminal_is_told(tmp_path: Path) -> None:
+    master, slave = terminals.open_pair()
+    terminal = Terminal(master, Ring.create(str(tmp_path / "ring")))
+    terminal.start()
+    os.write(slave, b"last words")
+    os.close(slave)
+    await terminal.closed.wait()
+    assert terminal.ring.copy(0, terminal.ring.end) == b"last words"
+    await terminal.wait_more(10)
+    terminal.write(b"nobody reads this")
+    terminal.resize(10, 10)
+    terminal.close()
+
+
+async def test_the_smallest_window_counts(pair: Pair) -> None:
+    terminal = pair.open()
+    terminal.set_viewer_size("a", 40, 100)
+    assert terminals.window_size(pair.slave) == (40, 100)
+    terminal.set_viewer_size("b", 50, 80)
+    assert terminals.window_size(pair.slave) == (40, 80)
+    terminal.set_viewer_size("c", 0, 0)
+    terminal.drop_viewer("a")
+    assert terminals.window_size(pair.slave) == (50, 80)
+    terminal.drop_viewer("b")
+    assert terminals.window_size(pair.slave) == (50, 80)
+    terminal.resize(1, 1)
+    assert min(terminals.window_size(pair.slave)) > 1
+
+
+async def test_modes_are_known_after_a_change_of_readers(pair: Pair) -> None:
+    pair.size = SMALLEST_SIZE
+    first = pair.open()
+    first.start()
+    await pair.print(b"\x1b[?1049h\x1b[?2004h" + bytes(2 * SMALLEST_SIZE))
+    while first.ring.end < 2 * SMALLEST_SIZE + 16:
+        await first.wait_more(first.ring.end)
+    bits = first.modes.bits
+    first.close()
+    second = pair.open()
+    assert second.modes.alternate
+    assert second.modes.bits == bits
+
+
+async def test_output_stays_raw_until_it_is_released(pair: Pair) -> None:
+    def processes() -> bool:
+        return bool(terminals.modes(pair.master).oflag & termios.OPOST)
+
+    terminals.release_output(pair.master)
+    assert processes()
+    terminals.hold_output_raw(pair.master)
+    assert not processes()
+    if os.geteuid() == 0:  # the lock is for root alone
+        attributes = termios.tcgetattr(pair.slave)
+        attributes[1] |= termios.OPOST
+        termios.tcsetattr(pair.slave, termios.TCSANOW, attributes)
+        assert not processes()
+    terminals.release_output(pair.master)
+    assert processes()

@@ -1,0 +1,226 @@
+"""What people see of a session: its bytes without our marks, also when they come late or read slowly."""
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shellwrap.marks import format_mark
+from tests.session.stage import Client, Stage
+from waypoint.session.view_filter import ViewFilter
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x1b"), max_size=12).map(str.encode)
+KEYS = ("0123456789abcdef", "fedcba9876543210")
+MARKS = st.sampled_from(
+    [
+        format_mark("P", "12", "nonce", "bash"),
+        format_mark("A", *KEYS, "0"),
+        format_mark("S", *KEYS),
+        format_mark("V", *KEYS, "raw", "ls -l"),
+        format_mark("V", *KEYS, "tty", "vi"),
+        format_mark("E", *KEYS, "0", "Z"),
+        format_mark("E", KEYS[0], "0" * 16, "0", "Z"),
+    ]
+)
+STREAM = st.lists(st.one_of(TEXT, MARKS, st.sampled_from([b"\n", b"\x1b", b"\x1b]7717;", b"\x1b[?2004l"])), max_size=20)
+
+
+def shown(pieces: list[bytes]) -> bytes:
+    view = ViewFilter(0)
+    return b"".join(view.feed(piece) for piece in pieces) + view.finish()
+
+
+@given(STREAM.map(b"".join), st.lists(st.integers(0, 400), max_size=8))
+def test_cutting_the_stream_changes_nothing(data: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    assert shown(pieces) == shown([data])
+
+
+@given(STREAM)
+def test_no_mark_is_ever_shown(parts: list[bytes]) -> None:
+    whole = [part for part in parts if part not in (b"\x1b", b"\x1b]7717;")]
+    assert b"7717" not in shown(whole)
+
+
+@given(st.lists(st.one_of(TEXT, st.sampled_from([b"\n", b"\x1b", b"\x1b[31m"])), max_size=20).map(b"".join))
+def test_without_marks_everything_is_shown_as_it_is(data: bytes) -> None:
+    assert shown([data]) == data
+
+
+def test_a_command_is_shown_in_place_of_the_line_that_ran_it() -> None:
+    data = (
+        b"$ half\r\x1b[K"
+        + format_mark("A", *KEYS, "4")
+        + b"$ { wrapper }\r\n\x1b[?2004l\r"
+        + format_mark("S", *KEYS)
+        + format_mark("V", *KEYS, "raw", "printf %27a%5Cnb%27%01 %C3%A4")
+        + b"a\nb\n"
+        + format_mark("E", *KEYS, "0", "Z")
+        + format_mark("P", "1", "n", "bash")
+        + b"$ half\n"
+    )
+    assert shown([data]) == (
+        b"$ half\r\x1b[K\r\x1b[K\x1b[2m\xc2\xbb printf 'a\\nb'\xef\xbf\xbd \xc3\xa4\x1b[22m\r\n\x1b[?2004la\r\nb\r\n$ half\n"
+    )
+
+
+def test_an_old_mark_in_a_file_hides_little() -> None:
+    data = format_mark("A", *KEYS, "0") + b"x" * 8193 + b"the rest"
+    assert shown([data, b" is shown"]) == b" is shown"
+
+
+async def attach(stage: Stage, client: Client, rows: int = 24, cols: int = 80) -> "asyncio.Task[None]":
+    task = asyncio.create_task(stage.daemon.viewers.attach(client, client, rows, cols))
+    await client.wait_output(b"P> ")
+    return task
+
+
+async def test_a_person_sees_the_prompt_types_and_sees_the_answer(stage: Stage) -> None:
+    await stage.open()
+    client = Client()
+    task = await attach(stage, client)
+    client.send("i", b"echo ty''ped\r")
+    await client.wait_output(b"typed\r\n")
+    client.leave()
+    await task
+    assert stage.daemon.viewers.count == 0
+
+
+async def test_an_exec_is_seen_but_not_what_makes_it_run(stage: Stage) -> None:
+    await stage.open()
+    client = Client()
+    task = await attach(stage, client)
+    await stage.exec("echo one; echo two")
+    await client.wait_output(b"one\r\ntwo\r\n")
+    assert "\u00bb echo one; echo two".encode() in client.output_bytes
+    assert b"__wp" not in client.output_bytes
+    assert b"7717" not in client.output_bytes
+    client.leave()
+    await task
+
+
+async def test_who_comes_later_sees_the_same(stage: Stage) -> None:
+    await stage.open()
+    early, late = Client(), Client()
+    first = await attach(stage, early)
+    await stage.exec("echo one; echo two")
+    await stage.daemon.line.wait_idle()
+    second = await attach(stage, late)
+    seen, replayed = bytes(early.output_bytes), bytes(late.output_bytes)
+    begin = "\u00bb echo one".encode()
+    assert seen[seen.index(begin) :].startswith(replayed[replayed.index(begin) :][:40])
+    for client in (early, late):
+        client.leave()
+    await asyncio.gather(first, second)
+
+
+async def test_a_slow_viewer_loses_its_place_and_is_repainted_and_holds_nobody_up(stage: Stage) -> None:
+    stage.ring_size = 1 << 16
+    await stage.open()
+    client = Client()
+    task = await attach(stage, client)
+    client.may_take.clear()
+    ran = await stage.exec("yes | head -c 3000000; echo the end")
+    assert len(ran.output) == 3_000_008
+    client.may_take.set()
+    await client.wait_output(b"the end\r\n")
+    assert b"\x1b[2J" in client.output_bytes
+    assert len(client.output_bytes) < 1_000_000
+    client.leave()
+    await task
+
+
+async def test_a_viewer_who_leaves_while_it_is_sent_to_is_no_error(stage: Stage) -> None:
+    await stage.open()
+    client = Client()
+    task = await attach(stage, client)
+    client.may_take.clear()
+    await stage.exec("echo something")
+    client.leave()
+    await task
+
+
+async def test_viewers_are_told_of_the_sessions_end(stage: Stage) -> None:
+    await stage.open()
+    client = Client()
+    task = await attach(stage, client)
+    await stage.exec("echo last words; exit 3")
+    await task
+    assert b"last words\r\n" in client.output_bytes
+
+
+async def test_windows_of_different_sizes_get_the_smallest(stage: Stage) -> None:
+    await stage.open()
+    one, two = Client(), Client()
+    first = await attach(stage, one, 30, 90)
+    second = await attach(stage, two, 40, 70)
+    assert (await stage.exec("stty size </dev/tty")).output == b"30 70\n"
+    two.send("w", (20).to_bytes(2, "big") + (200).to_bytes(2, "big"))
+    while stage.daemon.terminal.size != (20, 90):
+        await asyncio.sleep(0)
+    two.leave()
+    await second
+    assert (await stage.exec("stty size </dev/tty")).output == b"30 90\n"
+    one.leave()
+    await first
+
+
+async def test_a_full_screen_program_draws_itself_again_for_who_attaches(bash: Stage) -> None:
+    await bash.open()
+    (bash.home / "full-screen").write_text(
+        "trap 'printf \"\\033[Hdrawn $((++n))\"' WINCH; printf '\\033[?1049hstarted'; while :; do read -t 0.05 x; done"
+    )
+    exec_client = Client()
+    run = asyncio.create_task(bash.exec("bash full-screen", exec_client, tty=True))
+    await exec_client.wait_output(b"started")
+    client = Client()
+    task = asyncio.create_task(bash.daemon.viewers.attach(client, client, 24, 80))
+    await client.wait_output(b"started")
+    await client.wait_output(b"drawn")
+    assert client.output_bytes.index(b"\x1b[?1049h") < client.output_bytes.index(b"started")
+    client.leave()
+    exec_client.send("k", b"KILL")
+    await asyncio.gather(task, run)
+
+
+async def test_questions_to_the_terminal_are_not_asked_again_in_a_replay(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("printf 'a\\033[6nb\\033[cd\\033]11;?\\007e\\n' >/dev/tty")
+    client = Client()
+    task = await attach(stage, client)
+    assert b"abde" in client.output_bytes
+    client.leave()
+    await task
+
+
+async def test_logs_are_what_a_viewer_would_have_seen(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("echo one; echo two")
+    await stage.daemon.line.wait_idle()
+    client = Client()
+    await stage.daemon.viewers.logs(client, client, follow=False)
+    assert b"one\r\ntwo\r\n" in client.output_bytes
+    assert b"7717" not in client.output_bytes
+    following = Client()
+    task = asyncio.create_task(stage.daemon.viewers.logs(following, following, follow=True))
+    await following.wait_output(b"two\r\n")
+    await stage.exec("echo three")
+    await following.wait_output(b"three\r\n")
+    following.leave()
+    await task
+
+
+async def test_keys_are_not_lost_when_the_session_takes_none(bash: Stage) -> None:
+    await bash.open()
+    client = Client()
+    task = await attach(bash, client)
+    run = asyncio.create_task(bash.exec("sleep 0.3"))
+    await bash.wait_foreground(1)
+    for _ in range(10):
+        client.send("i", b"#" * 9_000)
+    client.send("i", b"\x15echo al''ive\r")
+    assert (await run).exit == 0
+    await client.wait_output(b"alive\r\n")
+    client.leave()
+    await task
