@@ -7,6 +7,7 @@ works on, as ^C does; SIGKILL to its group would end the session.
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 from waypoint.linux import procfs, terminals
@@ -17,6 +18,9 @@ NAMES = {
 }
 # What ends a list of commands: the shell itself must hear of it too, or it goes on with the next one.
 _ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+# Of these a shell with job control thinks that only the job was meant; after a SIGINT it ends the list by itself.
+_WITH_SHELL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+STOPPED_S = 0.05
 
 
 def send(master: int, shell_pid: int, number: signal.Signals) -> None:
@@ -24,17 +28,45 @@ def send(master: int, shell_pid: int, number: signal.Signals) -> None:
     group = terminals.foreground_group(master)
     with contextlib.suppress(ProcessLookupError):
         shell_group = procfs.stat(shell_pid).group
-        if group > 1 and group != shell_group:
-            os.killpg(group, number)
-            # The rest of the list is not to run: after a SIGINT the shell sees to that itself.
-            if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
+        has_job = group > 1 and group != shell_group
+        if has_job and number not in _WITH_SHELL:
+            _send_to_job(group, number, shell_pid)
+        elif has_job:
+            with _held(shell_pid):
+                _send_to_job(group, number, shell_pid)
                 os.kill(shell_pid, signal.SIGINT)
         else:
-            for pid in list(_in_group(shell_pid, shell_group)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            if number in _ENDING:
-                os.kill(shell_pid, signal.SIGINT)
+            with _held(shell_pid) if number in _ENDING else contextlib.nullcontext():
+                for pid in list(_in_group(shell_pid, shell_group)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                if number in _ENDING:
+                    os.kill(shell_pid, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _held(shell_pid: int) -> Iterator[None]:
+    """Keep the shell stopped for the `with`, so that it finds what is sent to its child and to itself at once.
+
+    Otherwise it may reap the child and begin the next command of the list before its own signal comes.
+    """
+    os.kill(shell_pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + STOPPED_S
+        while procfs.stat(shell_pid).state != "T" and time.monotonic() < deadline:
+            os.sched_yield()  # SIGSTOP takes effect within microseconds; nothing tells a stranger of it
+        yield
+    finally:
+        os.kill(shell_pid, signal.SIGCONT)
+
+
+def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
+    """To the foreground job; to the shell instead if the job has just ended and the shell is about to take over."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        if number in _ENDING:
+            os.kill(shell_pid, signal.SIGINT)
 
 
 def _in_group(parent: int, group: int) -> Iterator[int]:
