@@ -231,13 +231,13 @@ class Execution:
         record = self.record
         record.end = record.end or end
         record.phase = Phase.DONE
+        record.stop = self._desk.terminal.settled if record.stop is None else record.stop
         exec_ending.put_modes_back(self._desk, record)
         self._desk.terminal.raw_command = ()
         if record.start is not None and self._talk.heard("E") is None and not self._desk.terminal.closed.is_set():
             self._desk.terminal.append(format_mark("E", record.id, record.nonce, str(record.end.exit), "W"))
-        with contextlib.suppress(
-            OSError
-        ):  # the disk is full; the worst is that the next daemon looks at a finished command
+        # On a full disk it may fail: then the next daemon looks at a finished command, no more.
+        with contextlib.suppress(OSError):
             self._desk.save(record)
         self._settle()
         exec_ending.remove_files(self._desk, record.id)
