@@ -21,11 +21,15 @@ from typing import NoReturn
 from waypoint.linux import files, mounts, namespaces, network, ptys
 from waypoint.linux.clone import fork_into
 from waypoint.linux.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
-from waypoint.session.launch_spec import BindMount, EnterSpec, Identity, Launched, Overlay, StartSpec
+from waypoint.session.launch_spec import RUN_FOLDER, BindMount, EnterSpec, Identity, Launched, Overlay, StartSpec
 
 MASTER_FD = 3  # where pid 1 keeps the master side of the terminal
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _REPORT_FD = 90  # moved out of the way of 0 to 3, closed by exec
+_HANDED_OVER = b"+"
+
+Answer = tuple[Launched, list[int]]
+"""What became of it, and descriptors of what runs: the caller's, close-on-exec."""
 
 # Docker's default set without mknod: enough for package managers, su and servers, nothing over the host's kernel.
 KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
@@ -36,8 +40,11 @@ KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
 OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=off,nfs_export=off"
 
 
-def start(spec: StartSpec) -> Launched:
-    """Carry out `spec`; returns when the session's init program runs. On failure no process of it is left."""
+def start(spec: StartSpec) -> Answer:
+    """Carry out `spec`; returns when the session's init program runs. On failure no process of it is left.
+
+    The descriptors: of that process, of the terminal's master, of the session's /run/waypoint.
+    """
 
     def outer(report: int, ask: int, answer: int) -> None:
         os.setsid()
@@ -66,10 +73,11 @@ def start(spec: StartSpec) -> Launched:
     return _supervise(outer, spec.cgroup)
 
 
-def enter(spec: EnterSpec, stdio: list[int]) -> Launched:
+def enter(spec: EnterSpec, stdio: list[int]) -> Answer:
     """Start `spec.argv` in the session of init `spec.pid`, adopted by that init. Returns when it runs.
 
-    It is in the session's cgroup (else it would be neither frozen nor dumped) and a child of its pid 1.
+    It is in the session's cgroup (else it would be neither frozen nor dumped) and a child of its pid 1. The
+    descriptors: of the process and, with a terminal, of its master.
     """
 
     def outer(report: int, ask: int, answer: int) -> None:
@@ -85,6 +93,7 @@ def enter(spec: EnterSpec, stdio: list[int]) -> Launched:
         _go_to_pid_1(ask)
         os.setsid()
         _give_stdio(spec, stdio, report)
+        _hand_over([MASTER_FD] if spec.tty else [])
         _exec(spec.identity, spec.argv, spec.env, spec.cwd)
 
     return _supervise(outer, spec.cgroup)
@@ -116,9 +125,9 @@ def _go_to_pid_1(ask: int) -> None:
     theirs.close()
 
 
-def _supervise(outer: Callable[[int, int, int], None], cgroup: str) -> Launched:
+def _supervise(outer: Callable[[int, int, int], None], cgroup: str) -> Answer:
     """Fork `outer`, write its id maps when it asks, wait until its child has executed a program or something failed."""
-    report_r, report_w = os.pipe()
+    report_r, report_w = (end.detach() for end in socket.socketpair())
     ask_r, ask_w = os.pipe()
     answer_r, answer_w = os.pipe()
     child = fork_into(cgroup)
@@ -136,16 +145,18 @@ def _supervise(outer: Callable[[int, int, int], None], cgroup: str) -> Launched:
         said = os.read(ask_r, 64)
     if said.startswith(b"pid "):
         pid = int(said[4:])
-    failed = _read_all(report_r)  # end of file: exec closed the last copy
+    failed, handed_over = _read_all(report_r)  # end of file: exec closed the last copy
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
     for fd in (report_r, ask_r, answer_w):
         os.close(fd)
     if failed or not pid:
+        for fd in handed_over:
+            os.close(fd)
         number, _, rest = failed.decode(errors="replace").partition("|")
         path, _, words = rest.partition("|")
-        return Launched(errno=int(number or 0), path=path, error=words or "the child died without a word")
-    return Launched(pid=pid)
+        return Launched(errno=int(number or 0), path=path, error=words or "the child died without a word"), []
+    return Launched(pid=pid), handed_over
 
 
 def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, answer: int) -> NoReturn:
@@ -169,11 +180,16 @@ def _report(report: int, text: str) -> None:
             return
 
 
-def _read_all(fd: int) -> bytes:
-    text = b""
-    while chunk := os.read(fd, 4096):
-        text += chunk
-    return text
+def _read_all(report: int) -> tuple[bytes, list[int]]:
+    """The words of failure, and the descriptors that were handed over."""
+    text, descriptors = b"", []
+    with socket.socket(fileno=os.dup(report)) as sock:
+        while True:
+            chunk, received, _flags, _address = socket.recv_fds(sock, 4096, 4, socket.MSG_CMSG_CLOEXEC)
+            descriptors += received
+            if not chunk:
+                return text, descriptors
+            text += chunk.removeprefix(_HANDED_OVER)
 
 
 def new_network(net: str) -> None:
@@ -254,7 +270,20 @@ def _become_init(spec: StartSpec, report: int) -> None:
     _open_terminal(spec.rows, spec.cols, spec.identity.uid)
     os.closerange(_REPORT_FD + 1, 4096)
     namespaces.join_new_session_keyring()
+    run_folder = os.open(f"/{RUN_FOLDER}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    _hand_over([MASTER_FD, run_folder])
     _exec(spec.identity, spec.argv, spec.env, spec.cwd)
+
+
+def _hand_over(descriptors: list[int]) -> None:
+    """Give them to whoever supervises, behind one of this process itself.
+
+    Now, because the process may end before anybody could get hold of it, and of what it has open, by its pid.
+    """
+    with socket.socket(fileno=os.dup(_REPORT_FD)) as report:
+        own = os.pidfd_open(os.getpid())
+        socket.send_fds(report, [_HANDED_OVER], [own, *descriptors])
+        os.close(own)
 
 
 def _open_terminal(rows: int, cols: int, uid: int) -> None:

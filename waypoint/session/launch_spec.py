@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+RUN_FOLDER = "run/waypoint"  # of a session: what it shares with the daemon
+
 
 class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     """One overlay of a session. `target`: its place in the session. `lowers`: host folders, topmost first."""

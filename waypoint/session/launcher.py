@@ -57,10 +57,10 @@ def _answer(request: bytes, fds: list[int]) -> None:
     reply = socket.socket(fileno=fds[0])
     try:
         spec: LaunchSpec = msgspec.json.decode(request, type=LaunchSpec)
-        launched = launch.start(spec) if isinstance(spec, StartSpec) else launch.enter(spec, fds[1:])
+        launched, handles = launch.start(spec) if isinstance(spec, StartSpec) else launch.enter(spec, fds[1:])
     except Exception as error:  # the daemon waits for an answer whatever happens
-        launched = Launched(error=f"{type(error).__name__}: {error}")
-    reply.send(msgspec.json.encode(launched))
+        launched, handles = Launched(error=f"{type(error).__name__}: {error}"), []
+    socket.send_fds(reply, [msgspec.json.encode(launched)], handles)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +16,16 @@ from waypoint.model.errors import Failed
 from waypoint.session.launch_spec import Launched, LaunchSpec
 
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+class Started(NamedTuple):
+    """A process: its pid as the host sees it, and the descriptors that launch.start or launch.enter tells of.
+
+    They are the receiver's to close, and good even if the process has ended by now.
+    """
+
+    pid: int
+    handles: list[int]
 
 
 class Launcher:
@@ -52,8 +63,8 @@ class Launcher:
             self._process.wait()
             self._process = None
 
-    async def carry_out(self, spec: LaunchSpec, stdio: tuple[int, ...] = ()) -> int:
-        """Have `spec` carried out; return the new process's pid as the host sees it.
+    async def carry_out(self, spec: LaunchSpec, stdio: tuple[int, ...] = ()) -> "Started":
+        """Have `spec` carried out.
 
         Raises OSError with the failing call's errno, words and path, if a step failed; Failed if the launcher died.
         """
@@ -62,13 +73,14 @@ class Launcher:
             ours.settimeout(0)
             with theirs:
                 self._send(msgspec.json.encode(spec), (theirs.fileno(), *stdio))
-            text = await asyncio.get_running_loop().sock_recv(ours, 1 << 16)
+            await _wait_readable(ours)
+            text, handles, _flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
         if not text:
             raise Failed("start", "a process", "the launcher died while it worked on it", "try again")
         launched = msgspec.json.decode(text, type=Launched)
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
-        return launched.pid
+        return Started(launched.pid, handles)
 
     def _send(self, request: bytes, fds: tuple[int, ...]) -> None:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
@@ -85,3 +97,13 @@ class Launcher:
             else:
                 return
         raise Failed("start", "a process", "the launcher does not stay alive", "see the daemon's log")
+
+
+async def _wait_readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(sock, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(sock)

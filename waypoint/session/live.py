@@ -5,6 +5,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from shellwrap.ring import Ring
 from waypoint.linux import cgroups, files, pidfd, procfs
@@ -13,9 +14,9 @@ from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, Run
 from waypoint.session import running
 from waypoint.session.command_line import CommandLine
 from waypoint.session.launch import MASTER_FD
+from waypoint.session.launch_spec import RUN_FOLDER
 from waypoint.session.launcher_link import Launcher
 from waypoint.session.record import RuntimeRecord
-from waypoint.session.start_plan import RUN_FOLDER
 from waypoint.session.streams import Inlet, Outlet
 from waypoint.session.terminal import Terminal
 from waypoint.session.view import Viewers
@@ -26,28 +27,39 @@ DRAIN_S = 2.0
 CLIENTS_S = 10.0
 
 
-class LiveSession:
-    """Holds a pidfd of pid 1, a duplicate of the terminal's master and a directory fd of its /run/waypoint."""
+class Hold(NamedTuple):
+    """Descriptors: of the session's pid 1, of a duplicate of its terminal's master, of its /run/waypoint."""
 
-    def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, *, adopted: bool = False) -> None:
-        """Take hold of a running session. Raises OSError if it has ended meanwhile; nothing is left open then."""
+    pidfd: int
+    master: int
+    run_dir: int
+
+
+class LiveSession:
+    """One session. Closes what it holds of it in `release`."""
+
+    def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Hold | None" = None) -> None:
+        """`hold`: of the session that was just started, from now on this object's. None: take hold of one that runs.
+
+        Raises OSError if that has ended meanwhile, or the ring cannot be made; nothing is left open then.
+        """
         self.record = record
         self.ending: asyncio.Task[Capture | None] | None = None
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._launcher = launcher
-        self._pidfd = pidfd.open(record.init_pid)
-        self._run_dir = -1
         self._streams = 0
         self._no_streams = asyncio.Event()
         self._no_streams.set()
+        held = hold or _take_hold(record.init_pid)
+        self._pidfd, self._run_dir = held.pidfd, held.run_dir
+        path = str(folder / RING)
         try:
-            self._run_dir = _open_run_folder(record.init_pid)
-            path = str(folder / RING)
-            ring = Ring.open(path) if adopted else Ring.create(path)
-            self.terminal = Terminal(pidfd.take(record.init_pid, MASTER_FD), ring)
+            ring = Ring.create(path) if hold else Ring.open(path)
         except BaseException:
+            os.close(held.master)
             self._close_fds()
             raise
+        self.terminal = Terminal(held.master, ring)
         self.viewers = Viewers(self.terminal)
         self.shell = CommandLine(
             self.terminal,
@@ -57,14 +69,14 @@ class LiveSession:
             processes=self.processes,
             ended=self.ended,
         )
-        if adopted:
+        if hold is None:
             self.shell.adopt()
         self.terminal.start()
 
     @classmethod
     def adopt(cls, record: RuntimeRecord, folder: Path, launcher: Launcher) -> "LiveSession":
         """Take hold of a session that another daemon started, with what that one left in `folder`."""
-        return cls(record, folder, launcher, adopted=True)
+        return cls(record, folder, launcher)
 
     @property
     def branch(self) -> str:
@@ -149,6 +161,17 @@ class LiveSession:
             if fd >= 0:
                 os.close(fd)
         self._pidfd = self._run_dir = -1
+
+
+def _take_hold(pid: int) -> Hold:
+    """Of a session that runs. Raises OSError if it does not."""
+    with contextlib.ExitStack() as undo:
+        held: list[int] = []
+        for take in (pidfd.open, lambda pid: pidfd.take(pid, MASTER_FD), _open_run_folder):
+            held.append(take(pid))
+            undo.callback(os.close, held[-1])
+        undo.pop_all()
+    return Hold(*held)
 
 
 def _open_run_folder(pid: int) -> int:

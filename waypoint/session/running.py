@@ -16,7 +16,6 @@ from waypoint.model.errors import WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Setting
 from waypoint.model.requests import RunRequest
-from waypoint.session.launch import MASTER_FD
 from waypoint.session.launch_spec import EnterSpec, Identity
 from waypoint.session.launcher_link import Launcher
 from waypoint.session.streams import Inlet, Outlet
@@ -46,10 +45,16 @@ async def run(host: Host, launcher: Launcher, request: RunRequest, inlet: Inlet,
         await process.start(launcher)
         return await process.serve(inlet, outlet)
     except (OSError, WaypointError) as error:
-        said = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": said}
+        return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": _words(error, request)}
     finally:
         process.close()
+
+
+def _words(error: OSError | WaypointError, request: RunRequest) -> str:
+    if isinstance(error, WaypointError):
+        return str(error)
+    where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    return f"cannot run {request.argv[0] if request.argv else ''!r}: {error.strerror or error}{where}"
 
 
 class _Process:
@@ -78,15 +83,14 @@ class _Process:
         )
         theirs = [] if request.tty else self._make_pipes()
         try:
-            self._pid = await launcher.carry_out(spec, tuple(theirs))
+            started = await launcher.carry_out(spec, tuple(theirs))
         finally:
             for fd in theirs:
                 os.close(fd)
-        # It may have ended by now: then it has left its status, and its output in the pipes.
-        with contextlib.suppress(ProcessLookupError):
-            self._pidfd = pidfd.open(self._pid)
-        if request.tty and self._pidfd >= 0:
-            self._input = pidfd.getfd(self._pidfd, MASTER_FD)
+        self._pid = started.pid
+        self._pidfd, *terminal = started.handles
+        if terminal:
+            self._input = terminal[0]
             self._outputs = [os.dup(self._input)]
             os.set_blocking(self._input, False)
 
@@ -101,17 +105,17 @@ class _Process:
             ours, end = os.pipe()
             self._outputs.append(ours)
             theirs.append(end)
-        for fd in (*self._outputs, *([self._input] if self._input >= 0 else [])):
+        kept = [*self._outputs, *([self._input] if self._input >= 0 else [])]
+        for fd in kept:
             os.set_blocking(fd, False)
+            # The user's: else to open /dev/stdout or /dev/stderr, which opens the pipe anew, is denied.
+            os.fchown(fd, self._host.setting.user.uid, self._host.setting.user.gid)
         return theirs
 
     async def serve(self, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        if self._pidfd >= 0:
-            loop.add_reader(self._pidfd, _finish, ended)
-        else:
-            _finish(ended)
+        loop.add_reader(self._pidfd, _finish, ended)
         sends = (outlet.output, outlet.errors)
         tasks = [asyncio.ensure_future(self._copy(fd, sends[n], ended)) for n, fd in enumerate(self._outputs)]
         typing = asyncio.ensure_future(self._feed(inlet))
@@ -124,8 +128,7 @@ class _Process:
         except ConnectionError:
             return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
         finally:
-            if self._pidfd >= 0:
-                loop.remove_reader(self._pidfd)
+            loop.remove_reader(self._pidfd)
             for task in (typing, *tasks):
                 task.cancel()
             await asyncio.gather(typing, *tasks, return_exceptions=True)
@@ -179,8 +182,7 @@ class _Process:
 
     def _signal(self, name: str) -> None:
         number = getattr(signal, f"SIG{name}", None)
-        is_there = self._pidfd >= 0 and not pidfd.has_ended(self._pidfd)
-        if isinstance(number, signal.Signals) and is_there:
+        if isinstance(number, signal.Signals) and not pidfd.has_ended(self._pidfd):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, number)
 

@@ -11,11 +11,10 @@ from waypoint.linux import mounts, procfs
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import Bind, LiveRow, Setting, User
 from waypoint.session.base import BasePlan, plan_base
-from waypoint.session.launch_spec import BindMount, Identity, Overlay, StartSpec
+from waypoint.session.launch_spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
 from waypoint.session.places import Places
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-RUN_FOLDER = "run/waypoint"
 
 # Files and folders of /proc that uid 0 may write to change the host, whatever its user namespace: the check is for the
 # global uid 0.

@@ -16,7 +16,7 @@ from waypoint.model.requests import StartRequest
 from waypoint.session import record, start_plan
 from waypoint.session.ending import end_processes
 from waypoint.session.launcher_link import Launcher
-from waypoint.session.live import LiveSession
+from waypoint.session.live import Hold, LiveSession
 from waypoint.session.places import Places
 from waypoint.session.record import RuntimeRecord
 from waypoint.session.users import find_user, user_name
@@ -78,12 +78,12 @@ async def _launch(ground: Ground, row: LiveRow, origin: Capture | None, size: tu
 
     tree = await asyncio.to_thread(prepare)
     spec = start_plan.start_spec(row, plan, places, tree, group=group, size=size)
-    pid = await ground.launcher.carry_out(spec)
+    started = await ground.launcher.carry_out(spec)
     entry = RuntimeRecord(
         row=row,
         boot_id=procfs.boot_id(),
-        init_pid=pid,
-        init_start=procfs.stat(pid).start_ticks,
+        init_pid=started.pid,
+        init_start=_start_ticks(started.pid),
         cgroup=group,
         overlays=spec.overlays,
         binds=spec.binds,
@@ -92,10 +92,21 @@ async def _launch(ground: Ground, row: LiveRow, origin: Capture | None, size: tu
         nonce=nonce,
         left_out=plan.left_out,
     )
-    folder = record.make_folder(places.sessions, row.session)
-    live = LiveSession(entry, folder, ground.launcher)
+    with contextlib.ExitStack() as undo:
+        for fd in started.handles:
+            undo.callback(os.close, fd)
+        folder = record.make_folder(places.sessions, row.session)
+        undo.pop_all()
+    live = LiveSession(entry, folder, ground.launcher, Hold(*started.handles))
     record.save(folder, entry)
     return live
+
+
+def _start_ticks(pid: int) -> int:
+    """0 if it has ended by now."""
+    with contextlib.suppress(ProcessLookupError):
+        return procfs.stat(pid).start_ticks
+    return 0
 
 
 async def _undo(ground: Ground, row: LiveRow) -> None:

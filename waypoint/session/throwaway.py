@@ -15,7 +15,7 @@ from waypoint.linux import cgroups, mounts, namespaces, pidfd
 from waypoint.processes.criu_worker import Command, Process, Spawn
 from waypoint.processes.trial import Place, Subject
 from waypoint.session import launch
-from waypoint.session.launch_spec import EnterSpec, Launched, StartSpec
+from waypoint.session.launch_spec import EnterSpec, StartSpec
 from waypoint.session.place import mount_apart, name_externals
 from waypoint.session.trial_ground import Ground
 
@@ -140,7 +140,10 @@ def in_network_of(pid: int, work: Callable[[], Made]) -> Made:
         return thread.submit(enter_and_work).result()
 
 
-def _pid_of(launched: Launched) -> int:
+def _pid_of(answer: launch.Answer) -> int:
+    launched, handles = answer
+    for fd in handles:
+        os.close(fd)
     if not launched.pid:
         raise OSError(launched.errno, launched.error, launched.path)
     return launched.pid

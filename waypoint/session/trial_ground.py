@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from waypoint.linux import cgroups, filesystem, mounts, namespaces
-from waypoint.session.launch_spec import BindMount, Identity, Overlay, StartSpec
+from waypoint.session.launch_spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
 from waypoint.session.skeleton import Kit
 from waypoint.session.start_plan import PROC_READONLY
 from waypoint.upper.contract import Pool, PoolSizes
@@ -72,7 +72,7 @@ class Ground:
         self._count += 1
         if upper_of is None:
             tree = Path(self.pool.create(name))
-            (tree / "upper").mkdir(mode=0o755)
+            (tree / "upper" / RUN_FOLDER).mkdir(mode=0o755, parents=True)
             (tree / "work").mkdir()
         else:
             tree = Path(self.pool.snapshot(Path(upper_of.overlays[0].upper).parent.name, name))
