@@ -38,7 +38,8 @@ class Host(NamedTuple):
 async def run(host: Host, launcher: Launcher, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
     """Run `request.argv` and stream until it ends. Returns the payload of the `x` frame.
 
-    When the client goes away the process goes on, as with `docker exec`; its output pipes are closed.
+    When the client goes away the process goes on, as with `docker exec`; its output pipes are closed. A terminal of
+    its own has hung up then (SIGHUP): nobody can ever get to it again.
     """
     process = _Process(host, request)
     try:
@@ -123,9 +124,11 @@ class _Process:
             while not ended.done():
                 await asyncio.wait([ended, *(t for t in (typing, *tasks) if not t.done())], return_when=_FIRST)
                 if typing.done() or any(task.done() and task.exception() for task in tasks):
-                    return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
+                    raise ConnectionError
             await asyncio.gather(*tasks)
         except ConnectionError:
+            if self._request.tty:
+                self._signal("HUP")
             return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
         finally:
             loop.remove_reader(self._pidfd)

@@ -1,0 +1,266 @@
+"""`waypoint run`: a process of its own in the session, with its own streams or its own terminal."""
+
+import hashlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.seat import Seat
+from tests.acceptance.sessions import session
+from tests.homes import Completed, Home
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.privileged
+Take = Callable[..., Seat]
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def main(home: Home, person: Person) -> Iterator[str]:
+    with session(home, person.name, "--cwd", "/tmp") as name:
+        yield name
+
+
+class Run:
+    """`run("ls")`: one process in the session of this file."""
+
+    def __init__(self, home: Home, branch: str) -> None:
+        self.home = home
+        self.branch = branch
+
+    def argv(self, *words: str) -> list[str]:
+        return self.home.argv("run", "-b", self.branch, *words)
+
+    def __call__(self, *words: str, stdin: bytes | None = None, **variables: str) -> Completed:
+        return self.home.cli("run", "-b", self.branch, *words, stdin=stdin, env=variables)
+
+    def start(self, *words: str) -> "subprocess.Popen[bytes]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.argv(*words), env=self.home.env, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+@pytest.fixture
+def run(home: Home, main: str) -> Run:
+    return Run(home, main)
+
+
+def read_line(process: "subprocess.Popen[bytes]") -> bytes:
+    assert process.stdout
+    assert select.select([process.stdout], [], [], 20)[0], "it says nothing"
+    return process.stdout.readline()
+
+
+# --- streams
+
+
+def test_stdout_and_stderr_stay_apart(run: Run) -> None:
+    done = run("sh", "-c", "echo out; echo err >&2; printf 'more\\r\\nout'; printf 'more err' >&2")
+    assert (done.stdout, done.stderr, done.code) == ("out\nmore\r\nout", "err\nmore err", 0)
+
+
+def test_all_bytes_pass_on_all_streams(run: Run) -> None:
+    content = os.urandom(5 * MIB) + bytes(range(256))
+    done = subprocess.run(
+        run.argv("-i", "--", "tee", "/dev/stderr"), env=run.home.env, input=content, capture_output=True, check=True
+    )
+    digests = [hashlib.sha256(stream).digest() for stream in (done.stdout, done.stderr, content)]
+    assert digests == [digests[2]] * 3
+
+
+def test_it_may_serve_as_a_coprocess(run: Run) -> None:
+    with run.start("-i", "--", "sed", "-u", "s/^/got /") as process:
+        assert process.stdin
+        for number in range(20):
+            process.stdin.write(b"line %d\n" % number)
+            process.stdin.flush()
+            assert read_line(process) == b"got line %d\n" % number
+        process.stdin.close()
+        process.stdin = None
+        assert process.wait(20) == 0
+
+
+def test_a_hundred_megabytes_come_through_at_the_readers_pace(run: Run) -> None:
+    with run.start("--", "head", "-c", str(100 * MIB), "/dev/zero") as process:
+        assert process.stdout
+        assert process.stdout.read(10) == b"\0" * 10
+        assert process.poll() is None
+        size = 10
+        while piece := process.stdout.read(MIB):
+            size += len(piece)
+        assert process.wait(20) == 0
+    assert size == 100 * MIB
+
+
+def test_without_i_it_reads_nothing(run: Run) -> None:
+    assert run("sh", "-c", "readlink /proc/self/fd/0; cat", stdin=b"not this").stdout == "/dev/null\n"
+
+
+def test_input_that_nobody_reads_is_no_trouble(run: Run) -> None:
+    assert run("-i", "--", "true", stdin=b"x" * (5 * MIB)).code == 0
+
+
+def test_closing_one_stream_does_not_end_it(run: Run) -> None:
+    done = run("sh", "-c", "exec >&-; sleep 0.1; echo still here >&2; exit 4")
+    assert (done.stdout, done.stderr, done.code) == ("", "still here\n", 4)
+
+
+def test_a_child_that_it_leaves_behind_does_not_hold_the_client(run: Run) -> None:
+    began = time.monotonic()
+    done = run("sh", "-c", "sleep 3456 & echo started")
+    assert (done.stdout, done.code) == ("started\n", 0)
+    assert time.monotonic() - began < 5
+    assert run("pkill", "-f", "sleep 3456").code == 0
+
+
+def test_a_daemon_that_it_starts_outlives_it(run: Run) -> None:
+    run(
+        "sh", "-c", "setsid sh -c 'until [ -e /tmp/stop-it ]; do sleep 0.02; done; echo ended >/tmp/ended' </dev/null &"
+    )
+    assert run("test", "-e", "/tmp/ended").code == 1
+    run("touch", "/tmp/stop-it")
+    wait_until(lambda: run("cat", "/tmp/ended").stdout == "ended\n", "it has gone on")
+
+
+# --- codes, words, setting
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 77, 124, 125, 126, 127, 255])
+def test_the_code_is_the_processes(run: Run, code: int) -> None:
+    assert run("sh", "-c", f"exit {code}").code == code
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["no-such-program"], 127, "no-such-program"),
+        (["/no/such/program"], 127, "/no/such/program"),
+        (["/etc/passwd"], 126, "/etc/passwd"),
+        (["/"], 126, "/"),
+        ([""], 127, ""),
+    ],
+)
+def test_what_cannot_be_run_is_told_as_by_a_shell(run: Run, words: list[str], code: int, said: str) -> None:
+    done = run("--", *words)
+    assert (done.code, done.stdout) == (code, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM"])
+def test_signals_to_the_client_reach_it(run: Run, name: str) -> None:
+    with run.start(
+        "--", "sh", "-c", f"trap 'echo caught {name}; exit 9' {name}; echo begun; while :; do sleep 0.02; done"
+    ) as process:
+        assert read_line(process) == b"begun\n"
+        process.send_signal(signal.Signals[f"SIG{name}"])
+        assert read_line(process) == f"caught {name}\n".encode()
+        assert process.wait(20) == 9
+
+
+def test_one_that_a_signal_ended_gives_128_and_its_number(run: Run) -> None:
+    assert run("sh", "-c", "kill -KILL $$").code == 137
+    with run.start("--", "sleep", "1000") as process:
+        wait_until(lambda: run("pgrep", "-f", "sleep 1000").code == 0, "it runs")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+
+
+def test_words_arrive_as_they_are(run: Run) -> None:
+    words = ["a b", "", "$HOME", "*", "it's", '"', "line\nbreak", "\\", "--json", "ä中\N{GRINNING FACE}"]
+    assert run("--", "printf", "%s\\0", *words).stdout.split("\0")[:-1] == words
+
+
+def test_it_is_the_users_process_with_the_sessions_environment(run: Run, person: Person) -> None:
+    found = dict(line.split("=", 1) for line in run("env", SECRET="hidden").stdout.splitlines())
+    expected = {"USER": person.name, "HOME": str(person.home), "WAYPOINT_BRANCH": run.branch, "SHELL": "/bin/bash"}
+    assert {name: found.get(name) for name in expected} == expected
+    assert "SECRET" not in found
+    assert run("id", "-un").stdout == f"{person.name}\n"
+
+
+def test_it_starts_in_the_sessions_folder_or_where_it_is_told_to(run: Run) -> None:
+    assert run("pwd").stdout == "/tmp\n"
+    assert run("--cwd", "/usr/lib", "pwd").stdout == "/usr/lib\n"
+    run.home.must("exec", "-b", run.branch, "--", "cd /etc")
+    assert run("pwd").stdout == "/tmp\n"
+    done = run("--cwd", "/no/such/folder", "pwd")
+    assert done.code == 125
+    assert "/no/such/folder" in done.stderr
+
+
+def test_its_streams_can_be_opened_by_their_names(run: Run) -> None:
+    done = run("-i", "--", "sh", "-c", "cat /dev/stdin >/dev/stdout; echo err >/dev/stderr", stdin=b"in\n")
+    assert (done.stdout, done.stderr, done.code) == ("in\n", "err\n", 0)
+
+
+def test_it_sees_and_is_seen_by_the_shell(run: Run) -> None:
+    with run.start("--", "sleep", "2345") as process:
+        wait_until(lambda: run("pgrep", "-f", "sleep 2345").code == 0, "it runs")
+        run.home.must("exec", "-b", run.branch, "--", "pkill -f 'sleep 2345'")
+        assert process.wait(20) == 143
+
+
+# --- a terminal of its own
+
+
+def test_with_t_it_has_a_terminal_of_its_own_of_this_size(run: Run, seat: Take) -> None:
+    outer = seat(27, 93)
+    outer.type(f"waypoint run -b {run.branch} -it -- bash --norc -i\r".encode()).prompt()
+    outer.type(b"tty; stty size; echo $TERM; ps -o tty= -p $$\r")
+    outer.see(rb"/dev/pts/[1-9]\d*\r\n27 93\r\nxterm-256color\r\npts/[1-9]")
+    outer.terminal.setwinsize(40, 130)
+    outer.type(b"stty size\r").see(rb"40 130\r\n")
+    outer.type(b"exit 5\r")
+    assert outer.left() == 5
+
+
+def test_with_t_job_control_works(run: Run, seat: Take) -> None:
+    outer = seat()
+    before = outer.modes()
+    outer.type(f"waypoint run -b {run.branch} -it -- bash --norc -i\r".encode()).prompt()
+    outer.type(b"sh -c 'echo be\"\"gun; exec sleep 1000'\r").see(rb"begun\r\n")
+    outer.type(b"\x1a").see(rb"Stopped")
+    outer.prompt().type(b"fg\r").see(rb"exec sleep 1000'\r\n")
+    outer.type(b"\x03").prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
+    outer.type(b"(exit 6)\r").prompt().type(b"\x04")
+    assert outer.left() == 6
+    assert outer.modes() == before
+
+
+def test_with_t_a_program_that_ends_at_once_has_shown_all_its_output(run: Run, seat: Take) -> None:
+    outer = seat()
+    lines = b"".join(b"%d\r\n" % number for number in range(1, 51))
+    for _ in range(10):
+        shown = outer.outside(f"waypoint run -b {run.branch} -t -- sh -c 'seq 50; exit 3'; echo status $?")
+        assert lines in shown
+        assert shown.endswith(b"status 3\r\n")
+
+
+def test_with_t_the_client_may_be_killed_and_the_terminal_hangs_up(run: Run, seat: Take) -> None:
+    outer = seat()
+    text = "trap 'echo hung up >/tmp/hung-up; exit' HUP; echo be''gun; while :; do sleep 0.02; done"
+    outer.type(f'waypoint run -b {run.branch} -it -- sh -c "{text}"\r'.encode()).see(rb"begun\r\n")
+    os.kill(outer.client_pid(), signal.SIGKILL)
+    wait_until(lambda: run("cat", "/tmp/hung-up").stdout == "hung up\n", "the process was told")
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize("args", [[], ["--"], ["--nosuch", "x"], ["-b", "bad name", "--", "true"]])
+def test_wrong_usage_gives_2(home: Home, args: list[str]) -> None:
+    done = home.cli("run", *args)
+    assert (done.code, done.stdout) == (2, "")
+    assert done.stderr
+
+
+def test_an_unknown_branch_is_a_failure_of_waypoint(home: Home) -> None:
+    done = home.cli("run", "-b", "never-was", "true")
+    assert (done.code, done.stdout) == (125, "")
+    assert "never-was" in done.stderr
+    assert "next: " in done.stderr
