@@ -55,6 +55,18 @@ async def test_keys_typed_while_a_command_runs_come_after_it(stage: Stage) -> No
     await stage.wait_printed(b"typed")
 
 
+async def test_control_keys_typed_while_a_command_runs_are_the_editors_not_the_terminals(stage: Stage) -> None:
+    await stage.open("PROMPT_COMMAND='sleep 0.1'; precmd() { sleep 0.1; }")
+    await stage.type(b"echo wrong")
+    client = Client()
+    task = asyncio.create_task(stage.exec("echo one; sleep 0.2", client))
+    await client.wait_output(b"one\n")
+    await stage.type(b"\x15echo ri''ght\r")
+    await task
+    await stage.wait_printed(b"right")
+    assert b"wrongecho" not in stage.printed()
+
+
 async def test_keys_typed_while_a_command_runs_go_behind_the_half_typed_line(stage: Stage) -> None:
     await stage.open()
     await stage.type(b"echo fi''")

@@ -90,6 +90,15 @@ async def put_half_line_back(desk: Desk, talk: Conversation) -> None:
         await ask(desk, talk, "rest", ("R",))
 
 
+async def wait_for_keys(desk: Desk) -> None:
+    """If keys were kept back: return when the line editor takes them, or takes too long to. Earlier the terminal
+    itself would act on some (^U, ^D).
+    """
+    with contextlib.suppress(NotAtPrompt):
+        if desk.terminal.keyboard.has_held:
+            await desk.watch.wait_prompt(_PROMPT_S)
+
+
 def remove_files(desk: Desk, ident: str) -> None:
     for name in ("req", f"cmd.{ident}", f"in.{ident}"):
         desk.folder.remove(name)

@@ -225,6 +225,7 @@ class Execution:
         zsh = desk.watch.shell is not None and desk.watch.shell.kind == "zsh"
         if record.half_line and not zsh and self._talk.heard("R") is None:
             await exec_ending.put_half_line_back(desk, self._talk)
+        await exec_ending.wait_for_keys(desk)
 
     def _close(self, end: End) -> None:
         """Nothing is left to do with the shell."""

@@ -52,6 +52,11 @@ class Keyboard:
         self._held = bytearray() if self._held is None else self._held
         self._signals_pass = signals_pass
 
+    @property
+    def has_held(self) -> bool:
+        """True if something was kept back."""
+        return bool(self._held)
+
     def release(self) -> None:
         """Send what was kept back, and keep nothing back any more."""
         held, self._held = self._held, None
