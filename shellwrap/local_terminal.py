@@ -8,19 +8,10 @@ import termios
 from types import TracebackType
 
 from shellwrap.screen_undo import ScreenUndo
+from shellwrap.window_size import terminal_size
 
-DEFAULT_SIZE = (24, 80)
 PATIENCE_MS = 1000  # with a terminal that takes no output, when it is left
 _IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
-
-
-def terminal_size(fd: int) -> tuple[int, int]:
-    """Rows and columns; DEFAULT_SIZE where the terminal does not know (serial lines, `script` in a pipe: 0 x 0)."""
-    try:
-        size = os.get_terminal_size(fd)
-    except OSError:
-        return DEFAULT_SIZE
-    return (size.lines, size.columns) if size.lines and size.columns else DEFAULT_SIZE
 
 
 class LocalTerminal:

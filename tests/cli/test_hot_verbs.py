@@ -9,7 +9,24 @@ from hypothesis import strategies as st
 
 from waypoint.cli import hot, hot_commands, hot_verbs
 
-WORDS = ["--", "-", "", "ls", "-la", "5", "0", "0.5", "1e3", "-1", "inf", "x=y", "--timeout=3", "--branch=b", "-bname"]
+WORDS = [
+    "--",
+    "-",
+    "",
+    "ls",
+    "none",
+    "-la",
+    "5",
+    "0",
+    "0.5",
+    "1e3",
+    "-1",
+    "inf",
+    "x=y",
+    "--timeout=3",
+    "--branch=b",
+    "-bname",
+]
 FLAGS = sorted(
     {flag for verb in hot_verbs.VERBS.values() for flag in verb.by_flag} | {"-it", "-ti", "-ib", "--nosuch", "-h"}
 )
@@ -21,7 +38,7 @@ def by_click(verb: hot_verbs.Verb, argv: list[str]) -> dict[str, Any] | None:
     command = hot_commands.make(verb)
     try:
         with command.make_context(verb.name, list(argv), resilient_parsing=False) as context:
-            return {**context.params, "words": list(context.params["words"])}
+            return {name: list(v) if isinstance(v, tuple) else v for name, v in context.params.items()}
     except (click.ClickException, click.exceptions.Exit):
         return None
 

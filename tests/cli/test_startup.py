@@ -14,7 +14,9 @@ SLOW = {"click", "re", "json", "socket", "argparse", "typing", "dataclasses", "e
 MOST_MODULES = 60
 
 
-@pytest.mark.parametrize("words", [["exec", "--", "true"], ["run", "true"], ["exec", "-i", "--", "cat"]])
+@pytest.mark.parametrize(
+    "words", [["exec", "--", "true"], ["run", "true"], ["exec", "-i", "--", "cat"], ["shell", "-d"]]
+)
 def test_a_hot_verb_loads_little(home: Home, words: list[str]) -> None:
     home.must("shell", "-d")
     python, *rest = home.argv(*words)

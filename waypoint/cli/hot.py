@@ -1,4 +1,4 @@
-"""`exec` and `run`: what they do once their options are known. See client/wire.py on what may be loaded here."""
+"""What the hot verbs do once their options are known. See client/wire.py on what may be loaded here."""
 
 import os
 import time
@@ -56,7 +56,14 @@ def run_run(given: "Parameters") -> int:
     return _run_guarded(home, branch, "run", request, has_input=bool(given["interactive"]))
 
 
-ACTIONS: "dict[str, Callable[[Parameters], int]]" = {"exec": run_exec, "run": run_run}
+def run_shell(given: "Parameters") -> int:
+    """`waypoint shell`. The exit status: the shell's. Raises WaypointError."""
+    from waypoint.cli import hot_shell
+
+    return hot_shell.run(given)
+
+
+ACTIONS: "dict[str, Callable[[Parameters], int]]" = {"exec": run_exec, "run": run_run, "shell": run_shell}
 
 
 def _place(given: "Parameters") -> tuple[str, str]:

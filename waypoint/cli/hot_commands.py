@@ -36,22 +36,51 @@ def make(verb: Verb) -> click.Command:
     """The command for `verb`. Its callback gets what the small parser would have found, and returns the exit status."""
 
     def act(**parameters: object) -> int:
-        words = parameters.pop("words")
-        assert isinstance(words, tuple)
-        return hot.ACTIONS[verb.name]({**parameters, "words": list(words)})  # type: ignore[dict-item]
+        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
+        return hot.ACTIONS[verb.name](listed)  # type: ignore[arg-type]
 
-    return click.Command(
+    kind, arguments, metavar = click.Command, [_words(verb)], "[OPTIONS] [--]"
+    if verb.takes_branch:
+        kind, arguments, metavar = _WithCommandLine, [_BRANCH], "[OPTIONS]"
+    return kind(
         verb.name,
-        params=[*map(_option, verb.options), click.Argument(["words"], nargs=-1, required=True, metavar=verb.words)],
+        params=[*map(_option, verb.options), *arguments],
         callback=act,
         help=inspect.cleandoc(verb.help),
         epilog=verb.epilog,
-        context_settings={"allow_interspersed_args": False},
-        options_metavar="[OPTIONS] [--]",
+        context_settings={"allow_interspersed_args": verb.takes_branch},
+        options_metavar=metavar,
     )
+
+
+class _WithCommandLine(click.Command):
+    """What stands behind `--` is `words`; without it, click would take its first word as the branch."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        if "--" in args:
+            place = args.index("--")
+            args, words = args[:place], args[place + 1 :]
+        rest = super().parse_args(ctx, args)
+        ctx.params["words"] = words
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- CMD...]"]
+
+
+_BRANCH = click.Argument(["argument"], metavar="[BRANCH]", required=False)
+
+
+def _words(verb: Verb) -> click.Argument:
+    return click.Argument(["words"], nargs=-1, required=True, metavar=verb.words)
 
 
 def _option(option: Option) -> click.Option:
     if option.kind == "flag":
         return click.Option(option.flags, is_flag=True, help=option.help)
+    if option.kind == "choice":
+        return click.Option(option.flags, type=click.Choice(option.choices), help=option.help)
+    if option.kind == "texts":
+        return click.Option(option.flags, multiple=True, metavar=option.metavar, help=option.help)
     return click.Option(option.flags, type=_TYPES[option.kind], metavar=option.metavar, help=option.help)

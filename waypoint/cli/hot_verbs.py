@@ -8,16 +8,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    Kind = Literal["flag", "text", "seconds", "positive seconds"]
+    Kind = Literal["flag", "text", "texts", "choice", "seconds", "positive seconds"]
     Value = str | float | bool | list[str] | None
 
 
 class Option:
-    """One option. `flags`: every way to write it, the long one last."""
+    """One option. `flags`: every way to write it, the long one last. `choices`: what a "choice" may be; "texts" may be
+    given several times.
+    """
 
-    __slots__ = ("flags", "help", "kind", "metavar", "name")
+    __slots__ = ("choices", "flags", "help", "kind", "metavar", "name")
 
-    def __init__(self, flags: tuple[str, ...], kind: "Kind", text: str, metavar: str = "") -> None:
+    def __init__(
+        self, flags: tuple[str, ...], kind: "Kind", text: str, metavar: str = "", choices: tuple[str, ...] = ()
+    ) -> None:
+        self.choices = choices
         self.flags = flags
         self.kind = kind
         self.help = text
@@ -26,14 +31,20 @@ class Option:
 
 
 class Verb:
-    """One verb: its options, then one or more words; after the first of them, or after `--`, nothing is an option."""
+    """One verb: its options, then one or more words; after the first of them, or after `--`, nothing is an option.
 
-    __slots__ = ("by_flag", "epilog", "help", "name", "options", "words")
+    Where it `takes_branch` the words stand behind `--` and may be missing, and one word before them is a branch.
+    """
 
-    def __init__(self, name: str, options: tuple[Option, ...], words: str, text: str, epilog: str) -> None:
+    __slots__ = ("by_flag", "epilog", "help", "name", "options", "takes_branch", "words")
+
+    def __init__(
+        self, name: str, options: tuple[Option, ...], words: str, text: str, epilog: str, *, takes_branch: bool = False
+    ) -> None:
         self.name = name
         self.options = options
         self.words = words
+        self.takes_branch = takes_branch
         self.help = text
         self.epilog = epilog
         self.by_flag = {flag: option for option in options for flag in option.flags}
@@ -81,24 +92,63 @@ _RUN = Verb(
     "Example: waypoint run -it -- python3",
 )
 
-VERBS = {verb.name: verb for verb in (_EXEC, _RUN)}
+_SHELL = Verb(
+    "shell",
+    (
+        Option(("--from",), "text", "Go on from the files of NAME (default: the branch's own).", "NAME"),
+        Option(("--base",), "text", "The root file system under the session (default: this machine's).", "DIR"),
+        Option(("--bind",), "texts", "Share a path of this machine as it is.", "HOST:PATH[:ro]"),
+        Option(("--net",), "choice", "The session's network (default: private).", choices=("private", "host", "none")),
+        Option(("--user",), "text", "Whose session it is (default: you, also under sudo).", "USER"),
+        Option(("--cwd",), "text", "Where the shell starts (default: here).", "DIR"),
+        Option(("-d", "--detach"), "flag", "Start it and print its branch; do not show it."),
+        Option(("--json",), "flag", "Print one JSON value."),
+        _BRANCH,
+        _HOME,
+    ),
+    "CMD",
+    """Start the branch's session, or attach to it if it is live.
+
+    All that is done in it happens on a copy-on-write view of the machine. When its shell is left the session ends and
+    its files are kept; the next 'waypoint shell BRANCH' goes on from them. Ctrl-] d leaves the session running.
+    Exit status: the shell's.""",
+    "Example: waypoint shell fix-1 --bind ~/project:/project; waypoint shell ci -d --net none -- make test",
+    takes_branch=True,
+)
+
+VERBS = {verb.name: verb for verb in (_EXEC, _RUN, _SHELL)}
 
 
 def parse(verb: Verb, argv: list[str]) -> "dict[str, Value] | None":
-    """The parameters by name (`words` for the words); None if this needs a closer look: help, or something wrong."""
-    found: dict[str, Value] = {option.name: False if option.kind == "flag" else None for option in verb.options}
+    """The parameters by name, `words` for the words (and `argument` for the branch); None if this needs a closer look:
+    help, or something wrong.
+    """
+    found: dict[str, Value] = {option.name: _unset(option) for option in verb.options}
     rest = list(argv)
+    arguments: list[str] = []
     while rest:
         word = rest.pop(0)
         if word == "--":
             break
         if word == "-" or not word.startswith("-"):
+            if verb.takes_branch:
+                arguments.append(word)
+                continue
             rest.insert(0, word)
             break
         if not _take(verb, found, word, rest):
             return None
     found["words"] = rest
+    if verb.takes_branch:
+        found["argument"] = arguments[0] if arguments else None
+        return found if len(arguments) <= 1 else None
     return found if rest else None
+
+
+def _unset(option: Option) -> "Value":
+    if option.kind == "texts":
+        return []
+    return False if option.kind == "flag" else None
 
 
 def _take(verb: Verb, found: "dict[str, Value]", word: str, rest: list[str]) -> bool:
@@ -127,8 +177,13 @@ def _note(found: "dict[str, Value]", option: Option, value: str | None, rest: li
         if not rest or rest[0].startswith("-"):
             return False
         value = rest.pop(0)
-    if option.kind == "text":
+    if option.kind in ("text", "choice"):
         found[option.name] = value
+        return not option.choices or value in option.choices
+    if option.kind == "texts":
+        texts = found[option.name]
+        assert isinstance(texts, list)
+        texts.append(value)
         return True
     seconds = parse_seconds(value)
     found[option.name] = seconds

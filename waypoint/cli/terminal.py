@@ -1,47 +1,32 @@
 """Sessions and commands on this process's own terminal: where the proxy and the client's streams meet."""
 
-import os
 import sys
 
 from shellwrap.detach_key import DetachKey
-from shellwrap.local_terminal import terminal_size
 from shellwrap.proxy import Outcome, Why, run
+from shellwrap.window_size import terminal_size
+from waypoint.cli.caller import caller_env
 from waypoint.client.attach import Attachment, CommandTerminal
-from waypoint.client.sdk import Session
-from waypoint.model.errors import UsageProblem
 
 EXIT_SIGNAL = 128
 _SIGHUP = 1
-# What a session takes of its caller's environment (docs/protocol.md, section 1).
-_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ"})
 
 
-def caller_env() -> dict[str, str]:
-    """What of our own environment tells a session how this terminal and this person speak."""
-    return {name: value for name, value in os.environ.items() if name in _TAKEN or name.startswith("LC_")}
-
-
-def require_terminal(tried: str, on: str, next_step: str) -> None:
-    """Raise UsageProblem if stdin is no terminal."""
-    if not os.isatty(0):
-        raise UsageProblem(tried, on, "stdin is not a terminal", next_step)
-
-
-def attach(session: Session) -> int:
+def attach(home: str, branch: str) -> int:
     """Show the session here until it ends or is left. The exit status: the shell's, 0 if it was left.
 
     stdin must be a terminal. Raises WaypointError.
     """
     rows, cols = terminal_size(0)
-    attachment = session.attach(rows, cols)
+    attachment = Attachment(home, branch, rows, cols)
     try:
         outcome = run(attachment, size=(rows, cols), detach_key=DetachKey())
     finally:
         attachment.close()
     if outcome.why is Why.OVER:
-        return _shell_status(session, attachment)
+        return _shell_status(branch, attachment)
     if outcome.why is Why.DETACHED:
-        sys.stderr.write(f"\n[detached from {session.branch}]\n")
+        sys.stderr.write(f"\n[detached from {branch}]\n")
         return 0
     return _status_of(outcome)
 
@@ -59,14 +44,14 @@ def run_on_terminal(home: str, branch: str, verb: str, request: dict[str, object
     return command.end if outcome.why is Why.OVER else {"exit": _status_of(outcome), "by": "waypoint"}
 
 
-def _shell_status(session: Session, attachment: Attachment) -> int:
+def _shell_status(branch: str, attachment: Attachment) -> int:
     if attachment.end.get("reason") == "detached":  # by the daemon: it was asked to, or we did not keep up
-        sys.stderr.write(f"\n[detached from {session.branch}]\n")
+        sys.stderr.write(f"\n[detached from {branch}]\n")
         return 0
     code = attachment.end.get("exit")
     if isinstance(code, int):
         return code
-    sys.stderr.write(f"\n[session {session.branch} ended without an exit status]\n")
+    sys.stderr.write(f"\n[session {branch} ended without an exit status]\n")
     return EXIT_SIGNAL
 
 
