@@ -7,5 +7,6 @@ dir=${WAYPOINT_RUN:-/run/waypoint}
 exec 4>&2 2>/dev/null # this sh's own word about a killed shell ("Killed") does not belong on the terminal
 (exec "$@" 2>&4 4>&-)
 status=$?
-echo "$status" >"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"
+# On a full disk a link still finds room where a file's content does not.
+{ echo "$status" >"$dir/exit.new" && mv -f "$dir/exit.new" "$dir/exit"; } || ln -sf "$status" "$dir/exit"
 exit "$status"

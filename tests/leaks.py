@@ -108,7 +108,7 @@ def _processes() -> Iterator[Thing]:
             variables = (folder / "environ").read_bytes()
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
             # An orphan with our own environment is a fork of ours; a launcher that its daemon left has none.
-            orphan = parent == "1" and (variables == mine or "session.launcher" in command)
+            orphan = parent == "1" and (variables == mine or "session.launch.launcher" in command)
             if int(parent) == me or orphan or _is_marked(variables) or "/waypoint" in groups:
                 home = next(
                     (text.decode() for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), ""

@@ -227,7 +227,8 @@ def test_with_t_job_control_works(run: Run, seat: Take) -> None:
     outer.type(b"\x1a").see(rb"Stopped")
     outer.prompt().type(b"fg\r").see(rb"exec sleep 1000'\r\n")
     outer.type(b"\x03").prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
-    outer.type(b"(exit 6)\r").prompt().type(b"\x04")
+    outer.type(b"(exit 6)\r").see(rb"\(exit 6\)\r\n")
+    outer.prompt().type(b"\x04")
     assert outer.left() == 6
     assert outer.modes() == before
 

@@ -18,7 +18,7 @@ from waypoint.model.errors import (
     WaypointError,
 )
 from waypoint.model.requests import Capability, SessionFacts, StartRequest, StatusFacts, StopRequest
-from waypoint.session.streams import Inlet, Outlet
+from waypoint.model.streams import Inlet, Outlet
 
 # Starting a branch of such a name raises the error.
 TROUBLES: dict[str, Exception] = {

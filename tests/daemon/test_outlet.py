@@ -11,7 +11,7 @@ import pytest
 
 from waypoint.daemon.connection import Connection
 from waypoint.daemon.stream import MAX_PAYLOAD_BYTES, StreamInlet, StreamOutlet
-from waypoint.session.streams import Frame
+from waypoint.model.streams import Frame
 
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:

@@ -13,8 +13,8 @@ import pytest
 
 from waypoint.linux import cgroups, mounts, namespaces
 from waypoint.processes.trial import Subject
-from waypoint.session.throwaway import Throwaway
-from waypoint.session.trial_ground import Ground
+from waypoint.session.trial.ground import Ground
+from waypoint.session.trial.throwaway import Throwaway
 
 Made = TypeVar("Made")
 

@@ -11,7 +11,7 @@ from waypoint.linux import cgroups, tasks
 from waypoint.model.errors import CannotCapture
 from waypoint.processes.freeze import freeze_for_dump, settled_states
 from waypoint.processes.trial import Subject
-from waypoint.session.throwaway import Throwaway
+from waypoint.session.trial.throwaway import Throwaway
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay", "userns", "timens")]
 

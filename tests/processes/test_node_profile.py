@@ -13,7 +13,7 @@ from waypoint.processes.criu_rpc import Criu
 from waypoint.processes.freeze import freeze_for_dump
 from waypoint.processes.profiles import session_environment
 from waypoint.processes.trial import Subject
-from waypoint.session.throwaway import Throwaway
+from waypoint.session.trial.throwaway import Throwaway
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "criu", "node", "overlay", "timens", "userns")]
 

@@ -15,8 +15,8 @@ from waypoint.processes.criu_options import DumpOptions, Notice, RestoreOptions
 from waypoint.processes.criu_rpc import Criu
 from waypoint.processes.freeze import freeze_for_dump
 from waypoint.processes.trial import CRIU, DUMP_SOCKET, DUMP_TERMINAL, MEMORY_TRACKING, RESTORE, Subject, passed
-from waypoint.session.throwaway import Throwaway, in_network_of
-from waypoint.session.trial_ground import Ground
+from waypoint.session.trial.ground import Ground
+from waypoint.session.trial.throwaway import Throwaway, in_network_of
 
 SESSION_WORDS = ("cgroup2", "overlay", "timens", "userns")
 

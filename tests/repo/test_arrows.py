@@ -31,6 +31,19 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """Per room, the rooms it may import from, besides the standard library and itself."""
 
+INSIDE: dict[str, dict[str, set[str]]] = {
+    "session": {
+        "launch": set(),
+        "ground": {"launch"},
+        "trial": {"ground", "launch"},
+        "terminal": set(),
+        "exec": {"terminal"},
+    },
+}
+"""Rooms with rooms in them: per inner room, the ones beside it that it may import from. What lies outside of the inner
+rooms may import from all of them, and none of them from it.
+"""
+
 MAY_USE: dict[str, set[str]] = {
     "model": {"msgspec"},
     "store": {"msgspec"},
@@ -83,6 +96,22 @@ def test_imports_follow_the_table() -> None:
     paths = [path for path in tree.python_files(*tree.CODE) if path != Path("waypoint/__init__.py")]
     assert len(paths) > 10
     assert [problem for path in paths for problem in forbidden(path)] == []
+
+
+def forbidden_inside(path: Path) -> Iterator[str]:
+    _, room, inner, *_ = tree.module_name(path).split(".")
+    for line, name in imports(path):
+        if name.startswith(f"waypoint.{room}."):
+            target = name.split(".")[2]
+            if target not in {inner, *INSIDE[room][inner]}:
+                yield f"{path}:{line}: {inner} may not import {name}"
+
+
+def test_imports_inside_a_room_follow_the_table() -> None:
+    for room, table in INSIDE.items():
+        paths = [path for path in tree.python_files("waypoint") if path.parts[1] == room and len(path.parts) > 3]
+        assert {path.parts[2] for path in paths} == set(table)
+        assert [problem for path in paths for problem in forbidden_inside(path)] == []
 
 
 def test_the_package_itself_imports_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Small files, functions and classes. What is larger is excused by name, with a reason, and may only shrink."""
+"""Small files, functions and classes."""
 
 import ast
 from collections.abc import Iterator
@@ -10,18 +10,6 @@ MAX_FUNCTION_LINES = 50
 MAX_METHODS = 12
 
 SOURCE_SUFFIXES = {".py", ".sh", ".bash", ".zsh", ".toml"}
-
-_ONE_LIFETIME = (
-    "one lifetime (descriptors, tasks, waiters) in one object; its parts are to move into rooms of their own"
-)
-
-EXCUSED: dict[str, tuple[int, str]] = {
-    "tests/session/stage.py Stage": (13, _ONE_LIFETIME),
-    "waypoint/session/command_line.py CommandLine": (17, _ONE_LIFETIME),
-    "waypoint/session/execution.py Execution": (17, _ONE_LIFETIME),
-    "waypoint/session/terminal.py Terminal": (20, _ONE_LIFETIME),
-}
-"""What is too large, named as `too_large` names it: its size now, and why. A smaller size must be written down here."""
 
 
 def too_large() -> Iterator[tuple[str, int]]:
@@ -54,12 +42,7 @@ def is_attribute_like(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def test_nothing_is_larger_than_the_house_allows() -> None:
-    assert [f"{name}: {size}" for name, size in too_large() if name not in EXCUSED] == []
-
-
-def test_excuses_are_needed_and_only_shrink() -> None:
-    sizes = dict(too_large())
-    assert {name: sizes.get(name, 0) for name in EXCUSED} == {name: size for name, (size, _) in EXCUSED.items()}
+    assert [f"{name}: {size}" for name, size in too_large()] == []
 
 
 def test_a_long_function_and_a_broad_class_are_seen() -> None:

@@ -11,12 +11,13 @@ import os
 import sys
 
 from shellwrap.ring import Ring
-from tests.session.stage import NONCE
+from tests.session.stage import NO_SPARE, NONCE
 from waypoint.linux import procfs
 from waypoint.model.requests import ExecRequest
-from waypoint.session.command_line import CommandLine
-from waypoint.session.streams import Frame
-from waypoint.session.terminal import Terminal
+from waypoint.model.streams import Frame
+from waypoint.session.exec.command_line import CommandLine
+from waypoint.session.exec.run_folder import RunFolder
+from waypoint.session.terminal.terminal import Terminal
 
 
 class Pipe:
@@ -50,7 +51,7 @@ async def main(folder: str, ident: str, offset: int, text: str) -> None:
         return []
 
     ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-    line = CommandLine(terminal, run_dir, NONCE, f"{folder}/exec.json", processes, ended)
+    line = CommandLine(terminal, RunFolder(run_dir, NO_SPARE), NONCE, f"{folder}/exec.json", processes, ended)
     line.adopt()
     terminal.start()
     pipe = Pipe()

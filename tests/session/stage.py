@@ -4,6 +4,7 @@ it.
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -16,12 +17,20 @@ from typing import NamedTuple
 from shellwrap.ring import Ring
 from waypoint.linux import pidfd, procfs, terminals
 from waypoint.model.requests import ExecRequest
-from waypoint.session.command_line import CommandLine
-from waypoint.session.streams import Frame
-from waypoint.session.terminal import Terminal
-from waypoint.session.view import Viewers
+from waypoint.model.streams import Frame
+from waypoint.session.exec.command_line import CommandLine
+from waypoint.session.exec.run_folder import RunFolder, Spare
+from waypoint.session.terminal.terminal import Terminal
+from waypoint.session.terminal.view import Viewers
 
 NONCE = "0123456789abcdef"
+
+
+def _no_spare() -> int:
+    raise OSError(errno.ENOSPC, "no room aside either")
+
+
+NO_SPARE = Spare("/nowhere", _no_spare)
 HOOKS = Path(__file__).resolve().parents[2] / "shellwrap"
 
 
@@ -92,7 +101,12 @@ class Daemon:
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self.run_dir = os.open(stage.run, os.O_RDONLY | os.O_DIRECTORY)
         self.line = CommandLine(
-            self.terminal, self.run_dir, NONCE, str(stage.folder / "exec.json"), stage.processes, self.ended
+            self.terminal,
+            RunFolder(self.run_dir, NO_SPARE),
+            NONCE,
+            str(stage.folder / "exec.json"),
+            stage.processes,
+            self.ended,
         )
         self.line.adopt()
         self.viewers = Viewers(self.terminal)
@@ -164,17 +178,8 @@ class Stage:
 
     async def wait_foreground(self, programs: int) -> None:
         """Return when so many processes that run another program than the shell are in the terminal's foreground."""
-        while len(self._foreground()) != programs:
+        while len(_foreground(self)) != programs:
             await asyncio.sleep(0)  # the kernel gives no event for it; others get their turn
-
-    def _foreground(self) -> list[int]:
-        group = terminals.foreground_group(self.master)
-        found = []
-        for pid in self.processes():
-            with contextlib.suppress(ProcessLookupError):
-                if procfs.stat(pid).group == group and procfs.stat(pid).name != self.shell:
-                    found.append(pid)
-        return found
 
     def printed(self, after: int = 0) -> bytes:
         ring = self.daemon.terminal.ring
@@ -224,6 +229,16 @@ class Stage:
                 os.kill(pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(fd)
+
+
+def _foreground(stage: Stage) -> list[int]:
+    group = terminals.foreground_group(stage.master)
+    found = []
+    for pid in stage.processes():
+        with contextlib.suppress(ProcessLookupError):
+            if procfs.stat(pid).group == group and procfs.stat(pid).name != stage.shell:
+                found.append(pid)
+    return found
 
 
 def _become(argv: list[str], env: dict[str, str], slave: int, cwd: str) -> None:

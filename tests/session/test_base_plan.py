@@ -1,7 +1,7 @@
 """Which of the host's mounts a session gets an overlay of, planned over recorded mount tables."""
 
 from waypoint.linux.mounts import parse_mounts
-from waypoint.session.base import plan_base
+from waypoint.session.ground.base import plan_base
 
 # A Debian 13 desktop: /home and /tmp of their own, a USB stick, a network share, a snap, the usual kernel file systems.
 TABLE = rb"""

@@ -108,7 +108,7 @@ async def test_changed_terminal_modes_do_not_matter(stage: Stage, setup: str) ->
 @pytest.mark.parametrize("size", [(24, 20), (2, 10), (1, 1), (200, 500)])
 async def test_the_window_may_have_any_size(stage: Stage, size: tuple[int, int]) -> None:
     daemon = await stage.open()
-    daemon.terminal.resize(*size)
+    daemon.terminal.window.resize(*size)
     assert (await stage.exec("echo one")).output == b"one\n"
     assert (await stage.exec("echo two")).output == b"two\n"
 

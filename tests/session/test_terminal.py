@@ -13,7 +13,7 @@ import pytest
 from shellwrap.marks import Mark, format_mark
 from shellwrap.ring import SMALLEST_SIZE, Ring
 from waypoint.linux import terminals
-from waypoint.session.terminal import Terminal
+from waypoint.session.terminal.terminal import Terminal
 
 
 class Pair:
@@ -105,8 +105,8 @@ async def test_typing_does_not_block_and_arrives_in_order(pair: Pair) -> None:
     terminal.start()
     data = b"".join(b"%07d " % number for number in range(40_000))
     for place in range(0, len(data), 10_000):
-        terminal.write(data[place : place + 10_000])
-    waiting = asyncio.create_task(terminal.wait_written())
+        terminal.typed.write(data[place : place + 10_000])
+    waiting = asyncio.create_task(terminal.typed.wait_written())
     await asyncio.sleep(0)
     assert not waiting.done()
     got = b""
@@ -125,23 +125,23 @@ async def test_the_end_of_the_terminal_is_told(tmp_path: Path) -> None:
     await terminal.closed.wait()
     assert terminal.ring.copy(0, terminal.ring.end) == b"last words"
     await terminal.wait_more(10)
-    terminal.write(b"nobody reads this")
-    terminal.resize(10, 10)
+    terminal.typed.write(b"nobody reads this")
+    terminal.window.resize(10, 10)
     terminal.close()
 
 
 async def test_the_smallest_window_counts(pair: Pair) -> None:
     terminal = pair.open()
-    terminal.set_viewer_size("a", 40, 100)
+    terminal.window.show("a", 40, 100)
     assert terminals.window_size(pair.slave) == (40, 100)
-    terminal.set_viewer_size("b", 50, 80)
+    terminal.window.show("b", 50, 80)
     assert terminals.window_size(pair.slave) == (40, 80)
-    terminal.set_viewer_size("c", 0, 0)
-    terminal.drop_viewer("a")
+    terminal.window.show("c", 0, 0)
+    terminal.window.drop("a")
     assert terminals.window_size(pair.slave) == (50, 80)
-    terminal.drop_viewer("b")
+    terminal.window.drop("b")
     assert terminals.window_size(pair.slave) == (50, 80)
-    terminal.resize(1, 1)
+    terminal.window.resize(1, 1)
     assert min(terminals.window_size(pair.slave)) > 1
 
 

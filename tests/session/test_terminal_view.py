@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shellwrap.marks import format_mark
 from tests.session.stage import Client, Stage
-from waypoint.session.view_filter import ViewFilter
+from waypoint.session.terminal.view_filter import ViewFilter
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x1b"), max_size=12).map(str.encode)
 KEYS = ("0123456789abcdef", "fedcba9876543210")
@@ -157,7 +157,7 @@ async def test_windows_of_different_sizes_get_the_smallest(stage: Stage) -> None
     second = await attach(stage, two, 40, 70)
     assert (await stage.exec("stty size </dev/tty")).output == b"30 70\n"
     two.send("w", (20).to_bytes(2, "big") + (200).to_bytes(2, "big"))
-    while stage.daemon.terminal.size != (20, 90):
+    while stage.daemon.terminal.window.size != (20, 90):
         await asyncio.sleep(0)
     two.leave()
     await second

@@ -8,14 +8,13 @@ steps.
 import os
 import time
 
-from waypoint.linux import files
+from waypoint.capture.left_status import read_status
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, EndReason, LiveRow
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 EXIT_FILE = "run/waypoint/exit"
-_MAX_EXIT_BYTES = 16
 
 
 def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
@@ -44,24 +43,12 @@ def discard(pool: Pool, names: Names, row: LiveRow) -> None:
 
 
 def read_exit_status(tree: str) -> int | None:
-    """The status that the wrapper left in the session's files; None if it did not get to write one.
-
-    The session's user can write this file: it is opened without following links and read up to a bound.
-    """
+    """The status that the wrapper left in the session's files; None if it did not get to write one."""
     try:
         folder = os.open(f"{tree}/m0/upper", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        fd = files.open_beneath(folder, EXIT_FILE, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
+        return read_status(folder, EXIT_FILE)
     finally:
         os.close(folder)
-    try:
-        text = os.read(fd, _MAX_EXIT_BYTES).strip()
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    return int(text) & 0xFF if text.isdigit() else None

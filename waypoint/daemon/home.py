@@ -26,9 +26,9 @@ from waypoint.model.requests import (
     StopRequest,
 )
 from waypoint.session import facts
-from waypoint.session.launcher_link import Launcher
+from waypoint.session.ground.places import make_places, remove_group
+from waypoint.session.launch.link import Launcher
 from waypoint.session.live import LiveSession
-from waypoint.session.places import make_places, remove_group
 from waypoint.session.sessions import Sessions
 from waypoint.session.starting import Ground
 from waypoint.store.names import Names

@@ -17,7 +17,7 @@ from waypoint.model.requests import (
     StatusFacts,
     StopRequest,
 )
-from waypoint.session.streams import Inlet, Outlet
+from waypoint.model.streams import Inlet, Outlet
 
 
 class Peer(NamedTuple):

@@ -6,7 +6,7 @@ import struct
 import msgspec
 
 from waypoint.daemon.connection import Connection
-from waypoint.session.streams import Frame
+from waypoint.model.streams import Frame
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_SIGNAL_NAME_BYTES = 16

@@ -19,9 +19,9 @@ from waypoint.model.errors import WaypointError
 from waypoint.model.requests import Capability
 from waypoint.processes import criu_find
 from waypoint.processes.trial import Stage, missing_criu, try_criu
-from waypoint.session.host_probes import probe_host
-from waypoint.session.throwaway import Throwaway
-from waypoint.session.trial_ground import Ground, sweep
+from waypoint.session.trial.ground import Ground, sweep
+from waypoint.session.trial.host_probes import probe_host
+from waypoint.session.trial.throwaway import Throwaway
 
 TRIAL_S = 120.0
 _ROOT = Path(__file__).resolve().parents[2]

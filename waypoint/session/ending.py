@@ -10,8 +10,8 @@ from waypoint.linux import cgroups, procfs
 from waypoint.model.errors import WaypointError
 from waypoint.model.records import Capture, EndReason, LiveRow
 from waypoint.session import record
+from waypoint.session.ground.places import Places
 from waypoint.session.live import LiveSession
-from waypoint.session.places import Places
 from waypoint.session.record import RuntimeRecord
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool

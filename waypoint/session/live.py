@@ -11,15 +11,16 @@ from shellwrap.ring import Ring
 from waypoint.linux import cgroups, files, pidfd, procfs
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
+from waypoint.model.streams import Inlet, Outlet
 from waypoint.session import running
-from waypoint.session.command_line import CommandLine
-from waypoint.session.launch import MASTER_FD
-from waypoint.session.launch_spec import RUN_FOLDER
-from waypoint.session.launcher_link import Launcher
+from waypoint.session.exec.command_line import CommandLine
+from waypoint.session.exec.run_folder import RunFolder, Spare
+from waypoint.session.launch.link import Launcher
+from waypoint.session.launch.program import MASTER_FD
+from waypoint.session.launch.spec import RUN_FOLDER
 from waypoint.session.record import RuntimeRecord
-from waypoint.session.streams import Inlet, Outlet
-from waypoint.session.terminal import Terminal
-from waypoint.session.view import Viewers
+from waypoint.session.terminal.terminal import Terminal
+from waypoint.session.terminal.view import Viewers
 
 RING = "ring"
 EXEC = "exec.json"
@@ -63,7 +64,7 @@ class LiveSession:
         self.viewers = Viewers(self.terminal)
         self.shell = CommandLine(
             self.terminal,
-            run_dir=self._run_dir,
+            folder=RunFolder(self._run_dir, Spare("/dev/shm", lambda: _open_folder(record.init_pid, "dev/shm"))),
             nonce=record.nonce,
             state_path=str(folder / EXEC),
             processes=self.processes,
@@ -175,9 +176,13 @@ def _take_hold(pid: int) -> Hold:
 
 
 def _open_run_folder(pid: int) -> int:
-    """The session's /run/waypoint. No link in the session is followed: it would lead out of it."""
+    return _open_folder(pid, RUN_FOLDER)
+
+
+def _open_folder(pid: int, path: str) -> int:
+    """A folder of the session. No link in the session is followed: it would lead out of it."""
     root = procfs.open_root(pid)
     try:
-        return files.open_beneath(root, RUN_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
+        return files.open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
     finally:
         os.close(root)

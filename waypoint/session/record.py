@@ -11,7 +11,7 @@ import msgspec
 
 from waypoint.linux import files, procfs
 from waypoint.model.records import LiveRow
-from waypoint.session.launch_spec import BindMount, Overlay
+from waypoint.session.launch.spec import BindMount, Overlay
 
 RECORD = "record.json"
 

@@ -11,14 +11,15 @@ import os
 import signal
 from typing import NamedTuple
 
-from waypoint.linux import files, pidfd, ptys
+from waypoint.capture.left_status import read_status
+from waypoint.linux import pidfd, ptys
 from waypoint.model.errors import WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Setting
 from waypoint.model.requests import RunRequest
-from waypoint.session.launch_spec import EnterSpec, Identity
-from waypoint.session.launcher_link import Launcher
-from waypoint.session.streams import Inlet, Outlet
+from waypoint.model.streams import Inlet, Outlet
+from waypoint.session.launch.link import Launcher
+from waypoint.session.launch.spec import EnterSpec, Identity
 
 _CHUNK = 1 << 18
 _CANNOT = 125
@@ -190,18 +191,13 @@ class _Process:
                 os.killpg(self._pid, number)
 
     def _result(self) -> dict[str, object]:
-        try:
-            fd = files.open_beneath(self._host.run_dir, self._file, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
+        status = read_status(self._host.run_dir, self._file)
+        if status is None:
             said = "the process and its wrapper were killed"
             return {"exit": 128 + signal.SIGKILL, "by": "command", "ended": False, "said": said}
-        try:
-            text = os.read(fd, 16).strip()
-        finally:
-            os.close(fd)
         with contextlib.suppress(OSError):
             os.unlink(self._file, dir_fd=self._host.run_dir)
-        return {"exit": int(text) if text.isdigit() else _CANNOT, "by": "command", "ended": False, "said": ""}
+        return {"exit": status, "by": "command", "ended": False, "said": ""}
 
     def close(self) -> None:
         for fd in (self._pidfd, self._input, *self._outputs):

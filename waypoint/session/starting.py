@@ -13,11 +13,12 @@ from waypoint.model.errors import Failed, UsageProblem, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting
 from waypoint.model.requests import StartRequest
-from waypoint.session import record, start_plan
+from waypoint.session import record
 from waypoint.session.ending import end_processes
-from waypoint.session.launcher_link import Launcher
+from waypoint.session.ground import start_plan
+from waypoint.session.ground.places import Places
+from waypoint.session.launch.link import Launcher
 from waypoint.session.live import Hold, LiveSession
-from waypoint.session.places import Places
 from waypoint.session.record import RuntimeRecord
 from waypoint.session.users import find_user, user_name
 from waypoint.store.names import Names

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from signal import SIGINT, SIGKILL, Signals
 
 from waypoint.linux import terminals
-from waypoint.session.asking import Desk, ask
-from waypoint.session.conversation import Conversation
-from waypoint.session.exec_record import End, ExecRecord
-from waypoint.session.prompt import Look
-from waypoint.session.shell_watch import NotAtPrompt
+from waypoint.session.exec.asking import Desk, ask
+from waypoint.session.exec.conversation import Conversation
+from waypoint.session.exec.prompt import Look
+from waypoint.session.exec.record import End, ExecRecord
+from waypoint.session.exec.shell_watch import NotAtPrompt
 
 # How long a command may take to end after a signal at its timeout, before the next, harder one.
 GRACE_S = 2.0
@@ -22,11 +22,12 @@ _PROMPT_S = 2.0
 _LOOK_S = 0.25
 
 
-async def wait_session_end(desk: Desk) -> None:
-    """Return when the terminal or the session has ended."""
+async def hear_session_end(desk: Desk, talk: Conversation) -> None:
+    """Interrupt `talk` when the terminal or the session has ended."""
     closed = asyncio.ensure_future(desk.terminal.closed.wait())
     try:
         await asyncio.wait((closed, desk.ended), return_when=asyncio.FIRST_COMPLETED)
+        talk.interrupt()
     finally:
         closed.cancel()
 

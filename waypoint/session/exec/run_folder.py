@@ -6,29 +6,62 @@ reads are bounded.
 """
 
 import contextlib
+import errno
 import os
 import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+_ASIDE = ".waypoint-"  # what our files begin with in a folder of others
+
+
+class Spare(NamedTuple):
+    """A folder of the session that is on no disk: `path` as the session sees it, `open` gives a descriptor of it."""
+
+    path: str
+    open: Callable[[], int]
 
 
 class RunFolder:
     """`fd` stays the caller's. What is created belongs to the folder's owner, mode 0600."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, spare: Spare) -> None:
+        """`spare`: where content goes for which the disk has no room; a link in the folder then leads to it."""
         self.fd = fd
+        self._spare = spare
         facts = os.fstat(fd)
         self._owner = (facts.st_uid, facts.st_gid)
 
     def write(self, name: str, data: bytes) -> None:
         """Make the file anew. Nobody may look at it before this has returned. Raises OSError (ENOSPC, EDQUOT)."""
         self.remove(name)
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        try:
+            self._write_in(self.fd, name, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # Whoever has filled the disk needs a command that makes room again. A link needs none.
+            self._write_aside(name, data)
+
+    def _write_aside(self, name: str, data: bytes) -> None:
+        spare = self._spare.open()
+        try:
+            aside = f"{_ASIDE}{name}"
+            _unlink(spare, aside)
+            self._write_in(spare, aside, data)
+            os.symlink(f"{self._spare.path}/{aside}", name, dir_fd=self.fd)
+        finally:
+            os.close(spare)
+
+    def _write_in(self, folder: int, name: str, data: bytes) -> None:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
         try:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(fd, rest) :]
             os.fchown(fd, *self._owner)
         except BaseException:
-            self.remove(name)
+            _unlink(folder, name)
             raise
         finally:
             os.close(fd)
@@ -61,6 +94,20 @@ class RunFolder:
             raise FileExistsError(f"{name} in the session's /run/waypoint is no FIFO")
         return fd
 
+    def inode(self, name: str) -> int:
+        """Of what has that name, a link itself. Raises FileNotFoundError."""
+        return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino
+
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-            os.unlink(name, dir_fd=self.fd)
+        """Remove it, and what its link of ours leads to."""
+        with contextlib.suppress(OSError):
+            if os.readlink(name, dir_fd=self.fd) == f"{self._spare.path}/{_ASIDE}{name}":
+                spare = self._spare.open()
+                _unlink(spare, f"{_ASIDE}{name}")
+                os.close(spare)
+        _unlink(self.fd, name)
+
+
+def _unlink(folder: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+        os.unlink(name, dir_fd=folder)

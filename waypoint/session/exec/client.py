@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from waypoint.session.signals import NAMES
-from waypoint.session.streams import Frame, Inlet, Outlet
-from waypoint.session.view import window_size
+from waypoint.model.streams import Frame, Inlet, Outlet
+from waypoint.session.exec.signals import NAMES
+from waypoint.session.terminal.view import window_size
 
 if TYPE_CHECKING:
-    from waypoint.session.execution import Execution
-    from waypoint.session.terminal import Terminal
+    from waypoint.session.exec.execution import Execution
+    from waypoint.session.terminal.terminal import Terminal
 
 T = TypeVar("T")
 # These take a command that has not begun out of the queue.
@@ -44,7 +44,7 @@ class ExecClient:
         """Read no more."""
         self._task.cancel()
         if self._terminal is not None:
-            self._terminal.drop_viewer(self)
+            self._terminal.window.drop(self)
 
     async def wait_for(self, job: Coroutine[Any, Any, T]) -> T:
         """What `job` returns. Raises ClientGone, with `job` cancelled, if the client goes before."""
@@ -83,7 +83,7 @@ class ExecClient:
                 await self._input(frame.payload)
             case "w" if run is not None and run.record.tty and self._terminal is not None:
                 if size := window_size(frame):
-                    self._terminal.set_viewer_size(self, *size)
+                    self._terminal.window.show(self, *size)
             case _:
                 pass
 

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.model.errors import Failed
-from waypoint.session.launch_spec import Launched, LaunchSpec
+from waypoint.session.launch.spec import Launched, LaunchSpec
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 class Started(NamedTuple):
-    """A process: its pid as the host sees it, and the descriptors that launch.start or launch.enter tells of.
+    """A process: its pid as the host sees it, and the descriptors that start or enter tells of.
 
     They are the receiver's to close, and good even if the process has ended by now.
     """
@@ -41,7 +41,7 @@ class Launcher:
         with theirs:
             paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
             boot = f"import sys; sys.path[:0] = {paths!r}; sys.argv = ['launcher', '{theirs.fileno()}']"
-            code = f"{boot}; import runpy; runpy.run_module('waypoint.session.launcher', run_name='__main__')"
+            code = f"{boot}; import runpy; runpy.run_module('waypoint.session.launch.launcher', run_name='__main__')"
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", code],
                 pass_fds=[theirs.fileno()],

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from waypoint.session.prompt import Shell
+from waypoint.session.exec.prompt import Shell
 
 _SIZE = 4096
 
@@ -80,6 +80,11 @@ class StateFile:
         if len(data) > _SIZE:
             raise ValueError(f"the record of a command has {len(data)} bytes")
         os.pwrite(self._fd, data.ljust(_SIZE), 0)
+
+    def save_command(self, record: ExecRecord) -> None:
+        """The last command is now at this. Raises OSError."""
+        self.state.command = record
+        self.save()
 
     def close(self) -> None:
         """Leave it to the next daemon: `save` does nothing any more."""

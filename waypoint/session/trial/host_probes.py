@@ -13,9 +13,9 @@ from typing import Literal, NamedTuple
 from waypoint.linux import cgroups, mounts, namespaces, pidfd
 from waypoint.model.errors import WaypointError
 from waypoint.model.requests import Capability
-from waypoint.session.launch import overlay_options
-from waypoint.session.launch_spec import Overlay
-from waypoint.session.trial_ground import POOL_SIZES, PREFIX, remove_group
+from waypoint.session.launch.spec import Overlay
+from waypoint.session.launch.start import overlay_options
+from waypoint.session.trial.ground import POOL_SIZES, PREFIX, remove_group
 from waypoint.upper.open_pool import open_pool
 
 KSM_SWITCH = "/sys/kernel/mm/ksm/run"

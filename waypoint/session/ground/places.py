@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from waypoint.linux import cgroups, mounts, systemd
 from waypoint.processes.profiles import session_environment
-from waypoint.session.skeleton import Kit
+from waypoint.session.ground.skeleton import Kit
 
 _CONTROLLERS = ("memory", "pids", "cpu")
 SCOPE_S = 5.0

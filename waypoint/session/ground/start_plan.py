@@ -10,9 +10,9 @@ from pathlib import Path
 from waypoint.linux import mounts, procfs
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import Bind, LiveRow, Setting, User
-from waypoint.session.base import BasePlan, plan_base
-from waypoint.session.launch_spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
-from waypoint.session.places import Places
+from waypoint.session.ground.base import BasePlan, plan_base
+from waypoint.session.ground.places import Places
+from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

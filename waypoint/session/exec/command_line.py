@@ -6,28 +6,25 @@ daemon that died.
 """
 
 import asyncio
-import contextlib
-import os
 import secrets
 from collections.abc import Callable
 from typing import Any
 
 from waypoint.model.requests import ExecRequest
-from waypoint.session.asking import Desk
-from waypoint.session.exec_client import ClientGone, ExecClient
-from waypoint.session.exec_record import End, ExecRecord, Phase, StateFile
-from waypoint.session.execution import Execution
-from waypoint.session.input_feed import InputFeed
-from waypoint.session.run_folder import RunFolder
-from waypoint.session.shell_watch import NotAtPrompt, ShellWatch
-from waypoint.session.streams import Inlet, Outlet
-from waypoint.session.terminal import Terminal
+from waypoint.model.streams import Inlet, Outlet
+from waypoint.session.exec.asking import Desk
+from waypoint.session.exec.client import ClientGone, ExecClient
+from waypoint.session.exec.delivery import Delivery
+from waypoint.session.exec.execution import Execution
+from waypoint.session.exec.go_fifo import GoFifo
+from waypoint.session.exec.input_feed import InputFeed
+from waypoint.session.exec.record import End, ExecRecord, Phase, StateFile
+from waypoint.session.exec.run_folder import RunFolder
+from waypoint.session.exec.shell_watch import NotAtPrompt, ShellWatch
+from waypoint.session.terminal.terminal import Terminal
 
-# How long output is kept for the client of a command whose daemon died.
-RESUME_S = 10.0
 # So many commands back it is known that they were begun.
 REMEMBERED = 64
-_CHUNK = 1 << 18
 
 
 class CommandLine:
@@ -38,28 +35,26 @@ class CommandLine:
     def __init__(
         self,
         terminal: Terminal,
-        run_dir: int,
+        folder: RunFolder,
         nonce: str,
         state_path: str,
         processes: Callable[[], list[int]],
         ended: asyncio.Future[int | None],
     ) -> None:
-        """`run_dir`: descriptor of the session's /run/waypoint (stays the caller's). `processes`: the session's, as
-        pids of ours.
+        """`folder`: the session's /run/waypoint. `processes`: the session's, as pids of ours.
 
         `ended`: gets the exit status of the shell when the session has ended (None: it left none).
         """
         self.watch = ShellWatch(terminal, nonce, processes)
         self._file = StateFile(state_path)
         self._state = self._file.state
-        self._desk = Desk(terminal, self.watch, RunFolder(run_dir), ended, self._save)
+        self._desk = Desk(terminal, self.watch, folder, GoFifo(folder), ended, self._file.save_command)
+        self._delivery = Delivery(terminal)
         self._turn = asyncio.Lock()
         self._adopted = asyncio.Event()  # nothing is left of what the last daemon left in flight
         self._adopted.set()
-        self._go = -1
         self._current: Execution | None = None
         self._tasks: set[asyncio.Task[Any]] = set()  # what `release` cancels
-        self._reader: object = None  # whose position in the output is the ring's floor
         self.watch.on_new_shell = self._save_shell
         self.watch.start(self._state.shell)
 
@@ -68,9 +63,9 @@ class CommandLine:
         record = self._state.command
         if record is None:
             return
-        self._current = Execution(self._desk, record, self._open_go(), None, None)
-        if self._desk.terminal.ring.floor is not None:
-            asyncio.get_running_loop().call_later(RESUME_S, self._forget_client, self._reader)
+        self._desk.go.open()
+        self._current = Execution(self._desk, record, None, None)
+        self._delivery.keep_for_a_while()
         if record.phase is Phase.DONE:
             self._current.result.set_result(record.end or End(125, "waypoint"))
             self._current.started.set()
@@ -83,9 +78,7 @@ class CommandLine:
         for task in self._tasks:
             task.cancel()
         self._file.close()
-        if self._go >= 0:
-            os.close(self._go)
-            self._go = -1
+        self._desk.go.close()
 
     async def wait_ready(self, timeout_s: float) -> bool:
         """True once the shell has drawn its first prompt; False if it has not within `timeout_s`."""
@@ -135,7 +128,7 @@ class CommandLine:
             self._turn.release()
             raise
         self._begin(run, self._turn.release)
-        return await self._serve(run, run.record.asked_at, client)
+        return await self._delivery.serve(run, run.record.asked_at, client)
 
     async def _take_turn(self, wait_prompt_s: float) -> None:
         """Wait for the commands before; for one that cannot be stopped only as long as for any other program."""
@@ -158,11 +151,12 @@ class CommandLine:
             asked_at=self._desk.terminal.ring.end,
         )
         folder = self._desk.folder
+        self._desk.go.open()
         folder.write(f"cmd.{record.id}", request.text.encode(errors="surrogateescape"))
         feed = InputFeed(folder, f"in.{record.id}") if record.stdin else None
         try:
             self._state.begun = [*self._state.begun[1 - REMEMBERED :], record.id]
-            self._save(record)
+            self._file.save_command(record)
             await client.outlet.note({"exec": record.id})
         except BaseException:
             self._state.begun.remove(record.id)
@@ -172,20 +166,20 @@ class CommandLine:
             folder.remove(f"in.{record.id}")
             self._state.command = None
             raise
-        return Execution(self._desk, record, self._open_go(), feed, request.wait_prompt_s)
+        return Execution(self._desk, record, feed, request.wait_prompt_s)
 
     async def _resume(self, ident: str, offset: int, client: ExecClient) -> End:
         run = self._current
         if run is None or run.record.id != ident:
             return End(125, "waypoint", said="nothing is known of that command any more")
-        self._reader = client
+        self._delivery.keep_for(client)
         await client.wait_for(run.started.wait())
         start = run.record.start
         if start is None:
             return await run.result
         if start + offset < self._desk.terminal.ring.start:
             return End(125, "waypoint", said="a part of the command's output is lost: nobody took it in time")
-        return await self._serve(run, start + offset, client)
+        return await self._delivery.serve(run, start + offset, client)
 
     def _begin(self, run: Execution, then: Callable[[], object]) -> None:
         self._current = run
@@ -193,69 +187,6 @@ class CommandLine:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: then())
-
-    async def _serve(self, run: Execution, position: int, client: ExecClient) -> End:
-        """Stream the command's output to its client, and the client's frames to the command, to the end of either."""
-        self._reader = client
-        self._desk.terminal.set_floor(position)
-        client.listen(run, self._desk.terminal)
-        try:
-            await client.wait_for(self._stream(run, position, client.outlet))
-            end = await asyncio.shield(run.result)
-        except (ClientGone, ConnectionError):
-            if run.feed is not None:
-                run.feed.close()
-            self._forget_client(client)
-            raise
-        self._forget_client(client)  # not if this is cancelled: the daemon stops, and the next one will want the output
-        return end
-
-    async def _stream(self, run: Execution, position: int, outlet: Outlet) -> None:
-        terminal, record = self._desk.terminal, run.record
-        await run.started.wait()
-        if record.start is None:
-            return  # it did not begin
-        position = max(position, record.start)
-        while record.stop is None or position < record.stop:
-            if terminal.is_released:
-                await asyncio.shield(run.result)  # cancelled
-            limit = run.output_limit
-            if position < limit:
-                chunk = terminal.ring.view(position, min(limit - position, _CHUNK))
-                await outlet.output(chunk)
-                position += len(chunk)
-                chunk.release()
-                if self._reader is not None:
-                    terminal.set_floor(position)
-            elif terminal.closed.is_set():
-                await asyncio.shield(run.result)  # the end sets `stop`
-            else:
-                await terminal.wait_news()
-
-    def _forget_client(self, client: object) -> None:
-        """Stop keeping output, if it was for `client`."""
-        if self._reader is client:
-            self._reader = None
-            self._desk.terminal.set_floor(None)
-
-    def _open_go(self) -> int:
-        """The FIFO, opened once; again if the session's user has replaced it."""
-        with contextlib.suppress(FileNotFoundError):
-            if (
-                self._go >= 0
-                and os.fstat(self._go).st_ino
-                == os.stat("go", dir_fd=self._desk.folder.fd, follow_symlinks=False).st_ino
-            ):
-                return self._go
-        if self._go >= 0:
-            os.close(self._go)
-            self._go = -1
-        self._go = self._desk.folder.open_fifo("go")
-        return self._go
-
-    def _save(self, record: ExecRecord) -> None:
-        self._state.command = record
-        self._file.save()
 
     def _save_shell(self) -> None:
         self._state.shell = self.watch.shell

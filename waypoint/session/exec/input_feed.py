@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections import deque
 
-from waypoint.session.run_folder import RunFolder
+from waypoint.session.exec.run_folder import RunFolder
 
 # Input of a command that does not read waits here, so that a signal behind it in the client's stream is still seen.
 QUEUE_MAX = 1 << 20

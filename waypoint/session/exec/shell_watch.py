@@ -1,13 +1,15 @@
 """The session's shell over time: which process it is, and when it is at its prompt."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
 from shellwrap.marks import Mark
-from waypoint.session import prompt
-from waypoint.session.prompt import Look, Shell
-from waypoint.session.terminal import Terminal
+from waypoint.linux import procfs
+from waypoint.session.exec import prompt
+from waypoint.session.exec.prompt import Look, Shell
+from waypoint.session.terminal.terminal import Terminal
 
 # The kernel is asked again after so long: a shell that has said "prompt" needs well under a millisecond to get there.
 _FIRST_LOOK_S = 0.0002
@@ -43,6 +45,12 @@ class ShellWatch:
         if self.shell is None or self._terminal.is_released:
             return Look.BUSY
         return prompt.look(self._terminal.master, self.shell)
+
+    def child_faults(self) -> int | None:
+        """Page faults of the children that the shell has waited for: they grow with every job. None: not known."""
+        with contextlib.suppress(ProcessLookupError):
+            return procfs.stat(self.shell.pid).child_faults if self.shell is not None else None
+        return None
 
     async def wait_prompt(self, timeout_s: float, after: int = 0) -> None:
         """Return when the shell sits in its line editor, having said so more than `after` times.

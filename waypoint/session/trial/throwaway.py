@@ -14,10 +14,13 @@ from typing import TypeVar
 from waypoint.linux import cgroups, mounts, namespaces, pidfd
 from waypoint.processes.criu_worker import Command, Process, Spawn
 from waypoint.processes.trial import Place, Subject
-from waypoint.session import launch
-from waypoint.session.launch_spec import EnterSpec, StartSpec
-from waypoint.session.place import mount_apart, name_externals
-from waypoint.session.trial_ground import Ground
+from waypoint.session.ground.externals import mount_apart, name_externals
+from waypoint.session.launch.birth import Answer
+from waypoint.session.launch.enter import enter
+from waypoint.session.launch.program import MASTER_FD
+from waypoint.session.launch.spec import EnterSpec, StartSpec
+from waypoint.session.launch.start import new_network, start
+from waypoint.session.trial.ground import Ground
 
 Made = TypeVar("Made")
 
@@ -44,7 +47,7 @@ class Throwaway:
     def start(self, argv: list[str] | None = None) -> Subject:
         spec = self._ground.plan(argv or SHELL)
         self._specs[spec.cgroup] = spec
-        return self._subject(_pid_of(launch.start(spec)), spec)
+        return self._subject(_pid_of(start(spec)), spec)
 
     def enter(self, subject: Subject, argv: list[str], stdio: int) -> int:
         """Start one more process in the session, with `stdio` as its stdin, stdout and stderr; its pid."""
@@ -60,7 +63,7 @@ class Throwaway:
             rows=spec.rows,
             cols=spec.cols,
         )
-        return _pid_of(launch.enter(entry, [stdio] * 3))
+        return _pid_of(enter(entry, [stdio] * 3))
 
     def listen(self, subject: Subject) -> int:
         with in_network_of(subject.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
@@ -97,7 +100,7 @@ class Throwaway:
         def prepare() -> None:
             os.setsid()
             cgroups.enter(spec.cgroup)
-            launch.new_network(spec.net)
+            new_network(spec.net)
             self._give_run()
             mount_apart(spec, apart(spec))
             namespaces.join_new_session_keyring()
@@ -112,7 +115,7 @@ class Throwaway:
     def _subject(self, pid: int, spec: StartSpec) -> Subject:
         init = pidfd.open(pid)
         try:
-            master = pidfd.getfd(init, launch.MASTER_FD)
+            master = pidfd.getfd(init, MASTER_FD)
         finally:
             os.close(init)
         self._masters.append(master)
@@ -140,7 +143,7 @@ def in_network_of(pid: int, work: Callable[[], Made]) -> Made:
         return thread.submit(enter_and_work).result()
 
 
-def _pid_of(answer: launch.Answer) -> int:
+def _pid_of(answer: Answer) -> int:
     launched, handles = answer
     for fd in handles:
         os.close(fd)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Self
 
 from waypoint.linux import cgroups, filesystem, mounts, namespaces
-from waypoint.session.launch_spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
-from waypoint.session.skeleton import Kit
-from waypoint.session.start_plan import PROC_READONLY
+from waypoint.session.ground.skeleton import Kit
+from waypoint.session.ground.start_plan import PROC_READONLY
+from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
 from waypoint.upper.contract import Pool, PoolSizes
 from waypoint.upper.open_pool import open_pool
 

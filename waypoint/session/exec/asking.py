@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from shellwrap.marks import KEY, Mark
 from waypoint.linux import terminals
-from waypoint.session.conversation import Conversation
-from waypoint.session.exec_record import ExecRecord
-from waypoint.session.keyboard import PREFIXES
-from waypoint.session.prompt import Look
-from waypoint.session.run_folder import RunFolder
-from waypoint.session.shell_watch import NotAtPrompt, ShellWatch
-from waypoint.session.terminal import Terminal
+from waypoint.session.exec.conversation import Conversation
+from waypoint.session.exec.go_fifo import GoFifo
+from waypoint.session.exec.prompt import Look
+from waypoint.session.exec.record import ExecRecord
+from waypoint.session.exec.run_folder import RunFolder
+from waypoint.session.exec.shell_watch import NotAtPrompt, ShellWatch
+from waypoint.session.terminal.keyboard import PREFIXES
+from waypoint.session.terminal.terminal import Terminal
 
 # The shell answers the key within a millisecond; it is taken for deaf when it still sits at its prompt after twice
 # this time.
@@ -32,6 +33,7 @@ class Desk:
     terminal: Terminal
     watch: ShellWatch
     folder: RunFolder
+    go: GoFifo
     ended: asyncio.Future[int | None]
     save: Callable[[ExecRecord], None]
 
@@ -48,7 +50,7 @@ async def ask(desk: Desk, talk: Conversation, operation: str, answers: tuple[str
         # ^S may have stopped the terminal's output. Where that means something ^Q undoes it; else it would be a key.
         start = _START if terminals.modes(desk.terminal.master).iflag & termios.IXON else b""
         abort = _ABORT if bash and (again or desk.terminal.keyboard.last in PREFIXES) else b""
-        desk.terminal.write(start + abort + KEY)
+        desk.terminal.typed.write(start + abort + KEY)
         mark = await hear(desk, talk, answers)
         if mark is not None:
             return mark

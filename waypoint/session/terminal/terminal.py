@@ -5,24 +5,18 @@ Nothing here runs unless the terminal says something or someone types: an idle s
 """
 
 import asyncio
-import contextlib
-import errno
 import os
 from collections.abc import Callable
 
 from shellwrap.marks import LONGEST, Mark, MarkScanner
 from shellwrap.modes import DEFAULT, ModeTracker
 from shellwrap.ring import Ring
-from waypoint.linux import terminals
-from waypoint.session.keyboard import Keyboard
+from waypoint.session.terminal.keyboard import Keyboard
+from waypoint.session.terminal.typed import TypedInput
+from waypoint.session.terminal.window import Window
 
 # After a stop for want of room reading starts again only with so much room: small reads cost as much as large ones.
 _ROOM_TO_RESUME = 1 << 18
-# Rows and columns that shells and editors survive: zsh 5.9 crashes in a window of one column.
-_SMALLEST = (2, 4)
-_LARGEST = 10_000
-# How much typed input may wait for a program that does not read before `typed` makes the client wait.
-_TYPED_MAX = 1 << 16
 
 
 class Terminal:
@@ -50,11 +44,8 @@ class Terminal:
         self._loop = asyncio.get_running_loop()
         self._waiters: list[asyncio.Future[None]] = []
         self._reading = False
-        self._unwritten = bytearray()
-        self._written = asyncio.Event()
-        self._written.set()
-        self._sizes: dict[object, tuple[int, int]] = {}
-        self.size = terminals.window_size(master)
+        self.window = Window(master)
+        self.typed = TypedInput(master)
         self.keyboard = Keyboard(self)
 
     def start(self) -> None:
@@ -68,11 +59,9 @@ class Terminal:
         """
         if self.is_released:
             return
-        self._loop.remove_reader(self.master)
-        self._loop.remove_writer(self.master)
+        self._end()
         os.close(self.master)
         self.master = -1
-        self._end_streams()
         self.ring.close()
 
     @property
@@ -119,48 +108,6 @@ class Terminal:
         self.ring.append(data)
         self._take_in(data)
 
-    def write(self, data: bytes) -> None:
-        """Type `data`. Never blocks: what the terminal does not take now is written when it can."""
-        if not self._unwritten:
-            data = data[self._write_some(data) :]
-        if data and not self.closed.is_set():
-            if not self._unwritten:
-                self._loop.add_writer(self.master, self._writable)
-            self._unwritten += data
-            if len(self._unwritten) > _TYPED_MAX:
-                self._written.clear()
-
-    async def wait_written(self) -> None:
-        """Return when not too much typed input waits."""
-        await self._written.wait()
-
-    def resize(self, rows: int, cols: int) -> None:
-        """Set the window size, within bounds; the foreground programs get SIGWINCH if it is new."""
-        rows, cols = (max(low, min(n, _LARGEST)) for n, low in zip((rows, cols), _SMALLEST, strict=True))
-        if not self.closed.is_set():
-            terminals.set_window_size(self.master, rows, cols)
-            self.size = rows, cols
-
-    def set_viewer_size(self, viewer: object, rows: int, cols: int) -> None:
-        """`viewer` shows the terminal in a window of this size: the terminal takes the smallest of all. Zeros: not
-        known.
-        """
-        if rows > 0 and cols > 0:
-            self._sizes[viewer] = rows, cols
-            self.fit(self.size)
-
-    def drop_viewer(self, viewer: object) -> None:
-        """`viewer` has gone; after the last one the size stays as it is."""
-        if self._sizes.pop(viewer, None):
-            self.fit(self.size)
-
-    def fit(self, default: tuple[int, int]) -> None:
-        """Take the size that all viewers can show; `default` without any."""
-        sizes = self._sizes.values()
-        rows, cols = (min(rows for rows, _ in sizes), min(cols for _, cols in sizes)) if sizes else default
-        if (rows, cols) != self.size:
-            self.resize(rows, cols)
-
     def _readable(self) -> None:
         self.on_activity()
         position = self.ring.end
@@ -194,34 +141,11 @@ class Terminal:
 
     def _end(self) -> None:
         self._loop.remove_reader(self.master)
-        self._loop.remove_writer(self.master)
-        self._end_streams()
-
-    def _end_streams(self) -> None:
         self._reading = False
-        self._unwritten.clear()
-        self._written.set()
+        self.typed.close()
+        self.window.close()
         self.closed.set()
         self.wake()
-
-    def _write_some(self, data: bytes | bytearray) -> int:
-        if self.closed.is_set():
-            return len(data)
-        with contextlib.suppress(BlockingIOError):
-            try:
-                return os.write(self.master, data)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                return len(data)  # nobody is left to read it; the reader sees the end as well
-        return 0
-
-    def _writable(self) -> None:
-        del self._unwritten[: self._write_some(self._unwritten)]
-        if len(self._unwritten) <= _TYPED_MAX:
-            self._written.set()
-        if not self._unwritten and not self.closed.is_set():
-            self._loop.remove_writer(self.master)
 
 
 def _nothing() -> None:

@@ -10,21 +10,20 @@ Changed from outside at any other moment, they would be undone at once, or becom
 
 import asyncio
 import contextlib
-import os
 import termios
 import time
 import urllib.parse
 from signal import Signals
 
 from shellwrap.marks import format_mark
-from waypoint.linux import procfs, terminals
-from waypoint.session import exec_ending, signals
-from waypoint.session.asking import Desk, ask, hear
-from waypoint.session.conversation import Conversation
-from waypoint.session.exec_record import End, ExecRecord, Phase
-from waypoint.session.input_feed import InputFeed
-from waypoint.session.prompt import Look
-from waypoint.session.shell_watch import NotAtPrompt
+from waypoint.linux import terminals
+from waypoint.session.exec import ending, signals
+from waypoint.session.exec.asking import Desk, ask, hear
+from waypoint.session.exec.conversation import Conversation
+from waypoint.session.exec.input_feed import InputFeed
+from waypoint.session.exec.prompt import Look
+from waypoint.session.exec.record import End, ExecRecord, Phase
+from waypoint.session.exec.shell_watch import NotAtPrompt
 
 # While a command runs the kernel is asked whether the shell is still there: after the first time, then ever more
 # rarely.
@@ -38,11 +37,9 @@ _SHOWN_MAX = 240
 class Execution:
     """`result` is set when the command has ended; `run` returns when the shell is ready for the next one."""
 
-    def __init__(
-        self, desk: Desk, record: ExecRecord, go: int, feed: InputFeed | None, wait_prompt_s: float | None
-    ) -> None:
-        """`go`: the FIFO's descriptor, which stays the caller's. `wait_prompt_s`: how long the shell may refuse, as it
-        does in a continued line; None: another daemon has begun with the command.
+    def __init__(self, desk: Desk, record: ExecRecord, feed: InputFeed | None, wait_prompt_s: float | None) -> None:
+        """`wait_prompt_s`: how long the shell may refuse, as it does in a continued line; None: another daemon has
+        begun with the command.
         """
         self.record = record
         self.feed = feed
@@ -50,12 +47,10 @@ class Execution:
         self.started = asyncio.Event()
         self.stuck = False  # it goes on after its timeout
         self._desk = desk
-        self._go = go
         self._adopted = wait_prompt_s is None
         self._wait_until = time.monotonic() + (_PATIENCE_S if wait_prompt_s is None else wait_prompt_s)
         self._talk = Conversation(desk.terminal, record.id, record.nonce, record.asked_at)
-        self._timed_out = False
-        self._end_word = "E"
+        self._timed_out = asyncio.Event()
         self._early_signals: list[Signals] = []
 
     async def run(self) -> None:
@@ -63,7 +58,7 @@ class Execution:
         daemon where.
         """
         desk, record = self._desk, self.record
-        companions = [asyncio.create_task(self._hear_session_end())]
+        companions = [asyncio.create_task(ending.hear_session_end(desk, self._talk))]
         desk.terminal.keyboard.hold(signals_pass=False)
         try:
             with self._talk:
@@ -141,13 +136,13 @@ class Execution:
         """The wrapper is on the line: have the shell run it. zsh does so by itself."""
         zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
         if not entered and not zsh:
-            self._desk.terminal.write(b"\r")
+            self._desk.terminal.typed.write(b"\r")
         if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
             raise NotAtPrompt("the session's shell did not begin the command that it had accepted")
 
     def _let_start(self) -> None:
         """The shell waits after S: note where the output begins, change the modes, let it go on."""
-        record, terminal = self.record, self._desk.terminal
+        desk, record, terminal = self._desk, self.record, self._desk.terminal
         if record.start is None:
             record.output_processing = bool(terminals.modes(terminal.master).oflag & termios.OPOST)
             terminal.append(
@@ -155,17 +150,17 @@ class Execution:
             )
             record.start = terminal.ring.end
             record.stdin_open = record.stdin
-            record.child_faults = self._shells_child_faults()
+            record.child_faults = desk.watch.child_faults()
             if record.timeout_s is not None:
                 record.deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + record.timeout_s
-        self._desk.save(record)
+        desk.save(record)
         if not record.tty and record.output_processing:
             terminals.hold_output_raw(terminal.master)
         terminal.raw_command = () if record.tty else (record.id, record.nonce)
-        self._tell("S")
-        self._desk.terminal.keyboard.hold(signals_pass=True)
+        desk.go.say("S", record.nonce)
+        terminal.keyboard.hold(signals_pass=True)
         if record.tty:
-            self._desk.terminal.keyboard.release()
+            terminal.keyboard.release()
         self.started.set()
         for number in self._early_signals:
             self.send(number)
@@ -180,16 +175,16 @@ class Execution:
             if desk.terminal.is_released and not desk.ended.done():
                 raise asyncio.CancelledError  # the daemon lets go of a session that lives: the next one sees to it
             if desk.terminal.closed.is_set() or desk.ended.done():
-                self.record.end = await exec_ending.session_end(desk)
+                self.record.end = await ending.session_end(desk)
                 return
             seen = desk.watch.look()
             if seen is Look.REPLACED:
                 raise NotAtPrompt(desk.watch.obstacle(seen))
             at_prompt = at_prompt + 1 if seen is Look.PROMPT else 0
             if at_prompt == 2:
-                self._ended(await exec_ending.find_status(desk, talk), desk.terminal.settled)
+                self._ended(await ending.find_status(desk, talk), desk.terminal.settled)
                 return
-            self._say_again("S")
+            desk.go.say_again("S", self.record.nonce)
             pause_s = min(2 * pause_s, _LAST_LOOK_S)
         self._ended(int(mark.fields[2]), mark.start)
 
@@ -200,7 +195,7 @@ class Execution:
             return  # it was given up at its timeout
         record.stop = max(position, record.start or 0)
         record.end = End(status)
-        if self._timed_out:
+        if self._timed_out.is_set():
             record.end = End(124, "waypoint", said=f"the command was stopped after {record.timeout_s:g} s")
         elif record.stdin_open and self.feed is None:
             record.end = End(
@@ -211,21 +206,21 @@ class Execution:
         """The shell waits after E: put the modes back, let it go on, give the half-typed line back."""
         desk, record = self._desk, self.record
         desk.save(record)
-        exec_ending.put_modes_back(desk, record)
+        ending.put_modes_back(desk, record)
         desk.terminal.raw_command = ()
         prompts = desk.watch.prompts
         # A shell saves the modes when a job of its has ended: it must see those of now, or some day it brings the
         # others back.
-        again = not record.tty and (record.child_faults is None or record.child_faults != self._shells_child_faults())
-        self._end_word = "E+" if again else "E"
-        self._tell(self._end_word)
+        again = not record.tty and (record.child_faults is None or record.child_faults != desk.watch.child_faults())
+        word = "E+" if again else "E"
+        desk.go.say(word, record.nonce)
         self._settle()
         desk.terminal.keyboard.hold(signals_pass=False)
-        await exec_ending.wait_prompt_again(desk, prompts, lambda: self._say_again(self._end_word))
+        await ending.wait_prompt_again(desk, prompts, lambda: desk.go.say_again(word, record.nonce))
         zsh = desk.watch.shell is not None and desk.watch.shell.kind == "zsh"
         if record.half_line and not zsh and self._talk.heard("R") is None:
-            await exec_ending.put_half_line_back(desk, self._talk)
-        await exec_ending.wait_for_keys(desk)
+            await ending.put_half_line_back(desk, self._talk)
+        await ending.wait_for_keys(desk)
 
     def _close(self, end: End) -> None:
         """Nothing is left to do with the shell."""
@@ -233,7 +228,7 @@ class Execution:
         record.end = record.end or end
         record.phase = Phase.DONE
         record.stop = self._desk.terminal.settled if record.stop is None else record.stop
-        exec_ending.put_modes_back(self._desk, record)
+        ending.put_modes_back(self._desk, record)
         self._desk.terminal.raw_command = ()
         if record.start is not None and self._talk.heard("E") is None and not self._desk.terminal.closed.is_set():
             self._desk.terminal.append(format_mark("E", record.id, record.nonce, str(record.end.exit), "W"))
@@ -241,7 +236,7 @@ class Execution:
         with contextlib.suppress(OSError):
             self._desk.save(record)
         self._settle()
-        exec_ending.remove_files(self._desk, record.id)
+        ending.remove_files(self._desk, record.id)
 
     def _settle(self) -> None:
         """Tell those who wait how the command ended."""
@@ -252,10 +247,6 @@ class Execution:
         self.started.set()
         self._desk.terminal.wake()
 
-    async def _hear_session_end(self) -> None:
-        await exec_ending.wait_session_end(self._desk)
-        self._talk.interrupt()
-
     async def _feed_input(self) -> None:
         if self.feed is not None:
             await self.feed.run()
@@ -265,30 +256,12 @@ class Execution:
     async def _enforce_timeout(self) -> None:
         record = self.record
         if record.deadline is not None:
-            await exec_ending.enforce_timeout(record.deadline, self.send, self._note_timeout)
+            await ending.enforce_timeout(record.deadline, self.send, self._timed_out.set)
             self.stuck = True
             record.end = End(
                 124, "waypoint", said="the command ignores that it was to be stopped at its timeout: it still runs"
             )
             self._settle()
-
-    def _shells_child_faults(self) -> int | None:
-        with contextlib.suppress(ProcessLookupError):
-            shell = self._desk.watch.shell
-            return procfs.stat(shell.pid).child_faults if shell is not None else None
-        return None
-
-    def _note_timeout(self) -> None:
-        self._timed_out = True
-
-    def _tell(self, phase: str) -> None:
-        with contextlib.suppress(BlockingIOError):  # full of lines: then the shell has not stopped reading
-            os.write(self._go, f"{phase} {self.record.nonce}\n".encode("ascii"))
-
-    def _say_again(self, phase: str) -> None:
-        """A signal at the wrong moment may have made the shell lose a part of the line. One too many does no harm."""
-        if terminals.unread_bytes(self._go) == 0:
-            self._tell(phase)
 
 
 def shown(text: str) -> str:

@@ -29,7 +29,7 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-_HOOKS = Path(__file__).resolve().parents[2] / "shellwrap"
+_HOOKS = Path(__file__).resolve().parents[3] / "shellwrap"
 
 
 class Kit:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from waypoint.linux import mounts
 from waypoint.linux.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY
-from waypoint.session.launch import overlay_options
-from waypoint.session.launch_spec import StartSpec
+from waypoint.session.launch.spec import StartSpec
+from waypoint.session.launch.start import overlay_options
 
 
 @dataclass(frozen=True, slots=True)

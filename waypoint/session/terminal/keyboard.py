@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from waypoint.linux import terminals
 
 if TYPE_CHECKING:
-    from waypoint.session.terminal import Terminal
+    from waypoint.session.terminal.terminal import Terminal
 
 _HELD_MAX = 1 << 16
 # After these the next characters are read as part of a longer key, or of a search: ESC ^X ^R ^S TAB.
@@ -43,7 +43,7 @@ class Keyboard:
                 await self._free.wait()
             return
         self._send(data)
-        await self._terminal.wait_written()
+        await self._terminal.typed.wait_written()
 
     def hold(self, *, signals_pass: bool) -> None:
         """Keep keystrokes back until `release`; with `signals_pass` the keys for interrupt, quit and suspend still
@@ -67,7 +67,7 @@ class Keyboard:
     def _send(self, data: bytes) -> None:
         if data:
             self.last = data[-1]
-            self._terminal.write(data)
+            self._terminal.typed.write(data)
 
     def _raise_signals(self, data: bytes) -> bytes:
         """Send the signals that `data` asks for; what is left of it. As in a terminal, a signal drops what was typed

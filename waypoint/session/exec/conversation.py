@@ -7,7 +7,7 @@ import contextlib
 from types import TracebackType
 
 from shellwrap.marks import Mark
-from waypoint.session.terminal import Terminal
+from waypoint.session.terminal.terminal import Terminal
 
 
 class Conversation:

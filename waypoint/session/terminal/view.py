@@ -6,9 +6,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from shellwrap import modes
-from waypoint.session.streams import Frame, Inlet, Outlet
-from waypoint.session.terminal import Terminal
-from waypoint.session.view_filter import ViewFilter, open_view, repaint
+from waypoint.model.streams import Frame, Inlet, Outlet
+from waypoint.session.terminal.terminal import Terminal
+from waypoint.session.terminal.view_filter import ViewFilter, open_view, repaint
 
 _PIECE = 1 << 16
 # A full-screen program draws itself again when the size changes. It must have seen the first change before it is
@@ -29,12 +29,12 @@ class Viewers:
         """
         viewer = object()
         self.count += 1
-        self._terminal.set_viewer_size(viewer, rows, cols)
+        self._terminal.window.show(viewer, rows, cols)
         try:
             await _first(self._show(outlet), self._listen(viewer, inlet))
         finally:
             self.count -= 1
-            self._terminal.drop_viewer(viewer)
+            self._terminal.window.drop(viewer)
 
     async def logs(self, inlet: Inlet, outlet: Outlet, *, follow: bool) -> None:
         """Send the scrollback; with `follow` go on with what comes, until the client has left or the terminal has
@@ -69,7 +69,7 @@ class Viewers:
                 if frame.kind == "i":
                     await self._terminal.keyboard.type(frame.payload)
                 elif frame.kind == "w" and (size := window_size(frame)):
-                    self._terminal.set_viewer_size(viewer, *size)
+                    self._terminal.window.show(viewer, *size)
 
     async def _send_log(self, outlet: Outlet, *, follow: bool) -> None:
         terminal, ring = self._terminal, self._terminal.ring
@@ -91,9 +91,10 @@ class Viewers:
         await outlet.output(view.finish())
 
     def _nudge(self) -> None:
-        rows, cols = self._terminal.size
-        self._terminal.resize(rows - 1 if rows > 1 else 2, cols)
-        asyncio.get_running_loop().call_later(_NUDGE_S, self._terminal.fit, (rows, cols))
+        window = self._terminal.window
+        rows, cols = window.size
+        window.resize(rows - 1 if rows > 1 else 2, cols)
+        asyncio.get_running_loop().call_later(_NUDGE_S, window.fit, (rows, cols))
 
 
 def window_size(frame: Frame) -> tuple[int, int] | None:

@@ -1,0 +1,82 @@
+"""Where the disk under a session is full, its shell still takes commands: somebody has to make room again."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.session.stage import HOOKS
+from waypoint.capture.left_status import read_status
+from waypoint.session.exec.run_folder import RunFolder, Spare
+
+pytestmark = pytest.mark.privileged
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system of its own that has no room for content, but for names."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(folder)], check=True)
+    try:
+        (folder / "fill").write_bytes(bytes(8192))
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def run_folder(full: Path, tmp_path: Path) -> Iterator[RunFolder]:
+    spare = tmp_path / "shm"
+    spare.mkdir()
+    fd = os.open(full, os.O_RDONLY)
+    yield RunFolder(fd, Spare(str(spare), lambda: os.open(spare, os.O_RDONLY)))
+    os.close(fd)
+
+
+def test_a_request_goes_where_there_is_room(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
+    text = b"x" * 100_000
+    run_folder.write("req", text)
+    assert (full / "req").read_bytes() == text
+    assert (full / "req").resolve().parent == tmp_path / "shm"
+    assert (full / "req").stat().st_mode & 0o777 == 0o600
+
+
+def test_it_can_be_written_again_and_removed(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
+    run_folder.write("req", b"first")
+    run_folder.write("req", b"second")
+    assert (full / "req").read_bytes() == b"second"
+    (full / "fill").unlink()
+    run_folder.write("req", b"third")
+    assert not (full / "req").is_symlink()
+    run_folder.remove("req")
+    assert not (full / "req").exists()
+    assert list((tmp_path / "shm").iterdir()) == []
+
+
+def test_nothing_of_others_is_followed_or_overwritten(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (full / "req").symlink_to(precious)
+    (tmp_path / "shm/.waypoint-req").symlink_to(precious)
+    run_folder.write("req", b"mine")
+    assert (full / "req").read_bytes() == b"mine"
+    run_folder.remove("req")
+    assert precious.read_text() == "kept"
+
+
+@pytest.mark.parametrize("script", ["wrapper.sh", "run.sh"])
+def test_an_exit_status_is_left_all_the_same(full: Path, script: str) -> None:
+    first = [str(full / "exit")] if script == "run.sh" else []
+    done = subprocess.run(
+        ["sh", f"{HOOKS}/{script}", *first, "sh", "-c", "exit 7"],
+        env={"PATH": os.environ["PATH"], "WAYPOINT_RUN": str(full)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (7, b"")
+    folder = os.open(full, os.O_PATH)
+    assert read_status(folder, "exit") == 7
+    os.close(folder)

@@ -1,0 +1,35 @@
+"""The exit status that a wrapper in the session has left in a file, or, on a full disk, in a link."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from waypoint.linux import files
+
+_MAX_BYTES = 16
+
+
+def read_status(folder: int, path: str) -> int | None:
+    """The status at `path` below the folder; None if none was left there.
+
+    The session's user can write there: it is opened without following links and read up to a bound.
+    """
+    text = b""
+    with contextlib.suppress(OSError):
+        text = _read(folder, path)
+    return int(text) & 0xFF if text.isdigit() else None
+
+
+def _read(folder: int, path: str) -> bytes:
+    parent = files.open_beneath(folder, str(Path(path).parent), os.O_PATH | os.O_DIRECTORY)
+    name = Path(path).name
+    try:
+        with contextlib.suppress(OSError):  # EINVAL: no link
+            return os.fsencode(os.readlink(name, dir_fd=parent))
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    finally:
+        os.close(parent)
+    try:
+        return os.read(fd, _MAX_BYTES).strip()
+    finally:
+        os.close(fd)
