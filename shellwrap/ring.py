@@ -15,6 +15,7 @@ import errno
 import mmap
 import os
 import sys
+from collections.abc import Callable
 
 DEFAULT_SIZE = 2 << 20
 SMALLEST_SIZE = 1 << 14
@@ -143,12 +144,12 @@ class Ring:
     def alternate_from(self, position: int) -> None:
         self._words[_ALTERNATE] = position
 
-    def read_from(self, fd: int, budget: int = 1 << 18) -> int:
+    def read_from(self, fd: int, budget: int = 1 << 18, more: Callable[[int], bool] = lambda _: True) -> int:
         """Read from the non-blocking `fd` until it has no more, or about `budget` bytes, or there is no room. Returns
         how many.
 
-        Raises EOFError at the end of the stream (for a terminal: EIO, nobody has it open any more), when nothing was
-        read before it.
+        `more`: asked after each read, with its length, whether to go on. Raises EOFError at the end of the stream (for a
+        terminal: EIO, nobody has it open any more), when nothing was read before it.
         """
         total = 0
         budget = min(budget, self.room)
@@ -167,6 +168,8 @@ class Ring:
                 raise EOFError
             self._advance(count)
             total += count
+            if not more(count):
+                break
         return total
 
     def append(self, data: bytes) -> None:

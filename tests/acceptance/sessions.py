@@ -1,8 +1,10 @@
-"""Sessions for tests: started for a purpose, thrown away afterwards."""
+"""Sessions for tests: started for a purpose, thrown away afterwards; and what one sees in them."""
 
 import contextlib
 import itertools
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 from tests.homes import Home
 
@@ -18,3 +20,30 @@ def session(home: Home, user: str, *options: str) -> Iterator[str]:
         yield name
     finally:
         home.cli("stop", name, "--discard")
+
+
+def inside(home: Home, branch: str, text: str) -> str:
+    """What a command that succeeds prints in the session."""
+    done = home.cli("exec", "-b", branch, "--", text)
+    assert done.code == 0, f"{text}: exit {done.code}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def refused(home: Home, *options: str, code: int = 2) -> str:
+    """What `shell -d` with these options says. Nothing is started."""
+    done = home.cli("shell", "refused", "-d", *options)
+    found = [one["branch"] for one in home.must("ps", "--all", "--json").json()]
+    home.cli("stop", "refused", "--discard")  # if it was not refused
+    assert (done.code, done.stdout) == (code, ""), done
+    assert "refused" not in found
+    return done.stderr
+
+
+@contextlib.contextmanager
+def mounted(where: Path, *words: str) -> Iterator[None]:
+    """`mount WORDS... WHERE` for the `with`."""
+    subprocess.run(["mount", *words, str(where)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(where)], check=True)

@@ -26,6 +26,7 @@ from tests.bench.frame import (
 from tests.bench.start import BARE_PYTHON, FLOOR_NAME
 from tests.homes import Home, open_home
 from waypoint.client.sdk import Client, Session
+from waypoint.daemon.siblings import QUICK_DEATH_S
 
 MB = 1_000_000
 USER = "nobody"  # no rc files of its own: what they do is not ours to measure
@@ -112,8 +113,8 @@ def _outputs(home: Home, session: Session, sizes: Sizes) -> list[Figure]:
     status = Client(home.path).status()
     yes, base64 = f"yes | head -c {size}", "base64 /tmp/random"
 
-    def random_bytes() -> float:
-        rate, digest = _rate(session, base64, want_digest=True)
+    def random_bytes(command: str) -> float:
+        rate, digest = _rate(session, command, want_digest=True)
         wanted = session.exec("cat /tmp/sum").output.split()[0].decode()
         if digest != wanted:
             raise RuntimeError(f"the output's digest is {digest}, not {wanted}")
@@ -130,7 +131,24 @@ def _outputs(home: Home, session: Session, sizes: Sizes) -> list[Figure]:
             aim,
             max_runs=5,
         ),
-        Figure("exec output: base64", "MB/s", random_bytes, lambda: _raw_base64(random_mb), "raw pty", aim, max_runs=5),
+        Figure(
+            "exec output: base64 | cat",
+            "MB/s",
+            lambda: random_bytes(f"{base64} | cat"),
+            lambda: _raw_base64(random_mb, " | cat"),
+            "raw pty",
+            aim,
+            max_runs=5,
+        ),
+        Figure(
+            "exec output: base64, by lines",  # it writes each line of a terminal by itself
+            "MB/s",
+            lambda: random_bytes(base64),
+            lambda: _raw_base64(random_mb),
+            "raw pty",
+            share_of_floor_at_least(0.6),
+            max_runs=5,
+        ),
         Figure("daemon's peak memory after it", "MB", lambda: _peak_mb(status.pid), aim=at_most(60, "MB"), max_runs=1),
     ]
 
@@ -184,13 +202,13 @@ def _raw_rate(command: str) -> float:
     return count / MB / taken_s
 
 
-def _raw_base64(random_mb: int) -> float:
+def _raw_base64(random_mb: int, behind: str = "") -> float:
     source = Path("/var/tmp") / f"waypoint-bench-{os.getpid()}"
     with open(source, "wb") as file:
         for _part in range(random_mb):
             file.write(os.urandom(MB))
     try:
-        return _raw_rate(f"base64 {source}")
+        return _raw_rate(f"base64 {source}{behind}")
     finally:
         source.unlink()
 
@@ -275,6 +293,10 @@ def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
             client.start(branch, user=USER, env={"TERM": "xterm"}).exec("true")
             made.append(branch)
 
+    def make_and_outlive_quick_death() -> None:
+        make()
+        time.sleep(QUICK_DEATH_S)  # a daemon that dies younger is suspected to die again: its successor has to wait
+
     def adoption() -> float:
         pid = client.status().pid
         begin = time.perf_counter()
@@ -294,7 +316,7 @@ def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
             lambda: ms_of_command(BARE_PYTHON),
             FLOOR_NAME,
             at_most(500, "ms"),
-            make,
+            make_and_outlive_quick_death,
         ),
         Figure(
             f"daemon's wake-ups in 10 s, {count} idle",

@@ -17,7 +17,7 @@ VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 def install(prefix: Path, packages: str) -> Path:
     """What pip would put below `prefix`, with links in place of copies; the script's path."""
     (prefix / "bin").mkdir(parents=True)
-    script = Path(shutil.copy(ROOT / "bin/waypoint", prefix / "bin/waypoint"))
+    script = Path(shutil.copy(ROOT / "waypoint/cli/script/waypoint", prefix / "bin/waypoint"))
     for name in ("python3", VERSION):
         (prefix / "bin" / name).symlink_to(sys.executable)
     folder = prefix / f"lib/{VERSION}" / packages

@@ -141,6 +141,20 @@ def test_a_budget_bounds_one_reading(tmp_path: Path, pipe: tuple[int, int]) -> N
     assert ring.read_from(pipe[0]) == 0
 
 
+def test_reading_stops_where_no_more_is_expected(tmp_path: Path, pipe: tuple[int, int]) -> None:
+    ring = Ring.create(str(tmp_path / "ring"))
+    seen: list[int] = []
+
+    def one_more(count: int) -> bool:
+        seen.append(count)
+        return len(seen) < 2
+
+    os.write(pipe[1], bytes(60_000))
+    ring.read_max = 1000
+    assert ring.read_from(pipe[0], more=one_more) == 2000
+    assert seen == [1000, 1000]
+
+
 def test_the_end_of_the_stream_is_told_after_its_last_bytes(tmp_path: Path) -> None:
     ring = Ring.create(str(tmp_path / "ring"))
     master, slave = os.openpty()

