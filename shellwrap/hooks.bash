@@ -83,6 +83,7 @@ __wp_fin() {
 # Before each prompt.
 __wp_pc() {
   local r=$? e=none
+  __wp_many
   [[ -z ${__wp_n-} ]] || __wp_fin "$r" PC
   __wp_at=1
   __wp_hook
@@ -99,9 +100,14 @@ __wp_hook() {
   [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == __wp_pc ]] || PROMPT_COMMAND[977]=__wp_pc
 }
 
+__wp_many() {
+  builtin bind 'set byte-oriented off'
+}
+
 # First and last thing on the line that the key puts there. Each hands on the status it found.
 __wp() {
   local r=$?
+  __wp_many
   IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$__wp_n" || :
   [[ $__wp_c != *$'\n'* ]] || __wp_check
   case $- in *x*) builtin set +x; __wp_c="set -x; $__wp_c" ;; esac
@@ -163,13 +169,17 @@ __wp_take() {
   __wp_hook
   __wp_op=$1 __wp_n=$2 __wp_k=$3 __wp_line=$READLINE_LINE __wp_pt=$READLINE_POINT
   __wp_ignorespace
+  # readline 8.2 hangs in drawing some lines of multibyte characters that are wider than a terminal which cannot move up (TERM=dumb, an
+  # unknown one). Hence a short line, drawn byte by byte; __wp_many takes that back before anybody types again.
+  builtin bind 'set byte-oriented on'
   case $1 in
-  tty) READLINE_LINE=' { { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";};{ __wp_z;} 2>/dev/null&&:' ;;
+  tty) __wp_x='{ { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";};{ __wp_z;} 2>/dev/null&&:' ;;
   *)
     if [[ $1 == in ]]; then __wp_i=$__wp_d/in.$2; else __wp_i=/dev/null; fi
-    READLINE_LINE=' { { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";{ __wp_z;} 2>/dev/null&&:'
+    __wp_x='{ { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";{ __wp_z;} 2>/dev/null&&:'
     ;;
   esac
+  READLINE_LINE=' \builtin eval "$__wp_x"'
   READLINE_POINT=${#READLINE_LINE}
   __wp_say "A;$2;$3;${#__wp_line}"
 }

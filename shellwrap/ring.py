@@ -148,8 +148,8 @@ class Ring:
         """Read from the non-blocking `fd` until it has no more, or about `budget` bytes, or there is no room. Returns
         how many.
 
-        `more`: asked after each read, with its length, whether to go on. Raises EOFError at the end of the stream (for a
-        terminal: EIO, nobody has it open any more), when nothing was read before it.
+        `more`: asked after each read, with its length, whether to go on. Raises EOFError at the end of the stream (for
+        a terminal: EIO, nobody has it open any more), when nothing was read before it.
         """
         total = 0
         budget = min(budget, self.room)

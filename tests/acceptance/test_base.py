@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.seat import Seat
 from tests.acceptance.sessions import inside, mounted, refused, session
 from tests.acceptance.small_base import make_base, picture
-from tests.homes import Home
+from tests.homes import Home, open_home
 
 pytestmark = pytest.mark.privileged
 
@@ -64,11 +64,11 @@ def test_a_base_without_bash_has_terminal_and_run_and_says_why_not_exec(home: Ho
         assert "no shell with Waypoint's hooks" in done.stderr
 
 
-def test_what_is_mounted_below_a_base_is_left_out_and_said(home: Home, tmp_path: Path) -> None:
+def test_what_is_mounted_below_a_base_is_left_out_and_said(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     folder = make_base(tmp_path / "with-mount")
     (folder / "more").mkdir()
-    with mounted(folder / "more", "-t", "tmpfs", "none"):
+    with mounted(folder / "more", "-t", "tmpfs", "none"), open_home("acc") as home:
         done = home.must("shell", "left-out", "-d", "--base", str(folder))
         assert f"not in the session: {folder}/more" in done.stderr
         assert inside(home, "left-out", "ls -A /more") == ""

@@ -1,13 +1,11 @@
 """`shell --bind`: what is shared with the machine as it is, and the machine's other mounts, which are not."""
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.people import Person
-from tests.acceptance.sessions import inside, mounted, refused, session
+from tests.acceptance.sessions import inside, refused, session
 from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
@@ -102,47 +100,3 @@ def test_a_target_behind_a_link_of_the_base_cannot_lead_out(home: Home, shared: 
             assert "bind" in done.stderr or "link" in done.stderr
     assert not Path("/etc/waypoint-was-here").exists()
     assert not (tmp_path / "x").exists()
-
-
-def test_other_local_mounts_are_there_and_writes_do_not_reach_them(home: Home, tmp_path: Path) -> None:
-    memory, disk = tmp_path / "memory", tmp_path / "disk"
-    memory.mkdir()
-    disk.mkdir()
-    image = tmp_path / "image"
-    with image.open("wb") as file:
-        file.truncate(16 << 20)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
-    with mounted(memory, "-t", "tmpfs", "none"), mounted(disk, "-o", "loop", str(image)):
-        for place in (memory, disk):
-            (place / "kept").write_text("of the host\n")
-            (place / "removed").write_text("of the host\n")
-        try:
-            home.must("shell", "mounts", "-d")
-            for place in (memory, disk):
-                assert inside(home, "mounts", f"cat {place}/kept") == "of the host\n"
-                inside(
-                    home, "mounts", f"echo new >{place}/kept; rm {place}/removed; mkdir -p {place}/a/b; touch {place}/c"
-                )
-                assert inside(home, "mounts", f"cat {place}/kept; ls {place} | grep -v lost").split() == [
-                    "new",
-                    "a",
-                    "c",
-                    "kept",
-                ]
-                assert (place / "kept").read_text() == "of the host\n"
-                assert sorted(path.name for path in place.iterdir() if path.name != "lost+found") == ["kept", "removed"]
-            home.must("stop", "mounts")
-            home.must("shell", "mounts", "-d")
-            assert inside(home, "mounts", f"cat {disk}/kept; ls -d {memory}/a/b") == f"new\n{memory}/a/b\n"
-        finally:
-            home.must("stop", "mounts", "--discard")
-
-
-def test_a_mount_that_cannot_be_in_the_session_is_told(home: Home, tmp_path: Path) -> None:
-    place = tmp_path / "read-only"
-    place.mkdir()
-    with mounted(place, "-t", "tmpfs", "-o", "ro", "none"):
-        done = home.must("shell", "told", "-d", "--json")
-        assert f"not in the session: {place} (tmpfs: read-only)\n" in done.stderr
-        assert f"{place} (tmpfs: read-only)" in json.loads(done.stdout)["left_out"]
-        home.must("stop", "told", "--discard")

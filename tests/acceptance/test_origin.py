@@ -21,8 +21,7 @@ def test_a_user_may_be_named_or_numbered(home: Home, person: Person) -> None:
         ("54321", "54321 54321 54321 / 54321"),
     ]:
         with session(home, who) as branch:
-            found = inside(home, branch, "echo $(id -un 2>/dev/null || id -u) $(id -u) $(id -g) $HOME $USER")
-            assert found == f"{expected}\n"
+            assert inside(home, branch, "echo $LOGNAME $(id -u) $(id -g) $HOME $USER") == f"{expected}\n"
 
 
 @pytest.mark.parametrize("who", ["no-such-user", "-1", "root:root", "4294967295", "99999999999", " ", "ro ot"])

@@ -307,7 +307,6 @@ def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
             raise RuntimeError(f"{found.sessions} of {count} sessions were adopted")
         return taken
 
-    limit_mb = 60 + count
     return [
         Figure(
             f"adoption of {count} sessions",
@@ -318,6 +317,12 @@ def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
             at_most(500, "ms"),
             make_and_outlive_quick_death,
         ),
+        *_idle(client, count, make),
+    ]
+
+
+def _idle(client: Client, count: int, make: Callable[[], None]) -> list[Figure]:
+    return [
         Figure(
             f"daemon's wake-ups in 10 s, {count} idle",
             "",
@@ -330,7 +335,7 @@ def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
             f"daemon's memory, {count} idle",
             "MB",
             lambda: _rss_mb(client.status().pid),
-            aim=at_most(limit_mb, "MB"),
+            aim=at_most(60 + count, "MB"),
             before=make,
             max_runs=1,
         ),

@@ -30,6 +30,17 @@ async def test_a_half_typed_line_is_neither_run_nor_lost(
     await stage.wait_printed(printed)
 
 
+@pytest.mark.parametrize("term", ["dumb", "nosuch"])
+async def test_a_terminal_that_can_do_nothing_does(bash: Stage, term: str) -> None:
+    """readline 8.2 hangs in drawing some lines that are wider than such a one, with a prompt like Debian's."""
+    await bash.open(rc=f"TERM={term}; PS1='> '")
+    for width in (29, 52, 60, 77, 100, 140):
+        await bash.exec(rf"PS1='\[\e]0;{'i' * 36}\a\]{'v' * width}$ '")
+        assert (await bash.exec("echo from exec")).output == b"from exec\n"
+    await bash.type("echo \u00fc''ber\r".encode())  # characters are characters again
+    await bash.wait_printed("\n\u00fcber".encode())
+
+
 @pytest.mark.parametrize("text", ["sleep 1000", "while :; do :; done"])
 async def test_a_half_typed_line_survives_an_interrupt(stage: Stage, text: str) -> None:
     await stage.open()

@@ -55,6 +55,9 @@ def _place(given: "Parameters") -> tuple[str, str]:
 
 def _setting(given: "Parameters") -> dict[str, object]:
     """The body of the request. What was not asked for is left to the daemon: a branch that goes on keeps its own."""
+    for name in ("from", "base", "user", "cwd"):  # of an unset variable, say: the default is not what was meant
+        if given[name] == "":
+            raise UsageProblem("use", f"--{name}", "its value is empty", "leave it out, or give one")
     binds, words = given["bind"], given["words"]
     assert isinstance(binds, list)
     assert isinstance(words, list)

@@ -69,11 +69,13 @@ async def _launch(ground: Ground, row: LiveRow, origin: Capture | None, size: tu
     nonce = new_id()
     group = places.cgroup_of(row.session)
     plan = start_plan.plan_layers(row.setting, places.hidden)
+    left_out = list(plan.left_out)
 
     def prepare() -> Path:
         ground.pool.grow_if_needed()
         tree = Path(ground.pool.snapshot(origin.tree, row.tree) if origin else ground.pool.create(row.tree))
-        start_plan.prepare_tree(tree, plan, row.setting.user, nonce)
+        left_out.extend(plan.tell_lost(os.listdir(tree)))
+        start_plan.prepare_tree(tree, plan, row.setting, nonce)
         cgroups.create(group)
         return tree
 
@@ -91,7 +93,7 @@ async def _launch(ground: Ground, row: LiveRow, origin: Capture | None, size: tu
         proc_readonly=spec.proc_readonly,
         env=spec.env,
         nonce=nonce,
-        left_out=plan.left_out,
+        left_out=left_out,
     )
     with contextlib.ExitStack() as undo:
         for fd in started.handles:
@@ -123,9 +125,9 @@ async def _undo(ground: Ground, row: LiveRow) -> None:
 
 def plan_setting(request: StartRequest, uid: int, origin: Setting | None) -> Setting:
     """What the session will be: what was asked for, else what its origin was, else the defaults."""
-    base = os.path.realpath(request.base) if request.base else (origin.base if origin else "/")
-    if not os.path.isdir(base):
-        raise UsageProblem("start a session on", f"base {request.base}", "it is not a directory", "give --base DIR")
+    base = os.path.realpath(request.base) if request.base is not None else (origin.base if origin else "/")
+    if not os.path.isdir(base) or not (request.base or base).startswith("/"):
+        raise UsageProblem("start a session on", f"base {request.base!r}", "it is not a directory", "give --base DIR")
     if origin and request.base and base != origin.base:
         raise UsageProblem(
             "go on with another base",
@@ -137,6 +139,8 @@ def plan_setting(request: StartRequest, uid: int, origin: Setting | None) -> Set
         find_user(base, request.user) if request.user else (origin.user if origin else find_user(base, user_name(uid)))
     )
     binds = [start_plan.parse_bind(text) for text in request.binds] or (origin.binds if origin else [])
+    for bind in binds:
+        start_plan.check_bind(bind)
     return Setting(
         base=base,
         binds=binds,

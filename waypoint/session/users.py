@@ -12,6 +12,8 @@ from pathlib import Path
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import User
 
+_NO_UID = 2**32 - 1  # (uid_t) -1: "leave it as it is"
+
 
 def find_user(base: str, who: str) -> User:
     """The user named `who`, or with that number. Raises UsageProblem if the base does not know the name."""
@@ -21,7 +23,7 @@ def find_user(base: str, who: str) -> User:
 def _host_user(who: str) -> User:
     try:
         entry = pwd.getpwuid(int(who)) if who.isdigit() else pwd.getpwnam(who)
-    except KeyError:
+    except (KeyError, OverflowError):
         return _unnamed(who)
     groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
     return User(
@@ -42,6 +44,8 @@ def _unnamed(who: str) -> User:
     if not who.isdigit():
         raise UsageProblem("start a session as", f"user {who!r}", "the base has no such user", "give --user NAME")
     number = int(who)
+    if number >= _NO_UID:
+        raise UsageProblem("start a session as", f"user {who!r}", "there is no such number", "give --user NAME")
     return User(name=who, uid=number, gid=number, groups=[number], home="/", shell="/bin/sh")
 
 

@@ -6,6 +6,7 @@ Pure planning over mountinfo records, so it can be tested with any host's table.
 import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
 
 from waypoint.linux.mounts import MountRecord
 
@@ -31,6 +32,7 @@ LOCAL = frozenset(
         "hfsplus",
     ]
 )
+_ROOT_FOLDER = "m0"
 # Never of the base: the session has its own of these, or they are views of the kernel.
 _OWN = ("/dev", "/proc", "/sys", "/run")
 _KERNEL = frozenset(
@@ -60,38 +62,58 @@ _KERNEL = frozenset(
 )
 
 
+_NAME_MAX = 255
+
+
 class Layer(NamedTuple):
     """A mount of the host that gets an overlay: its mount point, also its place in the session."""
 
     target: str
+
+    @property
+    def folder(self) -> str:
+        """Where its changes lie in a session's tree. Named after the mount point: the host's mounts come and go, and
+        what was written in one must not appear in another.
+        """
+        return _ROOT_FOLDER if self.target == "/" else f"m{quote(os.fsencode(self.target), safe='')}"
 
 
 class BasePlan(NamedTuple):
     layers: list[Layer]
     left_out: list[str]
 
+    def tell_lost(self, folders: Iterable[str]) -> list[str]:
+        """What a tree with these `folders` holds of mounts that are not among the layers, for `left_out`."""
+        lost = sorted(set(folders) - {layer.folder for layer in self.layers})
+        return [
+            f"{os.fsdecode(unquote_to_bytes(name[1:]))} (no longer mounted here: its changes wait)" for name in lost
+        ]
+
 
 def plan_base(
     base: str,
     table: Iterable[MountRecord],
     *,
+    later: Iterable[MountRecord] = (),
     hidden: tuple[str, ...],
     is_folder: Callable[[str], bool] = os.path.isdir,
 ) -> BasePlan:
     """Plan the view of `base` (an absolute, real path).
 
-    `table`: the host's mounts in mountinfo's order. `hidden`: folders of ours, whose own mounts are nobody's business.
-    A base other than `/` is one folder: what is mounted below it is left out, and said. Layers come parents first.
+    `table`: the mounts that we see, in mountinfo's order; `later`: those that the host has besides. `hidden`: folders
+    of ours, whose own mounts are nobody's business. A base other than `/` is one folder: what is mounted below it is
+    left out, and said. Layers come parents first.
     """
     reach = _Reach(list(table))
     layers = [Layer("/")]
-    left_out: list[str] = []
+    left_out = [
+        f"{mount.mount_point} ({mount.fstype}: mounted after the daemon started, and / is private: restart the daemon)"
+        for mount in later
+        if _is_of_base(mount, base, hidden)
+    ]
     for point in sorted(reach.on_top):
-        if not _is_below(point, base) or point == base or any(_is_below(point, folder) for folder in hidden):
-            continue
         mount = reach.on_top[point]
-        is_own = base == "/" and any(_is_below(point, own) for own in _OWN)
-        if is_own or mount.fstype in _KERNEL or reach.is_covered(mount):
+        if not _is_of_base(mount, base, hidden) or reach.is_covered(mount):
             continue
         reason = _why_not(mount, base, is_folder)
         if reason:
@@ -101,6 +123,15 @@ def plan_base(
     return BasePlan(layers, left_out)
 
 
+def _is_of_base(mount: MountRecord, base: str, hidden: tuple[str, ...]) -> bool:
+    """False for what is nobody's business: elsewhere, ours, the kernel's views, the base itself."""
+    point = mount.mount_point
+    if not _is_below(point, base) or point == base or any(_is_below(point, folder) for folder in hidden):
+        return False
+    is_own = base == "/" and any(_is_below(point, own) for own in _OWN)
+    return not is_own and mount.fstype not in _KERNEL
+
+
 def _why_not(mount: MountRecord, base: str, is_folder: Callable[[str], bool]) -> str:
     if base != "/":
         return "mounted below the base"
@@ -108,6 +139,8 @@ def _why_not(mount: MountRecord, base: str, is_folder: Callable[[str], bool]) ->
         return "not a local file system"
     if "ro" in mount.options or "ro" in mount.super_options:
         return "read-only"
+    if len(Layer(mount.mount_point).folder) > _NAME_MAX:
+        return "its path is too long"
     if not is_folder(mount.mount_point):
         return "mounted on a file"
     return ""

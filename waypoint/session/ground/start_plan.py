@@ -2,6 +2,7 @@
 started here.
 """
 
+import contextlib
 import os
 import shutil
 import stat
@@ -9,8 +10,8 @@ from pathlib import Path
 
 from waypoint.linux import mounts, procfs
 from waypoint.model.errors import UsageProblem
-from waypoint.model.records import Bind, LiveRow, Setting, User
-from waypoint.session.ground.base import BasePlan, plan_base
+from waypoint.model.records import Bind, LiveRow, Setting
+from waypoint.session.ground.base import BasePlan, Layer, plan_base
 from waypoint.session.ground.places import Places
 from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
 
@@ -32,6 +33,8 @@ PROC_READONLY = (
     "pressure",
 )
 
+_OWN_PLACES = ("/proc", "/sys", "/dev", "/.waypoint", "/run/waypoint")  # of every session
+
 _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ"})
 
 
@@ -46,12 +49,20 @@ def parse_bind(text: str) -> Bind:
     readonly = len(parts) == 3 and parts[2] == "ro"
     if len(parts) not in (2, 3) or (len(parts) == 3 and not readonly) or not all(p.startswith("/") for p in parts[:2]):
         raise UsageProblem("bind", repr(text), "it is not HOST:PATH or HOST:PATH:ro with absolute paths", "see --help")
-    source, target = os.path.realpath(parts[0]), os.path.normpath(parts[1])
-    if not os.path.exists(source):
-        raise UsageProblem("bind", source, "no such file or directory on the host", "check the path")
-    if target == "/" or target.startswith(("/proc", "/sys", "/dev", "/.waypoint", "/run/waypoint")):
+    source = os.path.realpath(parts[0])
+    target = "/" + os.path.normpath(parts[1]).lstrip("/")  # normpath keeps "//"
+    if target == "/" or any(f"{target}/".startswith(f"{own}/") for own in _OWN_PLACES):
         raise UsageProblem("bind", repr(text), f"{target} belongs to the session itself", "choose another place")
-    return Bind(source=source, target=target, readonly=readonly)
+    bind = Bind(source=source, target=target, readonly=readonly)
+    check_bind(bind)
+    return bind
+
+
+def check_bind(bind: Bind) -> None:
+    """Raises UsageProblem if there is nothing to bind (any more)."""
+    if not os.path.exists(bind.source):
+        said = "no such file or directory on the host"
+        raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "make it, or give other --bind options")
 
 
 def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> dict[str, str]:
@@ -85,12 +96,15 @@ def _is_program(base: str, path: str) -> bool:
     return bool(path) and (inside.is_symlink() or os.access(inside, os.X_OK))
 
 
-def prepare_tree(tree: Path, plan: BasePlan, user: User, nonce: str) -> None:
+def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str) -> None:
     """Make the folders of a session's overlays in its upper tree, and `/run/waypoint` afresh in the first of them."""
-    for number in range(len(plan.layers)):
-        for part in ("upper", "work"):
-            (tree / f"m{number}" / part).mkdir(parents=True, exist_ok=True)
-    _copy_attributes(Path("/"), tree / "m0/upper")
+    for layer in plan.layers:
+        upper = tree / layer.folder / "upper"
+        if not upper.exists():
+            upper.mkdir(parents=True)
+            _copy_attributes(_lower(setting, layer), upper)
+        (tree / layer.folder / "work").mkdir(exist_ok=True)
+    user = setting.user
     run = tree / "m0/upper" / RUN_FOLDER
     if run.is_symlink() or run.parent.is_symlink():  # what a session left behind is not trusted
         raise UsageProblem("go on from", str(tree), "its /run is a link", "start from an older capture")
@@ -105,13 +119,26 @@ def prepare_tree(tree: Path, plan: BasePlan, user: User, nonce: str) -> None:
 
 
 def _copy_attributes(source: Path, target: Path) -> None:
+    """Those of an overlay's upper folder are the ones that are seen: /tmp is to stay as open as it is."""
     found = source.stat()
     os.chown(target, found.st_uid, found.st_gid)
     target.chmod(stat.S_IMODE(found.st_mode))
+    for name in os.listxattr(source):
+        if not name.startswith("trusted."):  # another overlay's
+            with contextlib.suppress(OSError):  # ENOTSUP: the pool's file system has no such
+                os.setxattr(target, name, os.getxattr(source, name))
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def plan_layers(setting: Setting, hidden: tuple[str, ...]) -> BasePlan:
-    return plan_base(setting.base, mounts.read_mounts(), hidden=hidden)
+    table = mounts.read_mounts()
+    seen = {mount.mount_point for mount in table}
+    later = [mount for mount in mounts.read_mounts(1) if mount.mount_point not in seen]
+    return plan_base(setting.base, table, later=later, hidden=hidden)
+
+
+def _lower(setting: Setting, layer: Layer) -> Path:
+    return Path(setting.base) / layer.target.lstrip("/")
 
 
 def start_spec(
@@ -120,10 +147,10 @@ def start_spec(
     """Everything the launcher needs for the session `row`, whose tree `prepare_tree` has prepared."""
     setting = row.setting
     overlays = []
-    for number, layer in enumerate(plan.layers):
-        lower = str(Path(setting.base) / layer.target.lstrip("/"))
+    for layer in plan.layers:
+        lower = str(_lower(setting, layer))
         skeleton = places.kit.skeleton(setting.base, layer.target)
-        place = tree / f"m{number}"
+        place = tree / layer.folder
         overlays.append(
             Overlay(
                 target=layer.target,

@@ -31,6 +31,7 @@ def start(spec: StartSpec) -> Answer:
 
     def outer(report: int, ask: int, answer: int) -> None:
         os.setsid()
+        os.umask(0o022)  # the daemon's hides what it makes; what is mounted on here is for everybody
         new_network(spec.net)
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
