@@ -73,14 +73,15 @@ async def test_input_given_piece_by_piece_is_passed_on_at_once(stage: Stage) -> 
     assert (await task).exit == 0
 
 
-async def test_a_client_that_leaves_ends_its_input(stage: Stage) -> None:
+@pytest.mark.parametrize("programs", [0, 1], ids=["as soon as asked", "while it runs"])
+async def test_a_client_that_leaves_ends_its_input(stage: Stage, programs: int) -> None:
     await stage.open()
     client = client_with(b"some\n", end=False)
     task = asyncio.create_task(stage.exec("cat >got; echo done >>got", client, stdin=True))
-    await stage.daemon.line.watch.wait_prompt(5)
     while not client.notes:
         await asyncio.sleep(0)
-    await stage.wait_foreground(1)
+    if programs:
+        await stage.wait_foreground(programs)
     client.leave()
     assert "client has gone" in (await task).said
     assert (await stage.exec("cat got")).output == b"some\ndone\n"

@@ -33,7 +33,7 @@ class Delivery:
             end = await asyncio.shield(run.result)
         except (ClientGone, ConnectionError):
             if run.feed is not None:
-                run.feed.close()
+                run.feed.end()
             self._forget(client)
             raise
         self._forget(client)  # not if this is cancelled: the daemon stops, and the next one will want the output

@@ -62,8 +62,13 @@ class InputFeed:
         finally:
             self.close()
 
+    def end(self) -> None:
+        """Nothing more comes: the command finds the end of its input behind what waits."""
+        self._at_end = True
+        self._news.set()
+
     def close(self) -> None:
-        """End the input here and now."""
+        """Let go of the FIFO and drop what waits. Not before `run`: the shell would wait in its open; see `end`."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -80,7 +85,7 @@ class InputFeed:
                 await self._wait_writable()
                 continue
             rest = rest[count:]
-        self._queued -= len(data)
+        self._queued = max(0, self._queued - len(data))
         self._taken.set()
 
     async def _wait_writable(self) -> None:
