@@ -70,6 +70,11 @@ def system_call(pid: int) -> Call | None:
     return Call(_NAMES.get(int(words[0]), ""), int(words[1], 16))
 
 
+def processor_ns(pid: int) -> int:
+    """How long it has run on processors (of its main thread: sched-stats, "/proc/<pid>/schedstat")."""
+    return int(_read(pid, "schedstat").split()[0])
+
+
 def children(pid: int) -> list[int]:
     """Its children that are alive or not yet waited for (of its main thread: shells have no other)."""
     return [int(word) for word in _read(pid, f"task/{pid}/children").split()]

@@ -51,7 +51,7 @@ class Execution:
         self._wait_until = time.monotonic() + (_PATIENCE_S if wait_prompt_s is None else wait_prompt_s)
         self._talk = Conversation(desk.terminal, record.id, record.nonce, record.asked_at)
         self._timed_out = asyncio.Event()
-        self._early_signals: list[Signals] = []
+        self._signals: asyncio.Queue[Signals] = asyncio.Queue()
 
     async def run(self) -> None:
         """See the command through, from wherever the record says it is. If cancelled, the record tells the next
@@ -69,6 +69,7 @@ class Execution:
                     companions += [
                         asyncio.create_task(self._feed_input()),
                         asyncio.create_task(self._enforce_timeout()),
+                        asyncio.create_task(self._pass_signals()),
                     ]
                     await self._wait_ended()
                 if record.phase is Phase.ENDED:
@@ -98,11 +99,17 @@ class Execution:
 
     def send(self, number: Signals) -> None:
         """Send a signal to the command; before it has begun: as soon as it has."""
-        shell = self._desk.watch.shell
-        if self.record.phase is Phase.ASKED:
-            self._early_signals.append(number)
-        elif self.record.phase is Phase.STARTED and shell is not None and not self._desk.terminal.closed.is_set():
-            signals.send(self._desk.terminal.master, shell.pid, number)
+        self._signals.put_nowait(number)
+
+    async def _pass_signals(self) -> None:
+        master, shell = self._desk.terminal.master, self._desk.watch.shell
+        while shell is not None:
+            number = await self._signals.get()
+            if number in signals.ENDING:
+                await signals.settle(master, shell.pid)
+            if self.record.phase is not Phase.STARTED or self._desk.terminal.closed.is_set():
+                return
+            signals.send(master, shell.pid, number)
 
     async def _wait_started(self) -> None:
         """Get the shell to say S (or E, if the line is aborted at once). Raises NotAtPrompt."""
@@ -162,8 +169,6 @@ class Execution:
         if record.tty:
             terminal.keyboard.release()
         self.started.set()
-        for number in self._early_signals:
-            self.send(number)
 
     async def _wait_ended(self) -> None:
         """Until the shell says E, or is found to have ended the command in another way. Raises NotAtPrompt for a lost

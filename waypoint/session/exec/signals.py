@@ -4,6 +4,7 @@ The shell may itself be in the foreground (a loop of builtins; everything with `
 works on, as ^C does; SIGKILL to its group would end the session.
 """
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -17,10 +18,31 @@ NAMES = {
     for name in ("HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2", "ALRM", "CONT", "STOP", "TSTP", "WINCH")
 }
 # What ends a list of commands: the shell itself must hear of it too, or it goes on with the next one.
-_ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 # Of these a shell with job control thinks that only the job was meant; after a SIGINT it ends the list by itself.
 _WITH_SHELL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 STOPPED_S = 0.05
+_LOOK_S = 0.002
+_WORKS_NS = 5_000_000
+_SETTLE_S = 1.0
+
+
+async def settle(master: int, shell_pid: int) -> None:
+    """Before a signal that ends things: return when it cannot fall between two chairs.
+
+    A shell that is about to start a program, or to wait for one, loses it: it notes the signal, and then sleeps. So it
+    is let come to rest; or to work, for longer than such steps take.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        begun = before = procfs.processor_ns(shell_pid)
+        deadline = time.monotonic() + _SETTLE_S
+        while terminals.foreground_group(master) == procfs.stat(shell_pid).group and time.monotonic() < deadline:
+            await asyncio.sleep(_LOOK_S)
+            now = procfs.processor_ns(shell_pid)
+            rests = now == before and procfs.system_call(shell_pid) is not None
+            if rests or now - begun > _WORKS_NS:
+                return
+            before = now
 
 
 def send(master: int, shell_pid: int, number: signal.Signals) -> None:
@@ -36,11 +58,11 @@ def send(master: int, shell_pid: int, number: signal.Signals) -> None:
                 _send_to_job(group, number, shell_pid)
                 os.kill(shell_pid, signal.SIGINT)
         else:
-            with _held(shell_pid) if number in _ENDING else contextlib.nullcontext():
+            with _held(shell_pid) if number in ENDING else contextlib.nullcontext():
                 for pid in list(_in_group(shell_pid, shell_group)):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
-                if number in _ENDING:
+                if number in ENDING:
                     os.kill(shell_pid, signal.SIGINT)
 
 
@@ -65,7 +87,7 @@ def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:
-        if number in _ENDING:
+        if number in ENDING:
             os.kill(shell_pid, signal.SIGINT)
 
 
