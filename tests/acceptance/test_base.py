@@ -1,5 +1,6 @@
 """`shell --base`: a session on a root file system of its own."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +63,29 @@ def test_a_base_without_bash_has_terminal_and_run_and_says_why_not_exec(home: Ho
         done = home.cli("exec", "-b", branch, "--wait-prompt", "0.5", "--", "echo never")
         assert (done.code, done.stdout) == (125, "")
         assert "no shell with Waypoint's hooks" in done.stderr
+
+
+def test_a_base_without_this_machines_c_library_works(home: Home, tmp_path: Path, seat: Take) -> None:
+    tmp_path.chmod(0o755)
+    busybox = shutil.which("busybox")
+    assert busybox
+    for name in ("bin", "etc", "root"):
+        (tmp_path / "static" / name).mkdir(parents=True)
+    shutil.copy(busybox, tmp_path / "static/bin/busybox")
+    subprocess.run([busybox, "--install", "-s", str(tmp_path / "static/bin")], check=True)
+    for link in (tmp_path / "static/bin").iterdir():
+        if link.is_symlink():
+            link.unlink()
+            link.symlink_to("busybox")
+    (tmp_path / "static/etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+    with session(home, "root", "--base", str(tmp_path / "static")) as branch:
+        done = home.must("run", "-b", branch, "sh", "-c", "ls /lib /lib64 2>&1; (sleep 0 &); cat /proc/1/comm")
+        assert done.stdout.splitlines()[-1] == "init"
+        assert "ld-linux" not in done.stdout
+        outer = seat().type(b"waypoint attach %s\r" % branch.encode())
+        outer.see(rb"# ")
+        outer.type(b"exit 5\r")
+        assert outer.left() == 5
 
 
 def test_what_is_mounted_below_a_base_is_left_out_and_said(tmp_path: Path) -> None:

@@ -14,11 +14,10 @@ the home usually lies below `/`.
 import hashlib
 import os
 import shutil
-import sys
 from pathlib import Path
 
 from waypoint.linux import mounts
-from waypoint.model.errors import HostLacks
+from waypoint.session.ground.init import place_init
 
 _NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
 _PROC = "/proc"  # the session's
@@ -29,6 +28,7 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
+_PROGRAMS = ("init", "wrapper.sh", "run.sh")
 _HOOKS = Path(__file__).resolve().parents[3] / "shellwrap"
 
 
@@ -92,12 +92,13 @@ class Kit:
         _keep_resolver(place, Path(base))
         own = place / ".waypoint"
         own.mkdir(mode=0o755)
-        shutil.copy(init_program(), own / "init")
+        place_init(own, "/.waypoint", base)
         for name in ("wrapper.sh", "run.sh", "hooks.bash"):
             shutil.copy(_HOOKS / name, own / name)
         shutil.copytree(_HOOKS / "zdotdir", own / "zdotdir")
         for path in (own, *own.rglob("*")):
-            path.chmod(0o755 if path.is_dir() or path.name in ("init", "wrapper.sh", "run.sh") else 0o644)
+            is_program = path.name in _PROGRAMS or path.parent.name == "lib"  # a loader is one
+            path.chmod(0o755 if path.is_dir() or is_program else 0o644)
 
 
 def _hide(place: Path, inside: str, home: Path) -> None:
@@ -126,15 +127,6 @@ def _keep_resolver(place: Path, base: Path) -> None:
         copy = place / target.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)
-
-
-def init_program() -> Path:
-    """dumb-init, as its wheel installs it: beside the interpreter, else on PATH. Raises HostLacks."""
-    beside = Path(sys.executable).parent / "dumb-init"
-    found = str(beside) if beside.is_file() else shutil.which("dumb-init")
-    if found is None:
-        raise HostLacks("find", "dumb-init", "it is neither beside Python nor on PATH", "pip install dumb-init")
-    return Path(found)
 
 
 def _is_below(path: str, folder: str) -> bool:
