@@ -77,7 +77,7 @@ class ExecClient:
             case "k" if run is None and name in _LEAVING:
                 self._leave("called off before it began")
             case "k" if run is not None and name in NAMES:
-                run.send(NAMES[name])
+                run.signals.put(NAMES[name])
             case "i":
                 await self._listening.wait()  # nothing to give it to yet: the client is made to wait
                 await self._input(frame.payload)

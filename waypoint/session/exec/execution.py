@@ -13,17 +13,17 @@ import contextlib
 import termios
 import time
 import urllib.parse
-from signal import Signals
 
 from shellwrap.marks import format_mark
 from waypoint.linux import terminals
-from waypoint.session.exec import ending, signals
+from waypoint.session.exec import ending
 from waypoint.session.exec.asking import Desk, ask, hear
 from waypoint.session.exec.conversation import Conversation
 from waypoint.session.exec.input_feed import InputFeed
 from waypoint.session.exec.prompt import Look
 from waypoint.session.exec.record import End, ExecRecord, Phase
 from waypoint.session.exec.shell_watch import NotAtPrompt
+from waypoint.session.exec.signals import SignalQueue
 
 # While a command runs the kernel is asked whether the shell is still there: after the first time, then ever more
 # rarely.
@@ -51,7 +51,7 @@ class Execution:
         self._wait_until = time.monotonic() + (_PATIENCE_S if wait_prompt_s is None else wait_prompt_s)
         self._talk = Conversation(desk.terminal, record.id, record.nonce, record.asked_at)
         self._timed_out = asyncio.Event()
-        self._signals: asyncio.Queue[Signals] = asyncio.Queue()
+        self.signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
 
     async def run(self) -> None:
         """See the command through, from wherever the record says it is. If cancelled, the record tells the next
@@ -69,7 +69,7 @@ class Execution:
                     companions += [
                         asyncio.create_task(self._feed_input()),
                         asyncio.create_task(self._enforce_timeout()),
-                        asyncio.create_task(self._pass_signals()),
+                        asyncio.create_task(self.signals.run()),
                     ]
                     await self._wait_ended()
                 if record.phase is Phase.ENDED:
@@ -96,20 +96,6 @@ class Execution:
         mark = self._talk.heard("E")
         ends = (self.record.stop, mark.start if mark is not None else None, self._desk.terminal.settled)
         return min(end for end in ends if end is not None)
-
-    def send(self, number: Signals) -> None:
-        """Send a signal to the command; before it has begun: as soon as it has."""
-        self._signals.put_nowait(number)
-
-    async def _pass_signals(self) -> None:
-        master, shell = self._desk.terminal.master, self._desk.watch.shell
-        while shell is not None:
-            number = await self._signals.get()
-            if number in signals.ENDING:
-                await signals.settle(master, shell.pid)
-            if self.record.phase is not Phase.STARTED or self._desk.terminal.closed.is_set():
-                return
-            signals.send(master, shell.pid, number)
 
     async def _wait_started(self) -> None:
         """Get the shell to say S (or E, if the line is aborted at once). Raises NotAtPrompt."""
@@ -261,7 +247,7 @@ class Execution:
     async def _enforce_timeout(self) -> None:
         record = self.record
         if record.deadline is not None:
-            await ending.enforce_timeout(record.deadline, self.send, self._timed_out.set)
+            await ending.enforce_timeout(record.deadline, self.signals.put, self._timed_out.set)
             self.stuck = True
             record.end = End(
                 124, "waypoint", said="the command ignores that it was to be stopped at its timeout: it still runs"

@@ -9,22 +9,46 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from waypoint.linux import procfs, terminals
+from waypoint.session.exec.asking import Desk
 
 NAMES = {
     name: signal.Signals[f"SIG{name}"]
     for name in ("HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2", "ALRM", "CONT", "STOP", "TSTP", "WINCH")
 }
 # What ends a list of commands: the shell itself must hear of it too, or it goes on with the next one.
-ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+_ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 # Of these a shell with job control thinks that only the job was meant; after a SIGINT it ends the list by itself.
 _WITH_SHELL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 STOPPED_S = 0.05
 _LOOK_S = 0.002
 _WORKS_NS = 5_000_000
 _SETTLE_S = 1.0
+
+
+class SignalQueue:
+    """What a client sends to its command: kept until that runs, and passed on in order as long as it does."""
+
+    def __init__(self, desk: Desk, is_running: Callable[[], bool]) -> None:
+        self._desk = desk
+        self._is_running = is_running
+        self._queue: asyncio.Queue[signal.Signals] = asyncio.Queue()
+
+    def put(self, number: signal.Signals) -> None:
+        self._queue.put_nowait(number)
+
+    async def run(self) -> None:
+        """Pass on what comes, until cancelled. To be called once the command has begun."""
+        terminal, shell = self._desk.terminal, self._desk.watch.shell
+        while shell is not None:
+            number = await self._queue.get()
+            if number in _ENDING:
+                await settle(terminal.master, shell.pid)
+            if not self._is_running() or terminal.closed.is_set():
+                return
+            send(terminal.master, shell.pid, number)
 
 
 async def settle(master: int, shell_pid: int) -> None:
@@ -58,11 +82,11 @@ def send(master: int, shell_pid: int, number: signal.Signals) -> None:
                 _send_to_job(group, number, shell_pid)
                 os.kill(shell_pid, signal.SIGINT)
         else:
-            with _held(shell_pid) if number in ENDING else contextlib.nullcontext():
+            with _held(shell_pid) if number in _ENDING else contextlib.nullcontext():
                 for pid in list(_in_group(shell_pid, shell_group)):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
-                if number in ENDING:
+                if number in _ENDING:
                     os.kill(shell_pid, signal.SIGINT)
 
 
@@ -87,7 +111,7 @@ def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:
-        if number in ENDING:
+        if number in _ENDING:
             os.kill(shell_pid, signal.SIGINT)
 
 
