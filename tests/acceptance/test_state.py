@@ -201,8 +201,9 @@ def test_a_coprocess_goes_on(shell: Shell) -> None:
 
 
 def test_sourced_files_and_virtual_environments(shell: Shell) -> None:
-    shell.says("python3 -m venv --without-pip /tmp/venv; . /tmp/venv/bin/activate")
-    assert shell.says("command -v python; echo $VIRTUAL_ENV") == "/tmp/venv/bin/python\n/tmp/venv\n"
+    place = shell.says("mktemp -d").strip()
+    shell.says(f"python3 -m venv --without-pip {place}; . {place}/bin/activate")
+    assert shell.says("command -v python; echo $VIRTUAL_ENV") == f"{place}/bin/python\n{place}\n"
     shell.says("deactivate")
     assert shell.says("echo ${VIRTUAL_ENV-none}") == "none\n"
 
