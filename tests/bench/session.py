@@ -3,6 +3,7 @@ happens.
 """
 
 import contextlib
+import hashlib
 import os
 import select
 import signal
@@ -114,7 +115,7 @@ def _outputs(home: Home, session: Session, sizes: Sizes) -> list[Figure]:
     yes, base64 = f"yes | head -c {size}", "base64 /tmp/random"
 
     def random_bytes(command: str) -> float:
-        rate, digest = _rate(session, command, want_digest=True)
+        rate, digest = _rate_and_digest(session, command)
         wanted = session.exec("cat /tmp/sum").output.split()[0].decode()
         if digest != wanted:
             raise RuntimeError(f"the output's digest is {digest}, not {wanted}")
@@ -154,32 +155,32 @@ def _outputs(home: Home, session: Session, sizes: Sizes) -> list[Figure]:
 
 
 def _exact_rate(session: Session, command: str, size: int) -> float:
-    rate, count = _rate(session, command, want_digest=False)
-    if count != str(size):
-        raise RuntimeError(f"{count} bytes came, not {size}")
-    return rate
-
-
-def _rate(session: Session, command: str, *, want_digest: bool) -> tuple[float, str]:
-    """MB/s of a command's output, and its SHA-256 or its length. The digest is made by another process, beside."""
     count = 0
-    with subprocess.Popen(["sha256sum"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hasher:
-        assert hasher.stdin is not None
-        assert hasher.stdout is not None
-        pipe = hasher.stdin.fileno()
 
-        def take(data: bytes) -> None:
-            nonlocal count
-            count += len(data)
-            if want_digest:
-                os.write(pipe, data)
+    def take(data: bytes) -> None:
+        nonlocal count
+        count += len(data)
 
-        begin = time.perf_counter()
-        session.exec(command, on_output=take)
-        taken_s = time.perf_counter() - begin
-        hasher.stdin.close()
-        digest = hasher.stdout.read().split()[0].decode()
-    return count / MB / taken_s, digest if want_digest else str(count)
+    taken_s = _seconds_of(session, command, take)
+    if count != size:
+        raise RuntimeError(f"{count} bytes came, not {size}")
+    return count / MB / taken_s
+
+
+def _rate_and_digest(session: Session, command: str) -> tuple[float, str]:
+    """MB/s of a command's output, and its SHA-256, which is made when the clock has stopped."""
+    pieces: list[bytes] = []
+    taken_s = _seconds_of(session, command, pieces.append)
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return sum(map(len, pieces)) / MB / taken_s, digest.hexdigest()
+
+
+def _seconds_of(session: Session, command: str, take: Callable[[bytes], None]) -> float:
+    begin = time.perf_counter()
+    session.exec(command, on_output=take)
+    return time.perf_counter() - begin
 
 
 def _raw_rate(command: str) -> float:

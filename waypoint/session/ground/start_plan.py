@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from waypoint.linux import mounts, procfs
+from waypoint.linux.mounts import MountRecord
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import Bind, LiveRow, Setting
 from waypoint.session.ground.base import BasePlan, Layer, plan_base
@@ -132,9 +133,15 @@ def _copy_attributes(source: Path, target: Path) -> None:
 
 def plan_layers(setting: Setting, hidden: tuple[str, ...]) -> BasePlan:
     table = mounts.read_mounts()
+    return plan_base(setting.base, table, later=_mounted_later(table), hidden=hidden)
+
+
+def _mounted_later(table: list[MountRecord]) -> list[MountRecord]:
+    """What the machine's first process has mounted and we have not; nothing if it lives on another root."""
+    host = mounts.read_mounts(1)
+    roots = [[(m.device, m.root) for m in each if m.mount_point == "/"] for each in (host, table)]
     seen = {mount.mount_point for mount in table}
-    later = [mount for mount in mounts.read_mounts(1) if mount.mount_point not in seen]
-    return plan_base(setting.base, table, later=later, hidden=hidden)
+    return [mount for mount in host if mount.mount_point not in seen] if roots[0] == roots[1] else []
 
 
 def _lower(setting: Setting, layer: Layer) -> Path:
