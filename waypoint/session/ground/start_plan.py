@@ -138,7 +138,9 @@ def plan_layers(setting: Setting, hidden: tuple[str, ...]) -> BasePlan:
 
 def _mounted_later(table: list[MountRecord]) -> list[MountRecord]:
     """What the machine's first process has mounted and we have not; nothing if it lives on another root."""
-    host = mounts.read_mounts(1)
+    host: list[MountRecord] = []
+    with contextlib.suppress(PermissionError, ProcessLookupError, FileNotFoundError):
+        host = mounts.read_mounts(1)
     roots = [[(m.device, m.root) for m in each if m.mount_point == "/"] for each in (host, table)]
     seen = {mount.mount_point for mount in table}
     return [mount for mount in host if mount.mount_point not in seen] if roots[0] == roots[1] else []
