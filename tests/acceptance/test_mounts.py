@@ -87,6 +87,21 @@ def test_one_that_cannot_be_in_the_session_is_told(tmp_path: Path) -> None:
         assert f"{place} (tmpfs: read-only)" in json.loads(done.stdout)["left_out"]
 
 
+def test_one_that_overlayfs_refuses_costs_its_own_place_and_no_more(tmp_path: Path) -> None:
+    """Here for an overlay of an overlay; on other machines for a /boot/efi."""
+    below, place = make_place(tmp_path, "below"), make_place(tmp_path, "place")
+    first, second, third = (make_place(tmp_path, name) for name in ("first", "second", "third"))
+    options = "lowerdir={}:{}".format
+    with (
+        mounted(below, "-t", "overlay", "-o", options(first, second), "none"),
+        mounted(place, "-t", "overlay", "-o", f"{options(below, third)},upperdir={first},workdir={second}", "none"),
+        open_home("acc") as home,
+    ):
+        done = home.must("shell", "refused", "-d", "--user", "root")
+        assert f"not in the session: {place} (overlay: overlayfs refuses it" in done.stderr
+        assert inside(home, "refused", f"ls -A {place}; echo works") == "works\n"
+
+
 def test_one_that_came_after_the_daemon_is_there_or_told(home: Home, tmp_path: Path) -> None:
     """There, where / is a shared mount, as systemd makes it."""
     place = make_place(tmp_path, "late")

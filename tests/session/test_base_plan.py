@@ -1,6 +1,6 @@
 """Which of the host's mounts a session gets an overlay of, planned over recorded mount tables."""
 
-from waypoint.linux.mounts import parse_mounts
+from waypoint.linux.mounts import MountRecord, parse_mounts
 from waypoint.session.ground.base import plan_base
 
 # A Debian 13 desktop: /home and /tmp of their own, a USB stick, a network share, a snap, the usual kernel file systems.
@@ -26,13 +26,13 @@ TABLE = rb"""
 
 
 def plan(base: str = "/", table: bytes = TABLE) -> tuple[list[str], str]:
-    found = plan_base(base, parse_mounts(table), hidden=("/var/lib/waypoint",), is_folder=lambda _path: True)
+    found = plan_base(base, parse_mounts(table), hidden=("/var/lib/waypoint",), check=lambda _mount: "")
     return [layer.target for layer in found.layers], "\n".join(found.left_out)
 
 
 def test_every_local_writable_mount_gets_an_overlay_parents_first() -> None:
     targets, _left_out = plan()
-    assert targets == ["/", "/home", "/media/ann/USB STICK", "/srv/logs", "/tmp"]
+    assert targets == ["/", "/home", "/srv/logs", "/tmp"]
 
 
 def test_what_is_left_out_is_said_with_its_reason() -> None:
@@ -40,6 +40,7 @@ def test_what_is_left_out_is_said_with_its_reason() -> None:
     assert "/home/ann/nas (nfs4: not a local file system)" in left_out
     assert "/snap/core/1 (squashfs" in left_out
     assert "/data (xfs: read-only)" in left_out
+    assert "/media/ann/USB STICK (vfat: overlayfs takes no" in left_out
 
 
 def test_views_of_the_kernel_and_folders_of_our_own_are_nobodys_business() -> None:
@@ -62,13 +63,16 @@ def test_of_two_mounts_at_one_place_the_later_counts() -> None:
 
 
 def test_what_a_later_mount_covers_is_not_there() -> None:
-    table = TABLE + b"60 28 0:60 / /media rw shared:60 - tmpfs tmpfs rw\n"
+    table = TABLE.replace(b"- vfat", b"- ext4") + b"60 28 0:60 / /media rw shared:60 - tmpfs tmpfs rw\n"
     targets, left_out = plan(table=table)
     assert "/media" in targets
     assert "/media/ann/USB STICK" not in targets
     assert "USB" not in left_out
 
 
-def test_a_mount_on_a_file_is_left_out() -> None:
-    found = plan_base("/", parse_mounts(TABLE), hidden=(), is_folder=lambda path: path != "/srv/logs")
+def test_what_fails_the_check_is_left_out() -> None:
+    def check(mount: MountRecord) -> str:
+        return "mounted on a file" if mount.mount_point == "/srv/logs" else ""
+
+    found = plan_base("/", parse_mounts(TABLE), hidden=(), check=check)
     assert "/srv/logs (ext4: mounted on a file)" in found.left_out

@@ -117,7 +117,10 @@ def wait_briefly(fd: int, patience_s: float) -> bool:
     count = array.array("i", [0])
     until = time.monotonic() + patience_s
     while True:
-        fcntl.ioctl(fd, termios.FIONREAD, count)
+        try:
+            fcntl.ioctl(fd, termios.FIONREAD, count)
+        except OSError:  # hung up: the read tells
+            return True
         if count[0]:
             return True
         os.sched_yield()

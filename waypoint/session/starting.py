@@ -68,7 +68,7 @@ async def _launch(ground: Ground, row: LiveRow, origin: Capture | None, size: tu
     places = ground.places
     nonce = new_id()
     group = places.cgroup_of(row.session)
-    plan = start_plan.plan_layers(row.setting, places.hidden)
+    plan = start_plan.plan_layers(row.setting, places)
     left_out = list(plan.left_out)
 
     def prepare() -> Path:

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from waypoint.linux.mounts import MountRecord
 
-# File systems whose content is on this machine and may serve as a lower layer.
+# File systems whose content is on this machine.
 LOCAL = frozenset(
     [
         "ext2",
@@ -26,12 +26,9 @@ LOCAL = frozenset(
         "nilfs2",
         "tmpfs",
         "overlay",
-        "vfat",
-        "exfat",
-        "ntfs3",
-        "hfsplus",
     ]
 )
+CASELESS = frozenset(["vfat", "msdos", "exfat", "ntfs3", "hfs", "hfsplus"])
 _ROOT_FOLDER = "m0"
 # Never of the base: the session has its own of these, or they are views of the kernel.
 _OWN = ("/dev", "/proc", "/sys", "/run")
@@ -96,13 +93,13 @@ def plan_base(
     *,
     later: Iterable[MountRecord] = (),
     hidden: tuple[str, ...],
-    is_folder: Callable[[str], bool] = os.path.isdir,
+    check: Callable[[MountRecord], str],
 ) -> BasePlan:
     """Plan the view of `base` (an absolute, real path).
 
     `table`: the mounts that we see, in mountinfo's order; `later`: those that the host has besides. `hidden`: folders
     of ours, whose own mounts are nobody's business. A base other than `/` is one folder: what is mounted below it is
-    left out, and said. Layers come parents first.
+    left out, and said. `check` is asked of each layer to be: why not, or "". Layers come parents first.
     """
     reach = _Reach(list(table))
     layers = [Layer("/")]
@@ -115,7 +112,7 @@ def plan_base(
         mount = reach.on_top[point]
         if not _is_of_base(mount, base, hidden) or reach.is_covered(mount):
             continue
-        reason = _why_not(mount, base, is_folder)
+        reason = _why_not(mount, base, check)
         if reason:
             left_out.append(f"{point} ({mount.fstype}: {reason})")
         else:
@@ -132,18 +129,18 @@ def _is_of_base(mount: MountRecord, base: str, hidden: tuple[str, ...]) -> bool:
     return not is_own and mount.fstype not in _KERNEL
 
 
-def _why_not(mount: MountRecord, base: str, is_folder: Callable[[str], bool]) -> str:
+def _why_not(mount: MountRecord, base: str, check: Callable[[MountRecord], str]) -> str:
     if base != "/":
         return "mounted below the base"
+    if mount.fstype in CASELESS:
+        return "overlayfs takes no file system without regard to case"
     if mount.fstype not in LOCAL:
         return "not a local file system"
     if "ro" in mount.options or "ro" in mount.super_options:
         return "read-only"
     if len(Layer(mount.mount_point).folder) > _NAME_MAX:
         return "its path is too long"
-    if not is_folder(mount.mount_point):
-        return "mounted on a file"
-    return ""
+    return check(mount)
 
 
 class _Reach:

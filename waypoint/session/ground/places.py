@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from waypoint.linux import cgroups, mounts, systemd
 from waypoint.processes.profiles import session_environment
+from waypoint.session.ground.lower_check import LowerCheck
 from waypoint.session.ground.skeleton import Kit
 
 _CONTROLLERS = ("memory", "pids", "cpu")
@@ -25,6 +26,7 @@ class Places(NamedTuple):
     merged: Path
     sys: Path
     kit: Kit
+    check_lower: LowerCheck
     cgroup: str
     profile_env: dict[str, str]
 
@@ -48,6 +50,7 @@ def make_places(home: Path, runtime: Path, home_id: str) -> Places:
         merged=runtime / "merged",
         sys=runtime / "sys",
         kit=Kit(runtime / "kit", home),
+        check_lower=LowerCheck(runtime),
         cgroup=_make_group(home_id),
         profile_env=session_environment(),
     )

@@ -124,16 +124,17 @@ def _copy_attributes(source: Path, target: Path) -> None:
     found = source.stat()
     os.chown(target, found.st_uid, found.st_gid)
     target.chmod(stat.S_IMODE(found.st_mode))
-    for name in os.listxattr(source):
-        if not name.startswith("trusted."):  # another overlay's
-            with contextlib.suppress(OSError):  # ENOTSUP: the pool's file system has no such
+    with contextlib.suppress(OSError):  # ENOTSUP: one of the two file systems has no such
+        for name in os.listxattr(source):
+            if not name.startswith("trusted."):  # another overlay's
                 os.setxattr(target, name, os.getxattr(source, name))
     os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def plan_layers(setting: Setting, hidden: tuple[str, ...]) -> BasePlan:
+def plan_layers(setting: Setting, places: Places) -> BasePlan:
     table = mounts.read_mounts()
-    return plan_base(setting.base, table, later=_mounted_later(table), hidden=hidden)
+    later = _mounted_later(table)
+    return plan_base(setting.base, table, later=later, hidden=places.hidden, check=places.check_lower)
 
 
 def _mounted_later(table: list[MountRecord]) -> list[MountRecord]:
