@@ -155,7 +155,7 @@ def test_an_unfinished_line_of_several_is_left_alone(home: Home, shell: str, sea
 
 def test_a_shell_that_was_replaced_is_named(home: Home, shell: str, seat: Take) -> None:
     outer = attach(seat(), shell)
-    outer.type(b"exec python3 -q\r").see(b">>> ")
+    outer.type(b"exec env PYTHON_BASIC_REPL=1 python3 -q\r").see(b">>> ")
     done = home.cli("exec", "-b", shell, "--wait-prompt", "20", "--", "echo never")
     assert (done.code, done.stdout) == (125, "")
     assert "replaced by another program: python3 -q" in done.stderr

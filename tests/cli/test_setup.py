@@ -137,6 +137,7 @@ def test_check_and_remove_exclude_each_other(bare: Home) -> None:
 # --- who may use it
 
 
+@pytest.mark.requires("public-checkout")
 def test_only_root_may_by_default(bare: Home) -> None:
     bare.must("setup")
     done = as_nobody(bare, "ps")
@@ -144,6 +145,7 @@ def test_only_root_may_by_default(bare: Home) -> None:
     assert "waypoint setup --user nobody" in done.stderr
 
 
+@pytest.mark.requires("public-checkout")
 def test_a_user_may_who_was_named(bare: Home) -> None:
     bare.must("setup", "--user", "nobody")
     done = as_nobody(bare, "shell", "theirs", "-d")
@@ -151,12 +153,14 @@ def test_a_user_may_who_was_named(bare: Home) -> None:
     assert as_nobody(bare, "exec", "-b", "theirs", "--", "id -un").stdout == "nobody\n"
 
 
+@pytest.mark.requires("public-checkout")
 def test_members_of_a_group_may_that_was_named(bare: Home) -> None:
     bare.must("setup", "--group", "games")
     assert as_nobody(bare, "ps").returncode == 3
     assert as_nobody(bare, "ps", groups=[grp.getgrnam("games").gr_gid]).returncode == 0
 
 
+@pytest.mark.requires("public-checkout")
 def test_who_may_can_be_changed_while_sessions_run(bare: Home) -> None:
     bare.must("setup")
     bare.must("shell", "-d")
@@ -174,6 +178,7 @@ def test_an_unknown_name_is_told_and_nothing_is_made(bare: Home, args: list[str]
     assert not bare.path.exists()
 
 
+@pytest.mark.requires("public-checkout")
 def test_an_ordinary_user_is_told_to_use_sudo(bare: Home) -> None:
     done = as_nobody(bare, "setup")
     assert done.returncode == 3
@@ -181,6 +186,7 @@ def test_an_ordinary_user_is_told_to_use_sudo(bare: Home) -> None:
     assert not bare.path.exists()
 
 
+@pytest.mark.requires("public-checkout")
 def test_an_ordinary_user_is_told_how_a_stopped_daemon_is_started(bare: Home) -> None:
     bare.must("setup", "--user", "nobody")
     bare.must("daemon", "stop")

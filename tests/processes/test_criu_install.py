@@ -98,7 +98,7 @@ def test_a_second_run_does_nothing_and_takes_no_time(home: Path) -> None:
 
 def test_a_damaged_one_is_replaced_and_only_then(damaged: Path, mirror: str) -> None:
     assert installed(damaged) is None
-    with pytest.raises(HostLacks, match="Connection refused"):
+    with pytest.raises(HostLacks, match=r"Connection refused|Unable to connect"):
         install(damaged, print, mirror=UNREACHABLE)
     said: list[str] = []
     assert Criu(install(damaged, said.append, mirror=mirror)).version() >= (4, 2, 0)
@@ -112,7 +112,7 @@ def test_a_home_that_was_moved_gets_a_new_one(home: Path, tmp_path: Path) -> Non
 
 
 def test_without_a_reachable_mirror_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(HostLacks, match="Connection refused") as caught:
+    with pytest.raises(HostLacks, match=r"Connection refused|Unable to connect") as caught:
         install(tmp_path / "home", print, mirror=UNREACHABLE)
     assert caught.value.on == UNREACHABLE
     assert list(tmp_path.iterdir()) == []
@@ -170,7 +170,7 @@ def test_several_at_once_make_one(tmp_path: Path, mirror: str) -> None:
 
 
 @pytest.mark.privileged
-@pytest.mark.parametrize("size", ["1m", "12m", "40m", "62m"])
+@pytest.mark.parametrize("size", ["1m", "62m"])
 def test_on_a_full_disk_it_says_so_and_leaves_nothing(size: str, tmp_path: Path, mirror: str) -> None:
     def work() -> tuple[str, str, list[str]]:
         mounts.mount("tmpfs", tmp_path, "tmpfs", 0, f"size={size}")

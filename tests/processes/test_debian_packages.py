@@ -64,7 +64,7 @@ def test_without_apt_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
 @has_apt
 def test_an_unreachable_mirror_is_reported_in_apt_s_words(tmp_path: Path) -> None:
     archive = Archive(tmp_path, mirror="http://127.0.0.1:9/debian", suite="forky", keyring=find_keyring())
-    with pytest.raises(AptFailed, match="Connection refused") as caught:
+    with pytest.raises(AptFailed, match=r"Connection refused|Unable to connect") as caught:
         archive.update(print)
     assert caught.value.on == "http://127.0.0.1:9/debian"
     assert "network" in caught.value.next_step

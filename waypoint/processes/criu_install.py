@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from waypoint.linux import files, programs
+from waypoint.linux import files, filesystem, programs
 from waypoint.model.errors import HostLacks
 from waypoint.processes import debian_packages
 from waypoint.processes.debian_packages import OWN_CRIU, Archive
@@ -29,6 +29,7 @@ PROGRAM = "usr/sbin/criu"
 # Since Linux 6.16 the kernel refuses SO_PASSCRED on sockets that are not Unix sockets; CRIU asked for it until 4.1.1
 # and so cannot dump any process with a TCP or UDP socket there (checkpoint-restore/criu, issue 2705).
 FLOOR = (4, 2)
+_ROOM_BYTES = 160 << 20  # the list of packages, the packages, what is unpacked, what is kept
 
 _LINK = "criu"
 _LOCK = "criu.lock"
@@ -71,6 +72,7 @@ def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None
                 present = installed(home)  # by whoever had the lock before us
                 if present is None:
                     _sweep(home)
+                    _require_room(home)
                     archive_uri = mirror or debian_packages.find_mirror()
                     present = _build_and_publish(home, archive_uri, keyring, patchelf, say)
             finally:
@@ -82,6 +84,14 @@ def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None
     except OSError as error:
         raise _host_lacks(home, error) from error
     return present
+
+
+def _require_room(home: Path) -> None:
+    """apt does not always say that it was the disk (3.0: "404 Not Found" of what it tried next)."""
+    free = filesystem.free_bytes(home)
+    if free < _ROOM_BYTES:
+        said = f"no space left: {free >> 20} MiB are free there, {_ROOM_BYTES >> 20} MiB are needed for a moment"
+        raise HostLacks("install CRIU in", str(home), said, "make room on that file system")
 
 
 def find_patchelf() -> str:
