@@ -25,7 +25,7 @@ def _read(folder: int, path: str) -> bytes:
     name = Path(path).name
     try:
         with contextlib.suppress(OSError):  # EINVAL: no link
-            return os.fsencode(os.readlink(name, dir_fd=parent))
+            return os.fsencode(os.readlink(name, dir_fd=parent))[:_MAX_BYTES]
         fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     finally:
         os.close(parent)
