@@ -23,8 +23,8 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def numbered(position: int, count: int) -> bytes:
-    """Bytes that differ at every place of a ring from what was there a round before."""
-    return bytes((n * 7 + n // SMALLEST_SIZE) % 251 for n in range(position, position + count))
+    """Bytes that differ at every place of a ring from what was there a round before; none is BLANK."""
+    return bytes((n * 7 + n // SMALLEST_SIZE) % BLANK for n in range(position, position + count))
 
 
 def feed(ring: Ring, pipe: tuple[int, int], count: int) -> None:
