@@ -183,6 +183,28 @@ class Ring:
             self._advance(count)
             rest = rest[count:]
 
+    def save(self, path: str, more: bytes = b"") -> int:
+        """Write a ring file (mode 0600) with the same content, `more` behind it and no floor; its size on disk.
+
+        Raises FileExistsError, or OSError (ENOSPC). What was never written to takes no space.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, HEADER_SIZE + self.size)
+            header = bytearray(self._mapping[:64])
+            header[8 * _FLOOR : 8 * _FLOOR + 8] = NO_FLOOR.to_bytes(8, "little")
+            used = min(self.size, self._blank_until)
+            for part, place in ((header, 0), (self._bytes[:used], HEADER_SIZE)):
+                if os.pwrite(fd, part, place) != len(part):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        finally:
+            os.close(fd)
+        if more:
+            ring = Ring.open(path)
+            ring.append(more)
+            ring.close()
+        return HEADER_SIZE + used
+
     def view(self, position: int, limit: int) -> memoryview:
         """At most `limit` bytes from `position`, in place: fewer at the ring's seam, none at the end.
 

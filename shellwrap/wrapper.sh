@@ -1,5 +1,5 @@
 #!/bin/sh
-# The parent of the session's shell: runs it and leaves its exit status where the next daemon finds it, whatever happens to this one.
+# An ancestor of the session's shell: runs it and leaves its exit status where the next daemon finds it, whatever happens to this one.
 # It must outlive what the terminal sends to everyone on it; a trap with a command (not '') so that the shell gets the defaults back.
 trap : HUP INT QUIT TERM
 exec 3>&- # pid 1 keeps the terminal's master open as 3. Nothing else may: the terminal could not end

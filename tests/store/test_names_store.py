@@ -1,5 +1,6 @@
-"""names.db: branches, captures and live rows, one transaction per step."""
+"""names.db: names, captures, live rows and the operation log, one transaction per step."""
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -13,30 +14,50 @@ import pytest
 
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, LiveRow, Setting, User
+from waypoint.model.records import Capture, FilesLayer, Layers, LiveRow, Ref, Setting, User
 from waypoint.store.names import Names
 
 USER = User(name="ann", uid=1000, gid=1000, groups=[1000], home="/home/ann", shell="/bin/bash")
 SETTING = Setting(base="/", binds=[], net="private", user=USER, cwd="/", env={}, command=[])
 
 
-def row_of(branch: str, parent: str | None = None) -> LiveRow:
+def row_of(branch: str) -> LiveRow:
     session = new_id()
-    return LiveRow(branch=branch, session=session, tree=session, started=time.time(), parent=parent, setting=SETTING)
+    return LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=SETTING)
 
 
-def capture_of(row: LiveRow, capture_id: str | None = None) -> Capture:
+def capture_of(row: LiveRow, capture_id: str | None = None, parents: list[str] | None = None) -> Capture:
     return Capture(
         id=capture_id or new_id(),
         branch=row.branch,
-        parent=row.parent,
+        parents=parents or [],
         created=time.time(),
         tier="files",
-        tree=row.tree,
+        layers=Layers(files=FilesLayer(tree=row.tree)),
         setting=row.setting,
         reason="exited",
         exit=0,
     )
+
+
+def begin(names: Names, row: LiveRow, origin: str | None = None) -> None:
+    """A session starts, all the way."""
+    with names.change("reserve") as change:
+        change.reserve(row)
+    with names.change("start") as change:
+        change.ready(row, origin)
+
+
+def end(names: Names, row: LiveRow, capture: Capture) -> None:
+    with names.change("end") as change:
+        change.add(capture)
+        change.advance(row.branch, capture.id)
+        change.forget(row)
+
+
+def name_it(names: Names, name: str, capture: Capture) -> None:
+    with names.change("checkpoint") as change:
+        change.create(name, Ref(kind="checkpoint", capture=capture.id))
 
 
 @pytest.fixture
@@ -48,52 +69,91 @@ def names(tmp_path: Path) -> Iterator[Names]:
 
 def test_a_session_that_ends_becomes_the_tip_of_its_branch(names: Names) -> None:
     row = row_of("main")
-    names.begin(row)
+    begin(names, row)
     assert names.live() == [row]
     capture = capture_of(row)
-    names.end(row, capture)
+    end(names, row, capture)
     assert names.live() == []
     assert names.resolve("main") == capture
     assert names.resolve(capture.id[:8]) == capture
+    assert names.names_of(capture.id) == ["main"]
+
+
+def test_a_session_that_is_being_started_is_seen_by_nobody(names: Names) -> None:
+    row = row_of("main")
+    with names.change("reserve") as change:
+        change.reserve(row)
+    assert names.live() == []
+    assert names.live(ready=False) == [row]
+    assert names.refs() == {}
+    assert names.operations() == []
 
 
 def test_a_branch_has_one_live_session(names: Names) -> None:
-    names.begin(row_of("main"))
+    begin(names, row_of("main"))
     with pytest.raises(StateConflict):
-        names.begin(row_of("main"))
+        begin(names, row_of("main"))
     assert len(names.live()) == 1
 
 
+def test_two_starts_on_one_branch_exclude_each_other(names: Names) -> None:
+    with names.change("reserve") as change:
+        change.reserve(row_of("main"))
+    with pytest.raises(StateConflict), names.change("reserve") as change:
+        change.reserve(row_of("main"))
+
+
+def test_one_session_takes_the_place_of_another_in_one_step(names: Names) -> None:
+    old, new = row_of("main"), row_of("main")
+    begin(names, old)
+    with names.change("reserve") as change:
+        change.reserve(new, beside=True)
+    with names.change("restore") as change:
+        change.forget(old)
+        change.ready(new, None)
+    assert names.live() == [new]
+    assert names.operations(1)[0].sessions == {"main": (True, True)}
+
+
 def test_a_branch_name_excludes_those_below_it(names: Names) -> None:
-    names.begin(row_of("a"))
+    begin(names, row_of("a"))
     with pytest.raises(StateConflict, match="the branch a exists"):
-        names.begin(row_of("a/b"))
-    assert [branch.name for branch in names.branches()] == ["a"]
+        begin(names, row_of("a/b"))
+    assert list(names.refs()) == ["a"]
 
 
-def test_an_abandoned_first_session_takes_its_branch_with_it(names: Names) -> None:
+def test_branches_and_checkpoints_share_one_name_space(names: Names) -> None:
     row = row_of("main")
-    names.begin(row)
-    names.abandon(row)
-    assert names.branches() == []
+    begin(names, row)
+    capture = capture_of(row)
+    end(names, row, capture)
+    name_it(names, "warm", capture)
+    with pytest.raises(StateConflict, match="there is a checkpoint of this name"):
+        begin(names, row_of("warm"))
+    with pytest.raises(StateConflict, match="there is a branch of this name"):
+        name_it(names, "main", capture)
+    with pytest.raises(StateConflict, match="the checkpoint warm exists"):
+        begin(names, row_of("warm/er"))
+    assert names.names_of(capture.id) == ["main", "warm"]
 
 
-def test_an_abandoned_later_session_leaves_the_tip(names: Names) -> None:
-    first = row_of("main")
-    names.begin(first)
-    capture = capture_of(first)
-    names.end(first, capture)
-    second = row_of("main", parent=capture.id)
-    names.begin(second)
-    names.abandon(second)
-    assert names.resolve("main") == capture
+def test_a_change_that_fails_half_way_leaves_nothing(names: Names) -> None:
+    row = row_of("main")
+    begin(names, row)
+    capture = capture_of(row)
+    with contextlib.suppress(RuntimeError), names.change("checkpoint") as change:
+        change.add(capture)
+        change.advance("main", capture.id)
+        raise RuntimeError
+    assert names.captures() == []
+    assert names.operations(1)[0].verb == "start"
 
 
 def test_a_prefix_that_two_captures_share_is_refused(names: Names) -> None:
     for number in range(2):
         row = row_of(f"b{number}")
-        names.begin(row)
-        names.end(row, capture_of(row, f"abcd{number}" + "0" * 27))
+        begin(names, row)
+        end(names, row, capture_of(row, f"abcd{number}" + "0" * 27))
     with pytest.raises(UnknownName, match="more than one"):
         names.resolve("abcd")
     assert names.resolve("abcd1").branch == "b1"
@@ -105,10 +165,34 @@ def test_an_unknown_name_is_said_to_be_unknown(names: Names, text: str) -> None:
         names.resolve(text)
 
 
-def test_a_live_branch_without_a_capture_cannot_be_started_from(names: Names) -> None:
-    names.begin(row_of("main"))
+def test_a_live_branch_without_a_capture_stands_for_none(names: Names) -> None:
+    begin(names, row_of("main"))
     with pytest.raises(UnknownName, match="nothing has been captured"):
         names.resolve("main")
+
+
+def test_the_log_tells_what_moved(names: Names) -> None:
+    row = row_of("main")
+    begin(names, row)
+    capture = capture_of(row)
+    end(names, row, capture)
+    ended, started = names.operations()
+    assert (started.verb, started.sessions) == ("start", {"main": (False, True)})
+    assert started.moves["main"].before is None
+    assert (ended.verb, ended.sessions) == ("end", {"main": (True, False)})
+    after = ended.moves["main"].after
+    assert after is not None
+    assert after.capture == capture.id
+    assert names.operation(ended.number) == ended
+
+
+def test_an_operation_is_undone_until_that_is_undone(names: Names) -> None:
+    begin(names, row_of("main"))
+    (first,) = names.operations()
+    for undone in (first.number, first.number + 1):
+        with names.change("undo") as change:
+            change.undoes = undone
+    assert [operation.undone for operation in names.operations()] == [False, True, False]
 
 
 def test_a_file_that_is_no_database_is_damage(tmp_path: Path) -> None:
@@ -117,25 +201,27 @@ def test_a_file_that_is_no_database_is_damage(tmp_path: Path) -> None:
         Names(tmp_path / "names.db")
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "advice"), [(99, "use a newer"), (1, "that made this home")])
+def test_another_format_is_refused(tmp_path: Path, version: int, advice: str) -> None:
     with sqlite3.connect(tmp_path / "names.db") as db:
-        db.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreDamaged, match="99"):
+        db.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(StoreDamaged, match=str(version)) as caught:
         Names(tmp_path / "names.db")
+    assert advice in caught.value.next_step
 
 
 _WRITER = """
 import sys
 from pathlib import Path
-from tests.store.test_names_store import capture_of, row_of
+from tests.store.test_names_store import begin, capture_of, end, row_of
 from waypoint.store.names import Names
 names = Names(Path(sys.argv[1]))
 number = 0
 while True:
     row = row_of(f"b{number}")
-    names.begin(row)
+    begin(names, row)
     print("begun", number, flush=True)
-    names.end(row, capture_of(row))
+    end(names, row, capture_of(row))
     print("ended", number, flush=True)
     number += 1
 """
@@ -152,7 +238,7 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
             os.kill(writer.pid, signal.SIGKILL)
             said += writer.stdout.readlines()
         names = Names(path)
-        known = {branch.name for branch in names.branches() if branch.tip}
+        known = {name for name, ref in names.refs().items() if ref.capture}
         live = {row.branch for row in names.live()}
         ended = {f"b{line.split()[1].decode()}" for line in said if line.startswith(b"ended")}
         begun = {f"b{line.split()[1].decode()}" for line in said if line.startswith(b"begun")}

@@ -65,7 +65,8 @@ def _setting(given: "Parameters") -> dict[str, object]:
     setting: dict[str, object] = {
         "from_name": given["from"],
         "net": given["net"],
-        "user": given["user"] or sudo_caller(),
+        "user": given["user"],
+        "default_user": sudo_caller(),
         "binds": [_from_here(bind) for bind in binds],
         "command": [as_json_text(word) for word in words],
     }

@@ -1,8 +1,18 @@
 """Answers of the control interface that wrap the facts of `waypoint.model.requests`, and the shape of an error."""
 
+from typing import Annotated
+
 import msgspec
 
-from waypoint.model.requests import Capability, Request, SessionFacts
+from waypoint.model.requests import (
+    BranchFacts,
+    Capability,
+    CaptureFacts,
+    ForkFacts,
+    OperationFacts,
+    Request,
+    SessionFacts,
+)
 
 
 class Nothing(Request, frozen=True):
@@ -37,6 +47,44 @@ class StopAnswer(Answer, frozen=True):
     branch: str
     capture: str | None = None
     exit: int | None = None
+
+
+class LogQuery(Request, frozen=True):
+    """The query of `GET /v1/captures`. `name`: default `main`."""
+
+    name: str | None = None
+    all: bool = False
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class OperationsQuery(Request, frozen=True):
+    """The query of `GET /v1/operations`."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class ForksAnswer(Answer, frozen=True):
+    forks: list[ForkFacts]
+
+
+class CapturesAnswer(Answer, frozen=True):
+    captures: list[CaptureFacts]
+
+
+class CaptureAnswer(Answer, frozen=True):
+    capture: CaptureFacts
+
+
+class BranchesAnswer(Answer, frozen=True):
+    branches: list[BranchFacts]
+
+
+class OperationAnswer(Answer, frozen=True):
+    operation: OperationFacts
+
+
+class OperationsAnswer(Answer, frozen=True):
+    operations: list[OperationFacts]
 
 
 class DoctorAnswer(Answer, frozen=True):

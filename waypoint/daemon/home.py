@@ -4,6 +4,7 @@ Opened once, in the daemon's private mount namespace, by the one process that ho
 """
 
 import asyncio
+import functools
 import os
 import time
 from pathlib import Path
@@ -11,9 +12,14 @@ from pathlib import Path
 import msgspec
 
 from waypoint import __version__
+from waypoint.capture.hot import Hot
+from waypoint.daemon.captures import HomeCaptures
 from waypoint.daemon.growth import PoolWatch
+from waypoint.daemon.history import HomeHistory
 from waypoint.daemon.service import Peer, Stream, StreamKind, StreamRequest
+from waypoint.daemon.trials import trial
 from waypoint.model.paths import home_id, runtime_folder
+from waypoint.model.records import Capture
 from waypoint.model.requests import (
     AttachRequest,
     Capability,
@@ -25,12 +31,14 @@ from waypoint.model.requests import (
     StatusFacts,
     StopRequest,
 )
+from waypoint.processes import criu_find
 from waypoint.session import facts
 from waypoint.session.ground.places import make_places, remove_group
+from waypoint.session.home_ground import HomeGround
 from waypoint.session.launch.link import Launcher
 from waypoint.session.live import LiveSession
+from waypoint.session.moments import Moments
 from waypoint.session.sessions import Sessions
-from waypoint.session.starting import Ground
 from waypoint.store.names import Names
 from waypoint.upper.contract import PoolSizes
 from waypoint.upper.open_pool import open_pool
@@ -39,7 +47,8 @@ from waypoint.upper.open_pool import open_pool
 class Home:
     """Implements `service.Service`. Made by `open`."""
 
-    def __init__(self, path: Path, sizes: PoolSizes | None) -> None:
+    def __init__(self, path: Path, sizes: PoolSizes | None, criu: str | None) -> None:
+        """`criu`: the one that was chosen, if one was."""
         self._path = path
         self._started = time.time()
         self._launcher = Launcher()
@@ -49,17 +58,22 @@ class Home:
         self._names = Names(path / "names.db")
         self._pool = open_pool(path, "auto", sizes)
         self._watch = PoolWatch(self._pool)
-        ground = Ground(self._places, self._names, self._pool, self._launcher)
+        tries = functools.partial(trial, where=path)
+        find_criu = functools.cache(lambda: criu_find.find(path, tries=tries, chosen=criu))
+        ground = HomeGround(self._places, self._names, self._pool, Hot(path), self._launcher, find_criu)
         self._sessions = Sessions(ground, self._watch.wake)
+        moments = Moments(ground, self._sessions)
+        self.captures = HomeCaptures(moments)
+        self.history = HomeHistory(self._names, self._sessions, moments)
 
     @classmethod
-    async def open(cls, path: str) -> "Home":
+    async def open(cls, path: str, criu: str | None = None) -> "Home":
         """Open the home at `path` (made if it is not there) and find the sessions that outlived the last daemon.
 
-        Raises WaypointError, OSError.
+        `criu`: the value of WAYPOINT_CRIU. Raises WaypointError, OSError.
         """
         os.makedirs(path, mode=0o700, exist_ok=True)
-        home = cls(Path(path).resolve(), _pool_sizes(path))
+        home = cls(Path(path).resolve(), _pool_sizes(path), criu)
         home._sessions.adopt_all()
         home._watch.start(home._sessions)
         return home
@@ -84,7 +98,10 @@ class Home:
         return await facts.of_live(self._sessions.get(branch), self._pool)
 
     async def stop(self, branch: str, request: StopRequest, peer: Peer) -> dict[str, object]:
-        capture = await self._sessions.stop(branch, discard=request.discard)
+        if request.checkpoint is not None:
+            capture: Capture | None = await self.captures.park(branch, request)
+        else:
+            capture = await self._sessions.stop(branch, discard=request.discard)
         return {"branch": branch, "capture": capture.id if capture else None, "exit": capture.exit if capture else None}
 
     async def open_stream(self, kind: StreamKind, branch: str, request: StreamRequest, peer: Peer) -> Stream:

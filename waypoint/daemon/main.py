@@ -1,5 +1,6 @@
 """The daemon as a program, started by the supervisor. Short: a script is compiled at every start."""
 
+import functools
 import os
 import sys
 
@@ -11,10 +12,13 @@ from waypoint.daemon.packages import leave_out_ssl, make_importable
 def main() -> int:
     make_importable()
     leave_out_ssl()
+    from waypoint.capture import steps
     from waypoint.daemon.home import Home
     from waypoint.daemon.lifetime import run
 
-    return run(sys.argv[1:], dict(os.environ), Home.open)
+    environ = dict(os.environ)
+    steps.arm(environ.pop("WAYPOINT_PAUSE_AT", ""))  # once: the daemon after this one is to come up
+    return run(sys.argv[1:], environ, functools.partial(Home.open, criu=environ.get("WAYPOINT_CRIU")))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import msgspec
 
 import waypoint
 from waypoint.daemon.answers import ErrorAnswer
-from waypoint.daemon.routes import BRANCH, Route
+from waypoint.daemon.routes import BRANCH, NAME, PLACEHOLDERS, Route
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -51,17 +51,19 @@ def _operation(route: Route, by_type: dict[type, dict[str, Any]], components: di
 
 
 def _operation_id(route: Route) -> str:
-    words = [word for word in route.path.split("/")[2:] if word != BRANCH]
-    one = "one" if route.path.endswith(BRANCH) else ""
+    words = [word for word in route.path.split("/")[2:] if word not in PLACEHOLDERS]
+    one = "one" if route.path.endswith(PLACEHOLDERS) else ""
     return "-".join(word for word in (route.method.lower(), *words, one) if word).replace(".", "-")
 
 
 def _parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = []
-    if BRANCH in route.path:
-        about = "name of a branch, percent-encoded: a/b is a%2Fb"
-        schema = {"type": "string"}
-        parameters.append({"name": "branch", "in": "path", "required": True, "description": about, "schema": schema})
+    for place, what in ((BRANCH, "name of a branch"), (NAME, "a name, or the beginning of a capture's id")):
+        if place in route.path:
+            about = f"{what}, percent-encoded: a/b is a%2Fb"
+            name = place.strip("{}")
+            schema = {"type": "string"}
+            parameters.append({"name": name, "in": "path", "required": True, "description": about, "schema": schema})
     if route.method == "GET":
         for name, schema in components.get(route.takes.__name__, {}).get("properties", {}).items():
             parameters.append({"name": name, "in": "query", "required": False, "schema": schema})

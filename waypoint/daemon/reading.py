@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.daemon.problems import HttpProblem
-from waypoint.daemon.routes import BRANCH, MAX_EXEC_TEXT_BYTES, ROUTES, Route
+from waypoint.daemon.routes import MAX_EXEC_TEXT_BYTES, PLACEHOLDERS, ROUTES, Route
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
 from waypoint.model.requests import ExecRequest, Request
@@ -40,14 +40,17 @@ def find_route(method: bytes, target: bytes) -> Target:
         raise HttpProblem(404, "there is no such path", _SEE, on)
     for route in same_path:
         if route.method == verb:
-            branch = parse_name(_decoded(parts[3], on)) if BRANCH in route.path else ""
+            named = any(place in route.path for place in PLACEHOLDERS)
+            branch = parse_name(_decoded(parts[3], on)) if named else ""
             return Target(route, branch, query, on)
     raise HttpProblem(405, f"this path takes {' or '.join(route.method for route in same_path)}", _SEE, on)
 
 
 def _fits(route: Route, parts: list[str]) -> bool:
     wanted = route.path.split("/")
-    return len(wanted) == len(parts) and all(want in (have, BRANCH) for want, have in zip(wanted, parts, strict=True))
+    return len(wanted) == len(parts) and all(
+        want in (have, *PLACEHOLDERS) for want, have in zip(wanted, parts, strict=True)
+    )
 
 
 def _decoded(text: str, on: str) -> str:

@@ -11,9 +11,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from waypoint.daemon.answers import (
+    BranchesAnswer,
+    CaptureAnswer,
+    CapturesAnswer,
     DoctorAnswer,
     Done,
+    ForksAnswer,
+    LogQuery,
     Nothing,
+    OperationAnswer,
+    OperationsAnswer,
+    OperationsQuery,
     SessionAnswer,
     SessionsAnswer,
     SessionsQuery,
@@ -23,13 +31,20 @@ from waypoint.daemon.service import Peer, Service, Stream, StreamKind, StreamReq
 from waypoint.model.names import parse_name
 from waypoint.model.requests import (
     AttachRequest,
+    CheckpointFacts,
+    CheckpointRequest,
     ExecRequest,
+    ForkRequest,
     LogsRequest,
+    RemoveRequest,
+    RenameRequest,
     Request,
+    RestoreRequest,
     RunRequest,
     StartRequest,
     StatusFacts,
     StopRequest,
+    UndoRequest,
 )
 
 MAX_BODY_BYTES = 1 << 20
@@ -38,6 +53,8 @@ MAX_EXEC_TEXT_BYTES = 16 << 20
 MAX_EXEC_BODY_BYTES = 2 * MAX_EXEC_TEXT_BYTES + 4096
 
 BRANCH = "{branch}"
+NAME = "{name}"
+PLACEHOLDERS = (BRANCH, NAME)  # always the third part of a path
 
 
 class Call(NamedTuple):
@@ -45,7 +62,7 @@ class Call(NamedTuple):
 
     service: Service
     peer: Peer
-    branch: str  # checked; empty where the path has none
+    branch: str  # or another name, checked; empty where the path has none
     stop_daemon: Callable[[], None]
 
 
@@ -105,6 +122,49 @@ async def _stop(call: Call, request: StopRequest) -> Reply:
     return Reply(msgspec.convert(await call.service.stop(call.branch, request, call.peer), StopAnswer))
 
 
+async def _checkpoint(call: Call, request: CheckpointRequest) -> Reply:
+    return Reply(await call.service.captures.checkpoint(call.branch, request))
+
+
+async def _restore(call: Call, request: RestoreRequest) -> Reply:
+    return Reply(SessionAnswer(session=await call.service.captures.restore(call.branch, request)))
+
+
+async def _fork(call: Call, request: ForkRequest) -> Reply:
+    return Reply(ForksAnswer(forks=await call.service.captures.fork(request)), 201)
+
+
+async def _log(call: Call, query: LogQuery) -> Reply:
+    found = await call.service.history.log(query.name, everything=query.all, limit=query.limit)
+    return Reply(CapturesAnswer(captures=found))
+
+
+async def _show(call: Call, _: Nothing) -> Reply:
+    return Reply(CaptureAnswer(capture=await call.service.history.show(call.branch)))
+
+
+async def _branches(call: Call, _: Nothing) -> Reply:
+    return Reply(BranchesAnswer(branches=await call.service.history.branches()))
+
+
+async def _rename(call: Call, request: RenameRequest) -> Reply:
+    await call.service.history.rename(call.branch, request.to)
+    return Reply(Done())
+
+
+async def _remove(call: Call, request: RemoveRequest) -> Reply:
+    await call.service.history.remove(request.names)
+    return Reply(Done())
+
+
+async def _operations(call: Call, query: OperationsQuery) -> Reply:
+    return Reply(OperationsAnswer(operations=await call.service.history.operations(query.limit)))
+
+
+async def _undo(call: Call, request: UndoRequest) -> Reply:
+    return Reply(OperationAnswer(operation=await call.service.history.undo(request.number)))
+
+
 async def _doctor(call: Call, _: Nothing) -> Reply:
     return Reply(DoctorAnswer(capabilities=await call.service.doctor()))
 
@@ -144,6 +204,30 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("GET", f"/v1/sessions/{BRANCH}", "One session", Nothing, SessionAnswer, _session),
     Route("POST", f"/v1/sessions/{BRANCH}/stop", "End the session", StopRequest, StopAnswer, _stop),
+    Route(
+        "POST",
+        f"/v1/sessions/{BRANCH}/checkpoint",
+        "Capture the session, which goes on, and name that",
+        CheckpointRequest,
+        CheckpointFacts,
+        _checkpoint,
+    ),
+    Route(
+        "POST",
+        f"/v1/sessions/{BRANCH}/restore",
+        "Bring a capture back in place: the session is replaced, or started",
+        RestoreRequest,
+        SessionAnswer,
+        _restore,
+    ),
+    Route("POST", "/v1/forks", "Live sessions on new branches", ForkRequest, ForksAnswer, _fork, created=True),
+    Route("GET", "/v1/captures", "Captures from a name back, or all", LogQuery, CapturesAnswer, _log),
+    Route("GET", f"/v1/captures/{NAME}", "One capture", Nothing, CaptureAnswer, _show),
+    Route("GET", "/v1/branches", "Branches, live or not", Nothing, BranchesAnswer, _branches),
+    Route("POST", f"/v1/branches/{BRANCH}/rename", "Rename a branch", RenameRequest, Done, _rename),
+    Route("POST", "/v1/names/remove", "Remove names, all or none", RemoveRequest, Done, _remove),
+    Route("GET", "/v1/operations", "The operation log", OperationsQuery, OperationsAnswer, _operations),
+    Route("POST", "/v1/operations/undo", "Take an operation back", UndoRequest, OperationAnswer, _undo),
     _stream("attach", "The terminal", AttachRequest),
     _stream("exec", "A command line in the session's own shell", ExecRequest, MAX_EXEC_BODY_BYTES),
     _stream("run", "A separate process in the session", RunRequest),

@@ -8,9 +8,17 @@ from typing import Literal, NamedTuple, Protocol
 
 from waypoint.model.requests import (
     AttachRequest,
+    BranchFacts,
     Capability,
+    CaptureFacts,
+    CheckpointFacts,
+    CheckpointRequest,
     ExecRequest,
+    ForkFacts,
+    ForkRequest,
     LogsRequest,
+    OperationFacts,
+    RestoreRequest,
     RunRequest,
     SessionFacts,
     StartRequest,
@@ -42,11 +50,55 @@ cancelled when the daemon stops. A WaypointError that it raises becomes an `x` f
 """
 
 
+class Captures(Protocol):
+    """Making captures of sessions, and sessions of captures. Every call may raise WaypointError."""
+
+    async def checkpoint(self, branch: str, request: CheckpointRequest) -> CheckpointFacts: ...
+
+    async def restore(self, branch: str, request: RestoreRequest) -> SessionFacts:
+        """In place: the branch's session is replaced, or started if it is not live."""
+        ...
+
+    async def fork(self, request: ForkRequest) -> list[ForkFacts]:
+        """All the asked-for branches, live, or none."""
+        ...
+
+
+class History(Protocol):
+    """Captures, the names that move between them, and how they moved. Every call may raise WaypointError."""
+
+    async def log(self, name: str | None, *, everything: bool, limit: int | None) -> list[CaptureFacts]:
+        """The captures from `name` back, or all there are; the newest first."""
+        ...
+
+    async def show(self, name: str) -> CaptureFacts: ...
+
+    async def branches(self) -> list[BranchFacts]: ...
+
+    async def rename(self, branch: str, new: str) -> None: ...
+
+    async def remove(self, names: list[str]) -> None:
+        """Remove checkpoints and branches, all of them or none; StateConflict if one is a live branch."""
+        ...
+
+    async def operations(self, limit: int | None) -> list[OperationFacts]: ...
+
+    async def undo(self, number: int | None) -> OperationFacts:
+        """Take back the operation, or the last one that can be; the entry that this made in the log."""
+        ...
+
+
 class Service(Protocol):
     """Every call may raise WaypointError, which becomes the HTTP answer.
 
     Names of branches were checked by `parse_name`. A call goes on to its end when its client has gone meanwhile.
     """
+
+    @property
+    def captures(self) -> Captures: ...
+
+    @property
+    def history(self) -> History: ...
 
     async def status(self) -> StatusFacts: ...
 

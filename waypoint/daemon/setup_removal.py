@@ -13,7 +13,7 @@ from waypoint.model.errors import Failed, StateConflict
 from waypoint.model.paths import RUNTIME, daemon_lock_path, home_id, runtime_folder, supervisor_lock_path
 
 # Everything that Waypoint makes in a home. What else is there was put there by somebody, and is not ours to remove.
-OURS = ("names.db*", "pool.img*", "criu", "criu-*", "criu.lock", ".criu-build-*", "daemon.*", "waypoint-trial-*")
+OURS = ("names.db*", "hot", "pool.img*", "criu", "criu-*", "criu.lock", ".criu-build-*", "daemon.*", "waypoint-trial-*")
 POOL = "pool"
 CONFIG = "config.json"
 STOP_S = 60.0

@@ -74,6 +74,12 @@ def enter(path: str) -> None:
     write(path, "cgroup.procs", "0")
 
 
+def children(path: str) -> list[str]:
+    """The names of the groups right below the group at `path`."""
+    with os.scandir(path) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
 def members(path: str) -> list[int]:
     """Pids, as the caller's pid namespace sees them. Empty if the group is gone."""
     try:

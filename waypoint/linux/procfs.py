@@ -1,5 +1,6 @@
 """What /proc says about one process (proc(5)). Every function raises ProcessLookupError when the process is gone."""
 
+import contextlib
 import errno
 import os
 from typing import NamedTuple
@@ -39,6 +40,13 @@ def stat(pid: int) -> Stat:
     fields = rest.split()
     numbers = [int(fields[place]) for place in (1, 2, 3, 8, 19, 23, 25)]
     return Stat(os.fsdecode(name), fields[0].decode("ascii"), *numbers)
+
+
+def start_ticks(pid: int) -> int:
+    """When it started, in clock ticks since boot; 0 if it has ended by now."""
+    with contextlib.suppress(ProcessLookupError):
+        return stat(pid).start_ticks
+    return 0
 
 
 def inner_pid(pid: int) -> int:

@@ -107,6 +107,16 @@ def unread_bytes(fd: int) -> int:
     return count[0]
 
 
+def read_now(fd: int, limit: int) -> bytes:
+    """What can be read at once, at most `limit` bytes; empty if nothing can, or the terminal has hung up."""
+    try:
+        return os.read(fd, limit)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EIO):
+            raise
+        return b""
+
+
 def wait_briefly(fd: int, patience_s: float) -> bool:
     """True as soon as something waits to be read from a terminal; False after `patience_s`. Burns the processor.
 

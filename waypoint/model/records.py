@@ -1,6 +1,6 @@
 """What is stored about branches, captures and sessions."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -37,23 +37,88 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
+Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked"]
+"""Why a capture was made: its session ended in one of four ways; it was asked for; its session was about to be replaced
+by a restore; its session was forked."""
+
+Tier = Literal["live", "files"]
+"""How faithfully a capture keeps processes: as they were (CRIU), or not at all."""
+
+
+class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """`tree`: the sealed upper tree in the pool."""
+
+    tree: str
+
+
+class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """CRIU's images, in the capture's hot folder.
+
+    `overlays`, `binds`: where the session had mounts from outside, in the order by which the images number them.
+    `proc_readonly`, `env`, `nonce`: as in the session's runtime record. `frozen_us`: how long CRIU held the processes.
+    """
+
+    size_bytes: int
+    count: int
+    programs: list[str]
+    frozen_us: int
+    criu: str
+    overlays: list[str]
+    binds: list[str]
+    proc_readonly: list[str]
+    env: dict[str, str]
+    nonce: str
+
+
+class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """The scrollback, in the capture's hot folder. `end`: how many bytes the terminal had printed."""
+
+    size_bytes: int
+    rows: int
+    cols: int
+    end: int
+
+
+class Layers(msgspec.Struct, frozen=True, kw_only=True):
+    """The aspects of a session that a capture has. Those that are None it has not."""
+
+    files: FilesLayer
+    processes: ProcessesLayer | None = None
+    terminal: TerminalLayer | None = None
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a capture was made. Process images need the same features of the processor, or more."""
+
+    kernel: str
+    architecture: str
+    cpu: str
+    cpu_features: list[str]
+    boot_id: str
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment, recorded. In this version: the files of a session that ended.
+    """One moment of a session, recorded.
 
-    `tree` names the sealed upper tree in the pool. `exit` is the shell's status, where it is known.
+    `parents`: the captures that it goes on from; one, or none for a branch's first. `exit`: the shell's status, where
+    the session had ended and it is known. `paused_ms`: how long the session stood still for it. `degraded`: what is
+    not as faithful as was asked for, in words. `clock`: CLOCK_BOOTTIME of the machine at that moment, in seconds.
     """
 
     id: str
     branch: str
-    parent: str | None
+    parents: list[str]
     created: float
-    tier: Literal["files"]
-    tree: str
+    tier: Tier
+    layers: Layers
     setting: Setting
-    reason: EndReason
-    exit: int | None
+    reason: Reason
+    message: str = ""
+    exit: int | None = None
+    paused_ms: float | None = None
+    degraded: list[str] = []
+    machine: Machine | None = None
+    clock: float = 0.0
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,5 +128,46 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     tree: str
     started: float
-    parent: str | None
     setting: Setting
+
+
+RefKind = Literal["branch", "checkpoint"]
+
+
+class Ref(msgspec.Struct, frozen=True, kw_only=True):
+    """What a name stands for. `capture`: a branch's tip (None until its first), a checkpoint's capture.
+
+    `origin`: the tip that a branch was made with.
+    """
+
+    kind: RefKind
+    capture: str | None
+    origin: str | None = None
+    created: float = 0.0
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operation did to one name. None: there was, or is, no such name."""
+
+    before: Ref | None
+    after: Ref | None
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the operation log. `sessions`: whether the named branches had a live session before, and after.
+
+    `replaced`: the capture of what a restore in place has put aside. `undoes`: the number of the operation that this
+    one took back. `undone`: whether a later one has taken this one back (and not been taken back itself).
+    """
+
+    number: int
+    at: float
+    verb: str
+    moves: dict[str, Move]
+    sessions: dict[str, tuple[bool, bool]] = {}
+    replaced: str | None = None
+    undoes: int | None = None
+    undone: bool = False
+
+
+Number = Annotated[int, msgspec.Meta(ge=1)]

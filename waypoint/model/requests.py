@@ -25,6 +25,7 @@ class StartRequest(Request, frozen=True):
     binds: list[str] = []
     net: Literal["private", "host", "none"] | None = None
     user: str | None = None
+    default_user: str | None = None
     cwd: str | None = None
     env: dict[str, str] = {}
     rows: Cells = 24
@@ -33,7 +34,50 @@ class StartRequest(Request, frozen=True):
 
 
 class StopRequest(Request, frozen=True):
+    """`checkpoint`: the name of a checkpoint to be made first."""
+
     discard: bool = False
+    checkpoint: str | None = None
+
+
+class CheckpointRequest(Request, frozen=True):
+    """`tier`: `auto` is the best that can be had; `respawn` is none that this version knows."""
+
+    name: str
+    message: str = ""
+    tier: Literal["auto", "live", "respawn", "files"] = "auto"
+    force: bool = False
+    park: bool = False
+
+
+class RestoreRequest(Request, frozen=True):
+    """`name`: a checkpoint, a branch, a capture's id or a unique prefix of one."""
+
+    name: str
+    only: Literal["files", "shell"] | None = None
+
+
+class ForkRequest(Request, frozen=True):
+    """Either `branches`, or `count` of them, named `<prefix>-1` and so on (`prefix`: default `name`)."""
+
+    name: str
+    branches: list[str] = []
+    count: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
+    prefix: str | None = None
+
+
+class RenameRequest(Request, frozen=True):
+    to: str
+
+
+class RemoveRequest(Request, frozen=True):
+    names: list[str]
+
+
+class UndoRequest(Request, frozen=True):
+    """`number`: of the operation; null: the last one that was not taken back yet."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
 class AttachRequest(Request, frozen=True):
@@ -91,6 +135,102 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     attached: int | None = None
     left_out: list[str] | None = None
     capture: str | None = None
+
+
+class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One aspect that a capture has kept. `digest` is null until it is in the store."""
+
+    size_bytes: int | None
+    digest: str | None = None
+
+
+class ProcessFacts(LayerFacts, frozen=True, kw_only=True):
+    count: int
+    programs: list[str]
+    frozen_ms: float
+    criu: str
+
+
+class TerminalFacts(LayerFacts, frozen=True, kw_only=True):
+    rows: int
+    cols: int
+
+
+class LayersFacts(msgspec.Struct, frozen=True, kw_only=True):
+    files: LayerFacts
+    processes: ProcessFacts | None = None
+    shell: LayerFacts | None = None
+    terminal: TerminalFacts | None = None
+
+
+class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One capture. `image`: null until it is in the store. `names`: checkpoints, and branches whose tip it is."""
+
+    capture: str
+    image: str | None
+    names: list[str]
+    branch: str
+    parents: list[str]
+    tier: Literal["live", "files"]
+    reason: str
+    message: str
+    created: str
+    durable: bool
+    base: str
+    user: str
+    cwd: str
+    exit: int | None
+    paused_ms: float | None
+    degraded: list[str]
+    environment: list[str]
+    machine: dict[str, str]
+    layers: LayersFacts
+
+
+class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint acknowledges."""
+
+    name: str
+    capture: str
+    image: str | None
+    tier: Literal["live", "files"]
+    paused_ms: float
+    total_ms: float
+    durable: bool
+    degraded: list[str]
+
+
+class ForkFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the sessions that a fork made. `ms`: from the request until it ran."""
+
+    branch: str
+    pid: int
+    ms: float
+
+
+class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    tip: str | None
+    live: bool
+    tier: Literal["live", "files"] | None
+    created: str
+    captured: str | None
+
+
+class OperationFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the operation log. `moves`: names with what they stood for before and after (null: nothing).
+
+    `undo`: what taking it back would do; null if it cannot be, for the reason in `said`.
+    """
+
+    number: int
+    at: str
+    verb: str
+    moves: dict[str, tuple[str | None, str | None]]
+    sessions: dict[str, tuple[bool, bool]]
+    undone: bool
+    undo: str | None
+    said: str
 
 
 class StatusFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,15 +28,21 @@ class Diagnosis:
 
 
 class CriuFailed(CannotCapture):
-    """CRIU gave up. `diagnosis` says why; `log` is the path of its log."""
+    """CRIU gave up. `diagnosis` says why; `log` is the path of its log; `died`: it ended without an answer."""
 
-    def __init__(self, action: str, diagnosis: Diagnosis, log: Path) -> None:
+    def __init__(self, action: str, diagnosis: Diagnosis, log: Path, *, died: bool = False) -> None:
         said = diagnosis.words
         if diagnosis.meaning:
             said = f"{diagnosis.meaning} (CRIU: {diagnosis.words})"
         super().__init__(f"{action} the processes", f"(log: {log})", said, diagnosis.next_step)
         self.diagnosis = diagnosis
         self.log = log
+        self.died = died
+        self._action = action
+
+    def moved(self, log: Path) -> "CriuFailed":
+        """The same, with the log at another place."""
+        return CriuFailed(self._action, self.diagnosis, log, died=self.died)
 
 
 def read_errors(log: Path) -> list[str]:

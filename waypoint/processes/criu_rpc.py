@@ -101,7 +101,8 @@ def _failure(
 ) -> CriuFailed:
     log = Path(path_of(options.work_fd), options.log_name)
     outside_log = [*worker.words(), str(answer.get("cr_errmsg", ""))]
-    return CriuFailed(action, diagnose(read_errors(log) or [line for line in outside_log if line]), log)
+    errors = read_errors(log) or [line for line in outside_log if line]
+    return CriuFailed(action, diagnose(errors), log, died=not answer)
 
 
 def _part(answer: dict[str, Value], name: str) -> dict[str, Value]:

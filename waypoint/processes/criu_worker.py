@@ -35,17 +35,22 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What `spawn` starts. `pass_fds` keep their numbers in the child; stdin is /dev/null, stdout and stderr are
-    `words_fd`.
+    """What `spawn` starts, as `argv(n)` says with n being the number that `socket_fd` has in the child.
 
+    Stdin is /dev/null, stdout and stderr are `words_fd`; `inherited_fds` keep their numbers.
     Signals must have their default actions: CRIU waits for its children, which an ignored SIGCHLD makes impossible. For
     a restore the process must have a session keyring of its own: keyrings are in no image, restored tasks get CRIU's.
     """
 
-    argv: list[str]
+    program: str
     env: dict[str, str]
-    pass_fds: tuple[int, ...]
+    socket_fd: int
     words_fd: int
+    inherited_fds: tuple[int, ...] = ()
+
+    def argv(self, socket_fd: int) -> list[str]:
+        # Without --no-default-config a /etc/criu/default.conf of the machine would change what we asked for.
+        return [self.program, "swrk", str(socket_fd), "--no-default-config"]
 
 
 Spawn = Callable[[Command], Process]
@@ -54,9 +59,9 @@ Spawn = Callable[[Command], Process]
 def spawn_here(command: Command) -> Process:
     """Start criu as a child, in this process's own namespaces."""
     return subprocess.Popen(
-        command.argv,
+        command.argv(command.socket_fd),
         env=command.env,
-        pass_fds=command.pass_fds,
+        pass_fds=(command.socket_fd, *command.inherited_fds),
         stdin=subprocess.DEVNULL,
         stdout=command.words_fd,
         stderr=command.words_fd,
@@ -78,13 +83,16 @@ class Worker:
         self._words_fd = os.memfd_create("criu-words")
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            # Without --no-default-config a /etc/criu/default.conf of the machine would change what we asked for.
-            argv = [self._path, "swrk", str(theirs.fileno()), "--no-default-config"]
+            command = Command(self._path, self._env, theirs.fileno(), self._words_fd, self._fds)
             try:
-                self._process = self._spawn(Command(argv, self._env, (theirs.fileno(), *self._fds), self._words_fd))
-            except OSError as error:
+                self._process = self._spawn(command)
+            except BaseException as error:
                 self._close()
-                raise HostLacks("start", self._path, str(error.strerror or error), "run `waypoint setup`") from error
+                if not isinstance(error, OSError):
+                    raise
+                where = f": {error.filename}" if error.filename not in (None, self._path) else ""
+                said = f"{error.strerror or error}{where}"
+                raise HostLacks("start", self._path, said, "run `waypoint setup`") from error
         with contextlib.suppress(ProcessLookupError):  # gone and reaped: the socket will say so
             self._pidfd = os.pidfd_open(self._process.pid)
         return self

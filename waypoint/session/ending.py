@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable
 
 from waypoint.capture import sealing
+from waypoint.capture.sealing import Conclusion
 from waypoint.linux import cgroups, procfs
 from waypoint.model.errors import WaypointError
-from waypoint.model.records import Capture, EndReason, LiveRow
+from waypoint.model.ids import is_id
+from waypoint.model.records import Capture, LiveRow
 from waypoint.session import record
-from waypoint.session.ground.places import Places
+from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
 from waypoint.session.record import RuntimeRecord
-from waypoint.store.names import Names
-from waypoint.upper.contract import Pool
 
 SETTLE_S = 15.0
 
@@ -24,18 +24,16 @@ log = logging.getLogger(__name__)
 class Endings:
     """Ends live sessions, each in a task of its own and once: a client that goes away does not stop it half-way."""
 
-    def __init__(self, places: Places, names: Names, pool: Pool, forget: Callable[[LiveSession], None]) -> None:
+    def __init__(self, ground: HomeGround, forget: Callable[[LiveSession], None]) -> None:
         """`forget` is called when the branch can be started again."""
-        self._places = places
-        self._names = names
-        self._pool = pool
+        self._ground = ground
         self._forget = forget
         self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
 
-    def begin(self, live: LiveSession, reason: EndReason, *, discard: bool = False) -> asyncio.Task[Capture | None]:
-        """The task that ends `live`; its result is the new tip, None with `discard`."""
+    def begin(self, live: LiveSession, conclusion: Conclusion) -> asyncio.Task[Capture | None]:
+        """The task that ends `live`; its result is what was kept of it."""
         if live.ending is None:
-            live.ending = self._keep(asyncio.ensure_future(self._end(live, reason, discard=discard)))
+            live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion)))
         return live.ending
 
     async def settle(self) -> None:
@@ -43,17 +41,15 @@ class Endings:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SETTLE_S)
 
-    async def _end(self, live: LiveSession, reason: EndReason, *, discard: bool) -> Capture | None:
-        row = live.record.row
-        capture = None
+    async def _end(self, live: LiveSession, conclusion: Conclusion) -> Capture | None:
+        row, pool, names = live.record.row, self._ground.pool, self._ground.names
+        status = capture = None
         try:
             await asyncio.to_thread(end_processes, live.record.cgroup)
+            live.terminal.go_on()  # it may have been captured, and held since
             await live.wait_drained()
-            status = sealing.read_exit_status(self._pool.path(row.tree))
-            if discard:
-                await asyncio.to_thread(sealing.discard, self._pool, self._names, row)
-            else:
-                capture = await asyncio.to_thread(sealing.seal, self._pool, self._names, row, reason)
+            status = sealing.read_exit_status(pool.path(row.tree))
+            capture = await asyncio.to_thread(conclusion.conclude, pool, names, row)
         finally:
             self._forget(live)
         closing = asyncio.ensure_future(self._close(live, status))
@@ -63,7 +59,7 @@ class Endings:
 
     async def _close(self, live: LiveSession, status: int | None) -> None:
         await live.close(status)
-        record.remove_folder(self._places.sessions, live.record.row.session)
+        record.remove_folder(self._ground.places.sessions, live.record.row.session)
 
     def _keep(self, task: asyncio.Task[Capture | None]) -> asyncio.Task[Capture | None]:
         self._tasks.add(task)
@@ -79,30 +75,43 @@ def end_processes(group: str) -> None:
         cgroups.remove(group)
 
 
-def end_dead(places: Places, names: Names, pool: Pool, row: LiveRow, entry: RuntimeRecord | None) -> None:
+def end_dead(ground: HomeGround, row: LiveRow, entry: RuntimeRecord | None) -> None:
     """End a session that no longer lives, whose daemon is gone as well. `entry`: its runtime record, if one is left.
 
     A failure is logged and leaves the row for the next daemon to try: one damaged branch must not keep the home shut.
     """
     try:
-        end_processes(places.cgroup_of(row.session))
-        if row.tree in pool.list():
-            same_boot = entry is not None and entry.boot_id == procfs.boot_id()
-            sealing.seal(pool, names, row, "crashed" if same_boot else "lost")
-        else:  # the last daemon died before it had made anything
-            names.abandon(row)
-        record.remove_folder(places.sessions, row.session)
+        end_processes(ground.places.cgroup_of(row.session))
+        same_boot = entry is not None and entry.boot_id == procfs.boot_id()
+        sealing.seal(ground.pool, ground.names, row, "crashed" if same_boot else "lost")
+        record.remove_folder(ground.places.sessions, row.session)
     except (WaypointError, OSError) as error:
         log.error("cannot end the dead session on %s: %s", row.branch, error)
 
 
-def sweep(places: Places, names: Names, pool: Pool) -> None:
-    """Remove what a crash in a start or a discard has left: trees and folders that no record names."""
-    sessions = {row.session for row in names.live()}
-    trees = {row.tree for row in names.live()} | {capture.tree for capture in names.captures()}
-    for tree in pool.list():
+def end_unborn(ground: HomeGround, row: LiveRow) -> None:
+    """Take back a start that the last daemon did not come to the end of. A failure is logged, and left as above."""
+    try:
+        end_processes(ground.places.cgroup_of(row.session))
+        with ground.names.change("undo-start") as change:
+            change.forget(row)
+    except (WaypointError, OSError) as error:
+        log.error("cannot take back the start of a session on %s: %s", row.branch, error)
+
+
+def sweep(ground: HomeGround) -> None:
+    """Remove what a crash in a start, a capture or an ending has left: whatever no record names."""
+    rows = [*ground.names.live(), *ground.names.live(ready=False)]
+    sessions = {row.session for row in rows}
+    for group in cgroups.children(ground.places.cgroup):
+        if is_id(group) and group not in sessions:
+            end_processes(ground.places.cgroup_of(group))
+    captures = ground.names.captures()
+    trees = {row.tree for row in rows} | {capture.layers.files.tree for capture in captures}
+    for tree in ground.pool.list():
         if tree not in trees:
-            pool.remove(tree)
-    for name in os.listdir(places.sessions):
+            ground.pool.remove(tree)
+    ground.hot.sweep({capture.id for capture in captures})
+    for name in os.listdir(ground.places.sessions):
         if name not in sessions:
-            record.remove_folder(places.sessions, name)
+            record.remove_folder(ground.places.sessions, name)

@@ -19,11 +19,10 @@ from waypoint.session.launch.link import Launcher
 from waypoint.session.launch.program import MASTER_FD
 from waypoint.session.launch.spec import RUN_FOLDER
 from waypoint.session.record import RuntimeRecord
+from waypoint.session.terminal.keepsake import EXEC, RING
 from waypoint.session.terminal.terminal import Terminal
 from waypoint.session.terminal.view import Viewers
 
-RING = "ring"
-EXEC = "exec.json"
 DRAIN_S = 2.0
 CLIENTS_S = 10.0
 
@@ -46,6 +45,7 @@ class LiveSession:
         """
         self.record = record
         self.ending: asyncio.Task[Capture | None] | None = None
+        self.successor: LiveSession | None = None  # what has replaced it, in place
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._launcher = launcher
         self._streams = 0
@@ -103,10 +103,12 @@ class LiveSession:
 
     async def attach(self, request: AttachRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         with self._stream():
-            await self.viewers.attach(inlet, outlet, request.rows, request.cols)
-            if self.terminal.closed.is_set():
+            size = await self.viewers.attach(inlet, outlet, request.rows, request.cols)
+            if not self.terminal.closed.is_set():
+                return {"reason": "detached"}
+            if self.successor is None:
                 return {"reason": "ended", "exit": await asyncio.shield(self.ended)}
-            return {"reason": "detached"}
+        return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet)
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         with self._stream():

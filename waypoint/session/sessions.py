@@ -2,32 +2,40 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
-from waypoint.model.errors import StateConflict, UnknownName
+from waypoint.capture import sealing
+from waypoint.linux import cgroups
+from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, Setting
 from waypoint.model.requests import SessionFacts, StartRequest
 from waypoint.session import facts, record, starting
-from waypoint.session.ending import Endings, end_dead, sweep
+from waypoint.session.ending import Endings, end_dead, end_unborn, sweep
+from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
-from waypoint.session.starting import Ground
+from waypoint.session.setting import plan_setting
+from waypoint.session.starting import Birth, plan_birth
 
 
 class Sessions:
     """The registry. Lives in the daemon's event loop; what blocks goes to a thread."""
 
-    def __init__(self, ground: Ground, on_activity: Callable[[], None]) -> None:
+    def __init__(self, ground: HomeGround, on_activity: Callable[[], None]) -> None:
         """`on_activity`: called when a session starts, or its terminal says something."""
         self._ground = ground
         self._on_activity = on_activity
         self._live: dict[str, LiveSession] = {}
         self._busy: dict[str, asyncio.Lock] = {}
-        self._endings = Endings(ground.places, ground.names, ground.pool, self._forget)
+        self.endings = Endings(ground, self._forget)
 
     @property
     def live(self) -> list[LiveSession]:
         return list(self._live.values())
+
+    def find(self, branch: str) -> LiveSession | None:
+        """The live session on `branch`, if there is one."""
+        return self._live.get(branch)
 
     def get(self, branch: str) -> LiveSession:
         """The live session on `branch`.
@@ -39,43 +47,63 @@ class Sessions:
         if session is not None:
             return session
         on = f"branch {branch}"
-        if self._ground.names.branch(branch) is None:
+        ref = self._ground.names.ref(branch)
+        if ref is None or ref.kind != "branch":
             raise UnknownName("find", on, "there is no such branch", f"start it: waypoint shell {branch}")
         raise StateConflict("reach", on, "it has no live session", f"go on with its files: waypoint shell {branch}")
+
+    @contextlib.asynccontextmanager
+    async def turn(self, *branches: str) -> AsyncIterator[None]:
+        """Nobody else starts, captures, replaces or ends a session on these branches meanwhile."""
+        async with contextlib.AsyncExitStack() as stack:
+            for branch in sorted(set(branches)):  # one order for everybody
+                await stack.enter_async_context(self._busy.setdefault(branch, asyncio.Lock()))
+            yield
 
     async def start(self, request: StartRequest, uid: int) -> tuple[LiveSession, bool]:
         """The branch's live session; started if there is none (then True). `uid`: who asks."""
         branch = parse_name(request.branch)
-        async with self._lock(branch):
+        async with self.turn(branch):
             if branch in self._live:
                 if request.from_name is not None:
                     next_step = f"stop it first: waypoint stop {branch}"
                     raise StateConflict("start", f"branch {branch}", "it has a live session", next_step)
                 return self._live[branch], False
             origin = self._origin(branch, request.from_name)
-            setting = starting.plan_setting(request, uid, origin.setting if origin else None)
-            size = (request.rows, request.cols)
-            live = await starting.start(self._ground, branch, origin, setting, size)
-            self._enlist(live)
+            setting = plan_setting(request, uid, origin.setting if origin else None)
+            processes = origin is not None and origin.tier == "live"
+            if origin is not None and processes:
+                _check_unchanged(branch, request, setting, origin)
+            birth = plan_birth(branch, origin, setting, (request.rows, request.cols), processes=processes)
+            (live,) = await self.bring_up([birth], "start")
             return live, True
+
+    async def bring_up(self, births: Iterable[Birth], verb: str) -> list[LiveSession]:
+        """Start them all, or none, and enter them in the registry. The caller has their turn."""
+        found = await starting.start(self._ground, list(births), verb)
+        for live in found:
+            self.enlist(live)
+        return found
 
     def _origin(self, branch: str, from_name: str | None) -> Capture | None:
         names = self._ground.names
-        known = names.branch(branch)
+        known = names.ref(branch)
+        has_tip = known is not None and known.kind == "branch" and known.capture is not None
         if from_name is None:
-            return names.capture(known.tip) if known and known.tip else None
-        if known and known.tip:
+            return names.resolve(branch) if has_tip else None
+        if has_tip:
             on = f"branch {branch} from {from_name}"
             raise StateConflict("start", on, "the branch exists", "choose a new branch name")
         if from_name in self._live:
-            next_step = f"stop it first: waypoint stop {from_name}"
+            next_step = f"fork it as it is now: waypoint fork {from_name} {branch}"
             raise StateConflict("start from", f"branch {from_name}", "it is live", next_step)
         return names.resolve(from_name)
 
-    def _enlist(self, live: LiveSession) -> None:
+    def enlist(self, live: LiveSession) -> None:
+        """From now on `live` is the session of its branch."""
         self._live[live.branch] = live
         live.terminal.on_activity = self._on_activity
-        live.watch(lambda: self._endings.begin(live, "crashed"))
+        live.watch(lambda: self.endings.begin(live, sealing.Sealed("crashed")))
         self._on_activity()
 
     def _forget(self, live: LiveSession) -> None:
@@ -85,36 +113,47 @@ class Sessions:
     async def stop(self, branch: str, *, discard: bool) -> Capture | None:
         """End the session on `branch`, keeping its files unless `discard`. Returns the new tip."""
         live = self.get(branch)
-        async with self._lock(branch):
-            return await asyncio.shield(self._endings.begin(live, "stopped", discard=discard))
+        async with self.turn(branch):
+            conclusion = sealing.Discarded() if discard else sealing.Sealed("stopped")
+            return await asyncio.shield(self.endings.begin(live, conclusion))
 
     def adopt_all(self) -> None:
         """Find the sessions that outlived the last daemon, and end those that did not. Called once, first of all."""
         ground = self._ground
+        for row in ground.names.live(ready=False):
+            end_unborn(ground, row)
         for row in ground.names.live():
             folder = ground.places.sessions / row.session
             entry = record.load(folder)
             if entry is not None and entry.is_alive():
                 with contextlib.suppress(OSError):  # it ended between the two looks
-                    self._enlist(LiveSession.adopt(entry, folder, ground.launcher))
+                    cgroups.thaw(entry.cgroup)  # the last daemon may have died while it was capturing it
+                    self.enlist(LiveSession.adopt(entry, folder, ground.launcher))
                     continue
-            end_dead(ground.places, ground.names, ground.pool, row, entry)
-        sweep(ground.places, ground.names, ground.pool)
+            end_dead(ground, row, entry)
+        sweep(ground)
 
     async def facts(self, *, all_branches: bool) -> list[SessionFacts]:
         """Of the live sessions; with `all_branches` also of those that could be started again."""
         rows = list(await asyncio.gather(*(facts.of_live(live, self._ground.pool) for live in self.live)))
         names = self._ground.names
-        for branch in names.branches() if all_branches else []:
-            if branch.name not in self._live and branch.tip:
-                rows.append(facts.of_capture(branch.name, branch.created, names.capture(branch.tip)))
+        for name, ref in names.refs().items() if all_branches else ():
+            if ref.kind == "branch" and name not in self._live and ref.capture:
+                rows.append(facts.of_capture(name, ref.created, names.capture(ref.capture)))
         return sorted(rows, key=lambda row: row.branch)
 
     async def close(self) -> None:
         """Let go of everything; the sessions go on without a reader."""
-        await self._endings.settle()
+        await self.endings.settle()
         for live in self.live:
             live.release()
 
-    def _lock(self, branch: str) -> asyncio.Lock:
-        return self._busy.setdefault(branch, asyncio.Lock())
+
+def _check_unchanged(branch: str, request: StartRequest, setting: Setting, origin: Capture) -> None:
+    """Processes come back as they were. Raises UsageProblem if something else is asked for."""
+    names = ("base", "binds", "net", "user")
+    changed = [name for name in names if getattr(setting, name) != getattr(origin.setting, name)]
+    changed += ["command"] if request.command else []
+    if changed:
+        said = f"it comes back with its processes, whose {' and '.join(changed)} cannot be changed"
+        raise UsageProblem("start", f"branch {branch}", said, "leave that out, or start from a capture of tier files")

@@ -1,50 +1,43 @@
-"""Branches, captures and operations: one SQLite file, `<home>/names.db`.
+"""Names, captures, live sessions and operations: one SQLite file, `<home>/names.db`. Here: reading it.
 
-Each public method is one transaction. With WAL and synchronous=NORMAL a commit survives SIGKILL of anything of ours at
-once, and a power loss never tears the file, though it may take back the last commits (sqlite.org/wal.html). One process
-writes: the daemon holds the home's lock.
+Every change is one transaction with one entry in the operation log (change.py). With WAL and synchronous=NORMAL a
+commit survives SIGKILL of anything of ours at once, and a power loss never tears the file, though it may take back the
+last commits (sqlite.org/wal.html). One process writes: the daemon holds the home's lock.
 """
 
 import contextlib
-import json
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName
+from waypoint.model.errors import StoreDamaged, UnknownName
 from waypoint.model.ids import is_id_prefix
-from waypoint.model.names import excludes
-from waypoint.model.records import Capture, LiveRow
+from waypoint.model.records import Capture, LiveRow, Operation, Ref
+from waypoint.store.change import Change
 
-FORMAT = 1
+FORMAT = 2
 
 _SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS branches (name TEXT PRIMARY KEY, tip TEXT, created REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refs (name TEXT PRIMARY KEY, capture TEXT, record BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS refs_of_capture ON refs (capture);
 CREATE TABLE IF NOT EXISTS captures (id TEXT PRIMARY KEY, created REAL NOT NULL, record BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS live (branch TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS live (
+    session TEXT PRIMARY KEY, branch TEXT NOT NULL, ready INTEGER NOT NULL, record BLOB NOT NULL) WITHOUT ROWID;
+CREATE UNIQUE INDEX IF NOT EXISTS one_session_on_a_branch ON live (branch) WHERE ready;
 CREATE TABLE IF NOT EXISTS operations (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, verb TEXT NOT NULL, moves TEXT NOT NULL);
+    number INTEGER PRIMARY KEY AUTOINCREMENT, undone_by INTEGER, record BLOB NOT NULL);
 PRAGMA user_version = {FORMAT};
 """
-
-
-class Branch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch; `tip` is None until its first session has ended or been captured."""
-
-    name: str
-    tip: str | None
-    created: float
 
 
 class Names:
     """The open file. Closed by `close`; a second instance in the same process is a mistake."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create. Raises StoreDamaged if the file is not ours or of a newer format."""
+        """Open or create. Raises StoreDamaged if the file is not ours or of another format."""
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -53,9 +46,8 @@ class Names:
             self._db.execute("PRAGMA synchronous = NORMAL")
             (found,) = self._db.execute("PRAGMA user_version").fetchone()
             if found not in (0, FORMAT):
-                raise StoreDamaged(
-                    "open", str(path), f"its format is {found}, this program knows {FORMAT}", "use a newer waypoint"
-                )
+                next_step = "use a newer waypoint" if found > FORMAT else "use the waypoint that made this home"
+                raise StoreDamaged("open", str(path), f"its format is {found}, this program knows {FORMAT}", next_step)
             self._db.executescript(_SCHEMA)
         except sqlite3.DatabaseError as error:
             raise StoreDamaged("open", str(path), str(error), "move the file away to start afresh") from error
@@ -63,13 +55,20 @@ class Names:
     def close(self) -> None:
         self._db.close()
 
-    def branches(self) -> list[Branch]:
-        rows = self._db.execute("SELECT name, tip, created FROM branches ORDER BY name")
-        return [Branch(name=name, tip=tip, created=created) for name, tip, created in rows]
+    def ref(self, name: str) -> Ref | None:
+        """What the name stands for; None if there is no such name."""
+        row = self._db.execute("SELECT record FROM refs WHERE name = ?", (name,)).fetchone()
+        return msgspec.json.decode(row[0], type=Ref) if row else None
 
-    def branch(self, name: str) -> Branch | None:
-        row = self._db.execute("SELECT name, tip, created FROM branches WHERE name = ?", (name,)).fetchone()
-        return Branch(name=row[0], tip=row[1], created=row[2]) if row else None
+    def refs(self) -> dict[str, Ref]:
+        """All names, sorted."""
+        rows = self._db.execute("SELECT name, record FROM refs ORDER BY name").fetchall()
+        return {name: msgspec.json.decode(record, type=Ref) for name, record in rows}
+
+    def names_of(self, capture_id: str) -> list[str]:
+        """The branches whose tip it is, and the checkpoints."""
+        rows = self._db.execute("SELECT name FROM refs WHERE capture = ? ORDER BY name", (capture_id,))
+        return [name for (name,) in rows.fetchall()]
 
     def capture(self, capture_id: str) -> Capture:
         """Raises StoreDamaged if it is not there: ids come from our own rows."""
@@ -79,18 +78,20 @@ class Names:
         return msgspec.json.decode(row[0], type=Capture)
 
     def captures(self) -> list[Capture]:
-        rows = self._db.execute("SELECT record FROM captures ORDER BY created")
+        """All of them, the oldest first."""
+        rows = self._db.execute("SELECT record FROM captures ORDER BY created").fetchall()
         return [msgspec.json.decode(record, type=Capture) for (record,) in rows]
 
-    def live(self) -> list[LiveRow]:
-        rows = self._db.execute("SELECT record FROM live ORDER BY branch")
+    def live(self, *, ready: bool = True) -> list[LiveRow]:
+        """The sessions that were started and have not ended; with `ready` False those whose start was not finished."""
+        rows = self._db.execute("SELECT record FROM live WHERE ready = ? ORDER BY branch", (ready,)).fetchall()
         return [msgspec.json.decode(record, type=LiveRow) for (record,) in rows]
 
     def resolve(self, text: str) -> Capture:
-        """The capture that a branch name, a capture id or a unique prefix of one stands for. Raises UnknownName."""
-        branch = self.branch(text)
-        if branch and branch.tip:
-            return self.capture(branch.tip)
+        """The capture that a name, a capture's id or a unique prefix of one stands for. Raises UnknownName."""
+        ref = self.ref(text)
+        if ref and ref.capture:
+            return self.capture(ref.capture)
         ids: list[str] = []
         if is_id_prefix(text):
             ids = [i for (i,) in self._db.execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 3", (f"{text}*",))]
@@ -98,56 +99,38 @@ class Names:
             return self.capture(ids[0])
         if ids:
             raise UnknownName("find", repr(text), "more than one capture starts with this", "give more digits")
-        if branch:
-            raise UnknownName("start from", repr(text), "nothing has been captured on this branch yet")
-        raise UnknownName(
-            "find", repr(text), "no branch or capture has this name", "'waypoint ps --all' lists branches"
+        if ref:
+            next_step = f"make a checkpoint of it: waypoint checkpoint NAME -b {text}"
+            raise UnknownName("go back to", repr(text), "nothing has been captured on this branch yet", next_step)
+        raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists what there is")
+
+    def operations(self, limit: int | None = None) -> list[Operation]:
+        """The log, the newest first."""
+        rows = self._db.execute(
+            "SELECT number, undone_by, record FROM operations ORDER BY number DESC LIMIT ?",
+            (-1 if limit is None else limit,),
         )
+        return [_operation(*row) for row in rows.fetchall()]
 
-    def begin(self, row: LiveRow) -> None:
-        """Record that a session starts on `row.branch`; makes the branch if it is new.
-
-        Raises StateConflict if the branch is live or its name excludes an existing one.
-        """
-        with self._transaction():
-            if self._db.execute("SELECT 1 FROM live WHERE branch = ?", (row.branch,)).fetchone():
-                raise StateConflict("start", f"branch {row.branch}", "it has a live session", "attach to it")
-            for (name,) in self._db.execute("SELECT name FROM branches").fetchall():
-                if excludes(name, row.branch):
-                    raise StateConflict(
-                        "create", f"branch {row.branch}", f"the branch {name} exists", "choose another name"
-                    )
-            created = self._db.execute(
-                "INSERT OR IGNORE INTO branches VALUES (?, NULL, ?)", (row.branch, row.started)
-            ).rowcount
-            self._db.execute("INSERT INTO live VALUES (?, ?)", (row.branch, msgspec.json.encode(row)))
-            self._log("start", {row.branch: [None, None]} if created else {})
-
-    def end(self, row: LiveRow, capture: Capture) -> None:
-        """The session of `row` is over and `capture` is its branch's new tip, in one step."""
-        with self._transaction():
-            self._db.execute(
-                "INSERT INTO captures VALUES (?, ?, ?)", (capture.id, capture.created, msgspec.json.encode(capture))
-            )
-            self._db.execute("UPDATE branches SET tip = ? WHERE name = ?", (capture.id, row.branch))
-            self._db.execute("DELETE FROM live WHERE branch = ?", (row.branch,))
-            self._log("end", {row.branch: [capture.parent, capture.id]})
-
-    def abandon(self, row: LiveRow) -> None:
-        """The session of `row` is over and nothing of it is kept. A branch that never had a tip goes with it."""
-        with self._transaction():
-            self._db.execute("DELETE FROM live WHERE branch = ?", (row.branch,))
-            self._db.execute("DELETE FROM branches WHERE name = ? AND tip IS NULL", (row.branch,))
-            self._log("discard", {})
+    def operation(self, number: int) -> Operation | None:
+        row = self._db.execute(
+            "SELECT number, undone_by, record FROM operations WHERE number = ?", (number,)
+        ).fetchone()
+        return _operation(*row) if row else None
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing. Threads of the daemon take turns: they share the connection."""
+    def change(self, verb: str) -> Iterator[Change]:
+        """One transaction, all or nothing, which is one entry of the operation log unless it moves nothing.
+
+        Threads of the daemon take turns: they share the connection.
+        """
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
-            yield
+            change = Change(self._db, verb)
+            yield change
+            change.log()
 
-    def _log(self, verb: str, moves: dict[str, list[str | None]]) -> None:
-        self._db.execute(
-            "INSERT INTO operations (at, verb, moves) VALUES (?, ?, ?)", (time.time(), verb, json.dumps(moves))
-        )
+
+def _operation(number: int, undone_by: int | None, record: bytes) -> Operation:
+    found = msgspec.json.decode(record, type=Operation)
+    return msgspec.structs.replace(found, number=number, undone=undone_by is not None)

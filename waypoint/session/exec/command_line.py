@@ -48,7 +48,7 @@ class CommandLine:
         self.watch = ShellWatch(terminal, nonce, processes)
         self._file = StateFile(state_path)
         self._state = self._file.state
-        self._desk = Desk(terminal, self.watch, folder, GoFifo(folder), ended, self._file.save_command)
+        self.desk = Desk(terminal, self.watch, folder, GoFifo(folder), ended, self._file.save_command)
         self._delivery = Delivery(terminal)
         self._turn = asyncio.Lock()
         self._adopted = asyncio.Event()  # nothing is left of what the last daemon left in flight
@@ -63,8 +63,8 @@ class CommandLine:
         record = self._state.command
         if record is None:
             return
-        self._desk.go.open()
-        self._current = Execution(self._desk, record, None, None)
+        self.desk.go.open()
+        self._current = Execution(self.desk, record, None, None)
         self._delivery.keep_for_a_while()
         if record.phase is Phase.DONE:
             self._current.result.set_result(record.end or End(125, "waypoint"))
@@ -73,12 +73,17 @@ class CommandLine:
             self._adopted.clear()
             self._begin(self._current, self._adopted.set)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no command is in flight."""
+        return not self._turn.locked() and self._adopted.is_set()
+
     def release(self) -> None:
         """Let go of the shell, as a dying daemon would: a command in flight is left to the next one."""
         for task in self._tasks:
             task.cancel()
         self._file.close()
-        self._desk.go.close()
+        self.desk.go.close()
 
     async def wait_ready(self, timeout_s: float) -> bool:
         """True once the shell has drawn its first prompt; False if it has not within `timeout_s`."""
@@ -148,10 +153,10 @@ class CommandLine:
             tty=request.tty,
             stdin=request.stdin and not request.tty,
             timeout_s=request.timeout_s,
-            asked_at=self._desk.terminal.ring.end,
+            asked_at=self.desk.terminal.ring.end,
         )
-        folder = self._desk.folder
-        self._desk.go.open()
+        folder = self.desk.folder
+        self.desk.go.open()
         folder.write(f"cmd.{record.id}", request.text.encode(errors="surrogateescape"))
         feed = InputFeed(folder, f"in.{record.id}") if record.stdin else None
         try:
@@ -166,7 +171,7 @@ class CommandLine:
             folder.remove(f"in.{record.id}")
             self._state.command = None
             raise
-        return Execution(self._desk, record, feed, request.wait_prompt_s)
+        return Execution(self.desk, record, feed, request.wait_prompt_s)
 
     async def _resume(self, ident: str, offset: int, client: ExecClient) -> End:
         run = self._current
@@ -177,7 +182,7 @@ class CommandLine:
         start = run.record.start
         if start is None:
             return await run.result
-        if start + offset < self._desk.terminal.ring.start:
+        if start + offset < self.desk.terminal.ring.start:
             return End(125, "waypoint", said="a part of the command's output is lost: nobody took it in time")
         return await self._delivery.serve(run, start + offset, client)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
@@ -56,6 +57,18 @@ class State(msgspec.Struct, kw_only=True):
     shell: Shell | None = None
     command: ExecRecord | None = None
     begun: list[str] = []  # ids of the last commands, so that none is run twice
+
+
+def carry_over(path: str, elapsed_s: float, processes: Callable[[], list[int]]) -> None:
+    """Fit what was put aside with a capture to the processes that were restored from it, `elapsed_s` seconds later."""
+    kept = StateFile(path)
+    shell, command = kept.state.shell, kept.state.command
+    if shell is not None:
+        kept.state.shell = Shell.find(shell.inner_pid, shell.kind, processes)
+    if command is not None and command.deadline is not None:
+        command.deadline += elapsed_s
+    kept.save()
+    kept.close()
 
 
 class StateFile:

@@ -34,6 +34,12 @@ PROC_READONLY = (
     "pressure",
 )
 
+# Pid 1 starts no terminal session. The second init does: the program in it is the session's leader, since of restored
+# processes only a leader has a controlling terminal (CRIU gives it back when their children are there already).
+_PID_1 = ("/.waypoint/init", "--single-child", "--")
+_WRAPPER = ("/bin/sh", "/.waypoint/wrapper.sh")
+_LEADER = ("/.waypoint/init", "--")
+
 _OWN_PLACES = ("/proc", "/sys", "/dev", "/.waypoint", "/run/waypoint")  # of every session
 
 _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ"})
@@ -90,6 +96,11 @@ def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
             return [shell, "-i"], {"SHELL": shell, "ZDOTDIR": "/.waypoint/zdotdir"}
         case _:
             return [shell, "-i"], {"SHELL": shell}
+
+
+def has_hooks(setting: Setting) -> bool:
+    """True if the session's program is a shell that will draw a prompt with our hooks in it."""
+    return not setting.command and os.path.basename(shell_argv(setting)[0][0]) in ("bash", "zsh")
 
 
 def _is_program(base: str, path: str) -> bool:
@@ -185,7 +196,7 @@ def start_spec(
         proc_readonly=[name for name in PROC_READONLY if procfs.has_entry(name)],
         net=setting.net,
         identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
-        argv=["/.waypoint/init", "--", "/bin/sh", "/.waypoint/wrapper.sh", *argv],
+        argv=[*_PID_1, *_WRAPPER, *_LEADER, *argv],
         env=env,
         cwd=[setting.cwd, user.home, "/"],
         rows=size[0],

@@ -51,20 +51,30 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
 def _answer(request: bytes, fds: list[int]) -> None:
     import msgspec
 
+    from waypoint.session.launch.criu import start_beside, start_into
     from waypoint.session.launch.enter import enter
-    from waypoint.session.launch.spec import Launched, LaunchSpec, StartSpec
+    from waypoint.session.launch.spec import CriuBeside, CriuInto, Launched, LaunchSpec, StartSpec
     from waypoint.session.launch.start import start
 
     reply = socket.socket(fileno=fds[0])
     try:
         spec: LaunchSpec = msgspec.json.decode(request, type=LaunchSpec)
-        launched, handles = start(spec) if isinstance(spec, StartSpec) else enter(spec, fds[1:])
+        match spec:
+            case StartSpec():
+                launched, handles = start(spec)
+            case CriuBeside():
+                launched, handles = start_beside(spec, fds[1:])
+            case CriuInto():
+                launched, handles = start_into(spec, fds[1:])
+            case _:
+                launched, handles = enter(spec, fds[1:])
     except Exception as error:  # the daemon waits for an answer whatever happens
         launched, handles = Launched(error=f"{type(error).__name__}: {error}"), []
     socket.send_fds(reply, [msgspec.json.encode(launched)], handles)
 
 
 if __name__ == "__main__":
+    import waypoint.session.launch.criu
     import waypoint.session.launch.enter
     import waypoint.session.launch.start  # noqa: F401 - imported once here, not in each forked task
 

@@ -62,7 +62,31 @@ class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
     cols: int
 
 
-LaunchSpec = StartSpec | EnterSpec
+CRIU_SOCKET_FD = 3  # where a CRIU that the launcher has started is spoken to
+
+
+class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
+    """Start a CRIU that is to dump the session with init `pid`.
+
+    Two fds come with it: its socket, and where its words go. `run`: the host folder that becomes its /run.
+    """
+
+    pid: int
+    run: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
+    """Start a CRIU that is to restore a session on `ground`, of which the program is not looked at. Fds as above."""
+
+    ground: StartSpec
+    run: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto
 
 
 class Launched(msgspec.Struct, frozen=True, kw_only=True):

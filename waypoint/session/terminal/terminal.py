@@ -11,17 +11,10 @@ from collections.abc import Callable
 from shellwrap.marks import LONGEST, Mark, MarkScanner
 from shellwrap.modes import DEFAULT, ModeTracker
 from shellwrap.ring import Ring
-from waypoint.linux import terminals
 from waypoint.session.terminal.keyboard import Keyboard
+from waypoint.session.terminal.reader import Reader
 from waypoint.session.terminal.typed import TypedInput
 from waypoint.session.terminal.window import Window
-
-# After a stop for want of room reading starts again only with so much room: small reads cost as much as large ones.
-_ROOM_TO_RESUME = 1 << 18
-# A read of so many bytes is part of more, which is waited for on the processor: 2.6 times the rate of a plain loop of
-# reads where idle processors wake up slowly. A key's echo is shorter.
-_LONG_READ = 256
-_PATIENCE_S = 60e-6
 
 
 class Terminal:
@@ -48,15 +41,14 @@ class Terminal:
         self._scanner.feed(ring.copy(self._scanner.settled, ring.end))
         self._loop = asyncio.get_running_loop()
         self._waiters: list[asyncio.Future[None]] = []
-        self._reading = False
+        self.reader = Reader(master, ring, self._take_in, self._end)
         self.window = Window(master)
         self.typed = TypedInput(master)
         self.keyboard = Keyboard(self)
 
     def start(self) -> None:
         """Begin to read. What is to hear the first marks must be in `on_mark` by now."""
-        self._loop.add_reader(self.master, self._readable)
-        self._reading = True
+        self.reader.start()
 
     def close(self) -> None:
         """Stop reading and give up the descriptor and the ring. The session's own master stays open, so it notices
@@ -100,37 +92,26 @@ class Terminal:
         if self.is_released:
             return
         self.ring.floor = position
-        if (
-            not self._reading
-            and not self.closed.is_set()
-            and self.ring.room >= min(_ROOM_TO_RESUME, self.ring.capacity // 4)
-        ):
-            self._loop.add_reader(self.master, self._readable)
-            self._reading = True
+        self.reader.room_grew()
 
     def append(self, data: bytes) -> None:
         """Put bytes of the daemon's own into the stream (a mark for the viewers)."""
         self.ring.append(data)
         self._take_in(data)
 
-    def _readable(self) -> None:
-        self.on_activity()
-        position = self.ring.end
-        try:
-            count = self.ring.read_from(self.master, more=self._more_comes)
-        except EOFError:
-            self._end()
-            return
-        if self.ring.room == 0:
-            self._loop.remove_reader(self.master)
-            self._reading = False
-        if count:
-            self._take_in(self.ring.copy(position, position + count))
+    def stand_still(self) -> None:
+        """Read nothing and type nothing, until `go_on`: the session is about to be frozen."""
+        self.reader.hold()
+        self.typed.hold()
 
-    def _more_comes(self, count: int) -> bool:
-        return count >= _LONG_READ and terminals.wait_briefly(self.master, _PATIENCE_S)
+    def go_on(self) -> None:
+        """After `stand_still`."""
+        if not self.is_released:
+            self.reader.release()
+            self.typed.release()
 
     def _take_in(self, data: bytes) -> None:
+        self.on_activity()
         before = self.modes.bits
         self.modes.feed(data)
         if self.modes.bits != before:
@@ -148,8 +129,7 @@ class Terminal:
                 waiter.set_result(None)
 
     def _end(self) -> None:
-        self._loop.remove_reader(self.master)
-        self._reading = False
+        self.reader.close()
         self.typed.close()
         self.window.close()
         self.closed.set()

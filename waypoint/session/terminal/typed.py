@@ -16,6 +16,7 @@ class TypedInput:
         self._master = master
         self._loop = asyncio.get_running_loop()
         self._unwritten = bytearray()
+        self._held = False
         self._written = asyncio.Event()
         self._written.set()
 
@@ -23,10 +24,10 @@ class TypedInput:
         """Type `data`. Never blocks: what the terminal does not take now is written when it can. Nothing after
         `close`.
         """
-        if not self._unwritten:
+        if not self._unwritten and not self._held:
             data = data[self._write_some(data) :]
         if data:
-            if not self._unwritten:
+            if not self._unwritten and not self._held:
                 self._loop.add_writer(self._master, self._writable)
             self._unwritten += data
             if len(self._unwritten) > _WAITING_MAX:
@@ -35,6 +36,18 @@ class TypedInput:
     async def wait_written(self) -> None:
         """Return when not too much typed input waits."""
         await self._written.wait()
+
+    def hold(self) -> None:
+        """Type nothing from now on: what comes waits until `release`."""
+        if self._unwritten and self._master >= 0:
+            self._loop.remove_writer(self._master)
+        self._held = True
+
+    def release(self) -> None:
+        """Type again, what has waited first."""
+        self._held = False
+        if self._unwritten and self._master >= 0:
+            self._loop.add_writer(self._master, self._writable)
 
     def close(self) -> None:
         """The terminal has ended, or is to be let go of: what waits is for nobody."""

@@ -16,6 +16,13 @@ _PIECE = 1 << 16
 _NUDGE_S = 0.05
 
 
+class _Viewer:
+    """Who watches, and how large their window is."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self.size = size
+
+
 class Viewers:
     """All that watch one session."""
 
@@ -23,11 +30,11 @@ class Viewers:
         self._terminal = terminal
         self.count = 0
 
-    async def attach(self, inlet: Inlet, outlet: Outlet, rows: int, cols: int) -> None:
+    async def attach(self, inlet: Inlet, outlet: Outlet, rows: int, cols: int) -> tuple[int, int]:
         """Show the terminal and type what comes; returns when the client has left or the terminal has ended
-        (`terminal.closed`).
+        (`terminal.closed`): rows and columns of the client's window at last.
         """
-        viewer = object()
+        viewer = _Viewer((rows, cols))
         self.count += 1
         self._terminal.window.show(viewer, rows, cols)
         try:
@@ -35,6 +42,7 @@ class Viewers:
         finally:
             self.count -= 1
             self._terminal.window.drop(viewer)
+        return viewer.size
 
     async def logs(self, inlet: Inlet, outlet: Outlet, *, follow: bool) -> None:
         """Send the scrollback; with `follow` go on with what comes, until the client has left or the terminal has
@@ -63,12 +71,13 @@ class Viewers:
             else:
                 await terminal.wait_more(position)
 
-    async def _listen(self, viewer: object, inlet: Inlet) -> None:
+    async def _listen(self, viewer: "_Viewer", inlet: Inlet) -> None:
         with contextlib.suppress(ConnectionError):
             while (frame := await inlet.receive()) is not None:
                 if frame.kind == "i":
                     await self._terminal.keyboard.type(frame.payload)
                 elif frame.kind == "w" and (size := window_size(frame)):
+                    viewer.size = size
                     self._terminal.window.show(viewer, *size)
 
     async def _send_log(self, outlet: Outlet, *, follow: bool) -> None:

@@ -14,9 +14,9 @@ from typing import TypeVar
 from waypoint.linux import cgroups, mounts, namespaces, pidfd
 from waypoint.processes.criu_worker import Command, Process, Spawn
 from waypoint.processes.trial import Place, Subject
-from waypoint.session.ground.externals import mount_apart, name_externals
 from waypoint.session.launch.birth import Answer
 from waypoint.session.launch.enter import enter
+from waypoint.session.launch.externals import mount_apart, name_externals
 from waypoint.session.launch.program import MASTER_FD
 from waypoint.session.launch.spec import EnterSpec, StartSpec
 from waypoint.session.launch.start import new_network, start
@@ -78,7 +78,7 @@ class Throwaway:
     def place(self, subject: Subject) -> Place:
         spec = self._ground.plan(SHELL, upper_of=self._specs[subject.cgroup])
         self._specs[spec.cgroup] = spec
-        externals = name_externals(spec, apart(spec))
+        externals = name_externals(spec.overlays, spec.binds, apart(spec))
         return Place(root=externals.root, externals=externals.restore, cgroup=spec.cgroup)
 
     def adopt(self, pid: int, place: Place) -> Subject:
@@ -119,7 +119,9 @@ class Throwaway:
         finally:
             os.close(init)
         self._masters.append(master)
-        return Subject(pid=pid, master=master, cgroup=spec.cgroup, externals=name_externals(spec, "").dump)
+        return Subject(
+            pid=pid, master=master, cgroup=spec.cgroup, externals=name_externals(spec.overlays, spec.binds, "").dump
+        )
 
 
 def apart(spec: StartSpec) -> str:
@@ -162,9 +164,9 @@ def _spawn(command: Command, prepare: Callable[[], None]) -> Process:
 
     # preexec_fn is safe here: this process has one thread.
     return subprocess.Popen(
-        command.argv,
+        command.argv(command.socket_fd),
         env=command.env,
-        pass_fds=command.pass_fds,
+        pass_fds=(command.socket_fd, *command.inherited_fds),
         stdin=subprocess.DEVNULL,
         stdout=command.words_fd,
         stderr=command.words_fd,

@@ -6,11 +6,12 @@ locked, mount_namespaces(7)).
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waypoint.linux import mounts
 from waypoint.linux.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY
-from waypoint.session.launch.spec import StartSpec
+from waypoint.session.launch.spec import BindMount, Overlay, StartSpec
 from waypoint.session.launch.start import overlay_options
 
 
@@ -23,9 +24,9 @@ class Externals:
     root: str
 
 
-def name_externals(spec: StartSpec, folder: str) -> Externals:
-    """Number what `spec` mounts from outside. The numbers are part of an image: its restore needs the same list."""
-    targets = [overlay.target for overlay in spec.overlays] + [bind.target for bind in spec.binds]
+def name_externals(overlays: Sequence[Overlay], binds: Sequence[BindMount], folder: str) -> Externals:
+    """Number what a session mounts from outside. The numbers are part of an image: its restore needs the same list."""
+    targets = [overlay.target for overlay in overlays] + [bind.target for bind in binds]
     return Externals(
         dump=tuple(f"mnt[{target}]:m{number}" for number, target in enumerate(targets)),
         restore=tuple(f"mnt[m{number}]:{folder}/m{number}" for number in range(len(targets))),

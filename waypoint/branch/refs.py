@@ -1,0 +1,40 @@
+"""Moving names about: renaming and removing them. Sessions are not touched: what is live stays where it is."""
+
+from collections.abc import Collection, Sequence
+
+from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
+from waypoint.model.names import parse_name
+from waypoint.store.names import Names
+
+
+def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
+    """Raises UnknownName, StateConflict (live, or `new` is taken)."""
+    parse_name(new)
+    with names.change("rename") as change:
+        ref = change.ref(branch)
+        if ref is None or ref.kind != "branch":
+            raise UnknownName("rename", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them")
+        _check_dead("rename", branch, live)
+        change.put(branch, None)
+        change.create(new, ref)
+
+
+def remove(names: Names, doomed: Sequence[str], live: Collection[str]) -> None:
+    """Remove names of either kind, all of them or none; what they stood for stays, by its id.
+
+    Raises UnknownName, StateConflict (a live branch).
+    """
+    if not doomed:
+        raise UsageProblem("remove", "names", "none was given", "name at least one")
+    with names.change("remove") as change:
+        for name in doomed:
+            if change.ref(name) is None:
+                raise UnknownName("remove", repr(name), "nothing has this name", "'waypoint log --all' lists them")
+            _check_dead("remove", name, live)
+            change.put(name, None)
+
+
+def _check_dead(tried: str, branch: str, live: Collection[str]) -> None:
+    if branch in live:
+        next_step = f"stop it first (waypoint stop {branch}), or give --stop"
+        raise StateConflict(tried, f"branch {branch}", "it has a live session", next_step)

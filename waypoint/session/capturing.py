@@ -1,0 +1,161 @@
+"""Capturing a live session, which goes on: from what the daemon holds of it to a record."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from waypoint.capture.taking import Means, Taken, take
+from waypoint.linux import cgroups, machine, procfs
+from waypoint.model.errors import HostLacks
+from waypoint.model.ids import new_id
+from waypoint.model.records import (
+    Capture,
+    FilesLayer,
+    Layers,
+    Machine,
+    ProcessesLayer,
+    Reason,
+    TerminalLayer,
+    Tier,
+)
+from waypoint.processes.criu_find import CriuProgram
+from waypoint.processes.criu_options import DumpOptions
+from waypoint.processes.criu_rpc import Criu
+from waypoint.session.home_ground import HomeGround
+from waypoint.session.launch.criu_process import spawn_with
+from waypoint.session.launch.externals import name_externals
+from waypoint.session.launch.spec import CriuBeside
+from waypoint.session.live import LiveSession
+from waypoint.session.terminal import keepsake
+
+
+class LiveSubject:
+    """Implements `waypoint.capture.pause.Subject`. Made in the event loop, used in a thread."""
+
+    def __init__(self, live: LiveSession, session_folder: Path, folder: Path) -> None:
+        """`folder`: where a copy of the terminal goes."""
+        self._live = live
+        self._session_folder = session_folder
+        self._folder = folder
+        self._loop = asyncio.get_running_loop()
+        self.terminal: TerminalLayer | None = None
+        self.programs: list[str] = []
+        self.clock = 0.0
+
+    @property
+    def tree(self) -> str:
+        return self._live.record.row.tree
+
+    @property
+    def cgroup(self) -> str:
+        return self._live.record.cgroup
+
+    def stand_still(self) -> None:
+        self._in_loop(self._put_terminal_aside)
+        self.programs = sorted(procfs.stat(pid).name for pid in self._live.processes())
+
+    def go_on(self) -> None:
+        self._in_loop(self._live.terminal.go_on)
+
+    def _put_terminal_aside(self) -> None:
+        terminal = self._live.terminal
+        terminal.stand_still()
+        terminal.reader.drain()
+        self.clock = time.clock_gettime(time.CLOCK_BOOTTIME)
+        rows, cols = terminal.window.size
+        size = keepsake.put_aside(terminal, self._session_folder, self._folder)
+        end = terminal.ring.end + len(terminal.reader.spill)
+        self.terminal = TerminalLayer(size_bytes=size, rows=rows, cols=cols, end=end)
+
+    def _in_loop(self, work: Callable[[], None]) -> None:
+        """Everything about a terminal happens in the event loop."""
+
+        async def do() -> None:
+            work()
+
+        asyncio.run_coroutine_threadsafe(do(), self._loop).result()
+
+
+async def capture(
+    ground: HomeGround, live: LiveSession, *, tier: Tier | None, reason: Reason, message: str = "", hold: bool = False
+) -> Capture:
+    """Take a capture of the session; it is on no record yet. `tier` None: the best that can be had.
+
+    `hold`: leave the session frozen, for somebody who will end it. Raises as `taking.take`; then it goes on, too.
+    """
+    record = live.record
+    capture_id = new_id()
+    program, why_not = (None, "") if tier == "files" else await asyncio.to_thread(_find_criu, ground.find_criu)
+    beside = spawn_with(
+        ground.launcher,
+        lambda argv, env: CriuBeside(pid=record.init_pid, run=str(ground.places.kit.criu_run), argv=argv, env=env),
+    )
+    means = Means(ground.pool, ground.hot, Criu(program.path, beside) if program else None, why_not)
+    subject = LiveSubject(live, ground.places.sessions / record.row.session, ground.hot.terminal(capture_id))
+    dump = DumpOptions(
+        tree_pid=record.init_pid,
+        images_fd=-1,
+        work_fd=-1,
+        externals=name_externals(record.overlays, record.binds, "").dump,
+    )
+    taken = await asyncio.to_thread(take, means, subject, dump, capture_id, tier, hold=hold)
+    return Capture(
+        id=capture_id,
+        branch=record.row.branch,
+        parents=[],
+        created=time.time(),
+        tier=taken.tier,
+        layers=Layers(
+            files=FilesLayer(tree=capture_id),
+            processes=_processes(live, taken, subject, program) if program and taken.tier == "live" else None,
+            terminal=subject.terminal,
+        ),
+        setting=record.row.setting,
+        reason=reason,
+        message=message,
+        paused_ms=taken.paused_ms,
+        degraded=taken.degraded,
+        machine=describe_machine(),
+        clock=subject.clock,
+    )
+
+
+def let_go_on(live: LiveSession) -> None:
+    """End the standstill of a session that was captured with `hold`."""
+    cgroups.thaw(live.record.cgroup)
+    live.terminal.go_on()
+
+
+def describe_machine() -> Machine:
+    cpu = machine.cpu()
+    return Machine(
+        kernel=machine.kernel_release(),
+        architecture=machine.architecture(),
+        cpu=cpu.model,
+        cpu_features=cpu.features,
+        boot_id=procfs.boot_id(),
+    )
+
+
+def _processes(live: LiveSession, taken: Taken, subject: LiveSubject, program: CriuProgram) -> ProcessesLayer:
+    record = live.record
+    return ProcessesLayer(
+        size_bytes=taken.image_bytes,
+        count=len(subject.programs),
+        programs=subject.programs,
+        frozen_us=taken.frozen_us,
+        criu=program.version,
+        overlays=[overlay.target for overlay in record.overlays],
+        binds=[bind.target for bind in record.binds],
+        proc_readonly=record.proc_readonly,
+        env=record.env,
+        nonce=record.nonce,
+    )
+
+
+def _find_criu(find: Callable[[], CriuProgram]) -> tuple[CriuProgram | None, str]:
+    try:
+        return find(), ""
+    except HostLacks as error:
+        return None, error.said

@@ -1,0 +1,127 @@
+"""A session with the processes of a capture, on files that are there."""
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+
+from waypoint.capture.taking import open_folder
+from waypoint.linux import cgroups, machine, procfs
+from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.records import Capture, LiveRow, ProcessesLayer
+from waypoint.processes.criu_causes import CriuFailed
+from waypoint.processes.criu_options import RestoreOptions
+from waypoint.processes.criu_rpc import Criu
+from waypoint.session import record
+from waypoint.session.exec.record import carry_over
+from waypoint.session.ground import start_plan
+from waypoint.session.ground.base import BasePlan, Layer
+from waypoint.session.home_ground import HomeGround
+from waypoint.session.launch.criu import APART_SEEN
+from waypoint.session.launch.criu_process import spawn_with
+from waypoint.session.launch.externals import Externals, name_externals
+from waypoint.session.launch.spec import CriuInto, StartSpec
+from waypoint.session.live import LiveSession
+from waypoint.session.record import RuntimeRecord
+from waypoint.session.terminal import keepsake
+
+# A CRIU that says nothing for so long will say nothing more.
+SILENCE_S = 120.0
+# Memory that is to be left for everybody else.
+_SPARE_BYTES = 64 << 20
+
+
+async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSession:
+    """Bring the processes of `origin` to life on the tree of `row`, which is a copy of its files.
+
+    Raises CannotCapture with CRIU's reason, Failed, OSError; the caller undoes the rest.
+    """
+    layer = origin.layers.processes
+    if layer is None:
+        said = f"it is of tier {origin.tier}: it has no processes"
+        raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
+    _check_memory(origin, layer)
+    places = ground.places
+    spec = plan_spec(ground, row, origin, layer)
+    externals = name_externals(spec.overlays, spec.binds, APART_SEEN)
+    program = await asyncio.to_thread(ground.find_criu)
+    into = spawn_with(
+        ground.launcher,
+        lambda argv, env: CriuInto(ground=spec, run=str(places.kit.criu_run), argv=argv, env=env),
+    )
+    folder = record.make_folder(places.sessions, row.session)
+
+    def bring_back() -> int:
+        keepsake.take_out(ground.hot.terminal(origin.id), folder)
+        return _restore(ground, Criu(program.path, into), origin, externals, folder)
+
+    pid = await asyncio.to_thread(bring_back)
+    entry = RuntimeRecord(
+        row=row,
+        boot_id=procfs.boot_id(),
+        init_pid=pid,
+        init_start=procfs.start_ticks(pid),
+        cgroup=spec.cgroup,
+        overlays=spec.overlays,
+        binds=spec.binds,
+        proc_readonly=layer.proc_readonly,
+        env={**layer.env, "WAYPOINT_BRANCH": row.branch},
+        nonce=layer.nonce,
+        left_out=[],
+    )
+    elapsed_s = time.clock_gettime(time.CLOCK_BOOTTIME) - origin.clock
+    carry_over(str(folder / keepsake.EXEC), elapsed_s, lambda: cgroups.members(spec.cgroup))
+    record.save(folder, entry)
+    return LiveSession.adopt(entry, folder, ground.launcher)
+
+
+def plan_spec(ground: HomeGround, row: LiveRow, origin: Capture, layer: ProcessesLayer) -> StartSpec:
+    """The ground that the images expect: the same mounts from outside, in the same order.
+
+    Raises Failed if what was mounted there is not there any more.
+    """
+    plan = BasePlan([Layer(target) for target in layer.overlays], [])
+    for target in plan.layers:
+        lower = Path(row.setting.base) / target.target.lstrip("/")
+        if not lower.is_dir():
+            raise _missing(origin, f"{lower}, which it has an overlay of, is not there")
+    for bind in row.setting.binds:
+        start_plan.check_bind(bind)
+    terminal = origin.layers.terminal
+    size = (terminal.rows, terminal.cols) if terminal is not None else (24, 80)
+    tree = Path(ground.pool.path(row.tree))
+    group = ground.places.cgroup_of(row.session)
+    spec = start_plan.start_spec(row, plan, ground.places, tree, group=group, size=size)
+    if [bind.target for bind in spec.binds] != layer.binds:
+        raise _missing(origin, "it was made with other mounts from outside than there are now")
+    return spec
+
+
+def _missing(origin: Capture, said: str) -> Failed:
+    return Failed("restore the processes of", origin.id[:12], said, "bring it back, or restore with --only files")
+
+
+def _check_memory(origin: Capture, layer: ProcessesLayer) -> None:
+    available = machine.available_memory_bytes()
+    if layer.size_bytes + _SPARE_BYTES > available:
+        said = f"its processes need {layer.size_bytes >> 20} MiB of memory, {available >> 20} MiB are available"
+        raise Failed("restore the processes of", origin.id[:12], said, "end other sessions, or restore --only files")
+
+
+def _restore(ground: HomeGround, criu: Criu, origin: Capture, externals: Externals, folder: Path) -> int:
+    work = folder / "criu"
+    work.mkdir(mode=0o700)
+    with open_folder(ground.hot.images(origin.id)) as images_fd, open_folder(work) as work_fd:
+        options = RestoreOptions(
+            images_fd=images_fd,
+            work_fd=work_fd,
+            root=externals.root,
+            externals=externals.restore,
+            deadline_s=SILENCE_S,
+        )
+        try:
+            pid = criu.restore(options).pid
+        except CriuFailed as error:
+            raise error.moved(ground.hot.keep_log(error.log, f"{folder.name}-restore.log")) from error
+    shutil.rmtree(work)
+    return pid
