@@ -68,7 +68,7 @@ def test_binds_are_there_again_when_the_branch_goes_on(home: Home, shared: Path)
         "/dev",
         "/dev/null",
         "/.waypoint",
-        "/.waypoint/init",
+        "/.waypoint/setsid",
         "/run/waypoint",
         "/run/waypoint/go",
         "//",

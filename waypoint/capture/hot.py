@@ -4,6 +4,7 @@ unpacking. Only the owner of the home can look into it: memory is full of secret
 ```
 images/       CRIU's images
 terminal/     ring and exec.json of the session, as docs/protocol.md describes them
+shm/          what was in its /dev/shm, if anything was
 ```
 """
 
@@ -35,6 +36,10 @@ class Hot:
 
     def terminal(self, capture_id: str) -> Path:
         return self.folder / capture_id / "terminal"
+
+    def shm(self, capture_id: str) -> Path:
+        """Where the shared memory would be; it is not made by `make`."""
+        return self.folder / capture_id / "shm"
 
     def remove(self, capture_id: str) -> None:
         """Missing is fine."""

@@ -6,7 +6,7 @@ from waypoint.model.names import parse_name
 from waypoint.model.paths import SYSTEM_HOME
 
 # Only a session has this: it comes with the skeleton layer (docs/architecture.md, "Where things are").
-SESSION_MARK = "/.waypoint/init"
+SESSION_MARK = "/.waypoint/wrapper.sh"
 
 
 def find_home(asked: str | None = None) -> str:

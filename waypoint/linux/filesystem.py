@@ -57,7 +57,7 @@ def make_whiteout(path: StrPath) -> None:
 
 
 def copy_tree(source: StrPath, target: StrPath) -> None:
-    """Copy the folder `source` to `target`, which must not exist.
+    """Copy the folder `source` to `target`, which must not exist or be an empty folder.
 
     Kept: owner, mode, ACL, times, all extended attributes of files and folders (trusted.* too), hard links within the
     tree, holes, symlinks, FIFOs, sockets, devices (whiteouts). Blocks are shared where the file system can (reflink).

@@ -134,6 +134,11 @@ def has_entry(name: str) -> bool:
     return os.path.exists(f"/proc/{name}")
 
 
+def root_path(pid: int) -> str:
+    """The root folder of `pid`. Paths below it may lead out: only for places that nobody inside can change."""
+    return f"/proc/{pid}/root"
+
+
 def open_root(pid: int) -> int:
     """The root folder of `pid`, for `openat2` (O_PATH). Paths below it may lead out: never follow links there."""
     return os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

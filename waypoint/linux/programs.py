@@ -23,6 +23,11 @@ def find(name: str) -> str | None:
     return shutil.which(name, path=SEARCH_PATH)
 
 
+def is_program(path: StrPath) -> bool:
+    """True if `path` is a file that may be executed."""
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
 def run(name: str, *args: StrPath) -> bytes:
     """Run program `name` with stdin from /dev/null and messages in English; return its stdout.
 

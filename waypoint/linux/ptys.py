@@ -20,3 +20,8 @@ def unlock_slave(master: int) -> int:
 def set_size(fd: int, rows: int, cols: int) -> None:
     """Set the window size of either side; the foreground process group gets SIGWINCH if it changed."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+
+def take_as_controlling(slave: int) -> None:
+    """Make it the controlling terminal of the caller, a session's leader that has none (TIOCSCTTY)."""
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)

@@ -54,7 +54,8 @@ class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     """CRIU's images, in the capture's hot folder.
 
-    `overlays`, `binds`: where the session had mounts from outside, in the order by which the images number them.
+    `outside`: where the session had mounts from outside, in the order by which the images number them; the first are
+    the `overlays`.
     `proc_readonly`, `env`, `nonce`: as in the session's runtime record. `frozen_us`: how long CRIU held the processes.
     """
 
@@ -64,7 +65,7 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     frozen_us: int
     criu: str
     overlays: list[str]
-    binds: list[str]
+    outside: list[str]
     proc_readonly: list[str]
     env: dict[str, str]
     nonce: str

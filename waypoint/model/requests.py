@@ -220,7 +220,8 @@ class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
 class OperationFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the operation log. `moves`: names with what they stood for before and after (null: nothing).
 
-    `undo`: what taking it back would do; null if it cannot be, for the reason in `said`.
+    `undoes`: the number of the operation that this one took back. `undo`: what taking this one back would do; null if
+    it cannot be, for the reason in `said`.
     """
 
     number: int
@@ -229,6 +230,7 @@ class OperationFacts(msgspec.Struct, frozen=True, kw_only=True):
     moves: dict[str, tuple[str | None, str | None]]
     sessions: dict[str, tuple[bool, bool]]
     undone: bool
+    undoes: int | None
     undo: str | None
     said: str
 

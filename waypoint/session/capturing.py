@@ -1,12 +1,13 @@
 """Capturing a live session, which goes on: from what the daemon holds of it to a record."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from waypoint.capture.taking import Means, Taken, take
-from waypoint.linux import cgroups, machine, procfs
+from waypoint.linux import cgroups, filesystem, machine, procfs
 from waypoint.model.errors import HostLacks
 from waypoint.model.ids import new_id
 from waypoint.model.records import (
@@ -22,6 +23,7 @@ from waypoint.model.records import (
 from waypoint.processes.criu_find import CriuProgram
 from waypoint.processes.criu_options import DumpOptions
 from waypoint.processes.criu_rpc import Criu
+from waypoint.session.ground.start_plan import SHM
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.launch.criu_process import spawn_with
 from waypoint.session.launch.externals import name_externals
@@ -33,11 +35,12 @@ from waypoint.session.terminal import keepsake
 class LiveSubject:
     """Implements `waypoint.capture.pause.Subject`. Made in the event loop, used in a thread."""
 
-    def __init__(self, live: LiveSession, session_folder: Path, folder: Path) -> None:
-        """`folder`: where a copy of the terminal goes."""
+    def __init__(self, live: LiveSession, session_folder: Path, folder: Path, shm: Path) -> None:
+        """`folder`, `shm`: where copies of the terminal and of the shared memory go."""
         self._live = live
         self._session_folder = session_folder
         self._folder = folder
+        self._shm = shm
         self._loop = asyncio.get_running_loop()
         self.terminal: TerminalLayer | None = None
         self.programs: list[str] = []
@@ -53,6 +56,9 @@ class LiveSubject:
 
     def stand_still(self) -> None:
         self._in_loop(self._put_terminal_aside)
+        shm = f"{procfs.root_path(self._live.record.init_pid)}{SHM}"
+        if os.listdir(shm):
+            filesystem.copy_tree(shm, self._shm)
         self.programs = sorted(procfs.stat(pid).name for pid in self._live.processes())
 
     def go_on(self) -> None:
@@ -92,12 +98,13 @@ async def capture(
         lambda argv, env: CriuBeside(pid=record.init_pid, run=str(ground.places.kit.criu_run), argv=argv, env=env),
     )
     means = Means(ground.pool, ground.hot, Criu(program.path, beside) if program else None, why_not)
-    subject = LiveSubject(live, ground.places.sessions / record.row.session, ground.hot.terminal(capture_id))
+    session_folder = ground.places.sessions / record.row.session
+    subject = LiveSubject(live, session_folder, ground.hot.terminal(capture_id), ground.hot.shm(capture_id))
     dump = DumpOptions(
         tree_pid=record.init_pid,
         images_fd=-1,
         work_fd=-1,
-        externals=name_externals(record.overlays, record.binds, "").dump,
+        externals=name_externals(record.outside, "").dump,
     )
     taken = await asyncio.to_thread(take, means, subject, dump, capture_id, tier, hold=hold)
     return Capture(
@@ -146,8 +153,8 @@ def _processes(live: LiveSession, taken: Taken, subject: LiveSubject, program: C
         programs=subject.programs,
         frozen_us=taken.frozen_us,
         criu=program.version,
-        overlays=[overlay.target for overlay in record.overlays],
-        binds=[bind.target for bind in record.binds],
+        overlays=record.overlays,
+        outside=record.outside,
         proc_readonly=record.proc_readonly,
         env=record.env,
         nonce=record.nonce,

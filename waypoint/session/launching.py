@@ -19,7 +19,6 @@ async def launch(ground: HomeGround, row: LiveRow, size: tuple[int, int]) -> Liv
     """Start the session's program on the tree of `row`. Raises OSError, WaypointError; the caller undoes the rest."""
     places = ground.places
     nonce = new_id()
-    group = places.cgroup_of(row.session)
     plan = start_plan.plan_layers(row.setting, places)
     left_out = list(plan.left_out)
     tree = Path(ground.pool.path(row.tree))
@@ -29,16 +28,16 @@ async def launch(ground: HomeGround, row: LiveRow, size: tuple[int, int]) -> Liv
         start_plan.prepare_tree(tree, plan, row.setting, nonce)
 
     await asyncio.to_thread(prepare)
-    spec = start_plan.start_spec(row, plan, places, tree, group=group, size=size)
+    spec = start_plan.start_spec(row, plan, places, tree, size=size)
     started = await ground.launcher.carry_out(spec)
     entry = RuntimeRecord(
         row=row,
         boot_id=procfs.boot_id(),
         init_pid=started.pid,
         init_start=procfs.start_ticks(started.pid),
-        cgroup=group,
-        overlays=spec.overlays,
-        binds=spec.binds,
+        cgroup=spec.cgroup,
+        overlays=[overlay.target for overlay in spec.overlays],
+        outside=spec.outside,
         proc_readonly=spec.proc_readonly,
         env=spec.env,
         nonce=nonce,

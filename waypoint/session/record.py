@@ -11,21 +11,23 @@ import msgspec
 
 from waypoint.linux import files, procfs
 from waypoint.model.records import LiveRow
-from waypoint.session.launch.spec import BindMount, Overlay
 
 RECORD = "record.json"
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """`init_start`: start time of pid 1 in clock ticks since boot, which tells it from a later process with its pid."""
+    """`init_start`: start time of pid 1 in clock ticks since boot, which tells it from a later process with its pid.
+
+    `outside`: where it has mounts from outside, in order; the first of them are the `overlays`.
+    """
 
     row: LiveRow
     boot_id: str
     init_pid: int
     init_start: int
     cgroup: str
-    overlays: list[Overlay]
-    binds: list[BindMount]
+    overlays: list[str]
+    outside: list[str]
     proc_readonly: list[str]
     env: dict[str, str]
     nonce: str

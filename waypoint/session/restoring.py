@@ -43,7 +43,7 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
     _check_memory(origin, layer)
     places = ground.places
     spec = plan_spec(ground, row, origin, layer)
-    externals = name_externals(spec.overlays, spec.binds, APART_SEEN)
+    externals = name_externals(spec.outside, APART_SEEN)
     program = await asyncio.to_thread(ground.find_criu)
     into = spawn_with(
         ground.launcher,
@@ -62,8 +62,8 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
         init_pid=pid,
         init_start=procfs.start_ticks(pid),
         cgroup=spec.cgroup,
-        overlays=spec.overlays,
-        binds=spec.binds,
+        overlays=layer.overlays,
+        outside=spec.outside,
         proc_readonly=layer.proc_readonly,
         env={**layer.env, "WAYPOINT_BRANCH": row.branch},
         nonce=layer.nonce,
@@ -90,9 +90,10 @@ def plan_spec(ground: HomeGround, row: LiveRow, origin: Capture, layer: Processe
     terminal = origin.layers.terminal
     size = (terminal.rows, terminal.cols) if terminal is not None else (24, 80)
     tree = Path(ground.pool.path(row.tree))
-    group = ground.places.cgroup_of(row.session)
-    spec = start_plan.start_spec(row, plan, ground.places, tree, group=group, size=size)
-    if [bind.target for bind in spec.binds] != layer.binds:
+    shm = ground.hot.shm(origin.id)
+    content = str(shm) if shm.is_dir() else ""
+    spec = start_plan.start_spec(row, plan, ground.places, tree, size=size, shm=content)
+    if spec.outside != layer.outside:
         raise _missing(origin, "it was made with other mounts from outside than there are now")
     return spec
 

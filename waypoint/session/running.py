@@ -76,7 +76,7 @@ class _Process:
             pid=self._host.init_pid,
             cgroup=self._host.cgroup,
             identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
-            argv=["/.waypoint/init", "--", *wrapper] if request.tty else wrapper,
+            argv=wrapper,
             env={**self._host.env, **request.env},
             cwd=[request.cwd] if request.cwd else [self._host.setting.cwd, user.home, "/"],
             tty=request.tty,

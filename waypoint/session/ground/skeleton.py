@@ -6,7 +6,7 @@ the home usually lies below `/`.
 * `dev`: device nodes. Bound read-only over `/dev` of every session. The root overlay itself is `nodev`: a node anywhere
   else in the base does
   not open.
-* a *skeleton* per base: an empty `/dev`, `/run`, `/proc`, `/sys`; `/.waypoint` with init, wrapper and shell hooks; an
+* a *skeleton* per base: an empty `/dev`, `/run`, `/proc`, `/sys`; `/.waypoint` with wrapper, setsid and shell hooks; an
   empty folder over the home.
 * `criu-run`: becomes `/run` of CRIU, which keeps its kernel-feature cache only on a tmpfs.
 """
@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 
 from waypoint.linux import mounts
-from waypoint.session.ground.init import place_init
+from waypoint.session.ground.leader import place_setsid
 
 _NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
 _PROC = "/proc"  # the session's
@@ -28,7 +28,7 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-_PROGRAMS = ("init", "wrapper.sh", "run.sh")
+_PROGRAMS = ("setsid", "wrapper.sh", "run.sh")
 _HOOKS = Path(__file__).resolve().parents[3] / "shellwrap"
 
 
@@ -92,7 +92,7 @@ class Kit:
         _keep_resolver(place, Path(base))
         own = place / ".waypoint"
         own.mkdir(mode=0o755)
-        place_init(own, "/.waypoint", base)
+        place_setsid(own, "/.waypoint", base)
         for name in ("wrapper.sh", "run.sh", "hooks.bash"):
             shutil.copy(_HOOKS / name, own / name)
         shutil.copytree(_HOOKS / "zdotdir", own / "zdotdir")

@@ -14,7 +14,7 @@ from waypoint.model.errors import UsageProblem
 from waypoint.model.records import Bind, LiveRow, Setting
 from waypoint.session.ground.base import BasePlan, Layer, plan_base
 from waypoint.session.ground.places import Places
-from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
+from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, MemoryMount, Overlay, StartSpec
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -34,11 +34,12 @@ PROC_READONLY = (
     "pressure",
 )
 
-# Pid 1 starts no terminal session. The second init does: the program in it is the session's leader, since of restored
-# processes only a leader has a controlling terminal (CRIU gives it back when their children are there already).
-_PID_1 = ("/.waypoint/init", "--single-child", "--")
-_WRAPPER = ("/bin/sh", "/.waypoint/wrapper.sh")
-_LEADER = ("/.waypoint/init", "--")
+# The program itself is made the leader of a terminal session: of restored processes only a leader has a controlling
+# terminal (CRIU gives it one when its children are there already).
+_PID_1 = ("/bin/sh", "/.waypoint/wrapper.sh")
+_LEADER = ("/.waypoint/setsid", "--ctty")
+
+SHM = "/dev/shm"
 
 _OWN_PLACES = ("/proc", "/sys", "/dev", "/.waypoint", "/run/waypoint")  # of every session
 
@@ -163,9 +164,12 @@ def _lower(setting: Setting, layer: Layer) -> Path:
 
 
 def start_spec(
-    row: LiveRow, plan: BasePlan, places: Places, tree: Path, *, group: str, size: tuple[int, int]
+    row: LiveRow, plan: BasePlan, places: Places, tree: Path, *, size: tuple[int, int], shm: str = ""
 ) -> StartSpec:
-    """Everything the launcher needs for the session `row`, whose tree `prepare_tree` has prepared."""
+    """Everything the launcher needs for the session `row`, whose tree `prepare_tree` has prepared.
+
+    `shm`: a folder with what is in its shared memory from the start.
+    """
     setting = row.setting
     overlays = []
     for layer in plan.layers:
@@ -189,14 +193,15 @@ def start_spec(
     env = {**session_env(setting, row.branch, places.profile_env), **extra}
     user = setting.user
     return StartSpec(
-        cgroup=group,
+        cgroup=places.cgroup_of(row.session),
         merged=str(places.merged),
         overlays=overlays,
         binds=binds,
+        memory=[MemoryMount(target=SHM, content=shm)],
         proc_readonly=[name for name in PROC_READONLY if procfs.has_entry(name)],
         net=setting.net,
         identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
-        argv=[*_PID_1, *_WRAPPER, *_LEADER, *argv],
+        argv=[*_PID_1, *_LEADER, *argv],
         env=env,
         cwd=[setting.cwd, user.home, "/"],
         rows=size[0],

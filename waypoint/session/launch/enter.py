@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 
-from waypoint.linux import namespaces
+from waypoint.linux import namespaces, ptys
 from waypoint.session.launch.birth import REPORT_FD, Answer, hand_over, supervise
 from waypoint.session.launch.program import MASTER_FD, become, open_terminal
 from waypoint.session.launch.spec import EnterSpec
@@ -69,6 +69,7 @@ def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
     if spec.tty:
         os.closerange(MASTER_FD, REPORT_FD)
         open_terminal(spec.rows, spec.cols, spec.identity.uid)
+        ptys.take_as_controlling(0)
     else:
         high = [os.dup(fd) for fd in stdio]
         for place, fd in enumerate(high):

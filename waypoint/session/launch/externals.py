@@ -5,14 +5,15 @@ inside the new user namespace, where the kernel refuses to bind a mount without 
 locked, mount_namespaces(7)).
 """
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from waypoint.linux import mounts
 from waypoint.linux.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY
-from waypoint.session.launch.spec import BindMount, Overlay, StartSpec
-from waypoint.session.launch.start import overlay_options
+from waypoint.session.launch.spec import StartSpec
+from waypoint.session.launch.start import mount_memory, overlay_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,8 @@ class Externals:
     root: str
 
 
-def name_externals(overlays: Sequence[Overlay], binds: Sequence[BindMount], folder: str) -> Externals:
+def name_externals(targets: Sequence[str], folder: str) -> Externals:
     """Number what a session mounts from outside. The numbers are part of an image: its restore needs the same list."""
-    targets = [overlay.target for overlay in overlays] + [bind.target for bind in binds]
     return Externals(
         dump=tuple(f"mnt[{target}]:m{number}" for number, target in enumerate(targets)),
         restore=tuple(f"mnt[m{number}]:{folder}/m{number}" for number in range(len(targets))),
@@ -39,11 +39,11 @@ def mount_apart(spec: StartSpec, folder: str) -> None:
 
     With the flags that they have in the session: those stay locked in the user namespace, CRIU's own would not be.
     """
-    places = [f"{folder}/m{number}" for number in range(len(spec.overlays) + len(spec.binds))]
-    for overlay, place in zip(spec.overlays, places, strict=False):
+    numbered = (f"{folder}/m{number}" for number in itertools.count())
+    for overlay, place in zip(spec.overlays, numbered, strict=False):
         os.makedirs(place, exist_ok=True)
         mounts.mount("overlay", place, "overlay", MS_NODEV, overlay_options(overlay))
-    for item, place in zip(spec.binds, places[len(spec.overlays) :], strict=True):
+    for item, place in zip(spec.binds, numbered, strict=False):
         if os.path.isdir(item.source):
             os.makedirs(place, exist_ok=True)
         else:
@@ -52,3 +52,6 @@ def mount_apart(spec: StartSpec, folder: str) -> None:
         mounts.bind(item.source, place)
         flags = (0 if item.device_nodes else MS_NODEV) | (MS_RDONLY if item.readonly else 0)
         mounts.remount_bind(place, flags | MS_NOSUID)
+    for memory, place in zip(spec.memory, numbered, strict=False):
+        os.makedirs(place, exist_ok=True)
+        mount_memory(memory, place)

@@ -1,5 +1,6 @@
 """What the launcher is told: plans as values. The daemon makes them, the launcher carries them out."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,17 @@ class BindMount(msgspec.Struct, frozen=True, kw_only=True):
     device_nodes: bool = False
 
 
+class MemoryMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A tmpfs of the session's own, for everybody to write to.
+
+    `content`: the host folder that it begins with; "": none. Mounted from outside, so that CRIU need not call tar:
+    what is in it is copied by whoever captures.
+    """
+
+    target: str
+    content: str = ""
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     gid: int
@@ -34,10 +46,17 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Start a session: its mounts in order, then its first process."""
 
+    @property
+    def outside(self) -> list[str]:
+        """Where it has mounts from outside, in the order that numbers them in images."""
+        groups: tuple[Sequence[Overlay | BindMount | MemoryMount], ...] = (self.overlays, self.binds, self.memory)
+        return [mount.target for group in groups for mount in group]
+
     cgroup: str
     merged: str
     overlays: list[Overlay]
     binds: list[BindMount]
+    memory: list[MemoryMount]
     proc_readonly: list[str]
     net: Literal["private", "host", "none"]
     identity: Identity

@@ -11,11 +11,11 @@ pty(7), kernel Documentation/filesystems/overlayfs.rst; each order constraint sa
 import contextlib
 import os
 
-from waypoint.linux import files, mounts, namespaces, network
+from waypoint.linux import files, filesystem, mounts, namespaces, network
 from waypoint.linux.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from waypoint.session.launch.birth import REPORT_FD, Answer, hand_over, supervise
 from waypoint.session.launch.program import MASTER_FD, become, open_terminal
-from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Overlay, StartSpec
+from waypoint.session.launch.spec import RUN_FOLDER, BindMount, MemoryMount, Overlay, StartSpec
 
 # Kernels differ in their defaults, so each is said. redirect_dir makes renames of lower folders work; index and
 # nfs_export tie an upper to its lower's inodes (ESTALE once copied); metacopy would leave data in a lower that may
@@ -79,6 +79,14 @@ def _mount_from_outside(spec: StartSpec) -> None:
         mounts.bind(item.source, target)
         flags = (0 if item.device_nodes else MS_NODEV) | (MS_RDONLY if item.readonly else 0)
         mounts.remount_bind(target, flags | MS_NOSUID)
+    for memory in spec.memory:
+        mount_memory(memory, f"{spec.merged}{memory.target}")
+
+
+def mount_memory(memory: MemoryMount, place: str) -> None:
+    mounts.mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
+    if memory.content:
+        filesystem.copy_tree(memory.content, place)
 
 
 def _make_place(merged: str, item: BindMount) -> None:
@@ -125,7 +133,6 @@ def _become_init(spec: StartSpec, report: int) -> None:
         mounts.bind(f"{merged}/dev/null", f"{merged}/proc/keys")
     pts_options = "newinstance,ptmxmode=0666,mode=620,gid=5"
     mounts.mount("devpts", f"{merged}/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, pts_options)
-    mounts.mount("tmpfs", f"{merged}/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     os.chdir(merged)
     mounts.pivot_root_here()
     # CRIU otherwise: "A session leader of ... is outside of its pid namespace".

@@ -13,8 +13,8 @@ from typing import Self
 
 from waypoint.linux import cgroups, filesystem, mounts, namespaces
 from waypoint.session.ground.skeleton import Kit
-from waypoint.session.ground.start_plan import PROC_READONLY
-from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, Overlay, StartSpec
+from waypoint.session.ground.start_plan import PROC_READONLY, SHM
+from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, MemoryMount, Overlay, StartSpec
 from waypoint.upper.contract import Pool, PoolSizes
 from waypoint.upper.open_pool import open_pool
 
@@ -95,6 +95,7 @@ class Ground:
                 BindMount(source=str(self._kit.dev), target="/dev", readonly=True, device_nodes=True),
                 BindMount(source=str(self._sys), target="/sys", readonly=True),
             ],
+            memory=[MemoryMount(target=SHM)],
             proc_readonly=list(PROC_READONLY),
             net="private",
             identity=Identity(uid=0, gid=0, groups=[]),

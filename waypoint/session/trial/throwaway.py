@@ -25,7 +25,7 @@ from waypoint.session.trial.ground import Ground
 Made = TypeVar("Made")
 
 # No `sh -i`: an interactive dash keeps /dev/tty open, which CRIU refuses ("ctty inheritance detected").
-SHELL = ["/.waypoint/init", "--", "/bin/sh", "-c", 'exec 3>&-; while read -r line; do eval "$line"; done']
+SHELL = ["/bin/sh", "-c", 'while read -r line; do eval "$line"; done']
 HOLD = ["/bin/sh", "-c", "while :; do sleep 1000; done"]
 
 
@@ -78,7 +78,7 @@ class Throwaway:
     def place(self, subject: Subject) -> Place:
         spec = self._ground.plan(SHELL, upper_of=self._specs[subject.cgroup])
         self._specs[spec.cgroup] = spec
-        externals = name_externals(spec.overlays, spec.binds, apart(spec))
+        externals = name_externals(spec.outside, apart(spec))
         return Place(root=externals.root, externals=externals.restore, cgroup=spec.cgroup)
 
     def adopt(self, pid: int, place: Place) -> Subject:
@@ -119,9 +119,7 @@ class Throwaway:
         finally:
             os.close(init)
         self._masters.append(master)
-        return Subject(
-            pid=pid, master=master, cgroup=spec.cgroup, externals=name_externals(spec.overlays, spec.binds, "").dump
-        )
+        return Subject(pid=pid, master=master, cgroup=spec.cgroup, externals=name_externals(spec.outside, "").dump)
 
 
 def apart(spec: StartSpec) -> str:
