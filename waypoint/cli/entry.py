@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
 # Set by the shell's completion function, as click makes it.
 COMPLETION_VARIABLE = "_WAYPOINT_COMPLETE"
 
@@ -25,6 +26,8 @@ def main(argv: list[str]) -> "NoReturn":
         leave(error.exit_code)
     except KeyboardInterrupt:
         leave(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        leave(EXIT_NO_READER)
 
 
 def _occupy_standard_streams() -> None:

@@ -29,14 +29,15 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
     except WaypointError as error:
         outcome["error"] = error.to_json()
         complain(str(error))
-    outcome |= _as_text(bytes(output))
+    outcome |= as_text(bytes(output))
     outcome["duration_ms"] = round((time.monotonic() - began) * 1000, 3)
     write_all(1, memoryview(plainjson.encode(outcome).encode() + b"\n"))
     code = outcome["exit"]
     return code if isinstance(code, int) else EXIT_FAILED
 
 
-def _as_text(output: bytes) -> dict[str, object]:
+def as_text(output: bytes) -> dict[str, object]:
+    """`output`; where bytes of it are no UTF-8 those are replaced, and `output_base64` has them all."""
     try:
         return {"output": output.decode()}
     except UnicodeDecodeError:

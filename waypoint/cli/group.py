@@ -9,8 +9,7 @@ from click.shell_completion import shell_complete
 
 from waypoint import __version__
 from waypoint.cli import hot_commands, hot_verbs
-from waypoint.cli.entry import COMPLETION_VARIABLE, EXIT_INTERRUPTED
-from waypoint.cli.hot import EXIT_NO_READER
+from waypoint.cli.entry import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_NO_READER
 
 # In the order in which help lists them.
 VERBS = ("setup", "doctor", "shell", "attach", "exec", "run", "logs", "ps", "stop", "daemon")

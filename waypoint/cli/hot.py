@@ -3,7 +3,7 @@
 import os
 import time
 
-from waypoint.cli.entry import complain
+from waypoint.cli.entry import EXIT_NO_READER, complain
 from waypoint.client.address import find_home, pick_branch
 from waypoint.client.command import Command
 from waypoint.client.quoting import as_json_text, exec_text
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
 
+    from waypoint.cli.fork_command import Fleet
     from waypoint.cli.hot_verbs import Value
 
     Parameters = dict[str, Value]
@@ -21,7 +22,6 @@ else:
     from _signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
 
 EXIT_FAILED = 125
-EXIT_NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
 # After the reader of our output has gone the command gets this long to end before we leave it alone.
 GRACE_S = 1.0
 # The third Ctrl-C within this time means it.
@@ -31,7 +31,7 @@ _FORWARDED: dict[int, str] = {SIGINT: "INT", SIGTERM: "TERM", SIGHUP: "HUP", SIG
 
 def run_exec(given: "Parameters") -> int:
     """`waypoint exec`. The exit status. Raises UsageProblem for what can be seen to be wrong from here."""
-    home, branch = _place(given)
+    home, branch = find_place(given)
     request: dict[str, object] = {"text": exec_text(_words(given)), "tty": given["tty"]}
     if given["timeout"] is not None:
         request["timeout_s"] = given["timeout"]
@@ -48,7 +48,7 @@ def run_exec(given: "Parameters") -> int:
 
 def run_run(given: "Parameters") -> int:
     """`waypoint run`. The exit status. Raises UsageProblem for what can be seen to be wrong from here."""
-    home, branch = _place(given)
+    home, branch = find_place(given)
     words = [as_json_text(word) for word in _words(given)]
     request: dict[str, object] = {"argv": words, "tty": given["tty"], "stdin": given["interactive"]}
     if given["cwd"] is not None:
@@ -63,11 +63,40 @@ def run_shell(given: "Parameters") -> int:
     return hot_shell.run(given)
 
 
-ACTIONS: "dict[str, Callable[[Parameters], int]]" = {"exec": run_exec, "run": run_run, "shell": run_shell}
+def run_checkpoint(given: "Parameters") -> int:
+    """`waypoint checkpoint`. The exit status. Raises WaypointError."""
+    from waypoint.cli import hot_moments
+
+    return hot_moments.checkpoint(given)
 
 
-def _place(given: "Parameters") -> tuple[str, str]:
-    home, branch = given["home"], given["branch"]
+def run_restore(given: "Parameters") -> int:
+    """`waypoint restore`. The exit status. Raises WaypointError."""
+    from waypoint.cli import hot_moments
+
+    return hot_moments.restore(given)
+
+
+def run_fork(given: "Parameters") -> int:
+    """`waypoint fork`. The exit status. Raises WaypointError."""
+    from waypoint.cli import hot_moments
+
+    return hot_moments.fork(given)
+
+
+ACTIONS: "dict[str, Callable[[Parameters], int]]" = {
+    "exec": run_exec,
+    "run": run_run,
+    "shell": run_shell,
+    "checkpoint": run_checkpoint,
+    "restore": run_restore,
+    "fork": run_fork,
+}
+
+
+def find_place(given: "Parameters", option: str = "branch") -> tuple[str, str]:
+    """The home and the branch that are meant; `option`: the parameter that may name the branch."""
+    home, branch = given["home"], given[option]
     return (
         find_home(home if isinstance(home, str) else None),
         pick_branch(branch if isinstance(branch, str) else None),
@@ -155,7 +184,7 @@ def write_all(fd: int, view: memoryview) -> None:
             poll.poll()
 
 
-def forward_signals(command: Command) -> None:
+def forward_signals(command: "Command | Fleet") -> None:
     """From now on Ctrl-C and its like are the command's. What our caller had us ignore stays ignored (nohup, `&`)."""
     presses: list[float] = []
 

@@ -5,7 +5,7 @@ import inspect
 import click
 
 from waypoint.cli import hot
-from waypoint.cli.hot_verbs import Option, Verb, parse_seconds
+from waypoint.cli.hot_verbs import Argument, Option, Verb, parse_seconds
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -27,6 +27,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 _TYPES = {
     "text": click.STRING,
+    "number": click.IntRange(min=1),
     "seconds": Seconds(positive=False),
     "positive seconds": Seconds(positive=True),
 }
@@ -39,22 +40,19 @@ def make(verb: Verb) -> click.Command:
         listed = {name: list(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
         return hot.ACTIONS[verb.name](listed)  # type: ignore[arg-type]
 
-    kind, arguments, metavar = click.Command, [_words(verb)], "[OPTIONS] [--]"
-    if verb.takes_branch:
-        kind, arguments, metavar = _WithCommandLine, [_BRANCH], "[OPTIONS]"
-    return kind(
+    return (_WithCommandLine if verb.arguments and verb.words else click.Command)(
         verb.name,
-        params=[*map(_option, verb.options), *arguments],
+        params=[*map(_option, verb.options), *(map(_argument, verb.arguments) if verb.arguments else [_words(verb)])],
         callback=act,
         help=inspect.cleandoc(verb.help),
         epilog=verb.epilog,
-        context_settings={"allow_interspersed_args": verb.takes_branch},
-        options_metavar=metavar,
+        context_settings={"allow_interspersed_args": bool(verb.arguments)},
+        options_metavar="[OPTIONS]" if verb.arguments else "[OPTIONS] [--]",
     )
 
 
 class _WithCommandLine(click.Command):
-    """What stands behind `--` is `words`; without it, click would take its first word as the branch."""
+    """What stands behind `--` is `words`; without it, click would take that for arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words: list[str] = []
@@ -69,7 +67,14 @@ class _WithCommandLine(click.Command):
         return [*super().collect_usage_pieces(ctx), "[-- CMD...]"]
 
 
-_BRANCH = click.Argument(["argument"], metavar="[BRANCH]", required=False)
+def _argument(argument: Argument) -> click.Argument:
+    metavar = argument.metavar if argument.required else f"[{argument.metavar}]"
+    return click.Argument(
+        [argument.name],
+        nargs=-1 if argument.many else 1,
+        required=argument.required,
+        metavar=f"{metavar}..." if argument.many else metavar,
+    )
 
 
 def _words(verb: Verb) -> click.Argument:

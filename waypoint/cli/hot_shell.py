@@ -25,7 +25,7 @@ def run(given: "Parameters") -> int:
         next_step = f"start it with 'waypoint shell {branch} -d' and use 'waypoint exec -b {branch} -- CMD'"
         require_terminal("show", f"branch {branch}", next_step)
     session = start(home, branch, _setting(given))
-    _tell_left_out(session)
+    tell_left_out(session)
     if not given["detach"]:
         from waypoint.cli.terminal import attach
 
@@ -40,6 +40,11 @@ def run(given: "Parameters") -> int:
 def start(home: str, branch: str, setting: dict[str, object]) -> dict[str, object]:
     """Start the branch's session, or find the live one; what the daemon says of it."""
     answer = ask(home, "POST", "/v1/sessions", {"branch": branch, **setting})
+    return session_of(answer)
+
+
+def session_of(answer: object) -> dict[str, object]:
+    """The session in an answer of the daemon. Raises Failed if there is none."""
     session = answer.get("session") if isinstance(answer, dict) else None
     if not isinstance(session, dict):
         raise Failed("understand", "the daemon", "its answer has no session", "use one version of both")
@@ -85,7 +90,8 @@ def _from_here(bind: str) -> str:
     return f"{os.path.abspath(host)}{colon}{rest}" if host else bind
 
 
-def _tell_left_out(session: dict[str, object]) -> None:
+def tell_left_out(session: dict[str, object]) -> None:
+    """Say on stderr what of the machine's mounts the session has not."""
     left_out = session.get("left_out")
     for place in left_out if isinstance(left_out, list) else []:
         os.write(2, f"not in the session: {place}\n".encode(errors="backslashreplace"))

@@ -8,8 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    Kind = Literal["flag", "text", "texts", "choice", "seconds", "positive seconds"]
-    Value = str | float | bool | list[str] | None
+    Kind = Literal["flag", "text", "texts", "choice", "number", "seconds", "positive seconds"]
+    Value = str | int | float | bool | list[str] | None
 
 
 class Option:
@@ -30,21 +30,41 @@ class Option:
         self.name = flags[-1].lstrip("-").replace("-", "_")
 
 
+class Argument:
+    """One argument or, with `many`, any number of them, which then is a verb's last. `required`: at least one."""
+
+    __slots__ = ("many", "metavar", "name", "required")
+
+    def __init__(self, name: str, metavar: str, *, required: bool = True, many: bool = False) -> None:
+        self.name = name
+        self.metavar = metavar
+        self.required = required
+        self.many = many
+
+
 class Verb:
     """One verb: its options, then one or more words; after the first of them, or after `--`, nothing is an option.
 
-    Where it `takes_branch` the words stand behind `--` and may be missing, and one word before them is a branch.
+    Where it has `arguments`, those and the options stand in any order, and the words, if it takes any (`words` is not
+    empty), stand behind `--` and may be missing.
     """
 
-    __slots__ = ("by_flag", "epilog", "help", "name", "options", "takes_branch", "words")
+    __slots__ = ("arguments", "by_flag", "epilog", "help", "name", "options", "words")
 
     def __init__(
-        self, name: str, options: tuple[Option, ...], words: str, text: str, epilog: str, *, takes_branch: bool = False
+        self,
+        name: str,
+        options: tuple[Option, ...],
+        words: str,
+        text: str,
+        epilog: str,
+        *,
+        arguments: tuple[Argument, ...] = (),
     ) -> None:
         self.name = name
         self.options = options
         self.words = words
-        self.takes_branch = takes_branch
+        self.arguments = arguments
         self.help = text
         self.epilog = epilog
         self.by_flag = {flag: option for option in options for flag in option.flags}
@@ -52,6 +72,7 @@ class Verb:
 
 _BRANCH = Option(("-b", "--branch"), "text", "The session's branch (default: $WAYPOINT_BRANCH, else main).", "BRANCH")
 _HOME = Option(("--home",), "text", "The home to use (default: $WAYPOINT_HOME).", "DIR")
+_JSON = Option(("--json",), "flag", "Print one JSON value.")
 
 _EXEC = Verb(
     "exec",
@@ -102,7 +123,7 @@ _SHELL = Verb(
         Option(("--user",), "text", "Whose session it is (default: you, also under sudo).", "USER"),
         Option(("--cwd",), "text", "Where the shell starts (default: here).", "DIR"),
         Option(("-d", "--detach"), "flag", "Start it and print its branch; do not show it."),
-        Option(("--json",), "flag", "Print one JSON value."),
+        _JSON,
         _BRANCH,
         _HOME,
     ),
@@ -113,36 +134,109 @@ _SHELL = Verb(
     its files are kept; the next 'waypoint shell BRANCH' goes on from them. Ctrl-] d leaves the session running.
     Exit status: the shell's.""",
     "Example: waypoint shell fix-1 --bind ~/project:/project; waypoint shell ci -d --net none -- make test",
-    takes_branch=True,
+    arguments=(Argument("argument", "BRANCH", required=False),),
 )
 
-VERBS = {verb.name: verb for verb in (_EXEC, _RUN, _SHELL)}
+_NAME = Argument("name", "NAME")
+
+_CHECKPOINT = Verb(
+    "checkpoint",
+    (
+        Option(("-m", "--message"), "text", "What to remember about it.", "MSG"),
+        _BRANCH,
+        Option(
+            ("--tier",),
+            "choice",
+            "Fail (5) rather than keep less than this (default: auto, the best that can be had).",
+            choices=("auto", "live", "respawn", "files"),
+        ),
+        Option(("--park",), "flag", "End the session with it: 'waypoint shell BRANCH' takes it up again."),
+        Option(("--force",), "flag", "Move a checkpoint of this name."),
+        _JSON,
+        _HOME,
+    ),
+    "",
+    """Capture the session as it is, files, processes and terminal, and name that NAME. The session goes on.
+
+    Prints the name, the capture's id, its tier and how long the session stood still. Tiers: `live` keeps the processes
+    as they are; `files` does not keep them. What could not be kept as faithfully as it might be is told on stderr.""",
+    "Example: waypoint checkpoint before-upgrade -m 'all tests pass' && waypoint restore before-upgrade",
+    arguments=(_NAME,),
+)
+
+_RESTORE = Verb(
+    "restore",
+    (
+        Option(("-b",), "text", "The branch to restore on (default: $WAYPOINT_BRANCH, else main).", "BRANCH"),
+        Option(("--branch",), "text", "Leave all branches as they are and restore on NEW, beside them.", "NEW"),
+        Option(("--only",), "choice", "Bring back only this aspect of it.", choices=("files", "shell")),
+        _JSON,
+        _HOME,
+    ),
+    "",
+    """Bring back what NAME stands for, in place: the branch's session is replaced by it, or started with it.
+
+    What is replaced is captured first, 'waypoint undo' brings that back. Attached terminals stay attached. NAME is a
+    checkpoint, a branch, or a capture's id or its beginning. Prints the branch.""",
+    "Example: waypoint restore before-upgrade; waypoint restore before-upgrade --branch retry",
+    arguments=(_NAME,),
+)
+
+_FORK = Verb(
+    "fork",
+    (
+        Option(("-n", "--count"), "number", "Make N branches, named PREFIX-1 and so on.", "N"),
+        Option(("--prefix",), "text", "What their names begin with (default: NAME).", "PREFIX"),
+        _JSON,
+        _HOME,
+    ),
+    "CMD",
+    """Start live sessions on new branches, each a copy of what NAME stands for; all of them or none.
+
+    A NAME that is a live branch is captured as it is now. Prints the branches.
+
+    With CMD, runs that in the shell of each, at once, and prints what they say, each line behind its branch. As with
+    'waypoint exec' a single CMD is shell text, several are words that are quoted. {i} (1, 2, ...) and {branch} in it
+    are replaced. Exit status 1 if one of them fails.""",
+    "Example: waypoint fork ready -n 3 -- 'make test SEED={i}'",
+    arguments=(_NAME, Argument("branches", "BRANCH", required=False, many=True)),
+)
+
+VERBS = {verb.name: verb for verb in (_EXEC, _RUN, _SHELL, _CHECKPOINT, _RESTORE, _FORK)}
 
 
 def parse(verb: Verb, argv: list[str]) -> "dict[str, Value] | None":
-    """The parameters by name, `words` for the words (and `argument` for the branch); None if this needs a closer look:
-    help, or something wrong.
-    """
+    """The parameters by name, `words` for the words; None if this needs a closer look: help, or something wrong."""
     found: dict[str, Value] = {option.name: _unset(option) for option in verb.options}
     rest = list(argv)
     arguments: list[str] = []
     while rest:
         word = rest.pop(0)
         if word == "--":
+            if not verb.words:
+                return None
             break
         if word == "-" or not word.startswith("-"):
-            if verb.takes_branch:
+            if verb.arguments:
                 arguments.append(word)
                 continue
             rest.insert(0, word)
             break
         if not _take(verb, found, word, rest):
             return None
-    found["words"] = rest
-    if verb.takes_branch:
-        found["argument"] = arguments[0] if arguments else None
-        return found if len(arguments) <= 1 else None
-    return found if rest else None
+    if verb.words:
+        found["words"] = rest
+    return found if _assign(verb.arguments, found, arguments) and (rest or verb.arguments) else None
+
+
+def _assign(arguments: tuple[Argument, ...], found: "dict[str, Value]", given: list[str]) -> bool:
+    """Note what was given for each argument. False if it is too little or too much."""
+    for argument in arguments:
+        taken, given = (given, []) if argument.many else (given[:1], given[1:])
+        if argument.required and not taken:
+            return False
+        found[argument.name] = taken if argument.many else (taken[0] if taken else None)
+    return not given
 
 
 def _unset(option: Option) -> "Value":
@@ -185,9 +279,17 @@ def _note(found: "dict[str, Value]", option: Option, value: str | None, rest: li
         assert isinstance(texts, list)
         texts.append(value)
         return True
+    if option.kind == "number":
+        found[option.name] = number = parse_number(value)
+        return number is not None
     seconds = parse_seconds(value)
     found[option.name] = seconds
     return seconds is not None and (seconds > 0 or option.kind == "seconds")
+
+
+def parse_number(text: str) -> int | None:
+    """A whole number, 1 or more; None if it is none. Nothing but digits."""
+    return (int(text) or None) if text.isdecimal() and text.isascii() else None
 
 
 def parse_seconds(text: str) -> float | None:

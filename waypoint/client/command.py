@@ -52,6 +52,10 @@ class Command:
         self._channel.out.queue("k", name.encode())
         self._channel.out.flush()
 
+    def queue_signal(self, name: str) -> None:
+        """As `signal`, from another thread than that in `wait`, which sends it when `wake_fd` has woken it."""
+        self._channel.out.queue("k", name.encode())
+
     def resize(self, rows: int, cols: int) -> None:
         self._channel.out.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
         self._channel.out.flush()

@@ -1,10 +1,14 @@
-"""Waypoint as a Python library: sessions, commands in them, the daemon. Synchronous; one call at a time per object.
+"""Waypoint as a Python library: sessions, their commands, checkpoints and forks. Synchronous.
+
+One call at a time per object.
 
     from waypoint.client import Client
 
     session = Client().start("fix")
     session.exec("cd /srv && export CI=1")
-    print(session.exec(["make", "-j4"]).output.decode())
+    session.checkpoint("ready")
+    for copy in Client().fork("ready", count=2):
+        print(copy.exec(["make", "-j4"]).output.decode())
 
 Whatever goes wrong is a WaypointError (waypoint.model.errors) with the four parts of its message. A call that finds no
 daemon starts one, if this user may.
@@ -14,12 +18,25 @@ import contextlib
 import os
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Unpack
+from typing import Literal, Unpack
 
 from waypoint.client.address import find_home
 from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
-from waypoint.client.facts import Capability, DaemonStatus, ExecResult, RunResult, SessionFacts, Setting, Stopped
+from waypoint.client.facts import (
+    Capability,
+    CheckpointFacts,
+    DaemonStatus,
+    ExecResult,
+    RunResult,
+    SessionFacts,
+    Setting,
+    Stopped,
+    Tier,
+    field_of,
+    list_of,
+)
+from waypoint.client.history import History
 from waypoint.client.link import ask, ask_running, quote_branch
 from waypoint.client.logs import iter_logs
 from waypoint.client.quoting import as_json_text, exec_text
@@ -38,7 +55,7 @@ class Client:
     def sessions(self, *, all: bool = False) -> list[SessionFacts]:
         """Live sessions; with `all`, also branches that could be started again."""
         answer = ask(self.home, "GET", f"/v1/sessions{'?all=1' if all else ''}")
-        return [SessionFacts.parse(item) for item in _list(answer, "sessions")]
+        return [SessionFacts.parse(item) for item in list_of(answer, "sessions")]
 
     def start(self, branch: str = "main", **setting: Unpack[Setting]) -> "Session":
         """Start the branch's session, or find the live one, which keeps the setting it has.
@@ -46,11 +63,27 @@ class Client:
         Returns once the session is there; `facts` of the result is what the daemon says of it.
         """
         answer = ask(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **setting})
-        return Session(self, branch, SessionFacts.parse(_field(answer, "session")))
+        return Session(self, branch, SessionFacts.parse(field_of(answer, "session")))
 
     def session(self, branch: str = "main") -> "Session":
         """The session of `branch`; whether it lives is not asked."""
         return Session(self, parse_name(branch))
+
+    def fork(self, name: str, *branches: str, count: int | None = None, prefix: str | None = None) -> list["Session"]:
+        """Live sessions on new `branches`, all of them or none, each a copy of what `name` stands for.
+
+        In place of branches, `count`: as many, named `<prefix>-1` and so on (`prefix` None: `name`). A `name` that is a
+        live branch is captured as it is now. Raises StateConflict if a branch exists.
+        """
+        body: dict[str, object] = {"name": parse_name(name), "branches": [parse_name(branch) for branch in branches]}
+        body |= {"count": count, "prefix": prefix}
+        forks = list_of(ask(self.home, "POST", "/v1/forks", body, may_repeat=False), "forks")
+        return [self.session(str(field_of(fork, "branch"))) for fork in forks]
+
+    @property
+    def history(self) -> History:
+        """Captures, branches, and the log of what moved them."""
+        return History(self.home)
 
     def status(self) -> DaemonStatus:
         return DaemonStatus.parse(ask(self.home, "GET", "/v1/status"))
@@ -63,7 +96,7 @@ class Client:
     def doctor(self) -> list[Capability]:
         """Try every capability on a throw-away session. Takes seconds."""
         answer = ask(self.home, "POST", "/v1/doctor")
-        return [Capability.parse(item) for item in _list(answer, "capabilities")]
+        return [Capability.parse(item) for item in list_of(answer, "capabilities")]
 
     def stop_daemon(self) -> None:
         """Stop the daemon and its supervisor, if they run; back when the daemon has ended.
@@ -99,7 +132,7 @@ class Session:
     def refresh(self) -> SessionFacts:
         """Ask the daemon for the facts of now. Raises UnknownName if the branch has no session."""
         answer = ask(self._client.home, "GET", self._path())
-        self._known = SessionFacts.parse(_field(answer, "session"))
+        self._known = SessionFacts.parse(field_of(answer, "session"))
         return self._known
 
     def exec(
@@ -149,13 +182,38 @@ class Session:
         """The terminal's scrollback, piece by piece; with `follow`, then what comes, until the session ends."""
         return iter_logs(self._client.home, self.branch, follow=follow)
 
-    def stop(self, *, discard: bool = False) -> Stopped:
-        """End the session and keep its files as the branch's tip, or throw them away."""
-        answer = ask(self._client.home, "POST", f"{self._path()}/stop", {"discard": discard}, may_repeat=False)
-        return Stopped.parse(answer)
+    def checkpoint(
+        self, name: str, *, message: str = "", tier: Tier = "auto", force: bool = False, park: bool = False
+    ) -> CheckpointFacts:
+        """Capture the session, which goes on, and let `name` stand for that.
+
+        `tier`: raise CannotCapture rather than keep less than this. `force`: move a checkpoint of that name, which is
+        a StateConflict otherwise. `park`: end the session with it.
+        """
+        body = {"name": parse_name(name), "message": message, "tier": tier, "force": force, "park": park}
+        return CheckpointFacts.parse(self._ask_once("checkpoint", body))
+
+    def restore(self, name: str, *, only: Literal["files", "shell"] | None = None) -> SessionFacts:
+        """Bring back what `name` stands for, in place; start the session with it if it is not live.
+
+        What is replaced is captured first. Attached terminals stay attached.
+        """
+        answer = self._ask_once("restore", {"name": parse_name(name), "only": only})
+        self._known = SessionFacts.parse(field_of(answer, "session"))
+        return self._known
+
+    def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> Stopped:
+        """End the session and keep its files as the branch's tip, or throw them away.
+
+        `checkpoint`: the name of one that is made first, with the processes; then that is the tip.
+        """
+        return Stopped.parse(self._ask_once("stop", {"discard": discard, "checkpoint": checkpoint}))
 
     def _path(self) -> str:
         return f"/v1/sessions/{quote_branch(self.branch)}"
+
+    def _ask_once(self, verb: str, body: dict[str, object]) -> object:
+        return ask(self._client.home, "POST", f"{self._path()}/{verb}", body, may_repeat=False)
 
     def _carry(
         self,
@@ -199,12 +257,3 @@ def _readable(content: bytes | None) -> Iterator[int]:
 def _exit(end: dict[str, object]) -> int:
     code = end.get("exit")
     return code if isinstance(code, int) else 125
-
-
-def _field(answer: object, name: str) -> object:
-    return answer.get(name) if isinstance(answer, dict) else None
-
-
-def _list(answer: object, name: str) -> list[object]:
-    found = _field(answer, name)
-    return found if isinstance(found, list) else []

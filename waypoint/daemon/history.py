@@ -121,6 +121,7 @@ class HomeHistory:
             moves=moves,
             sessions=operation.sessions,
             undone=operation.undone,
+            undoes=operation.undoes,
             undo=words,
             said=said,
         )
