@@ -24,6 +24,8 @@ MAGIC = b"WPRING1\0"
 NO_FLOOR = 2**64 - 1
 BLANK = 0xC1
 
+_COPY_CHUNK = 1 << 16
+
 # Positions in the header, in 8-byte words.
 _SIZE, _END, _FLOOR, _MODES, _ALTERNATE = 1, 2, 3, 4, 5
 
@@ -205,6 +207,27 @@ class Ring:
             ring.close()
         return HEADER_SIZE + used
 
+    @staticmethod
+    def copy_file(source: str, path: str) -> None:
+        """Make the ring file `path` with all its space, and the content of the ring file `source`, which has no floor.
+
+        Raises FileExistsError, or OSError (ENOSPC).
+        """
+        origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            length = os.fstat(origin).st_size
+            os.posix_fallocate(fd, 0, length)
+            place = 0
+            while place < length:
+                place = _next_data(origin, place, length)
+                data = os.pread(origin, min(_COPY_CHUNK, length - place), place)
+                os.pwrite(fd, data, place)
+                place += len(data)
+        finally:
+            os.close(origin)
+            os.close(fd)
+
     def view(self, position: int, limit: int) -> memoryview:
         """At most `limit` bytes from `position`, in place: fewer at the ring's seam, none at the end.
 
@@ -260,3 +283,13 @@ class Ring:
         self._advance(len(found))
         self._blank_until = self._end
         self._blank()
+
+
+def _next_data(fd: int, place: int, length: int) -> int:
+    """Where the next data begins in a file with holes; `length` if there is none."""
+    try:
+        return os.lseek(fd, place, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return length

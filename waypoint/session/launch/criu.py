@@ -52,14 +52,11 @@ def _start(spec: CriuBeside | CriuInto, fds: list[int], cgroup: str, prepare: Ca
     def outer(report: int, ask: int, answer: int) -> None:
         os.close(answer)
         prepare()
-        inner = os.fork()
-        if inner:
-            os.write(ask, f"pid {inner}".encode())
-            os._exit(0)
+        os.write(ask, f"pid {os.getpid()}".encode())
         os.close(ask)
         _become(spec, fds, report)
 
-    return supervise(outer, cgroup)
+    return supervise(outer, cgroup, is_last=True)
 
 
 def _become(spec: CriuBeside | CriuInto, fds: list[int], report: int) -> None:

@@ -4,11 +4,10 @@ The files are those of a session's own folder, which the next daemon would find:
 whose daemon has died.
 """
 
-import os
 import shutil
 from pathlib import Path
 
-from shellwrap.ring import HEADER_SIZE
+from shellwrap.ring import Ring
 from waypoint.session.terminal.terminal import Terminal
 
 RING = "ring"
@@ -24,11 +23,6 @@ def put_aside(terminal: Terminal, session_folder: Path, folder: Path) -> int:
 
 def take_out(folder: Path, session_folder: Path) -> None:
     """Put what was put aside into the folder of a session to be. Raises OSError, also if there is no room for it."""
-    for name in (RING, EXEC):
-        shutil.copyfile(folder / name, session_folder / name)
-        (session_folder / name).chmod(0o600)
-    fd = os.open(session_folder / RING, os.O_RDWR | os.O_CLOEXEC)
-    try:  # it will be written to through a mapping: the disk must not turn out to be full then
-        os.posix_fallocate(fd, HEADER_SIZE, os.fstat(fd).st_size - HEADER_SIZE)
-    finally:
-        os.close(fd)
+    Ring.copy_file(str(folder / RING), str(session_folder / RING))
+    shutil.copyfile(folder / EXEC, session_folder / EXEC)
+    (session_folder / EXEC).chmod(0o600)
