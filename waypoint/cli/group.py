@@ -12,7 +12,10 @@ from waypoint.cli import hot_commands, hot_verbs
 from waypoint.cli.entry import COMPLETION_VARIABLE, EXIT_INTERRUPTED, EXIT_NO_READER
 
 # In the order in which help lists them.
-VERBS = ("setup", "doctor", "shell", "attach", "exec", "run", "logs", "ps", "stop", "daemon")
+VERBS = (
+    *("setup", "doctor", "shell", "attach", "exec", "run", "logs", "ps", "stop"),
+    *("checkpoint", "restore", "fork", "branch", "log", "show", "rm", "undo", "op", "daemon"),
+)
 
 
 class LazyGroup(click.Group):
@@ -39,14 +42,14 @@ class LazyGroup(click.Group):
 @click.option("--home", metavar="DIR", help="The home to use (default: $WAYPOINT_HOME).")
 @click.version_option(__version__, prog_name="waypoint")
 @click.pass_context
-def cli(ctx: click.Context, home: str | None) -> None:
+def cli(context: click.Context, home: str | None) -> None:
     """A terminal whose whole state can be kept, left and taken up again.
 
     A session is a shell on a copy-on-write view of this machine. It outlives the client that opened it, people and
-    programs work in it side by side, and its files are kept when it ends.
+    programs work in it side by side. Checkpoints keep its files, processes and terminal; from each any number of
+    sessions can go on.
     """
-    # A default, so that every command's own --home goes before it.
-    ctx.default_map = {verb: {"home": home} for verb in VERBS}
+    context.obj = home  # for commands that are given none themselves
 
 
 def run(argv: list[str]) -> int:

@@ -6,6 +6,7 @@ import click
 
 from waypoint.cli import hot
 from waypoint.cli.hot_verbs import Argument, Option, Verb, parse_seconds
+from waypoint.cli.options import group_home
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -38,6 +39,7 @@ def make(verb: Verb) -> click.Command:
 
     def act(**parameters: object) -> int:
         listed = {name: list(value) if isinstance(value, tuple) else value for name, value in parameters.items()}
+        listed["home"] = listed["home"] or group_home()
         return hot.ACTIONS[verb.name](listed)  # type: ignore[arg-type]
 
     return (_WithCommandLine if verb.arguments and verb.words else click.Command)(

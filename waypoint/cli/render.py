@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import click
 
@@ -75,3 +76,20 @@ def duration(seconds: float | None) -> str:
 
 def count(number: int | None) -> str:
     return "-" if number is None else str(number)
+
+
+def age(moment: str | None) -> str:
+    """How long ago that was. `moment`: as the daemon tells times."""
+    if moment is None:
+        return "-"
+    return duration(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
+
+
+def short(capture: str | None) -> str:
+    """As much of a capture's id as tells it from others."""
+    return "-" if capture is None else capture[:12]
+
+
+def one_line(text: str) -> str:
+    """The first line of what somebody wrote, with nothing in it that a terminal would act on."""
+    return "".join(character if character.isprintable() else "?" for character in text.strip().partition("\n")[0])
