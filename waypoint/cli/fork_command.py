@@ -72,14 +72,14 @@ class Member:
         self.facts = facts
         self.branch = str(facts["branch"])
         self.exit = EXIT_FAILED
-        self.error: WaypointError | None = None
+        self.said = ""  # by waypoint, of what went wrong
         self._command: Command | None = None
         self._reader, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._command = Command(home, self.branch, "exec", {"text": text, "tty": False})
             self._command.wake_fd = self._reader
         except WaypointError as error:
-            self.error = error
+            self.said = str(error)
 
     def signal(self, name: str, grace_s: float | None = None) -> None:
         """Send the command a signal; `grace_s`: it is waited for no longer than this."""
@@ -98,12 +98,13 @@ class Member:
         try:
             end = self._command.wait(take, take) if self._command is not None else {}
         except WaypointError as error:
-            self.error = error
+            self.said = str(error)
         except TimeoutError:  # nobody reads what it says, and the grace is over
             self.exit = EXIT_NO_READER
         else:
             code = end.get("exit")
             self.exit = code if isinstance(code, int) else EXIT_FAILED
+            self.said = str(end.get("said", "")) if end.get("by") == "waypoint" else self.said
         sink(self.branch, b"")
 
 
@@ -136,14 +137,15 @@ class Fleet:
 def run_in_each(home: str, forks: Sequence[dict[str, object]], words: Sequence[str], *, as_json: bool) -> int:
     """Run the command line in every one of `forks`, print what they say. The exit status: 1 if one of them failed.
 
-    With `as_json` prints `{branch, pid, ms, exit, output}` of each in the end, and holds all output in memory.
+    With `as_json` prints `{branch, pid, ms, exit, output}` of each in the end, and `said` where waypoint itself failed
+    (exit 125); holds all output in memory.
     """
     members = [Member(home, fork, _text(words, number, fork)) for number, fork in enumerate(forks, 1)]
     fleet = Fleet(members)
     code = _run_for_json(fleet, members) if as_json else _run_for_people(fleet, members)
     for member in members:
-        if member.error is not None:
-            complain(f"{member.branch}: {member.error}")
+        if member.said:
+            complain(f"{member.branch}: {member.said}")
         elif member.exit and not code and not as_json:
             complain(f"{member.branch}: the command ended with status {member.exit}")
     return code or (EXIT_ONE_FAILED if any(member.exit for member in members) else 0)
@@ -166,7 +168,7 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
     records = []
     for member in members:
         record = {**member.facts, "exit": member.exit, **as_text(bytes(outputs[member.branch]))}
-        records.append({**record, "error": member.error.to_json()} if member.error else record)
+        records.append({**record, "said": member.said} if member.said else record)
     print_json(records)
     return 0
 

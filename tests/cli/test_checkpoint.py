@@ -1,0 +1,212 @@
+"""`waypoint checkpoint` and `restore` as commands."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.cli.conftest import Spawn, exit_status
+from tests.cli.test_shell import PROMPT
+from tests.homes import Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+KEYS = {"name", "capture", "image", "tier", "paused_ms", "total_ms", "durable", "degraded"}
+# A process that is traced cannot be dumped: a second tracer is not let in.
+TRACED = """
+mkfifo /tmp/is-traced
+python3 -c '
+import ctypes, signal
+ctypes.CDLL(None).ptrace(0, 0, 0, 0)
+open("/tmp/is-traced", "w").write("yes")
+signal.pause()
+' &
+cat /tmp/is-traced
+"""
+
+
+def value_of(home: Home, branch: str, word: str) -> str:
+    return home.must("exec", "-b", branch, "--", f"echo ${word}").stdout.strip()
+
+
+def test_a_checkpoint_tells_its_name_id_tier_and_pause(home: Home, branch: str) -> None:
+    done = home.must("checkpoint", f"{branch}-c", "-b", branch)
+    found = re.fullmatch(rf"{branch}-c  ([0-9a-f]{{12}})  live  paused \d+ ms\n", done.stdout)
+    assert found
+    assert home.must("show", found[1], "--json").json()["names"] == sorted([branch, f"{branch}-c"])
+    assert done.stderr == ""
+
+
+def test_with_json_it_has_exactly_these_keys(home: Home, branch: str) -> None:
+    found = home.must("checkpoint", f"{branch}-c", "-b", branch, "-m", "a message", "--json").json()
+    assert set(found) == KEYS
+    assert (found["name"], found["image"], found["tier"]) == (f"{branch}-c", None, "live")
+    assert (found["durable"], found["degraded"]) == (False, [])
+    assert 0 < found["paused_ms"] <= found["total_ms"]
+    assert home.must("show", found["capture"], "--json").json()["message"] == "a message"
+
+
+def test_the_branch_may_come_from_the_environment(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-c", env={"WAYPOINT_BRANCH": branch})
+    home.must("restore", f"{branch}-c", env={"WAYPOINT_BRANCH": branch})
+
+
+def test_a_named_tier_is_what_is_kept(home: Home, branch: str) -> None:
+    found = home.must("checkpoint", f"{branch}-c", "-b", branch, "--tier", "files", "--json").json()
+    assert found["tier"] == "files"
+
+
+def test_a_tier_that_cannot_be_had_is_refused_with_5(home: Home, branch: str) -> None:
+    done = home.cli("checkpoint", f"{branch}-c", "-b", branch, "--tier", "respawn")
+    assert (done.code, done.stdout) == (5, "")
+    assert home.cli("show", f"{branch}-c").code == 2
+
+
+def test_what_is_not_kept_is_told_on_stderr(home: Home, branch: str) -> None:
+    assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
+    done = home.must("checkpoint", f"{branch}-c", "-b", branch)
+    assert re.fullmatch(rf"{branch}-c  [0-9a-f]{{12}}  files  paused \d+ ms\n", done.stdout)
+    assert done.stderr.startswith("degraded: without its processes: ")
+    again = home.must("checkpoint", f"{branch}-j", "-b", branch, "--json")
+    assert again.stderr == ""
+    assert [f"degraded: {item}\n" for item in again.json()["degraded"]] == [done.stderr]
+    assert home.cli("checkpoint", f"{branch}-l", "-b", branch, "--tier", "live").code == 5
+
+
+def test_a_taken_name_is_refused_and_moves_by_force(home: Home, branch: str) -> None:
+    first = home.must("checkpoint", f"{branch}-c", "-b", branch, "--json").json()
+    done = home.cli("checkpoint", f"{branch}-c", "-b", branch)
+    assert (done.code, done.stdout) == (4, "")
+    assert "--force" in done.stderr
+    second = home.must("checkpoint", f"{branch}-c", "-b", branch, "--force", "--json").json()
+    assert second["capture"] != first["capture"]
+    assert home.must("show", f"{branch}-c", "--json").json()["capture"] == second["capture"]
+    assert home.cli("checkpoint", branch, "-b", branch, "--force").code == 4  # a branch does not move so
+
+
+@pytest.mark.parametrize("args", [["bad name"], [], ["a", "b"], ["a", "--tier", "nosuch"], ["a", "-b", "bad name"]])
+def test_wrong_usage_has_status_2(home: Home, args: list[str]) -> None:
+    done = home.cli("checkpoint", *args)
+    assert (done.code, done.stdout) == (2, "")
+
+
+def test_a_branch_that_is_not_there_or_not_live_is_told(home: Home, branch: str) -> None:
+    assert home.cli("checkpoint", "x", "-b", "nosuch").code == 2
+    home.must("stop", branch)
+    done = home.cli("checkpoint", f"{branch}-c", "-b", branch)
+    assert (done.code, done.stdout) == (4, "")
+    assert "next:" in done.stderr
+
+
+def test_a_parked_session_comes_back_live(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "cd /usr/lib; mine=42")
+    home.must("checkpoint", f"{branch}-c", "-b", branch, "--park")
+    [found] = [one for one in home.must("branch", "--json").json() if one["name"] == branch]
+    assert (found["live"], found["tier"]) == (False, "live")
+    home.must("shell", branch, "-d")
+    assert home.must("exec", "-b", branch, "--", "echo $mine $PWD").stdout == "42 /usr/lib\n"
+
+
+def test_a_stop_with_a_checkpoint_keeps_the_processes(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=42")
+    done = home.must("stop", branch, "--checkpoint", f"{branch}-c")
+    assert re.fullmatch(rf"{branch}  kept as [0-9a-f]{{12}}\n", done.stdout)
+    assert home.must("show", f"{branch}-c", "--json").json()["tier"] == "live"
+    home.must("shell", branch, "-d")
+    assert value_of(home, branch, "mine") == "42"
+
+
+def test_a_stop_with_a_checkpoint_is_of_one_session_that_is_kept(home: Home, branch: str) -> None:
+    for args in ([branch, "other"], ["--all"], [branch, "--discard"]):
+        assert home.cli("stop", *args, "--checkpoint", f"{branch}-c").code == 2
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    assert home.cli("stop", branch, "--checkpoint", f"{branch}-c").code == 4
+    assert value_of(home, branch, "WAYPOINT_BRANCH") == branch
+
+
+# --- restore
+
+
+def test_restore_brings_files_and_shell_back_in_place(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=before; echo before >/var/tmp/mine")
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    home.must("exec", "-b", branch, "--", "mine=after; echo after >/var/tmp/mine")
+    assert home.must("restore", f"{branch}-c", "-b", branch).stdout == f"{branch}\n"
+    assert home.must("exec", "-b", branch, "--", "echo $mine; cat /var/tmp/mine").stdout == "before\nbefore\n"
+
+
+def test_restore_with_json_prints_the_session(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    found = home.must("restore", f"{branch}-c", "-b", branch, "--json").json()
+    assert (found["branch"], found["state"]) == (branch, "live")
+    assert found["pid"] > 0
+
+
+def test_restore_starts_a_branch_that_is_not_live(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=42")
+    capture = home.must("checkpoint", f"{branch}-c", "-b", branch, "--json").json()["capture"]
+    home.must("stop", branch)
+    home.must("restore", capture[:6], "-b", branch)
+    assert value_of(home, branch, "mine") == "42"
+
+
+def test_an_attached_terminal_stays_attached(home: Home, branch: str, on_terminal: Spawn) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    terminal.send(b"mine=before\r")
+    terminal.expect(PROMPT)
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    terminal.send(b"mine=after\r")
+    terminal.expect(PROMPT)
+    home.must("restore", f"{branch}-c", "-b", branch)
+    terminal.send(b"echo $mine$((1+1))\r")
+    terminal.expect(b"before2\r\n")
+    terminal.send(b"exit 7\r")
+    assert exit_status(terminal) == 7
+
+
+def test_restore_on_a_new_branch_leaves_the_old_one(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=before")
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    home.must("exec", "-b", branch, "--", "mine=after")
+    assert home.must("restore", f"{branch}-c", "--branch", f"{branch}-n").stdout == f"{branch}-n\n"
+    assert value_of(home, f"{branch}-n", "mine") == "before"
+    assert value_of(home, branch, "mine") == "after"
+    found = home.must("restore", f"{branch}-c", "--branch", f"{branch}-m", "--json").json()
+    assert (found["branch"], found["state"]) == (f"{branch}-m", "live")
+
+
+def test_an_existing_new_branch_is_refused(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    done = home.cli("restore", f"{branch}-c", "--branch", branch)
+    assert (done.code, done.stdout) == (4, "")
+    assert home.cli("restore", f"{branch}-c", "--branch", f"{branch}-c").code == 4
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nosuch"],
+        ["bad name"],
+        [],
+        ["nosuch", "--branch", "bad name"],
+        ["nosuch", "--only", "nothing"],
+        ["nosuch", "--branch", "new", "-b", "main"],
+        ["nosuch", "--branch", "new", "--only", "files"],
+    ],
+)
+def test_what_cannot_be_restored_has_status_2(home: Home, args: list[str]) -> None:
+    done = home.cli("restore", *args)
+    assert (done.code, done.stdout) == (2, "")
+
+
+def test_nobody_reading_ends_a_hot_verb_in_silence(home: Home, branch: str) -> None:
+    words = home.argv("checkpoint", f"{branch}-c", "-b", branch)
+    done = subprocess.run(
+        ["/bin/bash", "-c", '"$@" | :; echo ${PIPESTATUS[0]}', "-", *words],
+        env=home.env,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stderr == b""
+    assert done.stdout in (b"141\n", b"0\n")  # whoever is first

@@ -1,0 +1,196 @@
+"""`waypoint fork` as a command, without and with a command in each."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import PATIENCE_S, Spawn, exit_status
+from tests.cli.test_exec import started
+from tests.homes import Home
+from tests.waiting import wait_until
+from waypoint.cli.fork_command import Lines
+
+needs_sessions = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+
+@pytest.fixture
+def ready(home: Home, branch: str) -> Iterator[str]:
+    """A checkpoint of a shell with a variable; its forks begin with its name and are ended."""
+    home.must("exec", "-b", branch, "--", "mine=42; cd /usr/lib")
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    yield f"{branch}-c"
+    live = [one["branch"] for one in home.must("ps", "--json").json() if one["branch"].startswith(f"{branch}-c")]
+    if live:
+        home.must("stop", *live, "--discard")
+
+
+def live_branches(home: Home) -> set[str]:
+    return {one["branch"] for one in home.must("ps", "--json").json()}
+
+
+class TestBranches:
+    pytestmark = needs_sessions
+
+    def test_forks_are_printed_one_a_line_and_are_live(self, home: Home, ready: str) -> None:
+        done = home.must("fork", ready, f"{ready}-a", f"{ready}-b")
+        assert done.stdout == f"{ready}-a\n{ready}-b\n"
+        for name in (f"{ready}-a", f"{ready}-b"):
+            found = home.must("exec", "-b", name, "--", "echo $mine $PWD $WAYPOINT_BRANCH").stdout
+            assert found.split()[:2] == ["42", "/usr/lib"]
+            home.must("exec", "-b", name, "--", f"mine={name}")
+        assert home.must("exec", "-b", f"{ready}-a", "--", "echo $mine").stdout == f"{ready}-a\n"
+
+    def test_a_number_of_them_is_named_after_the_checkpoint(self, home: Home, ready: str) -> None:
+        assert home.must("fork", ready, "-n", "2").stdout == f"{ready}-1\n{ready}-2\n"
+
+    def test_a_prefix_names_them(self, home: Home, ready: str) -> None:
+        assert home.must("fork", ready, "-n2", "--prefix", f"{ready}.p").stdout == f"{ready}.p-1\n{ready}.p-2\n"
+
+    def test_json_is_a_list_of_records(self, home: Home, ready: str) -> None:
+        found = home.must("fork", ready, "-n", "2", "--json").json()
+        assert [set(one) for one in found] == [{"branch", "pid", "ms", "exit"}] * 2
+        assert [(one["branch"], one["exit"]) for one in found] == [(f"{ready}-1", None), (f"{ready}-2", None)]
+        for one in found:
+            os.kill(one["pid"], 0)
+            assert one["ms"] > 0
+
+    def test_a_live_branch_is_forked_as_it_is_now(self, home: Home, branch: str, ready: str) -> None:
+        home.must("exec", "-b", branch, "--", "mine=now")
+        home.must("fork", branch, f"{ready}-a")
+        assert home.must("exec", "-b", f"{ready}-a", "--", "echo $mine").stdout == "now\n"
+
+    def test_all_or_none_are_made(self, home: Home, branch: str, ready: str) -> None:
+        before = live_branches(home)
+        done = home.cli("fork", ready, f"{ready}-a", branch)
+        assert (done.code, done.stdout) == (4, "")
+        assert live_branches(home) == before
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            [],
+            ["NAME"],
+            ["NAME", "x", "-n", "2"],
+            ["NAME", "-n", "0"],
+            ["NAME", "-n", "1000"],
+            ["NAME", "x", "--prefix", "p"],
+            ["NAME", "x", "x"],
+            ["NAME", "bad name"],
+            ["nosuch", "x"],
+            ["NAME", "--", "true"],
+        ],
+    )
+    def test_wrong_usage_has_status_2(self, home: Home, ready: str, args: list[str]) -> None:
+        before = live_branches(home)
+        done = home.cli("fork", *(ready if word == "NAME" else word for word in args))
+        assert (done.code, done.stdout) == (2, "")
+        assert live_branches(home) == before
+
+
+class TestCommand:
+    pytestmark = needs_sessions
+
+    def test_its_output_stands_behind_the_branch(self, home: Home, ready: str) -> None:
+        done = home.must("fork", ready, f"{ready}-a", f"{ready}-long", "--", "echo $mine {i} {branch}; printf end")
+        assert sorted(done.stdout.splitlines()) == [
+            f"{ready}-a    | 42 1 {ready}-a",
+            f"{ready}-a    | end",
+            f"{ready}-long | 42 2 {ready}-long",
+            f"{ready}-long | end",
+        ]
+        assert done.stdout.endswith("end\n")
+
+    def test_several_words_are_quoted(self, home: Home, ready: str) -> None:
+        done = home.must("fork", ready, "-n", "1", "--", "printf", "%s|", "$mine", "{i} it's", "")
+        assert done.stdout == f"{ready}-1 | $mine|1 it's||\n"
+
+    def test_lines_of_different_forks_are_never_mixed(self, home: Home, ready: str) -> None:
+        done = home.must("fork", ready, "-n", "3", "--", "for x in $(seq 2000); do echo {i}-$x-{i}; done")
+        lines = done.stdout.splitlines()
+        assert len(lines) == 6000
+        for number in (1, 2, 3):
+            own = [line for line in lines if line.startswith(f"{ready}-{number} | ")]
+            assert own == [f"{ready}-{number} | {number}-{x}-{number}" for x in range(1, 2001)]
+
+    def test_they_run_at_once(self, home: Home, branch: str, tmp_path: Path) -> None:
+        """Each waits for the other, at a FIFO in a folder that they share."""
+        tmp_path.chmod(0o755)
+        os.mkfifo(tmp_path / "fifo")
+        home.must("shell", f"{branch}-s", "-d", "--bind", f"{tmp_path}:/mnt")
+        command = "if [ {i} = 1 ]; then echo met >/mnt/fifo; else cat /mnt/fifo; fi"
+        done = home.must("fork", f"{branch}-s", "-n", "2", "--", command)
+        assert done.stdout == f"{branch}-s-2 | met\n"
+        home.must("stop", f"{branch}-s", f"{branch}-s-1", f"{branch}-s-2", "--discard")
+
+    def test_one_that_fails_is_told_and_the_status_is_1(self, home: Home, ready: str) -> None:
+        done = home.cli("fork", ready, "-n", "2", "--", "echo {i}; [ {i} = 1 ] || (exit 3)")
+        assert done.code == 1
+        assert sorted(done.stdout.splitlines()) == [f"{ready}-1 | 1", f"{ready}-2 | 2"]
+        assert done.stderr == f"waypoint: {ready}-2: the command ended with status 3\n"
+        assert {f"{ready}-1", f"{ready}-2"} <= live_branches(home)
+
+    def test_with_json_the_output_is_in_the_records(self, home: Home, ready: str) -> None:
+        done = home.cli("fork", ready, "-n", "2", "--json", "--", "printf 'a {i}\\n'; (exit {i})")
+        assert done.code == 1
+        found = [(one["branch"], one["exit"], one["output"]) for one in done.json()]
+        assert found == [(f"{ready}-1", 1, "a 1\n"), (f"{ready}-2", 2, "a 2\n")]
+        assert {"pid", "ms"} <= set(done.json()[0])
+
+    def test_bytes_that_are_no_text_are_there_as_base64(self, home: Home, ready: str) -> None:
+        [found] = home.must("fork", ready, "-n", "1", "--json", "--", r"printf '\377'").json()
+        assert (found["output"], found["output_base64"]) == ("\ufffd", "/w==")
+
+    def test_a_failure_of_waypoint_itself_is_in_the_records(self, home: Home, ready: str) -> None:
+        home.must("shell", f"{ready}-s", "-d", "--", "sleep", "1000")  # nothing there reads a command line
+        done = home.cli("fork", f"{ready}-s", f"{ready}-a", "--json", "--", "true")
+        assert done.code == 1
+        [found] = done.json()
+        assert (found["exit"], found["output"]) == (125, "")
+        assert found["said"] in done.stderr
+
+    def test_an_interrupt_reaches_all_of_them(self, home: Home, ready: str) -> None:
+        with started(home, "fork", ready, "-n", "2", "--", "echo begun; sleep 60") as process:
+            assert process.stdout is not None
+            seen = b""
+            while seen.count(b"begun") < 2:
+                seen += os.read(process.stdout.fileno(), 4096)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE_S) == 1
+            assert process.stderr is not None
+            assert process.stderr.read().count(b"status 130") == 2
+        for number in (1, 2):
+            assert home.must("exec", "-b", f"{ready}-{number}", "--", "echo $mine").stdout == "42\n"
+
+    def test_nobody_reading_ends_them(self, home: Home, ready: str) -> None:
+        words = home.argv("fork", ready, "-n", "2", "--", "yes")
+        done = subprocess.run(
+            ["/bin/bash", "-c", '"$@" | head -n 1; echo ${PIPESTATUS[0]}', "-", *words],
+            env=home.env,
+            capture_output=True,
+            check=True,
+            timeout=PATIENCE_S,
+        )
+        assert re.fullmatch(rb"\S+ \| y\n141\n", done.stdout)
+        wait_until(lambda: home.must("exec", "-b", f"{ready}-1", "--", "echo $mine").stdout == "42\n", "it is free")
+
+    def test_branches_are_coloured_on_a_terminal_only(self, home: Home, ready: str, on_terminal: Spawn) -> None:
+        terminal = on_terminal("fork", ready, "-n", "1", "--", "echo seen")
+        assert exit_status(terminal) == 0
+        assert re.search(rb"\x1b\[\d+m\S+-1 \|\x1b\[0m seen\r\n", terminal.before)
+        plain = on_terminal("fork", ready, f"{ready}-p", "--", "echo seen", env={"NO_COLOR": "1"})
+        assert exit_status(plain) == 0
+        assert plain.before == f"{ready}-p | seen\r\n".encode()
+
+
+def test_a_line_is_printed_when_it_is_whole(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(["a", "long"], coloured=False, on_break=lambda: None)
+    for branch, data in [("a", b"one "), ("long", b"other\nthird"), ("a", b"line\n\nlast"), ("long", b""), ("a", b"")]:
+        lines(branch, data)
+    assert capfd.readouterr().out == "long | other\na    | one line\na    | \nlong | third\na    | last\n"
+    lines("a", b"")
+    assert capfd.readouterr().out == ""

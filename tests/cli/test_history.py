@@ -1,0 +1,259 @@
+"""`waypoint log`, `show`, `branch`, `rm`, `undo` and `op log` as commands."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.homes import Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+
+@pytest.fixture
+def made(home: Home, branch: str) -> Iterator[list[str]]:
+    """The ids of two checkpoints of the branch, `<branch>-one` and `-two`; a fork of the first, `-f`, with a third."""
+    ids = []
+    for name, of in (("one", branch), ("two", branch), ("three", f"{branch}-f")):
+        if name == "three":
+            home.must("fork", f"{branch}-one", f"{branch}-f")
+        words = ["checkpoint", f"{branch}-{name}", "-b", of, "-m", f"message {name}", "--json"]
+        ids.append(home.must(*words).json()["capture"])
+    yield ids
+    home.cli("stop", f"{branch}-f", "--discard")  # fine if the test has ended it
+
+
+def value_of(home: Home, branch: str, word: str) -> str:
+    return home.must("exec", "-b", branch, "--", f"echo ${word}").stdout.strip()
+
+
+def branches(home: Home) -> dict[str, dict[str, object]]:
+    return {one["name"]: one for one in home.must("branch", "--json").json()}
+
+
+def names_of(home: Home, capture: str) -> list[str]:
+    found: list[str] = home.must("show", capture, "--json").json()["names"]
+    return found
+
+
+# --- log
+
+
+def test_the_log_goes_back_from_a_branch(home: Home, branch: str, made: list[str]) -> None:
+    one, two, _ = made
+    lines = home.must("log", branch).stdout.splitlines()
+    assert len(lines) == 2
+    assert re.fullmatch(rf"{two[:12]} \({branch}, {branch}-two\) live \d+s ago  message two", lines[0])
+    assert re.fullmatch(rf"{one[:12]} \({branch}-one\) live \d+s ago  message one", lines[1])
+
+
+def test_the_log_is_that_of_the_branch_that_is_meant(home: Home, branch: str, made: list[str]) -> None:
+    expected = home.must("log", branch, "--json").json()
+    assert home.must("log", "-b", branch, "--json").json() == expected
+    assert home.must("log", "--json", env={"WAYPOINT_BRANCH": branch}).json() == expected
+    assert home.must("log", f"{branch}-two", "--json").json() == expected
+    assert home.must("log", made[1][:8], "--json").json() == expected
+    assert [one["capture"] for one in expected] == [made[1], made[0]]
+    assert len(home.must("log", branch, "-n", "1").stdout.splitlines()) == 1
+
+
+def test_the_graph_shows_where_a_fork_went(home: Home, branch: str, made: list[str]) -> None:
+    lines = home.must("log", "--graph", "--all").stdout.splitlines()
+    start = next(number for number, line in enumerate(lines) if made[2][:12] in line)
+    drawn = [re.split(r" ?[0-9a-f]{12}", line)[0] for line in lines[start : start + 4]]
+    own = drawn[0].index("*")  # other tests' histories may lie to the left of it
+    assert [line[own:] for line in drawn] == ["*", "| *", "|/", "*"]
+    assert [made[number][:12] in lines[start + at] for number, at in ((2, 0), (1, 1), (0, 3))] == [True] * 3
+
+
+def test_the_graph_of_one_line_is_a_line(home: Home, branch: str, made: list[str]) -> None:
+    lines = home.must("log", branch, "--graph").stdout.splitlines()
+    assert [line[:14] for line in lines] == [f"* {made[1][:12]}", f"* {made[0][:12]}"]
+
+
+def test_a_capture_without_a_name_is_in_the_whole_log(home: Home, branch: str, made: list[str]) -> None:
+    home.must("rm", f"{branch}-three")
+    home.must("branch", "delete", f"{branch}-f", "--stop")
+    [line] = [line for line in home.must("log", "--all").stdout.splitlines() if made[2][:12] in line]
+    assert line.startswith(f"{made[2][:12]} live ")
+
+
+def test_what_a_message_holds_does_nothing_to_the_terminal(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-c", "-b", branch, "-m", "first \x1b[31m\nsecond")
+    assert home.must("log", branch).stdout.endswith("  first ?[31m\n")
+    assert home.must("log", branch, "--json").json()[0]["message"] == "first \x1b[31m\nsecond"
+
+
+@pytest.mark.parametrize("args", [["nosuch"], ["bad name"], ["a", "-b", "b"], ["-n", "0"]])
+def test_a_log_of_what_is_not_there_has_status_2(home: Home, args: list[str]) -> None:
+    assert home.cli("log", *args).code == 2
+
+
+# --- show
+
+
+def test_show_has_all_that_is_known(home: Home, branch: str, made: list[str]) -> None:
+    found = home.must("show", f"{branch}-two", "--json").json()
+    assert {"capture", "image", "names", "parents", "tier", "layers", "base", "created"} <= set(found)
+    assert (found["capture"], found["parents"]) == (made[1], [made[0]])
+    assert found["names"] == [branch, f"{branch}-two"]
+    assert (found["tier"], found["base"], found["message"]) == ("live", "/", "message two")
+    assert found["layers"]["processes"]["count"] >= 1
+    assert "PATH" in found["environment"]
+
+
+def test_show_is_for_people_too(home: Home, branch: str, made: list[str]) -> None:
+    facts = dict(re.findall(r"^ *(\w+) +(.*)$", home.must("show", made[1][:8]).stdout, re.MULTILINE))
+    assert (facts["capture"], facts["parents"]) == (made[1], made[0])
+    assert facts["names"] == f"{branch}, {branch}-two"
+    assert "bash" in facts["processes"]
+    assert "PATH" in facts["environment"].split()
+
+
+@pytest.mark.parametrize("name", ["nosuch", "bad name", "abc"])
+def test_what_is_not_there_cannot_be_shown(home: Home, name: str) -> None:
+    assert home.cli("show", name).code == 2
+
+
+# --- branch
+
+
+def test_branches_are_listed(home: Home, branch: str, made: list[str]) -> None:
+    home.must("stop", f"{branch}-f")
+    found = branches(home)
+    assert home.must("branch", "list", "--json").json() == list(found.values())
+    assert set(found[branch]) == {"name", "tip", "live", "tier", "created", "captured"}
+    assert (found[branch]["live"], found[branch]["tip"], found[branch]["tier"]) == (True, made[1], "live")
+    assert found[f"{branch}-f"]["live"] is False
+    assert f"{branch}-two" not in found
+    heading, *rows = home.must("branch").stdout.splitlines()
+    assert heading.split() == ["BRANCH", "STATE", "TIP", "TIER", "AGE"]
+    assert [branch, "live", made[1][:12], "live"] in [row.split()[:4] for row in rows]
+    assert home.must("branch", "list").stdout.splitlines()[0] == heading
+
+
+def test_a_live_branch_is_deleted_only_with_stop(home: Home, branch: str) -> None:
+    home.must("shell", f"{branch}-x", "-d")
+    home.must("stop", f"{branch}-x")
+    done = home.cli("branch", "delete", f"{branch}-x", branch)
+    assert done.code == 4
+    assert "--stop" in done.stderr
+    assert {branch, f"{branch}-x"} <= set(branches(home))
+    home.must("branch", "delete", "--stop", f"{branch}-x", branch)
+    assert {branch, f"{branch}-x"} & set(branches(home)) == set()
+
+
+def test_only_branches_are_deleted(home: Home, branch: str, made: list[str]) -> None:
+    for name in (f"{branch}-two", "nosuch"):
+        assert home.cli("branch", "delete", "--stop", branch, name).code == 2
+    assert branches(home)[branch]["live"] is True
+
+
+def test_a_branch_that_is_not_live_is_renamed(home: Home, branch: str, made: list[str]) -> None:
+    assert home.cli("branch", "rename", branch, f"{branch}-new").code == 4
+    home.must("stop", branch)
+    assert home.cli("branch", "rename", branch, f"{branch}-one").code == 4
+    assert home.cli("branch", "rename", "nosuch", f"{branch}-new").code == 2
+    assert home.cli("branch", "rename", branch, "bad name").code == 2
+    home.must("branch", "rename", branch, f"{branch}-new")
+    assert branch not in branches(home)
+    assert branches(home)[f"{branch}-new"]["tier"] == "files"
+    home.must("undo")
+    assert f"{branch}-new" not in branches(home)
+    assert branch in branches(home)
+
+
+# --- rm
+
+
+def test_names_are_removed_all_or_none(home: Home, branch: str, made: list[str]) -> None:
+    assert home.cli("rm", f"{branch}-one", "nosuch").code == 2
+    assert home.cli("rm", f"{branch}-one", branch).code == 4
+    assert names_of(home, made[0]) == [f"{branch}-one"]
+    home.must("rm", f"{branch}-one", f"{branch}-two")
+    assert names_of(home, made[0]) == []
+    assert home.cli("show", f"{branch}-one").code == 2
+
+
+# --- op log and undo
+
+
+def test_the_operations_say_what_they_moved_and_what_undo_would_do(home: Home, branch: str, made: list[str]) -> None:
+    last, fork, *_ = home.must("op", "log", "-n", "2", "--json").json()
+    assert {"number", "at", "verb", "moves", "sessions", "undone", "undoes", "undo", "said"} == set(last)
+    assert last["verb"] == "checkpoint"
+    assert last["moves"] == {f"{branch}-f": [made[0], made[2]], f"{branch}-three": [None, made[2]]}
+    assert (fork["verb"], fork["sessions"], fork["undo"]) == ("fork", {f"{branch}-f": [False, True]}, None)
+    heading, first, second = home.must("op", "log", "-n", "2").stdout.splitlines()
+    assert heading.split() == ["NUMBER", "AGE", "VERB", "MOVED", "UNDO"]
+    assert f"{branch}-three: - to {made[2][:12]}" in first
+    assert f"remove the name {branch}-three" in first
+    assert f"no: {branch}-f has been moved since" in second
+
+
+def test_a_checkpoint_can_be_undone(home: Home, branch: str, made: list[str]) -> None:
+    done = home.must("undo")
+    assert re.match(r"took back \d+ \(checkpoint\): .*remove the name", done.stdout)
+    assert home.cli("show", f"{branch}-three").code == 2
+    assert branches(home)[f"{branch}-f"]["tip"] == made[0]
+    assert home.must("op", "log", "-n", "2").stdout.count("was undone") == 1
+
+
+def test_an_operation_can_be_named(home: Home, branch: str, made: list[str]) -> None:
+    home.must("rm", f"{branch}-one")
+    number = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
+    home.must("rm", f"{branch}-two")
+    found = home.must("undo", str(number), "--json").json()
+    assert (found["verb"], found["undoes"]) == ("undo", number)
+    assert names_of(home, made[0]) == [f"{branch}-one"]
+    assert home.cli("show", f"{branch}-two").code == 2
+    assert home.cli("undo", str(number)).code == 4
+    assert home.cli("undo", "999999").code == 2
+    assert home.cli("undo", "0").code == 2
+
+
+def test_a_stop_can_be_undone(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "echo kept >/var/tmp/mine")
+    home.must("stop", branch)
+    home.must("undo")
+    assert branches(home)[branch]["live"] is True
+    assert home.must("exec", "-b", branch, "--", "cat /var/tmp/mine").stdout == "kept\n"
+
+
+def test_a_stop_with_a_checkpoint_comes_back_live(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=42")
+    home.must("stop", branch, "--checkpoint", f"{branch}-c")
+    home.must("undo")
+    assert value_of(home, branch, "mine") == "42"
+
+
+def test_a_fork_can_be_undone(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    home.must("fork", f"{branch}-c", "-n", "2")
+    home.must("undo")
+    assert {f"{branch}-c-1", f"{branch}-c-2"} & set(branches(home)) == set()
+    assert branches(home)[branch]["live"] is True
+
+
+def test_a_restore_can_be_undone(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=before")
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    home.must("exec", "-b", branch, "--", "mine=after; echo after >/var/tmp/mine")
+    home.must("restore", f"{branch}-c", "-b", branch)
+    assert value_of(home, branch, "mine") == "before"
+    home.must("undo")
+    assert home.must("exec", "-b", branch, "--", "echo $mine; cat /var/tmp/mine").stdout == "after\nafter\n"
+
+
+def test_removed_names_come_back(home: Home, branch: str, made: list[str]) -> None:
+    home.must("rm", f"{branch}-one", f"{branch}-two")
+    home.must("undo")
+    assert names_of(home, made[0]) == [f"{branch}-one"]
+    assert names_of(home, made[1]) == [branch, f"{branch}-two"]
+
+
+def test_a_discard_cannot_be_undone(home: Home, branch: str) -> None:
+    home.must("stop", branch, "--discard")
+    found = home.must("op", "log", "-n", "1", "--json").json()[0]
+    assert (found["undo"], bool(found["said"])) == (None, True)
+    assert home.cli("undo", str(found["number"])).code == 4
