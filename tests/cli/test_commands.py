@@ -17,18 +17,28 @@ from waypoint.cli.group import VERBS
 
 # --- help, without a daemon
 
+BELOW = [f"daemon {verb}" for verb in ("run", "stop", "status")] + [
+    *("branch list", "branch delete", "branch rename", "op log"),
+]
+
 
 def help_of(*verb: str) -> str:
     done = subprocess.run([str(ROOT / "dev"), "waypoint", *verb, "--help"], capture_output=True, text=True, check=True)
     return done.stdout
 
 
-@pytest.mark.parametrize("verb", [*VERBS, "daemon run", "daemon stop", "daemon status"])
+@pytest.mark.parametrize("verb", [*VERBS, *BELOW])
 def test_every_verb_has_help_with_an_example(verb: str) -> None:
     assert re.search(rf"Examples?[^\n]*:\s(.*\s)*.*waypoint\s+{verb.replace(' ', '[ ]')}", help_of(*verb.split()))
 
 
-@pytest.mark.parametrize("verb", ["ps", "stop", "doctor", "exec", "shell", "daemon status"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("ps", "stop", "doctor", "exec", "shell", "daemon status", "checkpoint", "restore", "fork"),
+        *("branch", "branch list", "log", "show", "undo", "op log"),
+    ],
+)
 def test_what_prints_facts_can_print_json(verb: str) -> None:
     assert "--json" in help_of(*verb.split())
 
@@ -219,6 +229,13 @@ def test_daemon_status_has_the_facts(home: Home) -> None:
     found = home.must("ps", "--json") and home.must("daemon", "status", "--json").json()
     assert {"pid", "version", "sessions", "home", "started"} <= set(found)
     assert str(found["pid"]) in home.must("daemon", "status").stdout
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("verb", ["daemon status", "ps", "branch list", "op log", "shell elsewhere -d"])
+def test_a_home_may_be_named_before_the_verb(home: Home, verb: str) -> None:
+    home.must("ps")
+    home.must("--home", str(home.path), *verb.split(), env={"WAYPOINT_HOME": "/nonexistent"})
 
 
 @pytest.mark.privileged

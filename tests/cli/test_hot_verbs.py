@@ -93,6 +93,44 @@ def test_the_small_parser_needs_no_click_for_ordinary_command_lines(argv: list[s
 
 
 @pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["checkpoint", "c"], {"name": "c"}),
+        (["checkpoint", "--force", "c", "-m", "a b", "--tier=live"], {"name": "c", "message": "a b", "tier": "live"}),
+        (["restore", "c", "-bx"], {"name": "c", "b": "x"}),
+        (["restore", "-b", "x", "c", "--branch", "y"], {"name": "c", "b": "x", "branch": "y"}),
+        (["fork", "c", "x", "y"], {"name": "c", "branches": ["x", "y"]}),
+        (["fork", "c", "-n3", "--prefix", "p"], {"name": "c", "count": 3, "prefix": "p"}),
+        (["fork", "c", "x", "--json", "--", "ls", "-n"], {"name": "c", "branches": ["x"], "words": ["ls", "-n"]}),
+        (["shell", "x", "-d", "--", "ls", "--"], {"argument": "x", "words": ["ls", "--"]}),
+    ],
+)
+def test_nor_for_verbs_with_arguments(argv: list[str], expected: dict[str, Any]) -> None:
+    found = hot_verbs.parse(hot_verbs.VERBS[argv[0]], argv[1:])
+    assert found is not None
+    assert {name: value for name, value in found.items() if value not in (None, False, True, [])} == expected
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["checkpoint"],
+        ["checkpoint", "a", "b"],
+        ["checkpoint", "--", "a"],
+        ["checkpoint", "a", "--tier", "nosuch"],
+        ["restore", "a", "-b"],
+        ["fork"],
+        ["fork", "a", "-n", "0"],
+        ["fork", "a", "-n", "x"],
+        ["fork", "a", "-n", "-1"],
+        ["shell", "a", "b"],
+    ],
+)
+def test_what_arguments_are_not_plainly_right_is_left_to_click(argv: list[str]) -> None:
+    assert hot_verbs.parse(hot_verbs.VERBS[argv[0]], argv[1:]) is None
+
+
+@pytest.mark.parametrize(
     "argv",
     [
         [],

@@ -15,10 +15,24 @@ MOST_MODULES = 60
 
 
 @pytest.mark.parametrize(
-    "words", [["exec", "--", "true"], ["run", "true"], ["exec", "-i", "--", "cat"], ["shell", "-d"]]
+    "words",
+    [
+        ["exec", "--", "true"],
+        ["run", "true"],
+        ["exec", "-i", "--", "cat"],
+        ["shell", "-d"],
+        ["checkpoint", "c", "--force", "-m", "a message", "--tier", "auto"],
+        ["checkpoint", "c", "--force", "--json"],
+        ["restore", "c"],
+        ["restore", "c", "--json"],
+        ["fork", "c", "-n", "2", "--prefix", "loads-little"],
+        ["fork", "c", "loads-little", "--json"],
+    ],
 )
 def test_a_hot_verb_loads_little(home: Home, words: list[str]) -> None:
     home.must("shell", "-d")
+    if words[0] in ("restore", "fork"):
+        home.must("checkpoint", "c", "--force")
     python, *rest = home.argv(*words)
     done = subprocess.run(
         [python, "-X", "importtime", *rest], env=home.env, stdin=subprocess.DEVNULL, capture_output=True, check=True
@@ -29,7 +43,16 @@ def test_a_hot_verb_loads_little(home: Home, words: list[str]) -> None:
     assert len(loaded) < MOST_MODULES
 
 
-@pytest.mark.parametrize("words", [["exec", "-b", "bad name", "--", "true"], ["run", "-b", "nosuch", "true"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["exec", "-b", "bad name", "--", "true"],
+        ["run", "-b", "nosuch", "true"],
+        ["checkpoint", "bad name"],
+        ["fork", "nosuch", "x"],
+        ["restore", "nosuch"],
+    ],
+)
 def test_so_does_one_that_fails(home: Home, words: list[str]) -> None:
     python, *rest = home.argv(*words)
     done = subprocess.run([python, "-X", "importtime", *rest], env=home.env, capture_output=True, check=False)
