@@ -38,6 +38,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "trial": {"ground", "launch"},
         "terminal": set(),
         "exec": {"terminal"},
+        "inside": {"exec"},
     },
 }
 """Rooms with rooms in them: per inner room, the ones beside it that it may import from. What lies outside of the inner

@@ -15,6 +15,7 @@ SLEEPS: dict[str, str] = {
     "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",
     "waypoint/session/exec/ending.py": "a timeout is nothing but time",
     "waypoint/session/exec/signals.py": "no event tells a stranger that a process has come to rest",
+    "waypoint/session/inside/spool.py": "no event tells that somebody has come to wait in the open of a FIFO",
     "waypoint/session/ground/places.py": "systemd moves a process into a scope without an event for it",
     "tests/bench/session.py": "what is counted there is what happens in a time of rest",
     "tests/waiting.py": "the one place where tests ask again and again, with a deadline",

@@ -16,6 +16,7 @@ from waypoint.capture.hot import Hot
 from waypoint.daemon.captures import HomeCaptures
 from waypoint.daemon.growth import PoolWatch
 from waypoint.daemon.history import HomeHistory
+from waypoint.daemon.inside import InsideService
 from waypoint.daemon.service import Peer, Stream, StreamKind, StreamRequest
 from waypoint.daemon.trials import trial
 from waypoint.model.paths import home_id, runtime_folder
@@ -63,6 +64,7 @@ class Home:
         ground = HomeGround(self._places, self._names, self._pool, Hot(path), self._launcher, find_criu)
         self._sessions = Sessions(ground, self._watch.wake)
         moments = Moments(ground, self._sessions)
+        self._sessions.serve_inside = InsideService(self._names, moments).serve
         self.captures = HomeCaptures(moments)
         self.history = HomeHistory(self._names, self._sessions, moments)
 

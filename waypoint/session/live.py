@@ -15,6 +15,7 @@ from waypoint.model.streams import Inlet, Outlet
 from waypoint.session import running
 from waypoint.session.exec.command_line import CommandLine
 from waypoint.session.exec.run_folder import RunFolder, Spare
+from waypoint.session.inside.spool import Spool
 from waypoint.session.launch.link import Launcher
 from waypoint.session.launch.program import MASTER_FD
 from waypoint.session.launch.spec import RUN_FOLDER
@@ -62,9 +63,11 @@ class LiveSession:
             raise
         self.terminal = Terminal(held.master, ring)
         self.viewers = Viewers(self.terminal)
+        run_folder = RunFolder(self._run_dir, Spare("/dev/shm", lambda: _open_folder(record.init_pid, "dev/shm")))
+        self.inside = Spool(run_folder)
         self.shell = CommandLine(
             self.terminal,
-            folder=RunFolder(self._run_dir, Spare("/dev/shm", lambda: _open_folder(record.init_pid, "dev/shm"))),
+            folder=run_folder,
             nonce=record.nonce,
             state_path=str(folder / EXEC),
             processes=self.processes,
@@ -155,6 +158,7 @@ class LiveSession:
         """Let go of the session, which goes on if it lives."""
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.inside.close()
         self.shell.release()
         self.terminal.close()
         self._close_fds()

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 from waypoint.capture import sealing
 from waypoint.linux import cgroups
@@ -13,9 +14,13 @@ from waypoint.model.requests import SessionFacts, StartRequest
 from waypoint.session import facts, record, starting
 from waypoint.session.ending import Endings, end_dead, end_unborn, sweep
 from waypoint.session.home_ground import HomeGround
+from waypoint.session.inside.spool import Answer
 from waypoint.session.live import LiveSession
 from waypoint.session.setting import plan_setting
 from waypoint.session.starting import Birth, plan_birth
+
+ServeInside = Callable[[LiveSession, list[str]], Awaitable[Answer]]
+"""What a session's own processes ask, and what they get."""
 
 
 class Sessions:
@@ -28,6 +33,7 @@ class Sessions:
         self._live: dict[str, LiveSession] = {}
         self._busy: dict[str, asyncio.Lock] = {}
         self.endings = Endings(ground, self._forget)
+        self.serve_inside: ServeInside = _serve_nothing
 
     @property
     def live(self) -> list[LiveSession]:
@@ -80,9 +86,10 @@ class Sessions:
 
     async def bring_up(self, births: Iterable[Birth], verb: str) -> list[LiveSession]:
         """Start them all, or none, and enter them in the registry. The caller has their turn."""
-        found = await starting.start(self._ground, list(births), verb)
-        for live in found:
-            self.enlist(live)
+        births = list(births)
+        found = await starting.start(self._ground, births, verb)
+        for live, birth in zip(found, births, strict=True):
+            self.enlist(live, birth.origin if birth.processes else None)
         return found
 
     def _origin(self, branch: str, from_name: str | None) -> Capture | None:
@@ -99,9 +106,12 @@ class Sessions:
             raise StateConflict("start from", f"branch {from_name}", "it is live", next_step)
         return names.resolve(from_name)
 
-    def enlist(self, live: LiveSession) -> None:
-        """From now on `live` is the session of its branch."""
+    def enlist(self, live: LiveSession, origin: Capture | None = None) -> None:
+        """From now on `live` is the session of its branch. `origin`: the capture whose processes it has."""
         self._live[live.branch] = live
+        restored = Answer(0, f"restored {live.branch}  {origin.id}\n") if origin else None
+        with contextlib.suppress(OSError):  # the session's user has put something else there: nobody can ask inside
+            live.inside.open(functools.partial(self.serve_inside, live), restored)
         live.terminal.on_activity = self._on_activity
         live.watch(lambda: self.endings.begin(live, sealing.Sealed("crashed")))
         self._on_activity()
@@ -147,6 +157,10 @@ class Sessions:
         await self.endings.settle()
         for live in self.live:
             live.release()
+
+
+async def _serve_nothing(live: LiveSession, words: list[str]) -> Answer:
+    return Answer(125, "waypoint: this cannot be asked here\n")
 
 
 def _check_unchanged(branch: str, request: StartRequest, setting: Setting, origin: Capture) -> None:

@@ -94,6 +94,28 @@ class RunFolder:
             raise FileExistsError(f"{name} in the session's /run/waypoint is no FIFO")
         return fd
 
+    def names(self) -> list[str]:
+        """What is in it now. Opened anew: of an open folder overlayfs shows what was there when it was last read."""
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, name: str, new: str) -> None:
+        """Raises OSError."""
+        os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The first bytes of the file. Raises OSError, also if it is a link or no plain file."""
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise FileExistsError(errno.EEXIST, "is no plain file", name)
+            return os.read(fd, limit)
+        finally:
+            os.close(fd)
+
     def inode(self, name: str) -> int:
         """Of what has that name, a link itself. Raises FileNotFoundError."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino

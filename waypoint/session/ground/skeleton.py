@@ -28,7 +28,7 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-_PROGRAMS = ("setsid", "wrapper.sh", "run.sh")
+_PROGRAMS = ("setsid", "wrapper.sh", "run.sh", "waypoint")
 _HOOKS = Path(__file__).resolve().parents[3] / "shellwrap"
 
 
@@ -95,6 +95,8 @@ class Kit:
         place_setsid(own, "/.waypoint", base)
         for name in ("wrapper.sh", "run.sh", "hooks.bash"):
             shutil.copy(_HOOKS / name, own / name)
+        (own / "bin").mkdir()
+        shutil.copy(_HOOKS / "waypoint.sh", own / "bin/waypoint")
         shutil.copytree(_HOOKS / "zdotdir", own / "zdotdir")
         for path in (own, *own.rglob("*")):
             is_program = path.name in _PROGRAMS or path.parent.name == "lib"  # a loader is one

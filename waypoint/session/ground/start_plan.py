@@ -16,7 +16,7 @@ from waypoint.session.ground.base import BasePlan, Layer, plan_base
 from waypoint.session.ground.places import Places
 from waypoint.session.launch.spec import RUN_FOLDER, BindMount, Identity, MemoryMount, Overlay, StartSpec
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.waypoint/bin"
 
 # Files and folders of /proc that uid 0 may write to change the host, whatever its user namespace: the check is for the
 # global uid 0.
