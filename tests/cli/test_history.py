@@ -245,6 +245,16 @@ def test_a_restore_can_be_undone(home: Home, branch: str) -> None:
     assert home.must("exec", "-b", branch, "--", "echo $mine; cat /var/tmp/mine").stdout == "after\nafter\n"
 
 
+def test_one_undo_after_the_other_goes_further_back(home: Home, branch: str, made: list[str]) -> None:
+    home.must("rm", f"{branch}-three")
+    home.must("rm", f"{branch}-two")
+    home.must("restore", f"{branch}-one", "-b", branch)
+    told = [home.must("undo").stdout for _ in range(3)]
+    assert [re.findall(r"\((\w+)\)", line)[0] for line in told] == ["restore", "remove", "remove"]
+    assert names_of(home, made[2]) == [f"{branch}-f", f"{branch}-three"]
+    assert branches(home)[branch]["live"] is True
+
+
 def test_removed_names_come_back(home: Home, branch: str, made: list[str]) -> None:
     home.must("rm", f"{branch}-one", f"{branch}-two")
     home.must("undo")

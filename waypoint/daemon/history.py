@@ -1,5 +1,7 @@
 """What was, and taking it back, behind the routes: implements `service.History`."""
 
+import itertools
+
 from waypoint.branch import refs
 from waypoint.branch.graph import walk_back
 from waypoint.branch.undo import Deed, plan
@@ -68,10 +70,12 @@ class HomeHistory:
     async def undo(self, number: int | None) -> OperationFacts:
         operation = self._to_undo(number)
         found = plan(self._names, operation)
+        (before,) = self._names.operations(1)
         for deed in found.deeds:
             await self._carry_out(deed)
         with self._names.change("undo") as change:
             change.undoes = operation.number
+            change.carried = self._on_sessions({deed.branch for deed in found.deeds}, before.number)
             for name, ref in found.names.items():
                 change.put(name, ref)
         return self._describe(self._names.operations(1)[0])
@@ -86,14 +90,21 @@ class HomeHistory:
             case "restore":
                 await self._moments.restore(deed.branch, deed.capture or deed.branch)
 
+    def _on_sessions(self, branches: set[str], after: int) -> list[int]:
+        """The operations after that of number `after` in which sessions on `branches` began or ended."""
+        later = itertools.takewhile(lambda one: one.number > after, self._names.operations(LOG_LIMIT))
+        return [one.number for one in later if branches & one.sessions.keys()]
+
     def _to_undo(self, number: int | None) -> Operation:
         if number is not None:
             found = self._names.operation(number)
             if found is None:
                 raise UnknownName("take back", f"operation {number}", "there is none of this number", "waypoint op log")
             return found
+        carried: set[int] = set()  # parts of an undo: to take those back would be to do the operation again
         for operation in self._names.operations(LOG_LIMIT):
-            if not operation.undone and operation.undoes is None:
+            carried.update(operation.carried)
+            if not operation.undone and operation.undoes is None and operation.number not in carried:
                 return operation
         raise StateConflict("take back", "the last operation", "there is none left", "see 'waypoint op log'")
 

@@ -158,7 +158,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the operation log. `sessions`: whether the named branches had a live session before, and after.
 
     `replaced`: the capture of what a restore in place has put aside. `undoes`: the number of the operation that this
-    one took back. `undone`: whether a later one has taken this one back (and not been taken back itself).
+    one took back, `carried`: those of the operations by which it did. `undone`: whether a later one has taken this one
+    back (and not been taken back itself).
     """
 
     number: int
@@ -168,6 +169,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     sessions: dict[str, tuple[bool, bool]] = {}
     replaced: str | None = None
     undoes: int | None = None
+    carried: list[int] = []
     undone: bool = False
 
 

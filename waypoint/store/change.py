@@ -20,6 +20,7 @@ class Change:
         self.sessions: dict[str, tuple[bool, bool]] = {}
         self.replaced: str | None = None
         self.undoes: int | None = None
+        self.carried: list[int] = []
 
     def add(self, capture: Capture) -> None:
         """Record a capture."""
@@ -109,6 +110,7 @@ class Change:
             sessions=self.sessions,
             replaced=self.replaced,
             undoes=self.undoes,
+            carried=self.carried,
         )
         number = self._db.execute("INSERT INTO operations (record) VALUES (?)", (msgspec.json.encode(entry),)).lastrowid
         if self.undoes is not None:
