@@ -83,6 +83,7 @@ class TestBranches:
             ["NAME", "bad name"],
             ["nosuch", "x"],
             ["NAME", "--", "true"],
+            ["NAME", "x", "--", "\udcff"],
         ],
     )
     def test_wrong_usage_has_status_2(self, home: Home, ready: str, args: list[str]) -> None:

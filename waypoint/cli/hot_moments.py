@@ -7,7 +7,7 @@ from waypoint.cli.hot_shell import session_of, tell_left_out
 from waypoint.client import plainjson
 from waypoint.client.address import find_home
 from waypoint.client.link import ask, quote_branch
-from waypoint.client.quoting import as_json_text
+from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import Failed, UsageProblem
 from waypoint.model.names import parse_name
 
@@ -74,9 +74,11 @@ def _check_beside(given: "Parameters") -> None:
 def fork(given: "Parameters") -> int:
     """The exit status: 1 if the command failed in one of the forks. Raises WaypointError."""
     home = find_home(str(given["home"]) if given["home"] else None)
+    words = given["words"] if isinstance(given["words"], list) else []
+    if words:
+        exec_text(words)  # what cannot be sent is refused before anything is forked
     forks = _fork(home, given)
-    words = given["words"]
-    if isinstance(words, list) and words:
+    if words:
         from waypoint.cli.fork_command import run_in_each
 
         return run_in_each(home, forks, words, as_json=bool(given["json"]))
