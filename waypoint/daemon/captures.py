@@ -50,6 +50,8 @@ class HomeCaptures:
         return await self._moments.checkpoint(branch, Wish(request.checkpoint, park=True))
 
     async def restore(self, branch: str, request: RestoreRequest) -> SessionFacts:
+        if request.only == "files":
+            return facts.of_start(await self._moments.restore_files(branch, request.name))
         return facts.of_start(await self._moments.restore(branch, request.name))
 
     async def fork(self, request: ForkRequest) -> list[ForkFacts]:

@@ -17,6 +17,7 @@ from waypoint.session.exec.proof import prove
 from waypoint.session.ground import start_plan
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
+from waypoint.session.rewinding import rewind_files
 from waypoint.session.sessions import Sessions
 from waypoint.session.starting import plan_birth
 
@@ -97,6 +98,39 @@ class Moments:
                 (live,) = await self._sessions.bring_up([birth], "restore")
                 return live
             return await self._replace(live, origin, birth)
+
+    async def restore_files(self, branch: str, name: str) -> LiveSession:
+        """Bring back the files of what `name` stands for; the session on `branch` goes on with its processes.
+
+        What was there is captured before, as the branch's tip, and brought back if this fails half-way.
+        """
+        origin = self._ground.names.resolve(name)
+        async with self._sessions.turn(branch):
+            live = self._sessions.get(branch)
+            taken = await capture(self._ground, live, tier=None, reason="replaced", hold=True)
+            try:
+                aside = self._record_aside(live, taken)
+                try:
+                    await asyncio.to_thread(rewind_files, self._ground, live, origin)
+                except BaseException:
+                    await asyncio.to_thread(rewind_files, self._ground, live, aside)
+                    raise
+            finally:
+                let_go_on(live)
+            return live
+
+    def _record_aside(self, live: LiveSession, taken: Capture) -> Capture:
+        try:
+            with self._ground.names.change("restore") as change:
+                aside = msgspec.structs.replace(taken, parents=tip_of(change, live.branch))
+                change.add(aside)
+                change.advance(live.branch, aside.id)
+                change.sessions[live.branch] = (True, True)
+                change.replaced = aside.id
+        except BaseException:
+            self._drop(taken)
+            raise
+        return aside
 
     async def _replace(self, live: LiveSession, origin: Capture, birth: starting.Birth) -> LiveSession:
         ground = self._ground

@@ -1,0 +1,98 @@
+"""`restore NAME --only files`: the files go back, the shell and the processes go on as they are."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+MAKE = r"""mkdir -p /srv/d/e /opt/x; cd /srv/d
+echo first > a; ln a a2; echo b > e/b; mkfifo f; truncate -s 10M sparse; ln -s a l; printf x > $'odd\nname'
+chown 1000:1000 e; chmod 700 e; python3 -c 'import os; os.setxattr("a", "user.kind", b"value")'
+rm -rf /usr/share/doc/bash; rm -rf /usr/share/doc/dash; mkdir /usr/share/doc/dash; echo new > /usr/share/doc/dash/new
+mv /etc/issue /etc/issue.moved; echo changed > /etc/debian_version; cd /srv"""
+
+SPOIL = r"""cd /srv; rm -rf d /opt/x; mkdir d; echo other > d/a; echo z > d/z; mkdir /usr/share/doc/bash
+echo q > /usr/share/doc/bash/q; rm -rf /usr/share/doc/dash; mv /etc/issue.moved /etc/issue; rm /etc/debian_version
+ln -s /etc d/e; touch /srv/more"""
+
+# Everything that can be seen of them: kind, size, mode, owner, time, links, target, content, attributes.
+PICTURE = r"""python3 - <<'END'
+import hashlib, os, stat
+for top in "/srv /opt/x /usr/share/doc/bash /usr/share/doc/dash /etc/issue /etc/issue.moved /etc/debian_version".split():
+    for folder, folders, names in [("", [], [top]), *os.walk(top)]:
+        for path in sorted(filter(os.path.lexists, (os.path.join(folder, name) for name in folders + names))):
+            f = os.lstat(path)
+            kind = stat.S_IFMT(f.st_mode)
+            size, links = (0, 0) if kind == stat.S_IFDIR else (f.st_size, f.st_nlink)
+            held = os.readlink(path) if kind == stat.S_IFLNK else ""
+            if kind == stat.S_IFREG:
+                attributes = {name: os.getxattr(path, name) for name in os.listxattr(path)}
+                held = hashlib.sha256(open(path, "rb").read()).hexdigest(), attributes
+            print(ascii(path), oct(f.st_mode), size, links, f.st_uid, f.st_gid, f.st_mtime_ns, held)
+END"""
+
+
+@pytest.fixture
+def branch(home: Home) -> Iterator[str]:
+    with session(home, "root") as name:
+        yield name
+
+
+def test_the_files_are_back_to_the_last_detail_and_all_else_goes_on(home: Home, branch: str) -> None:
+    inside(home, branch, f"{MAKE}; X=before; sleep 1000 &")
+    picture = inside(home, branch, PICTURE)
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    inside(home, branch, f"X=after; {SPOIL}")
+    assert inside(home, branch, PICTURE) != picture
+    pid = inside(home, branch, "echo $$ $!")
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+    assert inside(home, branch, PICTURE) == picture
+    assert inside(home, branch, "echo $$ $!") == pid
+    assert inside(home, branch, "echo $X; jobs -r | wc -l; stat -c %h /srv/d/a; du -k /srv/d/sparse").split()[:4] == [
+        "after",
+        "1",
+        "2",
+        "0",
+    ]
+
+
+def test_it_is_undone_by_bringing_back_what_was_there(home: Home, branch: str) -> None:
+    inside(home, branch, "echo one > /srv/file")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    inside(home, branch, "echo two > /srv/file; X=kept")
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+    assert inside(home, branch, "cat /srv/file; echo $X") == "one\nkept\n"
+    home.must("undo")
+    assert inside(home, branch, "cat /srv/file; echo $X") == "two\nkept\n"
+
+
+def test_a_program_that_has_a_file_open_keeps_that_one(home: Home, branch: str) -> None:
+    inside(home, branch, "echo one > /srv/file")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    inside(home, branch, "echo two > /srv/file; exec 7</srv/file")
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+    assert inside(home, branch, "cat <&7; cat /srv/file") == "two\none\n"
+
+
+def test_the_files_of_an_ordinary_user_stay_theirs(home: Home, person: Person) -> None:
+    with session(home, person.name) as branch:
+        inside(home, branch, "echo one > ~/file; mkdir ~/folder")
+        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        inside(home, branch, "rm -r ~/file ~/folder")
+        home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+        shown = inside(home, branch, "stat -c '%U %F' ~/file ~/folder; echo more >> ~/file; cat ~/file")
+        assert shown == f"{person.name} regular file\n{person.name} directory\none\nmore\n"
+
+
+def test_a_branch_that_is_not_live_is_refused(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    home.must("stop", branch)
+    done = home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+    assert done.code == 4
+    assert re.search("no live session", done.stderr)

@@ -1,0 +1,193 @@
+"""Bringing the files of a mounted overlay back to what a sealed tree of the same base holds, through the mount.
+
+What may differ is what either of the two upper folders has an entry for: that is looked at, and nothing else. Both
+views are folders of ours to walk: nobody may write to them meanwhile. An upper below a mounted overlay must not be
+written to directly (overlayfs.rst, "Changes to underlying filesystems").
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_OPAQUE = "trusted.overlay.opaque"
+_REDIRECT = "trusted.overlay.redirect"
+_COPY_BYTES = 1 << 20
+
+
+class Views(NamedTuple):
+    """`wanted`: a folder that shows the files as they are to be. `present`: the one to be changed."""
+
+    wanted: str
+    present: str
+
+
+def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> int:
+    """Make `views.present` like `views.wanted`; how many entries were changed.
+
+    The uppers are those of the two views. `keep`: paths below the view, without a leading slash, that stay as they are.
+    A file that changes is a new file: whoever has the old one open keeps that. Raises OSError, having changed a part.
+    """
+    present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
+    links: dict[tuple[int, int], str] = {}
+    folders: list[str] = []
+    count, whole = 0, ""
+    for path in sorted({*present, *wanted}):
+        if path in keep or any(path.startswith(f"{kept}/") for kept in keep):
+            continue
+        if whole and path.startswith(f"{whole}/"):
+            continue  # done with its folder
+        one, other = present.get(path), wanted.get(path)
+        folders.append(path)
+        if one is not None and one == other and not one.whole:
+            continue
+        deep = any(entry is not None and entry.whole for entry in (one, other))
+        count += _bring(path, views, links, deep=deep)
+        whole = path if deep else whole
+    for path in reversed(folders):  # what was done in a folder has changed its times
+        facts = _look(f"{views.wanted}/{path}")
+        if facts is not None and stat.S_ISDIR(facts.st_mode):
+            _take_times(f"{views.wanted}/{path}", f"{views.present}/{path}")
+    return count
+
+
+class _Entry(NamedTuple):
+    """What tells an entry of an upper from another one: a snapshot keeps number and times of what has not changed.
+
+    `whole`: all that is below it counts, not just what has an entry: a new or replaced folder, a whiteout.
+    """
+
+    whole: bool
+    inode: int
+    mode: int
+    owner: tuple[int, int]
+    changed_ns: int
+
+
+def _entries(upper: str) -> Iterator[tuple[str, _Entry]]:
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(f"{upper}/{folder}") as found:
+            for item in found:
+                path = f"{folder}{item.name}"
+                facts = item.stat(follow_symlinks=False)
+                is_folder = stat.S_ISDIR(facts.st_mode)
+                whole = _stands_alone(f"{upper}/{path}") if is_folder else _is_whiteout(facts)
+                if is_folder and not whole:
+                    waiting.append(f"{path}/")
+                # Of a folder the time says only that something in it has changed, which has an entry of its own.
+                changed = 0 if is_folder else facts.st_ctime_ns
+                owner = (facts.st_uid, facts.st_gid)
+                yield path, _Entry(whole, facts.st_ino, facts.st_mode, owner, changed)
+
+
+def _is_whiteout(facts: os.stat_result) -> bool:
+    return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
+
+
+def _stands_alone(folder: str) -> bool:
+    """True of a folder that hides or moves what lies below it in the base."""
+    return bool({_OPAQUE, _REDIRECT} & set(os.listxattr(folder, follow_symlinks=False)))
+
+
+def _bring(path: str, views: Views, links: dict[tuple[int, int], str], *, deep: bool) -> int:
+    """Make the entry the same in both views; with `deep` all that is below it too."""
+    source, target = f"{views.wanted}/{path}", f"{views.present}/{path}"
+    wanted, present = _look(source), _look(target)
+    if wanted is None:
+        return _remove(target) if present is not None else 0
+    if not stat.S_ISDIR(wanted.st_mode):
+        _replace(source, target, wanted, links, is_folder=present is not None and stat.S_ISDIR(present.st_mode))
+        return 1
+    if present is None or not stat.S_ISDIR(present.st_mode):
+        if present is not None:
+            os.unlink(target)
+        os.mkdir(target)
+        deep = True
+    count = 1
+    if deep:
+        names = {*os.listdir(source), *os.listdir(target)}
+        count += sum(_bring(f"{path}/{name}", views, links, deep=True) for name in sorted(names))
+    _take_attributes(source, target, wanted)
+    return count
+
+
+def _look(path: str) -> os.stat_result | None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return os.lstat(path)
+    return None
+
+
+def _remove(target: str) -> int:
+    if stat.S_ISDIR(os.lstat(target).st_mode):
+        shutil.rmtree(target)
+    else:
+        os.unlink(target)
+    return 1
+
+
+def _replace(
+    source: str, target: str, wanted: os.stat_result, links: dict[tuple[int, int], str], *, is_folder: bool
+) -> None:
+    """Put a copy of anything but a folder in the place of whatever is at `target`, in one step unless that is one."""
+    aside = f"{os.path.dirname(target)}/.waypoint-{os.getpid()}-{wanted.st_ino}"
+    key = (wanted.st_dev, wanted.st_ino)
+    if wanted.st_nlink > 1 and key in links:
+        os.link(links[key], aside, follow_symlinks=False)
+    else:
+        _copy(source, aside, wanted)
+        _take_attributes(source, aside, wanted)
+        links[key] = target
+    if is_folder:
+        shutil.rmtree(target)
+    os.rename(aside, target)
+
+
+def _copy(source: str, target: str, wanted: os.stat_result) -> None:
+    if stat.S_ISLNK(wanted.st_mode):
+        os.symlink(os.readlink(source), target)
+    elif stat.S_ISREG(wanted.st_mode):
+        _copy_content(source, target, wanted.st_size)
+    else:  # FIFO, socket; device nodes cannot be in a session
+        os.mknod(target, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev)
+
+
+def _copy_content(source: str, target: str, size: int) -> None:
+    """Holes stay holes."""
+    origin = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, size)
+            place = 0
+            while place < size:
+                try:
+                    place = os.lseek(origin, place, os.SEEK_DATA)
+                except OSError:  # ENXIO: a hole up to the end
+                    break
+                data = os.pread(origin, _COPY_BYTES, place)
+                place += os.pwrite(fd, data, place)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(origin)
+
+
+def _take_attributes(source: str, target: str, wanted: os.stat_result) -> None:
+    os.chown(target, wanted.st_uid, wanted.st_gid, follow_symlinks=False)
+    if not stat.S_ISLNK(wanted.st_mode):
+        os.chmod(target, stat.S_IMODE(wanted.st_mode))
+        kept = set(os.listxattr(source, follow_symlinks=False))
+        for name in set(os.listxattr(target, follow_symlinks=False)) - kept:
+            os.removexattr(target, name, follow_symlinks=False)
+        for name in kept:
+            os.setxattr(target, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
+    _take_times(source, target)
+
+
+def _take_times(source: str, target: str) -> None:
+    facts = os.lstat(source)
+    os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns), follow_symlinks=False)
