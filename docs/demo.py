@@ -48,6 +48,19 @@ class Demo:
             raise SystemExit(f"demo: expected exit status {code}, got {done.returncode}")
         return done.stdout.decode(errors="replace")
 
+    def exec(self, text: str, branch: str = "demo") -> str:
+        return self.show("exec", "-b", branch, "--", text)
+
+    def code(self, *args: str) -> int:
+        """Run one command, print its last line and its exit status, and return that."""
+        done = subprocess.run(
+            [*WAYPOINT, *args], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
+        print("$ waypoint " + " ".join(_quoted(arg) for arg in args))
+        lines = done.stdout.decode(errors="replace").strip().splitlines()
+        print(f"{lines[-1] if lines else ''}\n   [exit {done.returncode}]", flush=True)
+        return done.returncode
+
     def facts(self, *args: str) -> object:
         return json.loads(subprocess.run([*WAYPOINT, *args], env=self.env, capture_output=True, check=True).stdout)
 
@@ -57,20 +70,13 @@ def _quoted(arg: str) -> str:
 
 
 def demonstrate(demo: Demo) -> None:
-    demo.say("A session starts on a copy-on-write view of this machine.")
-    demo.show("shell", "-d", "demo")
+    warm_up(demo)
+    demo.say("This moment gets a name. Everything goes on meanwhile.")
+    demo.show("checkpoint", "warm", "-b", "demo", "-m", "server up, 3 hits counted")
+    demo.exec("hits; jobs")
 
-    demo.say("exec runs in the session's own shell: cd, variables, functions and jobs stay.")
-    demo.show("exec", "-b", "demo", "--", "cd /srv && export GREETING=hello && greet() { echo $GREETING from $PWD; }")
-    demo.show("exec", "-b", "demo", "--", "greet")
-
-    demo.say("It may do damage. It starts a server, on a port of its own network.")
-    demo.show("exec", "-b", "demo", "--", f"rm -rf {VICTIM} /usr/share/doc; ls {VICTIM} /usr/share/doc", code=2)
-    demo.show(
-        "exec", "-b", "demo", "--", "echo 'precious work' > /srv/work.txt; python3 -m http.server 80 >/dev/null 2>&1 &"
-    )
-    _wait_for_server(demo)
-    demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
+    disaster(demo)
+    try_fixes(demo)
 
     demo.say("A person attaches to the same terminal and sees what the agent runs there.")
     _attach_and_exec(demo)
@@ -80,27 +86,75 @@ def demonstrate(demo: Demo) -> None:
     assert isinstance(status, dict)
     print(f"$ kill -9 {status['pid']}")
     os.kill(status["pid"], signal.SIGKILL)
-    demo.show("exec", "-b", "demo", "--", "greet; jobs")
+    demo.exec("greet")
 
-    demo.say("The session ends. The machine is as it was, the work is kept.")
-    demo.show("stop", "demo")
+    demo.say("What was, and what taking each step back would do.")
+    demo.show("log", "demo", "--graph", "--all")
+    demo.show("op", "log", "-n", "4")
+
+    demo.say("The sessions end. The machine is as it was, the work is kept.")
+    demo.show("stop", "--all")
     for path in (VICTIM, "/usr/share/doc"):
         print(f"on the machine: {path} {'is there' if Path(path).exists() else 'IS GONE'}")
         if not Path(path).exists():
             raise SystemExit("demo: the machine was changed")
-    demo.show("ps", "--all")
+
+
+def warm_up(demo: Demo) -> None:
+    demo.say(
+        "A session starts on a copy-on-write view of this machine, and is warmed up: a folder, a variable, a function,"
+    )
+    demo.say("a web server on port 80 of its own network, a program with a number in its memory, changed files.")
     demo.show("shell", "-d", "demo")
-    demo.show("exec", "-b", "demo", "--", "cat /srv/work.txt")
-    demo.show("stop", "demo", "--discard")
+    demo.exec("cd /srv && export GREETING=hello && greet() { echo $GREETING from $PWD; }")
+    demo.exec(f"rm -rf {VICTIM}; echo 'precious work' > work.txt; echo 'print(1/0)' > app.py")
+    demo.exec("python3 -m http.server 80 >/dev/null 2>&1 &")
+    demo.exec(f"python3 -c '{_COUNTER}' & hits() {{ kill -USR1 %2; sleep 0.1; cat /tmp/hits; }}")
+    demo.exec("until hits 2>/dev/null; do :; done; hits; hits; greet; jobs")
+    demo.exec("for i in $(seq 100); do (exec 9<>/dev/tcp/127.0.0.1/80) 2>/dev/null && break; sleep 0.1; done")
+    demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
+
+
+def disaster(demo: Demo) -> None:
+    demo.say("Disaster: the work is deleted, the server killed, the variable gone.")
+    demo.exec("rm -rf /srv/* /usr/share/doc; kill %1 %2; unset GREETING; cd /; ls /srv")
+    demo.say("Back in place: files, processes with their memory, shell. The count goes on where it was.")
+    demo.show("restore", "warm", "-b", "demo")
+    demo.exec("greet; hits; jobs; cat work.txt")
+    demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
+
+
+def try_fixes(demo: Demo) -> None:
+    demo.say("Three fixes side by side, each in a copy of everything, on the same path and the same port.")
+    demo.show("fork", "warm", "fix-1", "fix-2", "fix-3")
+    for branch, text in (("fix-1", "print(1/1"), ("fix-2", "print(1//0)"), ("fix-3", "print(0/1)")):
+        demo.exec(f"echo '{text}' > app.py", branch=branch)
+    scores = [demo.code("exec", "-b", branch, "--", "python3 app.py") for branch in ("fix-1", "fix-2", "fix-3")]
+    if [score == 0 for score in scores] != [False, False, True]:
+        raise SystemExit(f"demo: the fixes ended with {scores}")
+    for branch in ("demo", "fix-3"):
+        demo.exec(
+            "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1/app.py\").read())'",
+            branch=branch,
+        )
+    demo.say("The winner gets a name, the others go without a trace.")
+    demo.show("checkpoint", "fixed", "-b", "fix-3")
+    demo.show("stop", "fix-1", "fix-2", "--discard")
+    demo.show("ps")
 
 
 _FETCH = "import urllib.request as u; print(u.urlopen('http://127.0.0.1/work.txt').read().decode(), end='')"
-
-
-def _wait_for_server(demo: Demo) -> None:
-    """A command that itself waits until the port answers: what an agent would do."""
-    ready = "for i in $(seq 100); do (exec 9<>/dev/tcp/127.0.0.1/80) 2>/dev/null && break; sleep 0.1; done"
-    demo.show("exec", "-b", "demo", "--", ready)
+_COUNTER = """
+import signal
+hits = 0
+def hit(*_):
+    global hits
+    hits += 1
+    print(hits, "hits", file=open("/tmp/hits", "w"))
+signal.signal(signal.SIGUSR1, hit)
+while True:
+    signal.pause()
+"""
 
 
 def _attach_and_exec(demo: Demo) -> None:

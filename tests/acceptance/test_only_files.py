@@ -24,7 +24,8 @@ ln -s /etc d/e; touch /srv/more"""
 # Everything that can be seen of them: kind, size, mode, owner, time, links, target, content, attributes.
 PICTURE = r"""python3 - <<'END'
 import hashlib, os, stat
-for top in "/srv /opt/x /usr/share/doc/bash /usr/share/doc/dash /etc/issue /etc/issue.moved /etc/debian_version".split():
+docs = "/usr/share/doc"
+for top in ["/srv", "/opt/x", docs + "/bash", docs + "/dash", "/etc/issue", "/etc/issue.moved", "/etc/debian_version"]:
     for folder, folders, names in [("", [], [top]), *os.walk(top)]:
         for path in sorted(filter(os.path.lexists, (os.path.join(folder, name) for name in folders + names))):
             f = os.lstat(path)
