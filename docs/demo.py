@@ -109,8 +109,8 @@ def warm_up(demo: Demo) -> None:
     demo.exec("cd /srv && export GREETING=hello && greet() { echo $GREETING from $PWD; }")
     demo.exec(f"rm -rf {VICTIM}; echo 'precious work' > work.txt; echo 'print(1/0)' > app.py")
     demo.exec("python3 -m http.server 80 >/dev/null 2>&1 &")
-    demo.exec(f"python3 -c '{_COUNTER}' & hits() {{ kill -USR1 %2; sleep 0.1; cat /tmp/hits; }}")
-    demo.exec("until hits 2>/dev/null; do :; done; hits; hits; greet; jobs")
+    demo.exec(f'mkfifo /tmp/hit /tmp/hits; python3 -c "{_COUNTER}" &')
+    demo.exec("hits() { echo >/tmp/hit; cat /tmp/hits; }; hits; hits; hits; greet; jobs")
     demo.exec("for i in $(seq 100); do (exec 9<>/dev/tcp/127.0.0.1/80) 2>/dev/null && break; sleep 0.1; done")
     demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
 
@@ -120,7 +120,9 @@ def disaster(demo: Demo) -> None:
     demo.exec("rm -rf /srv/* /usr/share/doc; kill %1 %2; unset GREETING; cd /; ls /srv")
     demo.say("Back in place: files, processes with their memory, shell. The count goes on where it was.")
     demo.show("restore", "warm", "-b", "demo")
-    demo.exec("greet; hits; jobs; cat work.txt")
+    said = demo.exec("greet; hits; jobs; cat work.txt")
+    if not said.startswith("hello from /srv\n4 hits\n") or "precious work" not in said:
+        raise SystemExit("demo: that is not what it was")
     demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
 
 
@@ -133,10 +135,7 @@ def try_fixes(demo: Demo) -> None:
     if [score == 0 for score in scores] != [False, False, True]:
         raise SystemExit(f"demo: the fixes ended with {scores}")
     for branch in ("demo", "fix-3"):
-        demo.exec(
-            "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1/app.py\").read())'",
-            branch=branch,
-        )
+        demo.show("run", "-b", branch, "--", "python3", "-c", _FETCH.replace("work.txt", "app.py"))
     demo.say("The winner gets a name, the others go without a trace.")
     demo.show("checkpoint", "fixed", "-b", "fix-3")
     demo.show("stop", "fix-1", "fix-2", "--discard")
@@ -144,17 +143,7 @@ def try_fixes(demo: Demo) -> None:
 
 
 _FETCH = "import urllib.request as u; print(u.urlopen('http://127.0.0.1/work.txt').read().decode(), end='')"
-_COUNTER = """
-import signal
-hits = 0
-def hit(*_):
-    global hits
-    hits += 1
-    print(hits, "hits", file=open("/tmp/hits", "w"))
-signal.signal(signal.SIGUSR1, hit)
-while True:
-    signal.pause()
-"""
+_COUNTER = "n = 0\nwhile True: open('/tmp/hit').read(); n += 1; open('/tmp/hits', 'w').write(f'{n} hits\\n')"
 
 
 def _attach_and_exec(demo: Demo) -> None:

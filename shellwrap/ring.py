@@ -207,27 +207,6 @@ class Ring:
             ring.close()
         return HEADER_SIZE + used
 
-    @staticmethod
-    def copy_file(source: str, path: str) -> None:
-        """Make the ring file `path` with all its space, and the content of the ring file `source`, which has no floor.
-
-        Raises FileExistsError, or OSError (ENOSPC).
-        """
-        origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            length = os.fstat(origin).st_size
-            os.posix_fallocate(fd, 0, length)
-            place = 0
-            while place < length:
-                place = _next_data(origin, place, length)
-                data = os.pread(origin, min(_COPY_CHUNK, length - place), place)
-                os.pwrite(fd, data, place)
-                place += len(data)
-        finally:
-            os.close(origin)
-            os.close(fd)
-
     def view(self, position: int, limit: int) -> memoryview:
         """At most `limit` bytes from `position`, in place: fewer at the ring's seam, none at the end.
 
@@ -283,6 +262,27 @@ class Ring:
         self._advance(len(found))
         self._blank_until = self._end
         self._blank()
+
+
+def copy_ring(source: str, path: str) -> None:
+    """Make the ring file `path` with all its space, and the content of the ring file `source`, which has no floor.
+
+    Raises FileExistsError, or OSError (ENOSPC).
+    """
+    origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        length = os.fstat(origin).st_size
+        os.posix_fallocate(fd, 0, length)
+        place = 0
+        while place < length:
+            place = _next_data(origin, place, length)
+            data = os.pread(origin, min(_COPY_CHUNK, length - place), place)
+            os.pwrite(fd, data, place)
+            place += len(data)
+    finally:
+        os.close(origin)
+        os.close(fd)
 
 
 def _next_data(fd: int, place: int, length: int) -> int:

@@ -7,7 +7,7 @@ whose daemon has died.
 import shutil
 from pathlib import Path
 
-from shellwrap.ring import Ring
+from shellwrap.ring import copy_ring
 from waypoint.session.terminal.terminal import Terminal
 
 RING = "ring"
@@ -23,6 +23,6 @@ def put_aside(terminal: Terminal, session_folder: Path, folder: Path) -> int:
 
 def take_out(folder: Path, session_folder: Path) -> None:
     """Put what was put aside into the folder of a session to be. Raises OSError, also if there is no room for it."""
-    Ring.copy_file(str(folder / RING), str(session_folder / RING))
+    copy_ring(str(folder / RING), str(session_folder / RING))
     shutil.copyfile(folder / EXEC, session_folder / EXEC)
     (session_folder / EXEC).chmod(0o600)
