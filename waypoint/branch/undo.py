@@ -32,12 +32,12 @@ def plan(names: Names, operation: Operation) -> Plan:
         raise _impossible(operation, "it was taken back already")
     if operation.verb == "discard":
         raise _impossible(operation, "what the session wrote was thrown away")
-    stay = {deed.branch for deed in deeds if deed.act in ("start", "restore")}
+    ends = {deed.branch for deed in deeds if deed.act == "end"}
     moves: dict[str, Ref | None] = {}
     for name, move in operation.moves.items():
         if names.ref(name) != move.after:
             raise _impossible(operation, f"{name} has been moved since")
-        if name not in stay:
+        if name not in ends or move.before is None:  # what ends is kept, as the tip of a branch that stays
             moves[name] = move.before
     if not deeds and not moves:
         raise _impossible(operation, "it moved nothing")

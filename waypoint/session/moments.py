@@ -154,6 +154,7 @@ class Moments:
             self._drop(aside)
             raise starting.in_words(error, live.branch) from error
         live.successor = new
+        live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
         self._sessions.enlist(new, origin if birth.processes else None)
         await asyncio.shield(self._sessions.endings.begin(live, Kept(aside)))
         return new

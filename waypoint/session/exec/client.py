@@ -46,6 +46,11 @@ class ExecClient:
         if self._terminal is not None:
             self._terminal.window.drop(self)
 
+    def check_here(self) -> None:
+        """Raises ClientGone if the client has gone or called its command off."""
+        if self._gone.done():
+            raise ClientGone(self._gone.result())
+
     async def wait_for(self, job: Coroutine[Any, Any, T]) -> T:
         """What `job` returns. Raises ClientGone, with `job` cancelled, if the client goes before."""
         task = asyncio.ensure_future(job)

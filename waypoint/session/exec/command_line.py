@@ -163,6 +163,7 @@ class CommandLine:
             self._state.begun = [*self._state.begun[1 - REMEMBERED :], record.id]
             self._file.save_command(record)
             await client.outlet.note({"exec": record.id})
+            client.check_here()  # from here on a signal of its is the command's
         except BaseException:
             self._state.begun.remove(record.id)
             if feed is not None:

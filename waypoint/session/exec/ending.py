@@ -40,7 +40,8 @@ async def session_end(desk: Desk) -> End:
             await desk.terminal.closed.wait()
     status = desk.ended.result() if desk.ended.done() else None
     if status is None:
-        return End(125, "waypoint", ended=True, said="the session ended, and its exit status is not known")
+        said = desk.terminal.epitaph or "the session ended, and its exit status is not known"
+        return End(125, "waypoint", ended=True, said=said)
     return End(status, ended=True)
 
 

@@ -55,18 +55,38 @@ async def settle(master: int, shell_pid: int) -> None:
     """Before a signal that ends things: return when it cannot fall between two chairs.
 
     A shell that is about to start a program, or to wait for one, loses it: it notes the signal, and then sleeps. So it
-    is let come to rest; or to work, for longer than such steps take.
+    is let come to rest; or to work, for longer than such steps take. So is a child of it in the foreground that has not
+    executed its program yet, and notes a signal as the shell does.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        begun = before = procfs.processor_ns(shell_pid)
         deadline = time.monotonic() + _SETTLE_S
-        while terminals.foreground_group(master) == procfs.stat(shell_pid).group and time.monotonic() < deadline:
-            await asyncio.sleep(_LOOK_S)
-            now = procfs.processor_ns(shell_pid)
-            rests = now == before and procfs.system_call(shell_pid) is not None
-            if rests or now - begun > _WORKS_NS:
+        begun: dict[int, int] = {}
+        before: dict[int, int] = {}
+        while time.monotonic() < deadline:
+            now = {pid: procfs.processor_ns(pid) for pid in _undecided(master, shell_pid)}
+            begun = {pid: begun.get(pid, now[pid] if pid == shell_pid else 0) for pid in now}
+            if all(now[pid] - begun[pid] > _WORKS_NS or _rests(pid, now[pid], before.get(pid)) for pid in now):
                 return
             before = now
+            await asyncio.sleep(_LOOK_S)
+
+
+def _undecided(master: int, shell_pid: int) -> list[int]:
+    """The shell, if it is in the foreground; else its children there that still run the shell's program."""
+    group = terminals.foreground_group(master)
+    if group == procfs.stat(shell_pid).group:
+        return [shell_pid]
+    program = procfs.executable(shell_pid)
+    found = []
+    for pid in procfs.children(shell_pid):
+        with contextlib.suppress(ProcessLookupError):
+            if procfs.stat(pid).group == group and procfs.executable(pid) == program:
+                found.append(pid)
+    return found
+
+
+def _rests(pid: int, now_ns: int, before_ns: int | None) -> bool:
+    return now_ns == before_ns and procfs.system_call(pid) is not None
 
 
 def send(master: int, shell_pid: int, number: signal.Signals) -> None:

@@ -32,6 +32,7 @@ class Terminal:
         # Id and nonce of the command that runs without output processing: viewers show its lines as lines.
         self.raw_command: tuple[str, ...] = ()
         self.on_activity: Callable[[], None] = _nothing
+        self.epitaph = ""  # why it ends, if it is known before
         if not ring.end:  # new: its header has no modes yet, which would read as "cursor hidden, no wrapping"
             ring.modes = DEFAULT
         self.modes = ModeTracker(ring.modes, ring.alternate_from, ring.end)
