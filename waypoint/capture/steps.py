@@ -1,9 +1,11 @@
 """The steps of the transactions by name, so that each can be stopped at: a test kills something there, and looks.
 
-`WAYPOINT_PAUSE_AT=STEP:FOLDER` in the daemon's environment makes it stop at the step: it opens the FIFO FOLDER/reached
-for writing, and goes on once FOLDER/go was opened for writing and closed.
+`WAYPOINT_PAUSE_AT=FOLDER` in the daemon's environment makes it stop, once, at each step for which there is a FIFO
+`FOLDER/STEP`: it takes the FIFO's name away, opens it for writing, and goes on when the FIFO `FOLDER/go` was opened for
+writing and closed.
 """
 
+import contextlib
 from enum import StrEnum
 from pathlib import Path
 
@@ -22,24 +24,26 @@ class Step(StrEnum):
     GROUNDED = "grounded"  # the files are there to be mounted
     RESTORED = "restored"  # the processes live
     CONFIRMED = "confirmed"  # the session is on record, for everybody to see
+    ENDED = "ended"  # an end: its processes are gone
+    CONCLUDED = "concluded"  # what becomes of its files is done, and on record
 
 
-class _Stop:
-    step = ""
-    folder = Path()
+class _Stops:
+    folder: Path | None = None
 
 
-_stop = _Stop()
+_stops = _Stops()
 
 
-def arm(text: str) -> None:
-    """`STEP:FOLDER`, or nothing. Raises ValueError for an unknown step."""
-    step, _, folder = text.partition(":")
-    _stop.step, _stop.folder = (Step(step), Path(folder)) if text else ("", Path())
+def arm(folder: str) -> None:
+    """Stop at the steps that `folder` names from now on; empty: at none."""
+    _stops.folder = Path(folder) if folder else None
 
 
 def reach(step: Step) -> None:
-    """Stop here if this is the step to stop at. Blocks: to be called in a thread, or where everything may stand."""
-    if step == _stop.step:
-        (_stop.folder / "reached").write_text(step)
-        (_stop.folder / "go").read_text()
+    """Stop here if this is a step to stop at. Blocks: to be called in a thread, or where everything may stand."""
+    if _stops.folder is not None:
+        with contextlib.suppress(FileNotFoundError):  # none, or another thread has come first
+            taken = (_stops.folder / step).rename(_stops.folder / f".{step}")
+            taken.write_text(step)
+            (_stops.folder / "go").read_text()

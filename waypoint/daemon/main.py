@@ -17,7 +17,7 @@ def main() -> int:
     from waypoint.daemon.lifetime import run
 
     environ = dict(os.environ)
-    steps.arm(environ.pop("WAYPOINT_PAUSE_AT", ""))  # once: the daemon after this one is to come up
+    steps.arm(environ.get("WAYPOINT_PAUSE_AT", ""))
     return run(sys.argv[1:], environ, functools.partial(Home.open, criu=environ.get("WAYPOINT_CRIU")))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from waypoint.linux import btrfs, cgroups, files, mounts, pidfd
 from waypoint.model.errors import Failed, StateConflict
+from waypoint.model.ids import is_id
 from waypoint.model.paths import RUNTIME, daemon_lock_path, home_id, runtime_folder, supervisor_lock_path
 
 # Everything that Waypoint makes in a home. What else is there was put there by somebody, and is not ours to remove.
@@ -79,13 +80,14 @@ def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
     found = cgroups.find_hierarchies()
     parents = [Path(root) / "waypoint" / home_id(str(home)) for root in {found.unified, *found.legacy.values()}]
     for parent in parents:
-        sessions = [path for path in parent.glob("*") if path.is_dir()]
+        groups = [path for path in parent.glob("*") if path.is_dir()]
+        sessions = sum(is_id(path.name) for path in groups)
         if sessions and parent.is_relative_to(found.unified):
-            say(f"ended {len(sessions)} {'session' if len(sessions) == 1 else 'sessions'}")
-        for session in sessions:
+            say(f"ended {sessions} {'session' if sessions == 1 else 'sessions'}")
+        for group in groups:
             if parent.is_relative_to(found.unified):
-                cgroups.kill(str(session))
-                cgroups.wait_empty(str(session))
+                cgroups.kill(str(group))
+                cgroups.wait_empty(str(group))
     for parent in parents:
         for group in [*parent.glob("*/"), parent, parent.parent]:
             with contextlib.suppress(OSError):  # EBUSY: another home's, which stays

@@ -93,9 +93,10 @@ async def capture(
     record = live.record
     capture_id = new_id()
     program, why_not = (None, "") if tier == "files" else await asyncio.to_thread(_find_criu, ground.find_criu)
+    run, group = str(ground.places.kit.criu_run), ground.places.dumps
     beside = spawn_with(
         ground.launcher,
-        lambda argv, env: CriuBeside(pid=record.init_pid, run=str(ground.places.kit.criu_run), argv=argv, env=env),
+        lambda argv, env: CriuBeside(pid=record.init_pid, run=run, cgroup=group, argv=argv, env=env),
     )
     means = Means(ground.pool, ground.hot, Criu(program.path, beside) if program else None, why_not)
     session_folder = ground.places.sessions / record.row.session

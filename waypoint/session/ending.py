@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from waypoint.capture import sealing
 from waypoint.capture.sealing import Conclusion
+from waypoint.capture.steps import Step, reach
 from waypoint.linux import cgroups, procfs
 from waypoint.model.errors import WaypointError
 from waypoint.model.ids import is_id
@@ -46,10 +47,12 @@ class Endings:
         status = capture = None
         try:
             await asyncio.to_thread(end_processes, live.record.cgroup)
+            await asyncio.to_thread(reach, Step.ENDED)
             live.terminal.go_on()  # it may have been captured, and held since
             await live.wait_drained()
             status = sealing.read_exit_status(pool.path(row.tree))
             capture = await asyncio.to_thread(conclusion.conclude, pool, names, row)
+            await asyncio.to_thread(reach, Step.CONCLUDED)
         finally:
             self._forget(live)
         closing = asyncio.ensure_future(self._close(live, status))
@@ -97,6 +100,21 @@ def end_unborn(ground: HomeGround, row: LiveRow) -> None:
             change.forget(row)
     except (WaypointError, OSError) as error:
         log.error("cannot take back the start of a session on %s: %s", row.branch, error)
+
+
+def end_dumps(ground: HomeGround) -> None:
+    """See the captures of the last daemon through to their end, before anything is made of their sessions.
+
+    A CRIU that nobody listens to any more notices that at its next step, gives up, and leaves the session as it has
+    found it: frozen. One that does not get there in time is ended; what it has put into the session's tasks takes
+    itself out then.
+    """
+    try:
+        cgroups.wait_empty(ground.places.dumps)
+    except TimeoutError:
+        log.warning("a CRIU did not end with the daemon that had started it")
+        cgroups.kill(ground.places.dumps)
+        cgroups.wait_empty(ground.places.dumps)
 
 
 def sweep(ground: HomeGround) -> None:

@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime
 
 from waypoint.linux import cgroups, procfs
+from waypoint.model.errors import WaypointError
 from waypoint.model.records import Capture
 from waypoint.model.requests import SessionFacts
 from waypoint.session.live import LiveSession
@@ -14,7 +15,12 @@ from waypoint.upper.contract import Pool
 async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
     """Costs a walk over the session's upper tree, in a thread."""
     row = live.record.row
-    upper = await asyncio.to_thread(pool.usage, row.tree)
+    upper = None
+    try:
+        upper = await asyncio.to_thread(pool.usage, row.tree)
+    except WaypointError:
+        if live.ending is None:  # else its tree may be gone
+            raise
     return SessionFacts(
         branch=row.branch,
         state="live",

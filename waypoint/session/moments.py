@@ -156,6 +156,7 @@ class Moments:
         live.successor = new
         live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
         self._sessions.enlist(new, origin if birth.processes else None)
+        await asyncio.to_thread(reach, Step.CONFIRMED)
         await asyncio.shield(self._sessions.endings.begin(live, Kept(aside)))
         return new
 

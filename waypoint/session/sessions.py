@@ -12,7 +12,7 @@ from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, Setting
 from waypoint.model.requests import SessionFacts, StartRequest
 from waypoint.session import facts, record, starting
-from waypoint.session.ending import Endings, end_dead, end_unborn, sweep
+from waypoint.session.ending import Endings, end_dead, end_dumps, end_unborn, sweep
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.inside.spool import Answer
 from waypoint.session.live import LiveSession
@@ -130,6 +130,7 @@ class Sessions:
     def adopt_all(self) -> None:
         """Find the sessions that outlived the last daemon, and end those that did not. Called once, first of all."""
         ground = self._ground
+        end_dumps(ground)
         for row in ground.names.live(ready=False):
             end_unborn(ground, row)
         for row in ground.names.live():
@@ -145,7 +146,10 @@ class Sessions:
 
     async def facts(self, *, all_branches: bool) -> list[SessionFacts]:
         """Of the live sessions; with `all_branches` also of those that could be started again."""
-        rows = list(await asyncio.gather(*(facts.of_live(live, self._ground.pool) for live in self.live)))
+        asked = self.live
+        found = await asyncio.gather(*(facts.of_live(live, self._ground.pool) for live in asked))
+        # Looking takes a while, in which some may have ended.
+        rows = [row for live, row in zip(asked, found, strict=True) if self._live.get(live.branch) is live]
         names = self._ground.names
         for name, ref in names.refs().items() if all_branches else ():
             if ref.kind == "branch" and name not in self._live and ref.capture:

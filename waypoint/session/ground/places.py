@@ -12,6 +12,7 @@ from waypoint.session.ground.lower_check import LowerCheck
 from waypoint.session.ground.skeleton import Kit
 
 _CONTROLLERS = ("memory", "pids", "cpu")
+_DUMPS = "dumps"
 SCOPE_S = 5.0
 DEFAULT_HOME = "/var/lib/waypoint"
 
@@ -32,6 +33,11 @@ class Places(NamedTuple):
 
     def cgroup_of(self, session: str) -> str:
         return f"{self.cgroup}/{session}"
+
+    @property
+    def dumps(self) -> str:
+        """The group of every CRIU that dumps a session of the home."""
+        return f"{self.cgroup}/{_DUMPS}"
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -57,6 +63,7 @@ def make_places(home: Path, runtime: Path, home_id: str) -> Places:
     for folder in (places.sessions, places.merged, places.sys):
         folder.mkdir(mode=0o700, exist_ok=True)
     places.kit.mount()
+    cgroups.create(places.dumps)
     # A sysfs of ours, bound into every session: session root would otherwise write to the host's kernel, and a user
     # namespace that does not own its network namespace may not mount one.
     mounts.mount("sysfs", places.sys, "sysfs", mounts.MS_RDONLY | mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC)
@@ -113,6 +120,6 @@ def remove_group(group: str) -> None:
     """
     if group.endswith(".scope"):
         return
-    for path in (group, group.rpartition("/")[0]):
+    for path in (f"{group}/{_DUMPS}", group, group.rpartition("/")[0]):
         with contextlib.suppress(OSError):  # EBUSY: another home, or a session of ours
             cgroups.remove(path)

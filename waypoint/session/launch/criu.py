@@ -20,7 +20,7 @@ APART_SEEN = f"{_RUN}/{APART}"
 
 def start_beside(spec: CriuBeside, fds: list[int]) -> Answer:
     """For a dump of the session with init `spec.pid`: in its network namespace, so that CRIU neither dumps that nor
-    searches the host's connections. Outside of its cgroup, which will be frozen.
+    searches the host's connections. In a cgroup of its own: the session's will be frozen.
     """
 
     def prepare() -> None:
@@ -29,7 +29,7 @@ def start_beside(spec: CriuBeside, fds: list[int]) -> Answer:
         mounts.bind(spec.run, _RUN)
         namespaces.setns(session, namespaces.CLONE_NEWNET)
 
-    return _start(spec, fds, "", prepare)
+    return _start(spec, fds, spec.cgroup, prepare)
 
 
 def start_into(spec: CriuInto, fds: list[int]) -> Answer:

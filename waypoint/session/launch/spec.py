@@ -87,11 +87,13 @@ CRIU_SOCKET_FD = 3  # where a CRIU that the launcher has started is spoken to
 class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
     """Start a CRIU that is to dump the session with init `pid`.
 
-    Two fds come with it: its socket, and where its words go. `run`: the host folder that becomes its /run.
+    Two fds come with it: its socket, and where its words go. `run`: the host folder that becomes its /run. `cgroup`:
+    where it runs.
     """
 
     pid: int
     run: str
+    cgroup: str
     argv: list[str]
     env: dict[str, str]
 

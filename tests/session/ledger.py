@@ -1,0 +1,104 @@
+"""Whether what a home has on record and what is on the machine are the same: nothing half-made, nothing left over."""
+
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from tests.homes import Home
+from tests.waiting import wait_until
+from waypoint.client import Client
+from waypoint.linux import cgroups
+from waypoint.model.ids import is_id
+
+SETTLE_S = 15.0
+_TABLES = {
+    "live": "SELECT ready, record FROM live",
+    "captures": "SELECT 1, record FROM captures",
+    "refs": "SELECT name, record FROM refs",
+}
+
+
+def check(home: Home) -> None:
+    """Raises AssertionError with all differences that do not go away in SETTLE_S: endings may be under way."""
+    found: list[str] = []
+
+    def is_consistent() -> bool:
+        found[:] = differences(home)
+        return not found
+
+    with contextlib.suppress(AssertionError):
+        wait_until(is_consistent, "record and machine agree", SETTLE_S)
+    assert not found, "\n".join(found)
+
+
+def differences(home: Home) -> list[str]:
+    """What is on record and not there, or there and not on record, in words. Starts a daemon if none runs."""
+    client = Client(home.path)
+    pid = client.status().pid
+    tables = {name: _rows(home, query) for name, query in _TABLES.items()}
+    live = [row for _ready, row in tables["live"]]
+    captures = {row["id"]: row for _, row in tables["captures"]}
+    sessions = {row["session"] for row in live}
+    group = group_of(home)
+    found = [f"half-made on record: {row['branch']}" for ready, row in tables["live"] if not ready]
+    trees = {row["tree"] for row in live} | {row["layers"]["files"]["tree"] for row in captures.values()}
+    pool = Path(f"/proc/{pid}/root{home.path}/pool")
+    found += _compare("tree", trees, {path.name for path in pool.iterdir()})
+    hot = {key for key, row in captures.items() if row["layers"]["terminal"] is not None}
+    found += _compare("hot folder", hot, {path.name for path in (home.path / "hot").iterdir()})
+    found += _compare("cgroup", sessions, {path.name for path in group.iterdir() if is_id(path.name)})
+    found += _compare("runtime folder", sessions, {path.name for path in (home.runtime / "sessions").iterdir()})
+    listed = {row.id or "" for row in client.sessions()}
+    found += _compare("session in ps", sessions, listed)
+    found += [f"{name} leads nowhere" for name, ref in tables["refs"] if ref["capture"] not in {None, *captures}]
+    found += [
+        f"{key[:12]} has an unknown parent"
+        for key, row in captures.items()
+        if not set(row["parents"]) <= captures.keys()
+    ]
+    for row in live:
+        found += _about_session(group / row["session"], row["branch"], {name for name, _ in tables["refs"]})
+    return found + [f"a CRIU still runs: {one}" for one in criu_pids(home)]
+
+
+def group_of(home: Home) -> Path:
+    """The home's cgroup."""
+    root = Path(cgroups.find_hierarchies().unified)
+    scope = root / f"system.slice/waypoint-{home.id}.scope"
+    return scope if scope.exists() else root / "waypoint" / home.id
+
+
+def criu_pids(home: Home) -> list[int]:
+    """Of every CRIU that works for the home: dumps have a group, restores run in their session's."""
+    found = []
+    for path in group_of(home).glob("*/cgroup.procs"):
+        with contextlib.suppress(OSError):  # the group, or a process in it, is gone meanwhile
+            pids = path.read_text().split()
+            found += [int(pid) for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "criu\n"]
+    return found
+
+
+def _about_session(group: Path, branch: str, names: set[str]) -> list[str]:
+    found = [] if branch in names else [f"{branch} is live and no branch"]
+    with contextlib.suppress(OSError):  # said already
+        if "frozen 1" in (group / "cgroup.events").read_text():
+            found.append(f"{branch} is frozen")
+        if not (group / "cgroup.procs").read_text():
+            found.append(f"{branch} has no process")
+    return found
+
+
+def _rows(home: Home, query: str) -> list[tuple[Any, Any]]:
+    db = sqlite3.connect(f"file:{home.path}/names.db?mode=ro", uri=True)
+    try:
+        return [(first, json.loads(record)) for first, record in db.execute(query)]
+    finally:
+        db.close()
+
+
+def _compare(kind: str, recorded: set[str], there: set[str]) -> list[str]:
+    there = {name for name in there if not name.startswith(".")}
+    missing = [f"{kind} {name[:12]} is on record and not there" for name in sorted(recorded - there)]
+    return missing + [f"{kind} {name[:12]} is there and not on record" for name in sorted(there - recorded)]
