@@ -120,8 +120,7 @@ def _live(means: Means, criu: Criu, subject: Subject, dump: DumpOptions, capture
         pause.end(hold=hold)
     for name in ("dump.log", "stats-dump"):
         (images.parent / name).unlink(missing_ok=True)
-    size = sum(entry.stat().st_size for entry in os.scandir(images))
-    return Taken("live", pause.ms, result.stats.frozen_us, size)
+    return Taken("live", pause.ms, result.stats.frozen_us, image_bytes(images))
 
 
 def _diagnosed(
@@ -137,6 +136,12 @@ def _diagnosed(
             except CriuFailed as again:
                 error = again
     return error.moved(means.hot.keep_log(error.log, f"{capture_id}-dump.log"))
+
+
+def image_bytes(images: Path) -> int:
+    """The size of a live capture's images, all together. Raises FileNotFoundError."""
+    with os.scandir(images) as entries:
+        return sum(entry.stat().st_size for entry in entries)
 
 
 @contextmanager

@@ -142,3 +142,12 @@ def root_path(pid: int) -> str:
 def open_root(pid: int) -> int:
     """The root folder of `pid`, for `openat2` (O_PATH). Paths below it may lead out: never follow links there."""
     return os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def set_oom_score(adjustment: int) -> None:
+    """How readily the kernel is to kill the calling process when memory runs out: -1000 (never) to 1000.
+
+    Raises PermissionError: less than before takes CAP_SYS_RESOURCE.
+    """
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(adjustment))

@@ -5,9 +5,9 @@ import shutil
 import time
 from pathlib import Path
 
-from waypoint.capture.taking import open_folder
+from waypoint.capture.taking import image_bytes, open_folder
 from waypoint.linux import cgroups, machine, procfs
-from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.errors import CannotCapture, Failed, StoreDamaged
 from waypoint.model.records import Capture, LiveRow, ProcessesLayer
 from waypoint.processes.criu_causes import CriuFailed
 from waypoint.processes.criu_options import RestoreOptions
@@ -41,6 +41,7 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
         said = f"it is of tier {origin.tier}: it has no processes"
         raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
     _check_memory(origin, layer)
+    _check_whole(ground, origin, layer)
     places = ground.places
     spec = plan_spec(ground, row, origin, layer)
     externals = name_externals(spec.outside, APART_SEEN)
@@ -100,6 +101,27 @@ def plan_spec(ground: HomeGround, row: LiveRow, origin: Capture, layer: Processe
 
 def _missing(origin: Capture, said: str) -> Failed:
     return Failed("restore the processes of", origin.id[:12], said, "bring it back, or restore with --only files")
+
+
+def damaged(origin: Capture, said: str) -> StoreDamaged:
+    next_step = "go back to another capture ('waypoint log --all' lists them)"
+    return StoreDamaged("go back to", f"capture {origin.id[:12]}", said, next_step)
+
+
+def _check_whole(ground: HomeGround, origin: Capture, layer: ProcessesLayer) -> None:
+    """Raises StoreDamaged if a file is missing or cut off: CRIU would wait for ever for the rest of the memory."""
+    hot = ground.hot
+    terminal = hot.terminal(origin.id)
+    missing = [path for path in (terminal / keepsake.RING, terminal / keepsake.EXEC) if not path.is_file()]
+    try:
+        size = image_bytes(hot.images(origin.id))
+    except FileNotFoundError:
+        missing.append(hot.images(origin.id))
+        size = 0
+    if missing:
+        raise damaged(origin, f"{missing[0]} is missing")
+    if size != layer.size_bytes:
+        raise damaged(origin, f"{hot.images(origin.id)} has {size} bytes, written were {layer.size_bytes}")
 
 
 def _check_memory(origin: Capture, layer: ProcessesLayer) -> None:

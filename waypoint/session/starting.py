@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from waypoint.capture.steps import Step, reach
 from waypoint.linux import cgroups
-from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.errors import Failed, UnknownName, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting
 from waypoint.session import launching, record, restoring
 from waypoint.session.ending import end_processes
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
+from waypoint.session.restoring import damaged
 
 
 class Birth(NamedTuple):
@@ -85,7 +86,10 @@ def _make_ground(ground: HomeGround, birth: Birth) -> None:
     reach(Step.RESERVED)
     ground.pool.grow_if_needed()
     if birth.origin is not None:
-        ground.pool.snapshot(birth.origin.layers.files.tree, birth.row.tree)
+        try:
+            ground.pool.snapshot(birth.origin.layers.files.tree, birth.row.tree)
+        except UnknownName as error:
+            raise damaged(birth.origin, "its files are not in the pool any more") from error
     else:
         ground.pool.create(birth.row.tree)
     cgroups.create(ground.places.cgroup_of(birth.row.session))

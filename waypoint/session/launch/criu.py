@@ -3,10 +3,11 @@
 It talks over fd 3. What it restores are its children; when it ends they become the launcher's, which is their reaper.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 
-from waypoint.linux import mounts, namespaces
+from waypoint.linux import mounts, namespaces, procfs
 from waypoint.session.launch.birth import REPORT_FD, Answer, hand_over, supervise
 from waypoint.session.launch.externals import mount_apart
 from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
@@ -24,6 +25,9 @@ def start_beside(spec: CriuBeside, fds: list[int]) -> Answer:
     """
 
     def prepare() -> None:
+        # Killed while it runs a system call in a task of the session, it would take that along (docs/criu.md).
+        with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
+            procfs.set_oom_score(-1000)
         session = os.pidfd_open(spec.pid)
         _make_private()
         mounts.bind(spec.run, _RUN)

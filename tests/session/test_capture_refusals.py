@@ -1,0 +1,189 @@
+"""Dumps that CRIU refuses, restores that fail: told in words, and nothing happens to the session."""
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.homes import Completed, Home, open_home
+from tests.session import ledger
+from waypoint.client import Client, Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+
+QUICK_S = 5.0
+BEAT = """
+import time
+gap, last = 0.0, time.monotonic()
+while True:
+    time.sleep(0.005)
+    now = time.monotonic()
+    if now - last > gap:
+        gap = now - last
+        with open("/srv/gap", "w") as file:
+            file.write(str(gap))
+    last = now
+"""
+REFUSED = {
+    "traced": pytest.param(
+        "strace -o /dev/null sh -c 'echo > /srv/on; exec sleep 1000' & until [ -s /srv/on ]; do :; done",
+        "traced by strace",
+        marks=pytest.mark.requires("strace"),
+        id="a traced process",
+    ),
+    "nested": pytest.param(
+        "unshare -Ur sh -c 'echo > /srv/on; exec sleep 1000' & until [ -s /srv/on ]; do :; done",
+        "user namespace",
+        marks=pytest.mark.requires("userns"),
+        id="a nested user namespace",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    with open_home("refusals") as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def client(home: Home) -> Client:
+    return Client(home.path)
+
+
+@pytest.fixture
+def session(home: Home, client: Client) -> Iterator[Session]:
+    """Live, with a variable, and a program that knows for how long it has stood still."""
+    live = client.start("main")
+    live.exec("kept=yes")
+    live.run("sh", "-c", "cat > /srv/beat.py", stdin=BEAT.encode())
+    yield live
+    home.must("stop", "--all", "--discard")
+    names = {name for capture in client.history.log(all=True) for name in capture.names}
+    if names:
+        client.history.remove(*names)
+
+
+def check_message(text: str) -> Path | None:
+    """It has four parts. The path of the log that it names, which exists."""
+    assert re.match(r"waypoint: cannot \S+ .+: .+\n  next: \S.+", text), text
+    found = re.search(r"\(log: ([^)]+)\)", text)
+    return Path(found[1]) if found else None
+
+
+def check_unharmed(home: Home, client: Client) -> None:
+    assert client.session("main").exec("echo $kept").output == b"yes\n"
+    ledger.check(home)
+
+
+@pytest.mark.parametrize(("command", "said"), REFUSED.values())
+def test_a_dump_that_criu_refuses_harms_nothing(
+    home: Home, client: Client, session: Session, command: str, said: str
+) -> None:
+    session.exec("rm -f /srv/on /srv/gap; python3 /srv/beat.py & until [ -s /srv/gap ]; do :; done")
+    session.exec(command)
+    begun = time.monotonic()
+    refused = home.cli("checkpoint", "refused", "--tier", "live")
+    assert time.monotonic() - begun < QUICK_S
+    assert (refused.code, refused.stdout) == (5, "")
+    assert said in refused.stderr
+    log = check_message(refused.stderr)
+    assert log is None or len(log.read_text().splitlines()) > 20, "the second try tells all"
+    assert "refused" not in home.must("log", "--all", "--json").stdout
+    begun = time.monotonic()
+    taken = session.checkpoint("taken")
+    assert time.monotonic() - begun < QUICK_S
+    assert taken.tier == "files"
+    assert len(taken.degraded) == 1
+    assert said in taken.degraded[0]
+    assert float(session.exec("cat /srv/gap").output) < 1.0
+    check_unharmed(home, client)
+    (copy,) = client.fork("taken", "copy")
+    assert copy.exec("cat /srv/on; echo [$kept]").output == b"\n[]\n"
+
+
+def images_of(home: Home, name: str) -> Path:
+    return home.path / "hot" / Client(home.path).history.show(name).capture / "images"
+
+
+def truncate_pages(home: Home, images: Path) -> None:
+    pages = max(images.glob("pages-*.img"), key=lambda path: path.stat().st_size)
+    with pages.open("r+b") as file:
+        file.truncate(pages.stat().st_size // 2)
+
+
+def truncate_core(home: Home, images: Path) -> None:
+    core = next(images.glob("core-*.img"))
+    with core.open("r+b") as file:
+        file.truncate(100)
+
+
+def garble_core(home: Home, images: Path) -> None:
+    """A damage that nobody but CRIU can see."""
+    core = next(images.glob("core-*.img"))
+    core.write_bytes(b"\xff" * core.stat().st_size)
+
+
+def remove_inventory(home: Home, images: Path) -> None:
+    (images / "inventory.img").unlink()
+
+
+def remove_images(home: Home, images: Path) -> None:
+    shutil.rmtree(images)
+
+
+def remove_all(home: Home, images: Path) -> None:
+    shutil.rmtree(images.parent)
+
+
+def remove_tree(home: Home, images: Path) -> None:
+    daemon = Client(home.path).status().pid
+    tree = home.path / "pool" / images.parent.name
+    subprocess.run(
+        ["nsenter", "--mount", f"--target={daemon}", "btrfs", "-q", "subvolume", "delete", str(tree)], check=True
+    )
+
+
+DAMAGES: list[Callable[[Home, Path], None]] = [
+    truncate_pages,
+    truncate_core,
+    garble_core,
+    remove_inventory,
+    remove_images,
+    remove_all,
+    remove_tree,
+]
+
+
+@pytest.mark.requires("btrfs")
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_restore_of_a_damaged_capture_fails_in_words_and_harms_nothing(damage: Callable[[Home, Path], None]) -> None:
+    with open_home("damaged") as home:
+        client = Client(home.path)
+        session = client.start("main")
+        session.exec("kept=yes; sleep 1000 &")
+        assert session.checkpoint("damaged", tier="live").tier == "live"
+        damage(home, images_of(home, "damaged"))
+        before = len(client.history.operations())
+        for argv in (["fork", "damaged", "f1", "f2"], ["restore", "damaged"]):
+            check_failure(home.cli(*argv))
+            assert {row.branch for row in client.sessions()} == {"main"}
+            assert session.exec("echo $kept").output == b"yes\n"
+        assert len(client.history.operations()) == before
+        assert {row.name for row in client.history.branches()} == {"main"}
+        session.checkpoint("another", tier="live")
+        (copy,) = client.fork("another", "f1")
+        assert copy.exec("echo $kept").output == b"yes\n"
+        left = ledger.differences(home)
+        assert all("is on record and not there" in one for one in left), left
+
+
+def check_failure(done: Completed) -> None:
+    assert done.code in (5, 10), done
+    assert done.stdout == ""
+    log = check_message(done.stderr)
+    assert log is None or log.read_text()

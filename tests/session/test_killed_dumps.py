@@ -1,0 +1,134 @@
+"""CRIU or the daemon killed while the memory of a session is written, at moments that nobody chose."""
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.homes import Home, open_home
+from tests.session import ledger
+from tests.waiting import wait_until
+from waypoint.client import Client, Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+
+KILLS = int(os.environ.get("WAYPOINT_TEST_KILLS", "20"))
+MEMORY_MIB = 64
+DEADLINE_S = 30.0
+_NUMBERS = itertools.count(1)
+PROGRAM = f"""
+import os, threading, time
+memory = os.urandom(1 << 20) * {MEMORY_MIB}
+def beat():
+    while True:
+        time.sleep(0.01)
+        mine = f"/srv/{{threading.get_ident()}}"
+        with open(mine, "w") as file:
+            file.write(str(time.monotonic_ns()))
+        os.rename(mine, f"/srv/beat.{{os.getpid()}}")
+for _ in range(3):
+    threading.Thread(target=beat).start()
+"""
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    with open_home("kills") as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def session(home: Home) -> Iterator[Session]:
+    """With programs that have memory and threads, and beat."""
+    live = Client(home.path).start(f"s{next(_NUMBERS)}")
+    live.run("sh", "-c", "cat > /srv/program.py", stdin=PROGRAM.encode())
+    live.exec("kept=yes; python3 /srv/program.py & python3 /srv/program.py & sleep 1000 | cat &")
+    wait_until(lambda: len(beats(live)) == 2, "both programs beat")
+    yield live
+    live.stop(discard=True)
+
+
+def beats(session: Session) -> dict[str, str]:
+    """When each of the programs last beat."""
+    text = session.run("sh", "-c", "cd /srv; for f in beat.*; do echo $f $(cat $f); done").stdout
+    return dict(line.split() for line in text.decode().splitlines() if "*" not in line)
+
+
+def written(folder: Path) -> int:
+    """Bytes of memory in the images that are being written."""
+    size = 0
+    with contextlib.suppress(FileNotFoundError):  # it has just been removed
+        size = sum(path.stat().st_size for path in folder.glob("*/images/pages-*.img"))
+    return size
+
+
+def check_unharmed(session: Session, programs: list[bytes]) -> None:
+    assert session.exec("echo $kept", wait_prompt_s=DEADLINE_S).output == b"yes\n"
+    assert session.exec("jobs -l").output.splitlines() == programs
+    before = beats(session)
+    assert len(before) == 2
+    wait_until(lambda: all(beats(session).get(name) != at for name, at in before.items()), "both programs beat")
+
+
+@pytest.mark.parametrize("victim", ["criu", "daemon"])
+def test_a_dump_that_is_killed_while_memory_is_written_harms_nothing(home: Home, session: Session, victim: str) -> None:
+    client = Client(home.path)
+    programs = session.exec("jobs -l").output.splitlines()
+    choose = random.Random(victim)
+    # A daemon that lives less than a second is waited for by its supervisor, longer each time.
+    for number in range(KILLS if victim == "criu" else KILLS // 4):
+        enough = written(home.path / "hot") + choose.randrange(1, MEMORY_MIB << 20)
+        daemon = client.status().pid
+        with subprocess.Popen(
+            home.argv("checkpoint", f"{victim}{number}", "--tier", "live", "-b", session.branch),
+            env=home.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as command:
+            while written(home.path / "hot") < enough and command.poll() is None:
+                os.sched_yield()
+            for pid in ledger.criu_pids(home) if victim == "criu" else [daemon]:
+                with contextlib.suppress(ProcessLookupError):  # it had come to its end
+                    os.kill(pid, signal.SIGKILL)
+            said = command.communicate(timeout=DEADLINE_S)
+        assert command.returncode in ((0, 5) if victim == "criu" else (0, 125)), said
+        check_unharmed(session, programs)
+        ledger.check(home)
+    session.checkpoint(f"{victim}-last", tier="live")
+
+
+def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Session) -> None:
+    """Half-made tasks live on without it, in the cgroup of what they were to become."""
+    client = Client(home.path)
+    session.checkpoint("whole", tier="live")
+    programs = session.exec("jobs -l").output.splitlines()
+    choose = random.Random(0)
+    for number in range(KILLS // 2):
+        argv = home.argv("fork", "whole", "f1") if number % 2 else home.argv("restore", "whole", "-b", session.branch)
+        with subprocess.Popen(argv, env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+            wait_until(lambda: bool(restoring(home)) or command.poll() is not None, "a CRIU restores")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.wait(choose.uniform(0, 0.1))
+            for pid in restoring(home):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            said = command.communicate(timeout=DEADLINE_S)
+        assert command.returncode in (0, 5), said
+        if any(row.branch == "f1" for row in client.sessions()):
+            assert client.session("f1").exec("echo $kept").output == b"yes\n"
+            client.session("f1").stop(discard=True)
+        check_unharmed(session, programs)
+        ledger.check(home)
+
+
+def restoring(home: Home) -> list[int]:
+    """Of the CRIUs of the home, those that are no dump's."""
+    dumps = (ledger.group_of(home) / "dumps/cgroup.procs").read_text().split()
+    return [pid for pid in ledger.criu_pids(home) if str(pid) not in dumps]
