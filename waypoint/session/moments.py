@@ -18,7 +18,7 @@ from waypoint.session.ground import start_plan
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
 from waypoint.session.rewinding import rewind_files
-from waypoint.session.sessions import Sessions
+from waypoint.session.sessions import Sessions, settled
 from waypoint.session.starting import plan_birth
 
 MAX_FORKS = 256
@@ -51,7 +51,7 @@ class Moments:
         """
         self._check_name(wish)
         async with self._sessions.turn(branch):
-            live = self._sessions.get(branch)
+            live = await settled(self._sessions, branch) or self._sessions.get(branch)
             self._check_name(wish)
             taken = await capture(
                 self._ground, live, tier=wish.tier, reason="checkpoint", message=wish.message, hold=wish.park
@@ -91,7 +91,7 @@ class Moments:
         """
         origin = self._ground.names.resolve(name)
         async with self._sessions.turn(branch):
-            live = self._sessions.find(branch)
+            live = await settled(self._sessions, branch)
             processes = origin.tier == "live"
             birth = plan_birth(parse_name(branch), origin, origin.setting, _size_of(origin), processes=processes)
             if live is None:
@@ -106,7 +106,7 @@ class Moments:
         """
         origin = self._ground.names.resolve(name)
         async with self._sessions.turn(branch):
-            live = self._sessions.get(branch)
+            live = await settled(self._sessions, branch) or self._sessions.get(branch)
             taken = await capture(self._ground, live, tier=None, reason="replaced", hold=True)
             try:
                 aside = self._record_aside(live, taken)
@@ -167,10 +167,11 @@ class Moments:
             change.advance(live.branch, kept.id)
             if wish.name is not None:
                 ref = Ref(kind="checkpoint", capture=kept.id, created=kept.created)
-                if change.ref(wish.name) is None:
-                    change.create(wish.name, ref)
-                else:
+                found = change.ref(wish.name)
+                if found is not None and found.kind == "checkpoint" and wish.force:
                     change.put(wish.name, ref)
+                else:  # on another branch, somebody may have taken the name meanwhile
+                    change.create(wish.name, ref)
             if wish.park:
                 change.forget(live.record.row)
         return kept
@@ -181,10 +182,12 @@ class Moments:
         self._ground.hot.remove(taken.id)
 
     async def _origin(self, name: str, reason: Reason) -> Capture:
-        live = self._sessions.find(name)
-        if live is None:
+        if self._sessions.find(name) is None:
             return self._ground.names.resolve(name)
         async with self._sessions.turn(name):
+            live = await settled(self._sessions, name)
+            if live is None:
+                return self._ground.names.resolve(name)
             taken = await capture(self._ground, live, tier=None, reason=reason)
             try:
                 return self._record(live, taken, Wish())

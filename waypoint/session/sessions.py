@@ -70,11 +70,12 @@ class Sessions:
         """The branch's live session; started if there is none (then True). `uid`: who asks."""
         branch = parse_name(request.branch)
         async with self.turn(branch):
-            if branch in self._live:
+            found = await settled(self, branch)
+            if found is not None:
                 if request.from_name is not None:
                     next_step = f"stop it first: waypoint stop {branch}"
                     raise StateConflict("start", f"branch {branch}", "it has a live session", next_step)
-                return self._live[branch], False
+                return found, False
             origin = self._origin(branch, request.from_name)
             setting = plan_setting(request, uid, origin.setting if origin else None)
             processes = origin is not None and origin.tier == "live"
@@ -122,8 +123,9 @@ class Sessions:
 
     async def stop(self, branch: str, *, discard: bool) -> Capture | None:
         """End the session on `branch`, keeping its files unless `discard`. Returns the new tip."""
-        live = self.get(branch)
+        self.get(branch)
         async with self.turn(branch):
+            live = self.get(branch)  # not the one that a restore has replaced meanwhile
             conclusion = sealing.Discarded() if discard else sealing.Sealed("stopped")
             return await asyncio.shield(self.endings.begin(live, conclusion))
 
@@ -161,6 +163,15 @@ class Sessions:
         await self.endings.settle()
         for live in self.live:
             live.release()
+
+
+async def settled(sessions: Sessions, branch: str) -> LiveSession | None:
+    """The live session on `branch`, for a caller who has its turn. One that is ending is none: its end is waited for."""
+    live = sessions.find(branch)
+    if live is not None and live.ending is not None:
+        await asyncio.wait([live.ending])
+        live = sessions.find(branch)
+    return live
 
 
 async def _serve_nothing(live: LiveSession, words: list[str]) -> Answer:

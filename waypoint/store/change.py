@@ -84,7 +84,7 @@ class Change:
     def ready(self, row: LiveRow, origin: str | None) -> None:
         """The session is there, and goes on from `origin`, now its branch's tip. Makes the branch if need be."""
         ref = self.ref(row.branch)
-        if ref is None:
+        if ref is None or ref.kind != "branch":
             self.create(row.branch, Ref(kind="branch", capture=origin, origin=origin, created=row.started))
         elif origin is not None and ref.capture != origin:
             self.advance(row.branch, origin)
