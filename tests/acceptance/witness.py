@@ -298,7 +298,7 @@ class Clock:
 
 def make_all(folder: str) -> list[Any]:
     """Threads come last: they are to have the signals blocked, and the others fork."""
-    made = [kind() for kind in (Signals, Terminal, SharedMemory, Multiprocessing, TcpConnection, SystemV)]
+    made = [kind() for kind in (Signals, Terminal, SharedMemory, Multiprocessing, SystemV)]
     made += [kind(folder) for kind in (UnixSockets, Pipes, Descriptors, Files)]
     return made + [kind() for kind in (TcpListener, UdpSockets, Processes, Clock)]
 

@@ -25,6 +25,10 @@ class Subject(Protocol):
         """It is frozen: take what its terminal has printed, keep a copy of it, take nothing more and type nothing."""
         ...
 
+    def copy_memory(self) -> None:
+        """It is frozen, and dumped if it is to be: keep a copy of the files that it has in memory."""
+        ...
+
     def go_on(self) -> None:
         """It runs again."""
         ...
@@ -41,7 +45,7 @@ class Pause:
     ended: float = 0.0
 
     def begin(self, *, for_dump: bool) -> None:
-        """Freeze the session, take its terminal, seal a snapshot of its files.
+        """Freeze the session, take its terminal.
 
         `for_dump`: at a moment at which CRIU can stop its tasks; raises CannotCapture, and the session runs, if there
         is none. Whatever else this raises, `end` is to be called.
@@ -54,6 +58,14 @@ class Pause:
         reach(Step.FROZEN)
         self.subject.stand_still()
         reach(Step.DRAINED)
+
+    def seal(self) -> None:
+        """Copy its files: those in memory, and a sealed snapshot of the others.
+
+        After the dump, and before CRIU ends: a file that is open under a name that was removed, and has another one,
+        gets a name from CRIU for so long, and the restore finds it by that.
+        """
+        self.subject.copy_memory()
         self.pool.snapshot(self.subject.tree, self.sealed_name, sealed=True)
         reach(Step.SEALED)
 

@@ -16,8 +16,8 @@ class Step(StrEnum):
     PREPARED = "prepared"  # a capture's folders are there, the dirty data is written out
     FROZEN = "frozen"
     DRAINED = "drained"  # the terminal is empty, its ring is copied
-    SEALED = "sealed"  # the files are snapshot
     DUMPED = "dumped"
+    SEALED = "sealed"  # the files are snapshot
     THAWED = "thawed"
     RECORDED = "recorded"  # the capture and its names are on record
     RESERVED = "reserved"  # a restore: the branch is spoken for

@@ -1,8 +1,8 @@
 """Taking a capture of a live session: what the checkpoint transaction does between asking and recording.
 
 Order: the dirty data is written out while the session still runs; CRIU is started and asked, and just before it looks
-for the tasks it says so (`pre-dump`): then the session is frozen, its terminal drained, its files sealed; CRIU dumps;
-the session goes on. Nothing is on record before all of it has worked.
+for the tasks it says so (`pre-dump`): then the session is frozen, its terminal drained; CRIU dumps, and before it ends
+(`post-dump`) the files are sealed; the session goes on. Nothing is on record before all of it has worked.
 """
 
 import contextlib
@@ -79,6 +79,7 @@ def _files(means: Means, subject: Subject, capture_id: str, *, hold: bool) -> Ta
     pause = Pause(subject, means.pool, capture_id)
     try:
         pause.begin(for_dump=False)
+        pause.seal()
     except BaseException:
         pause.end()
         raise
@@ -104,6 +105,7 @@ def _live(means: Means, criu: Criu, subject: Subject, dump: DumpOptions, capture
             pause.begin(for_dump=True)
         elif notice.stage == "post-dump":
             reach(Step.DUMPED)
+            pause.seal()
 
     images = means.hot.images(capture_id)
     with open_folder(images) as fd, open_folder(images.parent) as work:

@@ -56,10 +56,12 @@ class LiveSubject:
 
     def stand_still(self) -> None:
         self._in_loop(self._put_terminal_aside)
+        self.programs = sorted(procfs.stat(pid).name for pid in self._live.processes())
+
+    def copy_memory(self) -> None:
         shm = f"{procfs.root_path(self._live.record.init_pid)}{SHM}"
         if os.listdir(shm):
             filesystem.copy_tree(shm, self._shm)
-        self.programs = sorted(procfs.stat(pid).name for pid in self._live.processes())
 
     def go_on(self) -> None:
         self._in_loop(self._live.terminal.go_on)
