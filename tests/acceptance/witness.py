@@ -2,8 +2,8 @@
 says, when it is asked, of each whether it is still what it was.
 
 Each kind is a class: it is made while the program starts, `look` raises if anything about it has changed. After a
-restore it is looked at once. Started with a folder as argument; asked through the FIFO `ask` in it, it answers, in JSON,
-through `answer`. Only the standard library: it runs on the session's own Python.
+restore it is looked at once. Started with a folder as argument; asked through the FIFO `ask` in it, it answers,
+in JSON, through `answer`. Only the standard library: it runs on the session's own Python.
 """
 
 import contextlib
@@ -155,7 +155,7 @@ class Descriptors:
         self.epoll.register(self.readable, select.EPOLLIN)
         self.append = os.open(f"{folder}/append", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.twice = os.dup(self.append)
-        os.set_inheritable(self.twice, True)
+        os.set_inheritable(self.twice, True)  # noqa: FBT003 - the call takes no keywords
         os.write(self.append, b"before ")
 
     def look(self) -> None:

@@ -272,7 +272,10 @@ def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w
         assert code != 0
         assert is_done == (case.step in transaction.sure)
     if case.victim == "criu":
-        assert (code, is_done) == ((5, False) if transaction.needs_criu else (0, True))
+        outcomes = {(5, False) if transaction.needs_criu else (0, True)}
+        if case.transaction == "restore":  # two of them work at once: one dumps what runs, one restores
+            outcomes.add((5, False))
+        assert (code, is_done) in outcomes
     kept = "changed" if case.victim == "criu" else "yes changed changed"  # without CRIU a capture has the files only
     check_after(w, transaction, before, is_done=is_done, kept=kept)
 

@@ -74,7 +74,7 @@ class Moments:
         If that is a branch that is live, it is captured as it is now. Raises as `checkpoint` and `starting.start`.
         """
         _check_branches(branches)
-        async with self._sessions.turn(*branches):
+        async with self._sessions.turn(name, *branches):
             for branch in branches:
                 self._check_new(branch)
             origin = await self._origin(name, "forked")
@@ -133,13 +133,19 @@ class Moments:
         return aside
 
     async def _replace(self, live: LiveSession, origin: Capture, birth: starting.Birth) -> LiveSession:
+        """Both at once: the old one is captured, and stays frozen; the new one comes up. Then it takes the place."""
         ground = self._ground
-        aside = await capture(ground, live, tier=None, reason="replaced", hold=True)
-        new: LiveSession | None = None
+        starting.reserve(ground, [birth], beside=True)
+        aside, new = await asyncio.gather(
+            capture(ground, live, tier=None, reason="replaced", hold=True),
+            self._bring_up(birth),
+            return_exceptions=True,
+        )
         try:
-            starting.reserve(ground, [birth], beside=True)
-            new = await starting.bring_up(ground, birth)
-            await prove(new.shell, is_new=not birth.processes and start_plan.has_hooks(birth.row.setting))
+            if isinstance(aside, BaseException):
+                raise aside
+            if isinstance(new, BaseException):
+                raise new
             await asyncio.to_thread(reach, Step.RESTORED)
             with ground.names.change("restore") as change:
                 change.add(msgspec.structs.replace(aside, parents=tip_of(change, live.branch)))
@@ -147,17 +153,28 @@ class Moments:
                 change.ready(birth.row, origin.id)
                 change.replaced = aside.id
         except BaseException as error:
-            if new is not None:
+            if isinstance(new, LiveSession):
                 new.release()
             await starting.undo(ground, birth.row)
-            let_go_on(live)
-            self._drop(aside)
+            if isinstance(aside, Capture):
+                let_go_on(live)
+                self._drop(aside)
             raise starting.in_words(error, live.branch) from error
         live.successor = new
         live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
         self._sessions.enlist(new, origin if birth.processes else None)
         await asyncio.to_thread(reach, Step.CONFIRMED)
         await asyncio.shield(self._sessions.endings.begin(live, Kept(aside)))
+        return new
+
+    async def _bring_up(self, birth: starting.Birth) -> LiveSession:
+        """A session that answers. Nothing of it is held if this raises."""
+        new = await starting.bring_up(self._ground, birth)
+        try:
+            await prove(new.shell, is_new=not birth.processes and start_plan.has_hooks(birth.row.setting))
+        except BaseException:
+            new.release()
+            raise
         return new
 
     def _record(self, live: LiveSession, taken: Capture, wish: Wish) -> Capture:
@@ -182,18 +199,16 @@ class Moments:
         self._ground.hot.remove(taken.id)
 
     async def _origin(self, name: str, reason: Reason) -> Capture:
-        if self._sessions.find(name) is None:
+        """What `name` stands for; a live branch is captured as it is now. The caller has its turn."""
+        live = await settled(self._sessions, name)
+        if live is None:
             return self._ground.names.resolve(name)
-        async with self._sessions.turn(name):
-            live = await settled(self._sessions, name)
-            if live is None:
-                return self._ground.names.resolve(name)
-            taken = await capture(self._ground, live, tier=None, reason=reason)
-            try:
-                return self._record(live, taken, Wish())
-            except BaseException:
-                self._drop(taken)
-                raise
+        taken = await capture(self._ground, live, tier=None, reason=reason)
+        try:
+            return self._record(live, taken, Wish())
+        except BaseException:
+            self._drop(taken)
+            raise
 
     def _check_name(self, wish: Wish) -> None:
         name = wish.name

@@ -166,7 +166,7 @@ class Sessions:
 
 
 async def settled(sessions: Sessions, branch: str) -> LiveSession | None:
-    """The live session on `branch`, for a caller who has its turn. One that is ending is none: its end is waited for."""
+    """The live session on `branch`, for one who has its turn. One that is ending is none: its end is waited for."""
     live = sessions.find(branch)
     if live is not None and live.ending is not None:
         await asyncio.wait([live.ending])
