@@ -2,8 +2,8 @@
 says, when it is asked, of each whether it is still what it was.
 
 Each kind is a class: it is made while the program starts, `look` raises if anything about it has changed. After a
-restore it is looked at once. Started with a folder as argument; asked through the FIFO `ask` in it, it answers,
-in JSON, through `answer`. Only the standard library: it runs on the session's own Python.
+restore it is looked at once. Started with a folder as argument; asked through the FIFO `ask` in it, it answers, in
+JSON, through `answer`. Only the standard library: it runs on the session's own Python.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from typing import Any
 
 from witness_memory import Multiprocessing, SharedMemory, SystemV, must
 
+PAUSE = threading.Event()
 BIG = bytes(range(256)) * 200
 
 
@@ -154,8 +155,8 @@ class Descriptors:
         self.epoll = select.epoll()
         self.epoll.register(self.readable, select.EPOLLIN)
         self.append = os.open(f"{folder}/append", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self.twice = os.dup(self.append)
-        os.set_inheritable(self.twice, True)  # noqa: FBT003 - the call takes no keywords
+        self.twice, inheritable = os.dup(self.append), True
+        os.set_inheritable(self.twice, inheritable)
         os.write(self.append, b"before ")
 
     def look(self) -> None:
@@ -246,7 +247,7 @@ class Processes:
     def work(self, number: int) -> None:
         while True:
             self.counts[number] += 1
-            time.sleep(0.005)
+            PAUSE.wait(0.005)
 
     def look(self) -> None:
         must(self.ended.wait(), 7)
@@ -258,7 +259,7 @@ class Processes:
         before, end = list(self.counts), time.monotonic() + 5
         while any(now == then for now, then in zip(self.counts, before, strict=True)):
             assert time.monotonic() < end, f"{before} {self.counts}"
-            time.sleep(0.005)
+            PAUSE.wait(0.005)
 
 
 class Terminal:
@@ -290,7 +291,7 @@ class Clock:
             if now < self.last:
                 self.back.append((self.last, now))
             self.last = now
-            time.sleep(0.0005)
+            PAUSE.wait(0.0005)
 
     def look(self) -> None:
         must(self.back, [])
@@ -298,7 +299,7 @@ class Clock:
 
 def make_all(folder: str) -> list[Any]:
     """Threads come last: they are to have the signals blocked, and the others fork."""
-    made = [kind() for kind in (Signals, Terminal, SharedMemory, Multiprocessing, SystemV)]
+    made = [kind() for kind in (Signals, Terminal, SharedMemory, Multiprocessing, TcpConnection, SystemV)]
     made += [kind(folder) for kind in (UnixSockets, Pipes, Descriptors, Files)]
     return made + [kind() for kind in (TcpListener, UdpSockets, Processes, Clock)]
 

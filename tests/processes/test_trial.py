@@ -11,12 +11,13 @@ import pytest
 from tests.processes.stages import criu_path, in_own_process, on_stage, type_line, wait_for_program, wait_until
 from waypoint.daemon.trials import trial, try_everything
 from waypoint.linux import cgroups, mounts, namespaces
+from waypoint.linux.network import work_in
 from waypoint.processes.criu_options import DumpOptions, Notice, RestoreOptions
 from waypoint.processes.criu_rpc import Criu
 from waypoint.processes.freeze import freeze_for_dump
 from waypoint.processes.trial import CRIU, DUMP_SOCKET, DUMP_TERMINAL, MEMORY_TRACKING, RESTORE, Subject, passed
 from waypoint.session.trial.ground import Ground
-from waypoint.session.trial.throwaway import Throwaway, in_network_of
+from waypoint.session.trial.throwaway import Throwaway
 
 SESSION_WORDS = ("cgroup2", "overlay", "timens", "userns")
 
@@ -234,7 +235,7 @@ def test_a_listener_is_reached_in_its_own_network_only(tmp_path: Path) -> None:
         stage.connect(subject, port)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
-        names: list[tuple[int, str]] = in_network_of(subject.pid, socket.if_nameindex)
+        names: list[tuple[int, str]] = work_in(subject.pid, socket.if_nameindex)
         assert [name for _, name in names] == ["lo"]
         return port
 
@@ -245,7 +246,7 @@ def test_a_listener_is_reached_in_its_own_network_only(tmp_path: Path) -> None:
 def test_a_process_that_entered_a_session_belongs_to_its_pid_1_and_is_in_the_image(tmp_path: Path) -> None:
     def work(stage: Throwaway) -> tuple[str, list[str]]:
         subject = stage.start()
-        ours, theirs = in_network_of(subject.pid, socket.socketpair)
+        ours, theirs = work_in(subject.pid, socket.socketpair)
         look = "read -r own name state parent rest < /proc/self/stat; echo $own $parent"
         pid = stage.enter(subject, ["/bin/sh", "-c", look], theirs.fileno())
         theirs.close()

@@ -1,12 +1,22 @@
-"""The network namespace that the calling process is in: loopback and settings (netdevice(7), ip-sysctl)."""
+"""The network namespace of the calling thread, or of a process: loopback and settings (netdevice(7), ip-sysctl)."""
 
+import contextlib
 import fcntl
+import os
 import socket
 import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from waypoint.linux import namespaces, pidfd
+
+Made = TypeVar("Made")
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
+_UNCONNECTED = frozenset({"06", "07", "0A"})  # time-wait (nobody's any more), closed, listening
 
 
 def raise_loopback() -> None:
@@ -21,3 +31,29 @@ def write_setting(name: str, value: str) -> None:
     """Write `/proc/sys/net/<name>` of this network namespace."""
     with open(f"/proc/sys/net/{name}", "w") as file:
         file.write(value)
+
+
+def work_in(pid: int, work: Callable[[], Made]) -> Made:
+    """Do `work` in the network namespace of `pid` and return what it made: a socket stays in its namespace."""
+
+    def enter_and_work() -> Made:
+        process = pidfd.open(pid)
+        try:
+            namespaces.setns(process, namespaces.CLONE_NEWNET)
+        finally:
+            os.close(process)
+        return work()
+
+    # A thread: it alone changes its namespace, and it is gone afterwards.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(enter_and_work).result()
+
+
+def has_connections(pid: int) -> bool:
+    """True if there is a TCP connection, be it coming or going, in the network namespace of `pid` (proc_net(5))."""
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/net/{name}") as table:
+            next(table)
+            if any(line.split(None, 4)[3] not in _UNCONNECTED for line in table):
+                return True
+    return False

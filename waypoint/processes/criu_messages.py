@@ -58,6 +58,7 @@ OPTIONS = Message(
         "ghost_limit": Field(35, "uint32"),
         "irmap_scan_paths": Field(36, "string", repeated=True),
         "external": Field(37, "string", repeated=True),
+        "empty_ns": Field(38, "uint32"),
         "freeze_cgroup": Field(44, "string"),
         "timeout": Field(45, "uint32"),
         "lazy_pages": Field(48, "bool"),
@@ -130,6 +131,7 @@ class RequestType(IntEnum):
 
 
 CGROUPS_IGNORE = 0  # criu_cg_mode
+EMPTY_NETWORK = 0x40000000  # CLONE_NEWNET
 NETWORK_LOCK_SKIP = 3  # criu_network_lock_method
 
 

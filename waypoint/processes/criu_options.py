@@ -8,7 +8,7 @@ one.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from waypoint.processes.criu_messages import CGROUPS_IGNORE, NETWORK_LOCK_SKIP, Value
+from waypoint.processes.criu_messages import CGROUPS_IGNORE, EMPTY_NETWORK, NETWORK_LOCK_SKIP, Value
 
 # Deleted files up to this size are stored with the image. CRIU's own limit of 1 MiB refuses ordinary databases; on
 # overlayfs a deleted file cannot be linked back, so there is no other way to keep it.
@@ -58,6 +58,8 @@ class DumpOptions:
     `track_memory` only pages changed since then are written. `irmap_paths`: folders in which watched files are looked
     for by inode. `timeout_s`: CRIU gives up if the tree cannot be stopped within it. `deadline_s`: a CRIU that is
     silent for longer is killed, which leaves tasks of the tree damaged: only for a tree that will be thrown away.
+    `empty_network`: the tree has a network namespace of its own, and CRIU is not in it. What is in it, but for sockets,
+    is not kept: at the restore there is a new one, in which nothing is set up before the stage post-setup-namespaces.
     """
 
     tree_pid: int
@@ -72,6 +74,7 @@ class DumpOptions:
     link_remap: bool = True
     external_unix_sockets: bool = True
     skip_network_lock: bool = True
+    empty_network: bool = False
     irmap_paths: tuple[str, ...] = ()
     parent: str | None = None
     track_memory: bool = False
@@ -121,6 +124,7 @@ class RestoreOptions:
     link_remap: bool = True
     external_unix_sockets: bool = True
     skip_network_lock: bool = True
+    empty_network: bool = False
     orphan_terminal_master: bool = False
     sibling: bool = False
     lazy: bool = False
@@ -190,6 +194,8 @@ def _common(options: DumpOptions | RestoreOptions) -> dict[str, Value]:
         "manage_cgroups_mode": CGROUPS_IGNORE,
         "notify_scripts": options.on_notice is not None,
     }
+    if options.empty_network:
+        message["empty_ns"] = EMPTY_NETWORK
     if options.skip_network_lock:
         message["network_lock"] = NETWORK_LOCK_SKIP
     return message

@@ -17,7 +17,7 @@ from waypoint.session.exec.record import carry_over
 from waypoint.session.ground import start_plan
 from waypoint.session.ground.base import BasePlan, Layer
 from waypoint.session.home_ground import HomeGround
-from waypoint.session.launch.criu import APART_SEEN
+from waypoint.session.launch.criu import APART_SEEN, furnish
 from waypoint.session.launch.criu_process import spawn_with
 from waypoint.session.launch.externals import Externals, name_externals
 from waypoint.session.launch.spec import CriuInto, StartSpec
@@ -48,7 +48,9 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
     program = await asyncio.to_thread(ground.find_criu)
     into = spawn_with(
         ground.launcher,
-        lambda argv, env: CriuInto(ground=spec, run=str(places.kit.criu_run), argv=argv, env=env),
+        lambda argv, env: CriuInto(
+            ground=spec, run=str(places.kit.criu_run), own_network=layer.own_network, argv=argv, env=env
+        ),
     )
     folder = record.make_folder(places.sessions, row.session)
 
@@ -132,6 +134,7 @@ def _check_memory(origin: Capture, layer: ProcessesLayer) -> None:
 
 
 def _restore(ground: HomeGround, criu: Criu, origin: Capture, externals: Externals, folder: Path) -> int:
+    own_network = origin.layers.processes is not None and origin.layers.processes.own_network
     work = folder / "criu"
     work.mkdir(mode=0o700)
     with open_folder(ground.hot.images(origin.id)) as images_fd, open_folder(work) as work_fd:
@@ -141,6 +144,8 @@ def _restore(ground: HomeGround, criu: Criu, origin: Capture, externals: Externa
             root=externals.root,
             externals=externals.restore,
             deadline_s=SILENCE_S,
+            empty_network=own_network,
+            on_notice=furnish() if own_network else None,
         )
         try:
             pid = criu.restore(options).pid

@@ -88,12 +88,13 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
     """Start a CRIU that is to dump the session with init `pid`.
 
     Two fds come with it: its socket, and where its words go. `run`: the host folder that becomes its /run. `cgroup`:
-    where it runs.
+    where it runs. `own_network`: the session's network namespace is part of the image.
     """
 
     pid: int
     run: str
     cgroup: str
+    own_network: bool
     argv: list[str]
     env: dict[str, str]
 
@@ -103,6 +104,7 @@ class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
 
     ground: StartSpec
     run: str
+    own_network: bool
     argv: list[str]
     env: dict[str, str]
 

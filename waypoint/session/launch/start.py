@@ -61,9 +61,15 @@ def new_network(net: str) -> None:
     if net == "host":
         return
     namespaces.unshare(namespaces.CLONE_NEWNET)
+    furnish_network()
+
+
+def furnish_network() -> None:
+    """Of the network namespace that the caller is in: loopback, and that anyone may serve port 80, and ping.
+
+    No capability helps with that where the session's user namespace does not own the network namespace.
+    """
     network.raise_loopback()
-    # In a user namespace that does not own the network namespace no capability helps: these two let anyone serve port
-    # 80 and ping.
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
     network.write_setting("ipv4/ping_group_range", "0 2147483647")
 

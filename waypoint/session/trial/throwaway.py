@@ -7,11 +7,9 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
-from waypoint.linux import cgroups, mounts, namespaces, pidfd
+from waypoint.linux import cgroups, mounts, namespaces, network, pidfd
 from waypoint.processes.criu_worker import Command, Process, Spawn
 from waypoint.processes.trial import Place, Subject
 from waypoint.session.launch.birth import Answer
@@ -21,8 +19,6 @@ from waypoint.session.launch.program import MASTER_FD
 from waypoint.session.launch.spec import EnterSpec, StartSpec
 from waypoint.session.launch.start import new_network, start
 from waypoint.session.trial.ground import Ground
-
-Made = TypeVar("Made")
 
 # No `sh -i`: an interactive dash keeps /dev/tty open, which CRIU refuses ("ctty inheritance detected").
 SHELL = ["/bin/sh", "-c", 'while read -r line; do eval "$line"; done']
@@ -66,14 +62,14 @@ class Throwaway:
         return _pid_of(enter(entry, [stdio] * 3))
 
     def listen(self, subject: Subject) -> int:
-        with in_network_of(subject.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
+        with network.work_in(subject.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
             # The socket as all three: a /dev/null of ours would be a file from outside the session.
             self.enter(subject, HOLD, listener.fileno())
             port: int = listener.getsockname()[1]
             return port
 
     def connect(self, subject: Subject, port: int) -> None:
-        in_network_of(subject.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=5)).close()
+        network.work_in(subject.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=5)).close()
 
     def place(self, subject: Subject) -> Place:
         spec = self._ground.plan(SHELL, upper_of=self._specs[subject.cgroup])
@@ -125,22 +121,6 @@ class Throwaway:
 def apart(spec: StartSpec) -> str:
     """The folder for the mounts of a restore."""
     return f"{spec.merged}-apart"
-
-
-def in_network_of(pid: int, work: Callable[[], Made]) -> Made:
-    """Do `work` in the network namespace of `pid` and return what it made: a socket stays in its namespace."""
-
-    def enter_and_work() -> Made:
-        process = pidfd.open(pid)
-        try:
-            namespaces.setns(process, namespaces.CLONE_NEWNET)
-        finally:
-            os.close(process)
-        return work()
-
-    # A thread: it alone changes its namespace, and it is gone afterwards.
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(enter_and_work).result()
 
 
 def _pid_of(answer: Answer) -> int:
