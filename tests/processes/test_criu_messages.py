@@ -133,3 +133,11 @@ def test_no_number_stands_for_two_fields(message: Message) -> None:
 def test_paths_that_are_no_text_go_through() -> None:
     name = b"/srv/\xff".decode(errors="surrogateescape")
     assert decode(OPTIONS, encode(OPTIONS, {"root": name})) == {"root": name}
+
+
+def test_one_number_deep_inside_is_replaced_and_all_else_stays() -> None:
+    inner = Message({"id": Field(6, "uint32"), "other": Field(7, "uint64")})
+    outer = Message({"ids": Field(3, inner), "text": Field(13, "string"), "flag": Field(2, "bool")})
+    values: dict[str, Value] = {"flag": True, "ids": {"id": 10, "other": 1 << 40}, "text": "kept"}
+    changed = criu_messages.replace_number(encode(outer, values), (3, 6), 0x7FFFFFFF)
+    assert decode(outer, changed) == {"flag": True, "ids": {"id": 0x7FFFFFFF, "other": 1 << 40}, "text": "kept"}

@@ -64,7 +64,9 @@ def log_bug(error: BaseException, on: str) -> None:
     """Write where `error` comes from, cause by cause, without values."""
     lines = [f"bug while serving {on}:"]
     cause: BaseException | None = error
-    while cause is not None:
+    seen: list[BaseException] = []
+    while cause is not None and cause not in seen:
+        seen.append(cause)
         said = f": {cause}" if isinstance(cause, _QUOTABLE) else ""
         lines += [part.rstrip("\n") for part in traceback.format_tb(cause.__traceback__)]
         lines.append(f"{type(cause).__name__}{said}")

@@ -1,6 +1,5 @@
 """The network namespace of the calling thread, or of a process: loopback and settings (netdevice(7), ip-sysctl)."""
 
-import contextlib
 import fcntl
 import os
 import socket
@@ -16,7 +15,6 @@ Made = TypeVar("Made")
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 0x1
-_UNCONNECTED = frozenset({"06", "07", "0A"})  # time-wait (nobody's any more), closed, listening
 
 
 def raise_loopback() -> None:
@@ -47,13 +45,3 @@ def work_in(pid: int, work: Callable[[], Made]) -> Made:
     # A thread: it alone changes its namespace, and it is gone afterwards.
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(enter_and_work).result()
-
-
-def has_connections(pid: int) -> bool:
-    """True if there is a TCP connection, be it coming or going, in the network namespace of `pid` (proc_net(5))."""
-    for name in ("tcp", "tcp6"):
-        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/net/{name}") as table:
-            next(table)
-            if any(line.split(None, 4)[3] not in _UNCONNECTED for line in table):
-                return True
-    return False

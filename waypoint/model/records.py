@@ -57,7 +57,6 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     `outside`: where the session had mounts from outside, in the order by which the images number them; the first are
     the `overlays`.
     `proc_readonly`, `env`, `nonce`: as in the session's runtime record. `frozen_us`: how long CRIU held the processes.
-    `own_network`: the network namespace is part of the images.
     """
 
     size_bytes: int
@@ -65,7 +64,6 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     programs: list[str]
     frozen_us: int
     criu: str
-    own_network: bool
     overlays: list[str]
     outside: list[str]
     proc_readonly: list[str]

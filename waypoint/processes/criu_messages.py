@@ -164,6 +164,22 @@ def decode(message: Message, content: bytes) -> dict[str, Value]:
     return values
 
 
+def replace_number(content: bytes, path: tuple[int, ...], number: int) -> bytes:
+    """The message `content` with another number in the field that `path` leads to, by field numbers; all else as it is.
+
+    For messages whose fields are numbers, texts and messages. Raises ValueError if it is none.
+    """
+    parts = []
+    for place, raw in _iter_fields(content):
+        if place == path[0]:
+            raw = number if len(path) == 1 or isinstance(raw, int) else replace_number(raw, path[1:], number)
+        if isinstance(raw, int):
+            parts.append(_varint(place << 3 | _VARINT) + _varint(raw))
+        else:
+            parts.append(_varint(place << 3 | _BYTES) + _varint(len(raw)) + raw)
+    return b"".join(parts)
+
+
 def _encode_field(field: Field, value: Value) -> bytes:
     if field.repeated:
         if not isinstance(value, list):

@@ -58,8 +58,8 @@ class DumpOptions:
     `track_memory` only pages changed since then are written. `irmap_paths`: folders in which watched files are looked
     for by inode. `timeout_s`: CRIU gives up if the tree cannot be stopped within it. `deadline_s`: a CRIU that is
     silent for longer is killed, which leaves tasks of the tree damaged: only for a tree that will be thrown away.
-    `empty_network`: the tree has a network namespace of its own, and CRIU is not in it. What is in it, but for sockets,
-    is not kept: at the restore there is a new one, in which nothing is set up before the stage post-setup-namespaces.
+    `own_network`: CRIU runs in the tree's network namespace, of which nothing but sockets is to be kept; the images are
+    to say that it is the tree's own. Their restore needs `empty_network`.
     """
 
     tree_pid: int
@@ -74,7 +74,7 @@ class DumpOptions:
     link_remap: bool = True
     external_unix_sockets: bool = True
     skip_network_lock: bool = True
-    empty_network: bool = False
+    own_network: bool = False
     irmap_paths: tuple[str, ...] = ()
     parent: str | None = None
     track_memory: bool = False
@@ -110,7 +110,8 @@ class RestoreOptions:
     `root`: where the root of the tree's mount namespace lies mounted in CRIU's. `work_fd`: never the images' folder,
     which several restores may share. `externals`: as in `mnt[dev]:/some/folder`. `sibling`: the root task becomes a
     child of CRIU's parent instead of being orphaned. `lazy`: memory arrives on demand from a lazy-pages server that
-    listens in `work_fd`. `deadline_s`: a CRIU that is silent for longer is killed.
+    listens in `work_fd`. `empty_network`: the tree gets a new network namespace, in which nothing is set up before the
+    stage post-setup-namespaces. `deadline_s`: a CRIU that is silent for longer is killed.
     """
 
     images_fd: int
@@ -146,6 +147,8 @@ class RestoreOptions:
         }
         if self.root is not None:
             message["root"] = self.root
+        if self.empty_network:
+            message["empty_ns"] = EMPTY_NETWORK
         return message | _common(self)
 
 
@@ -194,8 +197,6 @@ def _common(options: DumpOptions | RestoreOptions) -> dict[str, Value]:
         "manage_cgroups_mode": CGROUPS_IGNORE,
         "notify_scripts": options.on_notice is not None,
     }
-    if options.empty_network:
-        message["empty_ns"] = EMPTY_NETWORK
     if options.skip_network_lock:
         message["network_lock"] = NETWORK_LOCK_SKIP
     return message

@@ -8,7 +8,7 @@ from pathlib import Path
 from waypoint.linux.descriptors import path_of
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.processes.criu_causes import CriuFailed, diagnose, read_errors
-from waypoint.processes.criu_images import read_dump_stats
+from waypoint.processes.criu_images import give_own_network, read_dump_stats
 from waypoint.processes.criu_messages import RequestType, Value
 from waypoint.processes.criu_options import DumpOptions, DumpResult, Features, RestoreOptions, RestoreResult
 from waypoint.processes.criu_worker import Spawn, Worker, spawn_here
@@ -52,6 +52,8 @@ class Criu:
             raise worker.refused
         if not answer.get("success"):
             raise _failure("dump", worker, answer, options)
+        if options.own_network:
+            give_own_network(options.images_fd)
         return DumpResult(read_dump_stats(options.work_fd))
 
     def restore(self, options: RestoreOptions) -> RestoreResult:

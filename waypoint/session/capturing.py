@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from waypoint.capture.taking import Means, Taken, take
-from waypoint.linux import cgroups, filesystem, machine, network, procfs
+from waypoint.linux import cgroups, filesystem, machine, procfs
 from waypoint.model.errors import HostLacks
 from waypoint.model.ids import new_id
 from waypoint.model.records import (
@@ -23,7 +23,6 @@ from waypoint.model.records import (
 from waypoint.processes.criu_find import CriuProgram
 from waypoint.processes.criu_options import DumpOptions
 from waypoint.processes.criu_rpc import Criu
-from waypoint.processes.criu_worker import Spawn
 from waypoint.session.ground.start_plan import SHM
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.launch.criu_process import spawn_with
@@ -31,10 +30,6 @@ from waypoint.session.launch.externals import name_externals
 from waypoint.session.launch.spec import CriuBeside
 from waypoint.session.live import LiveSession
 from waypoint.session.terminal import keepsake
-
-
-class ConnectionsAppeared(Exception):
-    """Between the look at the session's connections and its standstill."""
 
 
 class LiveSubject:
@@ -50,10 +45,6 @@ class LiveSubject:
         self.terminal: TerminalLayer | None = None
         self.programs: list[str] = []
         self.clock = 0.0
-        # Only a network namespace of its own user namespace lets a restored task bring TCP connections back; to dump
-        # one along costs some 20 ms of the pause. So that is done where there are connections, and else not.
-        self._has_network = live.record.row.setting.net != "host"
-        self.own_network = self._has_network and network.has_connections(live.record.init_pid)
 
     @property
     def tree(self) -> str:
@@ -64,8 +55,6 @@ class LiveSubject:
         return self._live.record.cgroup
 
     def stand_still(self) -> None:
-        if self._has_network and not self.own_network and network.has_connections(self._live.record.init_pid):
-            raise ConnectionsAppeared
         self._in_loop(self._put_terminal_aside)
         self.programs = sorted(procfs.stat(pid).name for pid in self._live.processes())
 
@@ -109,24 +98,20 @@ async def capture(
     session_folder = ground.places.sessions / record.row.session
     subject = LiveSubject(live, session_folder, ground.hot.terminal(capture_id), ground.hot.shm(capture_id))
 
-    def take_it() -> Taken:
-        criu = Criu(program.path, beside[subject.own_network]) if program else None
-        dump = DumpOptions(
-            tree_pid=record.init_pid,
-            images_fd=-1,
-            work_fd=-1,
-            externals=name_externals(record.outside, "").dump,
-            empty_network=subject.own_network,
-        )
-        means = Means(ground.pool, ground.hot, criu, why_not)
-        return take(means, subject, dump, capture_id, tier, hold=hold)
-
-    beside = {own_network: _spawn_beside(ground, record.init_pid, own_network) for own_network in (False, True)}
-    try:
-        taken = await asyncio.to_thread(take_it)
-    except ConnectionsAppeared:
-        subject.own_network = True
-        taken = await asyncio.to_thread(take_it)
+    run, group = str(ground.places.kit.criu_run), ground.places.dumps
+    beside = spawn_with(
+        ground.launcher,
+        lambda argv, env: CriuBeside(pid=record.init_pid, run=run, cgroup=group, argv=argv, env=env),
+    )
+    means = Means(ground.pool, ground.hot, Criu(program.path, beside) if program else None, why_not)
+    dump = DumpOptions(
+        tree_pid=record.init_pid,
+        images_fd=-1,
+        work_fd=-1,
+        externals=name_externals(record.outside, "").dump,
+        own_network=record.row.setting.net != "host",
+    )
+    taken = await asyncio.to_thread(take, means, subject, dump, capture_id, tier, hold=hold)
     return Capture(
         id=capture_id,
         branch=record.row.branch,
@@ -145,14 +130,6 @@ async def capture(
         degraded=taken.degraded,
         machine=describe_machine(),
         clock=subject.clock,
-    )
-
-
-def _spawn_beside(ground: HomeGround, pid: int, own_network: bool) -> Spawn:  # noqa: FBT001 - one of two
-    run, group = str(ground.places.kit.criu_run), ground.places.dumps
-    return spawn_with(
-        ground.launcher,
-        lambda argv, env: CriuBeside(pid=pid, run=run, cgroup=group, own_network=own_network, argv=argv, env=env),
     )
 
 
@@ -181,7 +158,6 @@ def _processes(live: LiveSession, taken: Taken, subject: LiveSubject, program: C
         programs=subject.programs,
         frozen_us=taken.frozen_us,
         criu=program.version,
-        own_network=subject.own_network,
         overlays=record.overlays,
         outside=record.outside,
         proc_readonly=record.proc_readonly,

@@ -159,7 +159,7 @@ class Moments:
             if isinstance(aside, Capture):
                 let_go_on(live)
                 self._drop(aside)
-            raise starting.in_words(error, live.branch) from error
+            starting.raise_in_words(error, live.branch)
         live.successor = new
         live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
         self._sessions.enlist(new, origin if birth.processes else None)

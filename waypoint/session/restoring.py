@@ -48,9 +48,7 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
     program = await asyncio.to_thread(ground.find_criu)
     into = spawn_with(
         ground.launcher,
-        lambda argv, env: CriuInto(
-            ground=spec, run=str(places.kit.criu_run), own_network=layer.own_network, argv=argv, env=env
-        ),
+        lambda argv, env: CriuInto(ground=spec, run=str(places.kit.criu_run), argv=argv, env=env),
     )
     folder = record.make_folder(places.sessions, row.session)
 
@@ -134,7 +132,7 @@ def _check_memory(origin: Capture, layer: ProcessesLayer) -> None:
 
 
 def _restore(ground: HomeGround, criu: Criu, origin: Capture, externals: Externals, folder: Path) -> int:
-    own_network = origin.layers.processes is not None and origin.layers.processes.own_network
+    own_network = origin.setting.net != "host"
     work = folder / "criu"
     work.mkdir(mode=0o700)
     with open_folder(ground.hot.images(origin.id)) as images_fd, open_folder(work) as work_fd:

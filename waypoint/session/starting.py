@@ -5,7 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from waypoint.capture.steps import Step, reach
 from waypoint.linux import cgroups
@@ -61,7 +61,7 @@ async def start(ground: HomeGround, births: Sequence[Birth], verb: str) -> list[
                 task.result().release()
         for birth in births:
             await undo(ground, birth.row)
-        raise in_words(error, births[0].row.branch) from error
+        raise_in_words(error, births[0].row.branch)
     await asyncio.to_thread(reach, Step.CONFIRMED)
     return list(found)
 
@@ -111,9 +111,9 @@ async def undo(ground: HomeGround, row: LiveRow) -> None:
         await asyncio.to_thread(take_back)
 
 
-def in_words(error: BaseException, branch: str) -> BaseException:
-    """A failing system call as the error that says so."""
+def raise_in_words(error: BaseException, branch: str) -> NoReturn:
+    """Raise `error`; a failing system call as the error that says so."""
     if not isinstance(error, OSError):
-        return error
-    where = f" {os.fsdecode(error.filename)}" if error.filename else ""
-    return Failed("start a session on", f"branch {branch}", f"{error.strerror}{where}", "see 'waypoint doctor'")
+        raise error
+    said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
+    raise Failed("start a session on", f"branch {branch}", said, "see 'waypoint doctor'") from error

@@ -12,7 +12,7 @@ from waypoint.processes.criu_options import Notice, OnNotice
 from waypoint.session.launch.birth import REPORT_FD, Answer, hand_over, supervise
 from waypoint.session.launch.externals import mount_apart
 from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
-from waypoint.session.launch.start import furnish_network, new_network
+from waypoint.session.launch.start import furnish_network
 
 _RUN = "/run"  # where CRIU keeps what it has found out about the kernel, if that is on a tmpfs
 APART = "apart"
@@ -21,9 +21,8 @@ APART_SEEN = f"{_RUN}/{APART}"
 
 
 def start_beside(spec: CriuBeside, fds: list[int]) -> Answer:
-    """For a dump of the session with init `spec.pid`. In a cgroup of its own: the session's will be frozen.
-
-    Unless the network is to be in the image, in the session's: CRIU then neither dumps it nor searches connections.
+    """For a dump of the session with init `spec.pid`: in its network namespace, so that CRIU neither dumps that nor
+    searches the host's connections. In a cgroup of its own: the session's will be frozen.
     """
 
     def prepare() -> None:
@@ -33,23 +32,17 @@ def start_beside(spec: CriuBeside, fds: list[int]) -> Answer:
         session = os.pidfd_open(spec.pid)
         _make_private()
         mounts.bind(spec.run, _RUN)
-        if not spec.own_network:
-            namespaces.setns(session, namespaces.CLONE_NEWNET)
+        namespaces.setns(session, namespaces.CLONE_NEWNET)
 
     return _start(spec, fds, spec.cgroup, prepare)
 
 
 def start_into(spec: CriuInto, fds: list[int]) -> Answer:
-    """For a restore: in the new session's cgroup, with its mounts in reach, and no key of the host's.
-
-    In its new network too, unless that is in the image.
-    """
+    """For a restore: in the new session's cgroup, with its mounts in reach, and no key of the host's."""
 
     def prepare() -> None:
         os.setsid()
         os.umask(0o022)
-        if not spec.own_network:
-            new_network(spec.ground.net)
         _make_private()
         # Before /run is covered: the mounts are made of folders below it.
         mount_apart(spec.ground, f"{spec.run}/{APART}")

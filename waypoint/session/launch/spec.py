@@ -88,13 +88,12 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
     """Start a CRIU that is to dump the session with init `pid`.
 
     Two fds come with it: its socket, and where its words go. `run`: the host folder that becomes its /run. `cgroup`:
-    where it runs. `own_network`: the session's network namespace is part of the image.
+    where it runs.
     """
 
     pid: int
     run: str
     cgroup: str
-    own_network: bool
     argv: list[str]
     env: dict[str, str]
 
@@ -104,7 +103,6 @@ class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
 
     ground: StartSpec
     run: str
-    own_network: bool
     argv: list[str]
     env: dict[str, str]
 

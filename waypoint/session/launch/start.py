@@ -1,7 +1,7 @@
 """How a session comes to life: the steps that a forked child of the launcher takes, in their order.
 
-Two processes take part besides the one that asks (birth.py). The *outer* child enters the cgroup and makes the network
-and mount namespaces as the host's root, then gives that up in a user namespace. The *inner* child is pid 1 of the new
+Two processes take part besides the one that asks (birth.py). The *outer* child enters the cgroup and makes the mount
+namespace as the host's root, then gives that up in a user namespace. The *inner* child is pid 1 of the new
 pid namespace: it mounts what must belong to the session, pivots, opens the terminal and becomes the init program.
 
 Everything here runs in a small process with one thread; it may fork freely. Sources: namespaces(7), user_namespaces(7),
@@ -32,7 +32,6 @@ def start(spec: StartSpec) -> Answer:
     def outer(report: int, ask: int, answer: int) -> None:
         os.setsid()
         os.umask(0o022)  # the daemon's hides what it makes; what is mounted on here is for everybody
-        new_network(spec.net)
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
         _mount_from_outside(spec)
@@ -42,6 +41,8 @@ def start(spec: StartSpec) -> Answer:
             raise OSError(0, "the id maps were not written")
         os.setgid(0)
         os.setuid(0)
+        # In the user namespace: CRIU makes a fork's there too, since only who owns it may bring connections back.
+        new_network(spec.net)
         # The time namespace is there from the start: after a reboot or on another machine the monotonic clock must not
         # go back, and it cannot be added to an image later.
         kinds = namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
@@ -65,10 +66,7 @@ def new_network(net: str) -> None:
 
 
 def furnish_network() -> None:
-    """Of the network namespace that the caller is in: loopback, and that anyone may serve port 80, and ping.
-
-    No capability helps with that where the session's user namespace does not own the network namespace.
-    """
+    """Of the network namespace that the caller is in: loopback, and that anyone may serve port 80, and ping."""
     network.raise_loopback()
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
     network.write_setting("ipv4/ping_group_range", "0 2147483647")

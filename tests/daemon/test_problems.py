@@ -1,0 +1,35 @@
+"""What the daemon's log says of exceptions that nobody expected."""
+
+import logging
+
+import pytest
+
+from waypoint.daemon.problems import log_bug
+
+
+def raised(error: BaseException, cause: BaseException | None) -> BaseException:
+    try:
+        raise error from cause
+    except BaseException as caught:
+        return caught
+
+
+def test_each_cause_is_named_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    error = raised(KeyError("a secret"), raised(FileNotFoundError(2, "No such file", "/pool"), None))
+    with caplog.at_level(logging.ERROR):
+        log_bug(error, "a request")
+    assert "KeyError\n" in caplog.text
+    assert "FileNotFoundError: [Errno 2] No such file: '/pool'" in caplog.text
+    assert "a secret" not in caplog.text
+
+
+def test_causes_that_go_in_a_circle_come_to_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = KeyError("one"), ValueError("other")
+    raised(one, other)
+    raised(other, one)
+    itself = KeyError("itself")
+    raised(itself, itself)
+    with caplog.at_level(logging.ERROR):
+        for error in (one, itself):
+            log_bug(error, "a request")
+    assert caplog.text.count("KeyError") == 2
