@@ -52,6 +52,7 @@ def differences(home: Home) -> list[str]:
     found += _compare("runtime folder", sessions, {path.name for path in (home.runtime / "sessions").iterdir()})
     listed = {row.id or "" for row in client.sessions()}
     found += _compare("session in ps", sessions, listed)
+    found += [f"{path} is left" for path in home.runtime.glob("view-*")]
     found += [f"{name} leads nowhere" for name, ref in tables["refs"] if ref["capture"] not in {None, *captures}]
     found += [
         f"{key[:12]} has an unknown parent"

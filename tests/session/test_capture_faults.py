@@ -58,6 +58,7 @@ class Transaction:
     steps: tuple[Step, ...]
     sure: tuple[Step, ...]
     is_done: Callable[[Client], bool]
+    becomes: str = "yes changed changed"  # what w says once it is done
     new: tuple[str, ...] = ()  # what can be forked, or answers, once it is done
     ends: bool = False
     dead: bool = False
@@ -108,12 +109,21 @@ TRANSACTIONS = {
         steps=(*LIVE, *START, *END),
         sure=(Step.CONFIRMED, *END),
         is_done=lambda client: say(client, "w") == "yes old old",
+        becomes="yes old old",
+    ),
+    "restore-files": Transaction(
+        ("restore", "base", "-b", "w", "--only", "files"),
+        steps=(*LIVE, Step.RECORDED, Step.REWOUND),
+        sure=(Step.RECORDED, Step.REWOUND),
+        is_done=lambda client: say(client, "w") == "yes changed old",
+        becomes="yes changed old",
     ),
     "restore-of-dead": Transaction(
         ("restore", "base", "-b", "w"),
         steps=START,
         sure=(Step.CONFIRMED,),
         is_done=lambda client: is_live(client, "w"),
+        becomes="yes old old",
         dead=True,
         dumps=False,
     ),
@@ -286,8 +296,7 @@ def check_after(w: Ground, transaction: Transaction, before: int, *, is_done: bo
     lives = not (is_done and transaction.ends) and (is_done or not transaction.dead)
     assert is_live(client, "w") == lives
     if lives:
-        new = is_done and "restore" in transaction.argv
-        assert say(client, "w") == ("yes old old" if new else "yes changed changed")
+        assert say(client, "w") == (transaction.becomes if is_done else "yes changed changed")
         check_terminal(w.home, "w")
     ledger.check(w.home)
     if not is_done:

@@ -91,9 +91,7 @@ REFUSED = [
     pytest.param(["fork", "taken", "-n", "0"], 2, "", id="no fork"),
     pytest.param(["fork", "taken", "-n", "257"], 2, "256", id="too many forks"),
     pytest.param(["fork", "taken", "f1", "-n", "2"], 2, "exclude each other", id="branches and a number"),
-    pytest.param(
-        ["stop", "main", "--checkpoint", "new", "--discard"], 2, "leave out", id="stop keeping and discarding"
-    ),
+    pytest.param(["stop", "main", "--checkpoint", "new", "--discard"], 2, "leave out", id="stop to keep and discard"),
     pytest.param(["stop", "main", "--checkpoint", "taken"], 4, "checkpoint of this name", id="stop to a taken name"),
     pytest.param(["branch", "rename", "main", "other"], 4, "live session", id="rename of a live branch"),
     pytest.param(["branch", "rename", "dead", "taken"], 4, "checkpoint of this name", id="rename to a taken name"),

@@ -24,6 +24,7 @@ class Step(StrEnum):
     GROUNDED = "grounded"  # the files are there to be mounted
     RESTORED = "restored"  # the processes live
     CONFIRMED = "confirmed"  # the session is on record, for everybody to see
+    REWOUND = "rewound"  # a restore of the files alone: those of the live session are back
     ENDED = "ended"  # an end: its processes are gone
     CONCLUDED = "concluded"  # what becomes of its files is done, and on record
 

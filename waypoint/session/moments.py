@@ -17,7 +17,7 @@ from waypoint.session.exec.proof import prove
 from waypoint.session.ground import start_plan
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
-from waypoint.session.rewinding import rewind_files
+from waypoint.session.rewinding import noted, rewind_files
 from waypoint.session.sessions import Sessions, settled
 from waypoint.session.starting import plan_birth
 
@@ -109,12 +109,15 @@ class Moments:
             live = await settled(self._sessions, branch) or self._sessions.get(branch)
             taken = await capture(self._ground, live, tier=None, reason="replaced", hold=True)
             try:
-                aside = self._record_aside(live, taken)
-                try:
-                    await asyncio.to_thread(rewind_files, self._ground, live, origin)
-                except BaseException:
-                    await asyncio.to_thread(rewind_files, self._ground, live, aside)
-                    raise
+                with noted(self._ground.places.sessions / live.record.row.session, origin, taken):
+                    aside = self._record_aside(live, taken)
+                    await asyncio.to_thread(reach, Step.RECORDED)
+                    try:
+                        await asyncio.to_thread(rewind_files, self._ground, live, origin)
+                        await asyncio.to_thread(reach, Step.REWOUND)
+                    except BaseException:
+                        await asyncio.to_thread(rewind_files, self._ground, live, aside)
+                        raise
             finally:
                 let_go_on(live)
             return live

@@ -1,18 +1,27 @@
 """The files of a live session go back to those of a capture, under its processes, which go on with what they have."""
 
 import contextlib
+import logging
 import os
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
-from waypoint.linux import mounts, procfs
-from waypoint.model.errors import CannotCapture, Failed
+import msgspec
+
+from waypoint.linux import cgroups, files, mounts, procfs
+from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError
 from waypoint.model.records import Capture
 from waypoint.session.ground.base import Layer
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.launch.spec import RUN_FOLDER
 from waypoint.session.live import LiveSession
 from waypoint.upper.rewind import Views, rewind
+
+_NOTE = "rewind.json"
+VIEW = "view-"
+
+log = logging.getLogger(__name__)
 
 # What the daemon and the session's shell share is not the user's.
 _KEEP = frozenset({RUN_FOLDER, f"{RUN_FOLDER.partition('/')[0]}/lock"})
@@ -46,6 +55,49 @@ def rewind_files(ground: HomeGround, live: LiveSession, origin: Capture) -> int:
     return count
 
 
+class _Note(msgspec.Struct):
+    """Ids of captures: whose files are to come back, and what was there before."""
+
+    origin: str
+    aside: str
+
+
+@contextlib.contextmanager
+def noted(folder: Path, origin: Capture, aside: Capture) -> Iterator[None]:
+    """Meanwhile, a daemon that finds the session sees through what this one had begun. `folder`: the session's own."""
+    files.publish(str(folder / _NOTE), msgspec.json.encode(_Note(origin.id, aside.id)), durable=False)
+    try:
+        yield
+    finally:
+        (folder / _NOTE).unlink()
+
+
+def see_through(ground: HomeGround, live: LiveSession, folder: Path) -> None:
+    """If the last daemon was killed while it brought files back, bring back the rest; if that cannot be, what was there
+    before. Nothing if it had not come so far as to record that. Leaves the session frozen.
+    """
+    try:
+        note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
+    except FileNotFoundError:
+        return
+    with contextlib.suppress(StoreDamaged):  # it is not on record: nothing was changed
+        aside, origin = (ground.names.capture(capture) for capture in (note.aside, note.origin))
+        cgroups.freeze(live.record.cgroup)
+        for capture in (origin, aside):
+            try:
+                rewind_files(ground, live, capture)
+                break
+            except WaypointError as error:
+                log.error("cannot bring back files on %s: %s", live.branch, error)
+    (folder / _NOTE).unlink()
+
+
+def sweep_views(ground: HomeGround) -> None:
+    """Remove the places where a killed daemon had mounted what it compared; the mounts have gone with it."""
+    for place in ground.places.runtime.glob(f"{VIEW}*"):
+        place.rmdir()
+
+
 class _View:
     """`path`: where the files can be seen. `upper`: the changes in them."""
 
@@ -58,7 +110,7 @@ class _View:
 def _view(ground: HomeGround, live: LiveSession, upper: str, target: str) -> Iterator[_View]:
     """The overlay at `target` as it was with this upper, mounted for reading in the daemon's own mount namespace."""
     places, setting = ground.places, live.record.row.setting
-    place = places.runtime / f"view-{secrets.token_hex(8)}"
+    place = places.runtime / f"{VIEW}{secrets.token_hex(8)}"
     empty = places.runtime / "empty"
     empty.mkdir(mode=0o700, exist_ok=True)
     above = upper if os.path.isdir(upper) else str(empty)

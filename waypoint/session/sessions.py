@@ -16,6 +16,7 @@ from waypoint.session.ending import Endings, end_dead, end_dumps, end_unborn, sw
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.inside.spool import Answer
 from waypoint.session.live import LiveSession
+from waypoint.session.rewinding import see_through, sweep_views
 from waypoint.session.setting import plan_setting
 from waypoint.session.starting import Birth, plan_birth
 
@@ -140,11 +141,14 @@ class Sessions:
             entry = record.load(folder)
             if entry is not None and entry.is_alive():
                 with contextlib.suppress(OSError):  # it ended between the two looks
+                    live = LiveSession.adopt(entry, folder, ground.launcher)
+                    see_through(ground, live, folder)
                     cgroups.thaw(entry.cgroup)  # the last daemon may have died while it was capturing it
-                    self.enlist(LiveSession.adopt(entry, folder, ground.launcher))
+                    self.enlist(live)
                     continue
             end_dead(ground, row, entry)
         sweep(ground)
+        sweep_views(ground)
 
     async def facts(self, *, all_branches: bool) -> list[SessionFacts]:
         """Of the live sessions; with `all_branches` also of those that could be started again."""
@@ -166,7 +170,7 @@ class Sessions:
 
 
 async def settled(sessions: Sessions, branch: str) -> LiveSession | None:
-    """The live session on `branch`, for one who has its turn. One that is ending is none: its end is waited for."""
+    """The live session on `branch`, for a caller who has its turn. One that is ending is waited for, and is none."""
     live = sessions.find(branch)
     if live is not None and live.ending is not None:
         await asyncio.wait([live.ending])
