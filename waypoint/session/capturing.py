@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waypoint.capture.taking import Means, Taken, take
 from waypoint.linux import cgroups, filesystem, machine, procfs
-from waypoint.model.errors import HostLacks
+from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.ids import new_id
 from waypoint.model.records import (
     Capture,
@@ -90,7 +90,8 @@ async def capture(
 ) -> Capture:
     """Take a capture of the session; it is on no record yet. `tier` None: the best that can be had.
 
-    `hold`: leave the session frozen, for somebody who will end it. Raises as `taking.take`; then it goes on, too.
+    `hold`: leave the session frozen, for somebody who will end it. Raises as `taking.take`, and Failed for what the
+    machine refuses (disk full); then it goes on, too.
     """
     record = live.record
     capture_id = new_id()
@@ -111,7 +112,12 @@ async def capture(
         externals=name_externals(record.outside, "").dump,
         own_network=record.row.setting.net != "host",
     )
-    taken = await asyncio.to_thread(take, means, subject, dump, capture_id, tier, hold=hold)
+    try:
+        taken = await asyncio.to_thread(take, means, subject, dump, capture_id, tier, hold=hold)
+    except OSError as error:
+        where = f" {os.fsdecode(error.filename)}" if error.filename else ""
+        said, next_step = f"{error.strerror}{where}", "free some disk space in the home, and try again"
+        raise Failed("capture", f"branch {live.branch}", said, next_step) from error
     return Capture(
         id=capture_id,
         branch=record.row.branch,

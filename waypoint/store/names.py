@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from waypoint.model.errors import StoreDamaged, UnknownName
+from waypoint.model.errors import Failed, StoreDamaged, UnknownName
 from waypoint.model.ids import is_id_prefix
 from waypoint.model.records import Capture, LiveRow, Operation, Ref
 from waypoint.store.change import Change
@@ -122,13 +122,17 @@ class Names:
     def change(self, verb: str) -> Iterator[Change]:
         """One transaction, all or nothing, which is one entry of the operation log unless it moves nothing.
 
+        Raises Failed if it cannot be written (disk full).
         Threads of the daemon take turns: they share the connection.
         """
-        with self._lock, self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            change = Change(self._db, verb)
-            yield change
-            change.log()
+        try:
+            with self._lock, self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                change = Change(self._db, verb)
+                yield change
+                change.log()
+        except sqlite3.OperationalError as error:
+            raise Failed("write", "names.db", str(error), "free some disk space in the home") from error
 
 
 def _operation(number: int, undone_by: int | None, record: bytes) -> Operation:
