@@ -128,7 +128,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "program-changed",
         r"File (?P<path>.*) has bad (?:size|build-ID)",
-        "/{path} is not the file any more that a process had mapped",
+        "/{path} is not the file any more that a process had open",
         "restore with `--only files`, or bring the former version back",
     ),
     Cause(

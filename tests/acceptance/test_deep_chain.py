@@ -1,0 +1,35 @@
+"""Many checkpoints in a row on one branch: each of them is kept as it was."""
+
+import os
+import random
+
+import pytest
+
+from tests.acceptance.moments import says, started
+from tests.acceptance.people import Person
+from tests.homes import Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+CHAIN = int(os.environ.get("WAYPOINT_TEST_CHAIN", "100"))
+RESTORES = 10
+
+
+def test_any_of_a_long_chain_of_checkpoints_is_exactly_what_it_was(home: Home, person: Person) -> None:
+    chosen = random.Random(4711).sample(range(CHAIN), min(RESTORES, CHAIN))
+    with started(home, person.name) as session:
+        session.exec("sleep 1000 &")
+        for number in range(CHAIN):
+            session.exec(
+                f"number={number}; list+=({number}); echo {number} >file; echo {number} >>all; touch f{number}"
+            )
+            session.checkpoint(f"{session.branch}.n{number}", tier="live")
+        for number in chosen:
+            session.restore(f"{session.branch}.n{number}")
+            said = says(
+                session, "echo $number ${#list[@]}; cat file; wc -l <all; tail -n 1 all; ls f* | wc -l; jobs %1"
+            )
+            count = number + 1
+            expected = [f"{number} {count}", *map(str, (number, count, number, count + 1))]
+            assert said.splitlines()[:-1] == expected
+            assert "sleep 1000" in said

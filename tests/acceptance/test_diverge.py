@@ -1,0 +1,108 @@
+"""Branches go ways of their own from one capture, which never changes by that."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.moments import alone, brought_back, new_name, says, started
+from tests.acceptance.people import Person
+from tests.homes import Home
+from waypoint.client import Client
+from waypoint.client.sdk import Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+SERVER = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", 4712))
+word = "parent"
+while True:
+    with listener.accept()[0] as one:
+        said = one.recv(100).decode()
+        word = said or word
+        one.sendall(word.encode())
+"""
+ASK = """python3 -c 'import socket, sys; s = socket.create_connection(("127.0.0.1", 4712), 5); s.sendall(sys.argv[1].encode())
+s.shutdown(socket.SHUT_WR); print(s.recv(100).decode())' """
+
+
+@pytest.fixture(scope="module")
+def origin(home: Home, person: Person) -> Iterator[tuple[Session, str]]:
+    """A session with a variable, a file, a server; and a checkpoint of it."""
+    with started(home, person.name) as session:
+        session.run("sh", "-c", "cat >/tmp/server.py", stdin=SERVER.encode())
+        session.exec("mine=parent; echo parent >/tmp/path; mkdir /tmp/folder; echo parent >/tmp/folder/same")
+        session.exec("echo parent >/dev/shm/memory; python3 /tmp/server.py </dev/null >/tmp/server.log 2>&1 &")
+        alone(session, f"until [ \"$({ASK} '' 2>/dev/null)\" = parent ]; do sleep 0.02; done")
+        checkpoint = new_name(session)
+        session.checkpoint(checkpoint, tier="live")
+        yield session, checkpoint
+
+
+def change(session: Session, word: str) -> None:
+    session.exec(f"mine={word}; cd /tmp/folder; echo {word} >/tmp/path; echo {word} >/dev/shm/memory")
+    session.exec(f"rm same; mkdir same; echo {word} >same/{word}")
+    assert alone(session, f"{ASK} {word}") == f"{word}\n"
+
+
+def state(session: Session) -> list[str]:
+    found = says(session, f"echo $mine; pwd; cat /tmp/path /dev/shm/memory; find /tmp/folder; cd .; {ASK} ''")
+    return found.splitlines()
+
+
+PARENT = ["parent", "/", "parent", "parent", "/tmp/folder", "/tmp/folder/same", "parent"]
+
+
+def changed(word: str) -> list[str]:
+    return [word, "/tmp/folder", word, word, "/tmp/folder", "/tmp/folder/same", f"/tmp/folder/same/{word}", word]
+
+
+def test_each_branch_has_its_own_of_the_same_path_variable_and_port(home: Home, origin: tuple[Session, str]) -> None:
+    session, checkpoint = origin
+    assert state(session)[1:] != changed("x")
+    parent = state(session)
+    forks = Client(home.path).fork(checkpoint, count=3, prefix=f"{session.branch}-each")
+    words = ["one", "two", "three"]
+    for fork, word in zip(forks, words, strict=True):
+        change(fork, word)
+    for fork, word in zip(forks, words, strict=True):
+        assert state(fork) == changed(word)
+    assert state(session) == parent
+    again = brought_back(home, session, checkpoint, "fork")
+    assert state(again) == parent
+
+
+def test_forks_of_forks_know_nothing_of_each_other(home: Home, origin: tuple[Session, str]) -> None:
+    session, checkpoint = origin
+    child = brought_back(home, session, checkpoint, "fork")
+    change(child, "child")
+    [grandchild] = Client(home.path).fork(child.branch, f"{session.branch}-grandchild")
+    change(grandchild, "grandchild")
+    [last] = Client(home.path).fork(grandchild.branch, f"{session.branch}-last")
+    assert state(last) == changed("grandchild")
+    assert state(child) == changed("child")
+    change(last, "last")
+    assert [state(one)[0] for one in (child, grandchild, last)] == ["child", "grandchild", "last"]
+
+
+def test_a_restore_in_place_of_one_leaves_the_others_alone(home: Home, origin: tuple[Session, str]) -> None:
+    session, checkpoint = origin
+    forks = Client(home.path).fork(checkpoint, count=2, prefix=f"{session.branch}-place")
+    before = state(forks[0])
+    for fork, word in zip(forks, ("left", "right"), strict=True):
+        change(fork, word)
+    forks[0].restore(checkpoint)
+    assert state(forks[0]) == before
+    assert state(forks[1]) == changed("right")
+
+
+def test_what_was_replaced_in_place_can_be_had_again(home: Home, origin: tuple[Session, str]) -> None:
+    session, checkpoint = origin
+    fork = brought_back(home, session, checkpoint, "fork")
+    change(fork, "later")
+    fork.restore(checkpoint)
+    [replaced] = [
+        one for one in Client(home.path).history.log(all=True) if one.reason == "replaced" and one.branch == fork.branch
+    ]
+    fork.restore(replaced.capture)
+    assert state(fork) == changed("later")
