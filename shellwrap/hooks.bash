@@ -87,6 +87,7 @@ __wp_pc() {
   [[ -z ${__wp_n-} ]] || __wp_fin "$r" PC
   __wp_at=1
   __wp_hook
+  __wp_branch
   if [[ -o emacs || -o vi ]]; then e=bash; fi
   __wp_say "P;$$;$__wp_s;$e"
   return 0
@@ -100,6 +101,17 @@ __wp_hook() {
   [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == __wp_pc ]] || PROMPT_COMMAND[977]=__wp_pc
 }
 
+# In a copy of the session the shell remembers the original's branch. The daemon has written down the copy's; the variable follows unless
+# it was changed.
+__wp_branch() {
+  local - b
+  builtin set +eu
+  IFS= builtin read -r b 2>/dev/null <"$__wp_d/branch" || return 0
+  [[ $b != "$__wp_b" ]] || return 0
+  if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" ]]; then builtin export WAYPOINT_BRANCH="$b"; fi
+  __wp_b=$b
+}
+
 __wp_many() {
   builtin bind 'set byte-oriented off'
 }
@@ -108,6 +120,7 @@ __wp_many() {
 __wp() {
   local r=$?
   __wp_many
+  __wp_branch
   IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$__wp_n" || :
   [[ $__wp_c != *$'\n'* ]] || __wp_check
   case $- in *x*) builtin set +x; __wp_c="set -x; $__wp_c" ;; esac
@@ -142,29 +155,68 @@ __wp_history() {
   esac
 }
 
-# The key was pressed.
+# The key was pressed. Locals have names of ours: `state` is to see the user's variables, which others would hide.
 __wp_arm() {
-  local r=$? op n k
-  IFS=' ' builtin read -r op n k <"$__wp_d/req" || return 0
+  local __wp_was=$? __wp_word __wp_id __wp_key
+  IFS=' ' builtin read -r __wp_word __wp_id __wp_key <"$__wp_d/req" || return 0
   __wp_clean
-  case $op in
-  exec | in | tty) __wp_take "$op" "$n" "$k" ;;
+  __wp_branch
+  case $__wp_word in
+  exec | in | tty) __wp_take "$__wp_word" "$__wp_id" "$__wp_key" ;;
   rest)
     READLINE_LINE=${__wp_line-}$READLINE_LINE READLINE_POINT=$((READLINE_POINT + ${__wp_pt:-0}))
     __wp_line='' __wp_pt=0
-    __wp_say "R;$n;$k"
+    __wp_say "R;$__wp_id;$__wp_key"
     ;;
-  stat) __wp_say "T;$n;$k;$r;${__wp_at-};${__wp_n-}" ;;
+  stat) __wp_say "T;$__wp_id;$__wp_key;$__wp_was;${__wp_at-};${__wp_n-}" ;;
+  state)
+    __wp_believe
+    if [[ ${__wp_at-} == 0 ]]; then __wp_say "B;$__wp_id;$__wp_key;at=0"; return 0; fi
+    __wp_f=$__wp_d/state.$__wp_id __wp_kept="K;$__wp_id;$__wp_key"
+    if __wp_state "$SHELLOPTS"; then __wp_then='\builtin trap -p >>"$__wp_f" && __wp_kept ok || __wp_kept failed'; else __wp_kept failed; fi
+    ;;
   esac
   return 0
+} 2>/dev/null
+
+# Without our part in PROMPT_COMMAND nothing has set the flag back after the last command: only "2" can be believed.
+__wp_believe() {
+  [[ ${PROMPT_COMMAND[977]-} == __wp_pc || ${__wp_at-} == 2 ]] || __wp_at=1
+}
+
+# Write down all but the traps, which a function does not see: the key's line adds them. $1: the user's options, as they are changed here.
+# Into a file that is there already: its mode is right then, and an answer that comes too late leaves nothing.
+__wp_state() {
+  local - __wp_v
+  local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # which says `~` for the home
+  builtin set +efnuxv
+  [[ -f $__wp_f ]] && builtin declare -F >|"$__wp_f" && builtin mapfile -t __wp_vs <"$__wp_f" || return 1
+  {
+    builtin printf 'o\0\0%s\0%s\0' "$1" "$BASHOPTS" &&
+      builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
+      builtin printf 'm\0\0\0' && builtin umask && builtin printf '\0l\0\0\0' && builtin ulimit -Sa && builtin printf '\0v\0\0\0' &&
+      builtin declare -p && builtin printf '\0' &&
+      for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || return 1; done &&
+      for __wp_v in "${__wp_vs[@]}"; do
+        [[ $__wp_v != *' __wp'* ]] || continue
+        builtin printf 'f\0%s\0%s\0' "${__wp_v##* }" "${__wp_v% *}" && builtin declare -f -- "${__wp_v##* }" && builtin printf '\0' || return 1
+      done &&
+      builtin printf 't\0\0\0'
+  } >|"$__wp_f"
+}
+
+# The last of it. $1: whether all went well.
+__wp_kept() {
+  __wp_then=
+  [[ $1 != ok ]] || builtin printf '\0e\0\0\0\0' >>"$__wp_f" || builtin set -- failed
+  __wp_say "$__wp_kept;$1"
 } 2>/dev/null
 
 __wp_take() {
   # Asked twice, as a daemon does whose predecessor died with the key just sent: the line is in place, or has run already.
   if [[ ${__wp_n-} == "$2" ]]; then __wp_say "A;$2;$3;${#__wp_line}"; return 0; fi
   if [[ ${__wp_done-} == "$2" ]]; then return 0; fi
-  # Without our part in PROMPT_COMMAND nothing has set the flag back after the last command: only "2" can be believed.
-  [[ ${PROMPT_COMMAND[977]-} == __wp_pc || ${__wp_at-} == 2 ]] || __wp_at=1
+  __wp_believe
   if [[ ${__wp_at-} != 1 ]]; then __wp_say "B;$2;$3;at=${__wp_at-}"; return 0; fi
   __wp_hook
   __wp_op=$1 __wp_n=$2 __wp_k=$3 __wp_line=$READLINE_LINE __wp_pt=$READLINE_POINT
@@ -204,9 +256,10 @@ __wp_clean() {
 
 if [[ -n $__wp_s ]]; then
   for __wp_v in emacs vi-insert vi-command; do
-    builtin bind -m "$__wp_v" -x '"\e[7717~": __wp_arm'
+    builtin bind -m "$__wp_v" -x '"\e[7717~": __wp_arm; [[ -z ${__wp_then-} ]] || \builtin eval "$__wp_then"'
   done 2>/dev/null
-  __wp_at=0
+  __wp_at=0 __wp_b=
+  __wp_branch
   __wp_hook
 fi
 builtin shopt "$__wp_aliases" expand_aliases

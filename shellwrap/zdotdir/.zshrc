@@ -5,7 +5,7 @@
 # - text is parsed, without running any of it, by making a function of it.
 # Everything that must not depend on the user's options runs in functions with `emulate -L zsh`.
 
-typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done=
+typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt=
 unset WAYPOINT_RUN
 IFS= read -r __wp_s <"$__wp_d/nonce" 2>/dev/null
 typeset -ga __wp_old=()
@@ -69,12 +69,24 @@ __wp_fin() {
   __wp_done=$__wp_n __wp_n= __wp_c=
 }
 
+__wp_branch() {
+  emulate -L zsh
+  setopt noerrexit noerrreturn
+  local b
+  IFS= builtin read -r b 2>/dev/null <"$__wp_d/branch" || return 0
+  [[ $b != "$__wp_b" ]] || return 0
+  if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" && ${(t)WAYPOINT_BRANCH} != *readonly* ]]; then typeset -gx WAYPOINT_BRANCH=$b; fi
+  __wp_b=$b
+}
+
 __wp_pc() {
-  local r=$?
+  local r=$? x=${options[xtrace]} # in a widget it is always off
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
+  __wp_xt=$x
   [[ -z $__wp_n ]] || __wp_fin $r PC
   __wp_hook
+  __wp_branch
   if [[ -o zle ]]; then __wp_say "P;$$;$__wp_s;zsh"; else __wp_say "P;$$;$__wp_s;none"; fi
   return $r
 }
@@ -94,6 +106,7 @@ __wp_hook() {
 
 __wp() {
   local r=$?
+  __wp_branch
   if [[ -o xtrace ]]; then builtin set +x; __wp_c="set -x; $__wp_c"; fi
   [[ $__wp_op == tty ]] || __wp_quiet
   __wp_say "S;$__wp_n;$__wp_k"
@@ -118,32 +131,57 @@ __wp_check() {
   unset 'functions[__wp_chk]'
 }
 
+# The file is there already, as in bash. `typeset -p` writes a newline in a value as \n: what it says of a variable is one line.
+__wp_state() {
+  local __wp_v __wp_t
+  [[ -f $__wp_f ]] || return 1
+  {
+    builtin print -rN -- o '' '' "$1" || return 1
+    for __wp_v in "$PWD" "${(@)dirstack}"; do builtin print -rN -- d '' '' "$__wp_v" || return 1; done
+    builtin print -rN -- m '' '' && builtin umask && builtin print -rN -- '' l '' '' && builtin ulimit -Sa && builtin print -rN -- '' || return 1
+    builtin print -rN -- v '' '' && builtin typeset -p && builtin print -rN -- '' p '' '' $#parameters "${(@kv)parameters}" || return 1
+    builtin print -rN -- f '' '' $#functions "${(@kv)functions}" || return 1
+    for __wp_v __wp_t in "${(@kv)aliases}"; do builtin print -rN -- a "$__wp_v" '' "$__wp_t" || return 1; done
+    for __wp_v __wp_t in "${(@kv)galiases}"; do builtin print -rN -- a "$__wp_v" -g "$__wp_t" || return 1; done
+    for __wp_v __wp_t in "${(@kv)saliases}"; do builtin print -rN -- a "$__wp_v" -s "$__wp_t" || return 1; done
+    builtin print -rN -- t '' '' && builtin trap && builtin print -rN -- '' e '' '' ''
+  } >|"$__wp_f"
+}
+
 __wp_arm() {
-  local r=$?
+  local __wp_was=$?
+  local -a __wp_options
+  __wp_options=("${(@kv)options[@]}") # of the user, before they are ours
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
   {
-    local op n k
-    IFS=' ' builtin read -r op n k <"$__wp_d/req" || return 0
-    case $op in
+    local __wp_word __wp_id __wp_key
+    IFS=' ' builtin read -r __wp_word __wp_id __wp_key <"$__wp_d/req" || return 0
+    __wp_branch
+    case $__wp_word in
     exec|in|tty)
-      [[ $n != "$__wp_done" ]] || return 0 # asked twice, and it has run
-      if [[ $CONTEXT != start ]]; then __wp_say "B;$n;$k;at=2"; return 0; fi
+      [[ $__wp_id != "$__wp_done" ]] || return 0 # asked twice, and it has run
+      if [[ $CONTEXT != start ]]; then __wp_say "B;$__wp_id;$__wp_key;at=2"; return 0; fi
       __wp_hook
-      __wp_op=$op __wp_n=$n __wp_k=$k
-      IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$n" || :
+      __wp_op=$__wp_word __wp_n=$__wp_id __wp_k=$__wp_key
+      IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$__wp_id" || :
       __wp_check
-      __wp_say "A;$n;$k;$#BUFFER"
+      __wp_say "A;$__wp_id;$__wp_key;$#BUFFER"
       zle .push-line
-      if [[ $op == tty ]]; then
+      if [[ $__wp_word == tty ]]; then
         BUFFER=' { { __wp&&:;} 2>/dev/null;{ \builtin eval " $__wp_c";};} always { { __wp_z;} 2>/dev/null;}'
       else
-        if [[ $op == in ]]; then __wp_i=$__wp_d/in.$n; else __wp_i=/dev/null; fi
+        if [[ $__wp_word == in ]]; then __wp_i=$__wp_d/in.$__wp_id; else __wp_i=/dev/null; fi
         BUFFER=' { { { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";} <"$__wp_i";} always { { __wp_z;} 2>/dev/null;}'
       fi
       zle .accept-line
       ;;
-    stat) __wp_say "T;$n;$k;$r;1;$__wp_n" ;;
+    stat) __wp_say "T;$__wp_id;$__wp_key;$__wp_was;1;$__wp_n" ;;
+    state)
+      if [[ $CONTEXT != (start|cont) ]]; then __wp_say "B;$__wp_id;$__wp_key;at=0"; return 0; fi
+      local __wp_f=$__wp_d/state.$__wp_id
+      if __wp_state "$__wp_options xtrace $__wp_xt"; then __wp_say "K;$__wp_id;$__wp_key;ok"; else __wp_say "K;$__wp_id;$__wp_key;failed"; fi
+      ;;
     esac
     return 0
   } 2>/dev/null
@@ -155,6 +193,7 @@ if [[ -n $__wp_s ]]; then
     local m
     for m in emacs viins vicmd isearch; do bindkey -M $m '\e[7717~' __wp_arm; done
   }
+  __wp_branch
   __wp_hook
 else
   __wp_pc() { : }

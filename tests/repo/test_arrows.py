@@ -39,6 +39,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "terminal": set(),
         "exec": {"terminal"},
         "inside": {"exec"},
+        "shell": {"exec", "launch"},
     },
 }
 """Rooms with rooms in them: per inner room, the ones beside it that it may import from. What lies outside of the inner

@@ -3,18 +3,19 @@
 from typing import Literal, NamedTuple
 
 from waypoint.model.errors import StateConflict
-from waypoint.model.records import Operation, Ref
+from waypoint.model.records import Aspect, Operation, Ref
 from waypoint.store.names import Names
 
 Act = Literal["end", "start", "restore"]
 
 
 class Deed(NamedTuple):
-    """What is to happen to a branch's session. `capture`: what it goes back to, for `restore`."""
+    """What is to happen to a branch's session. `capture`: what it goes back to, for `restore`; `only`: that aspect."""
 
     act: Act
     branch: str
     capture: str | None = None
+    only: Aspect | None = None
 
 
 class Plan(NamedTuple):
@@ -41,7 +42,7 @@ def plan(names: Names, operation: Operation) -> Plan:
             moves[name] = move.before
     if not deeds and not moves:
         raise _impossible(operation, "it moved nothing")
-    words = [f"{_WORDS[deed.act]} {deed.branch}" for deed in deeds]
+    words = [_words_of_deed(deed) for deed in deeds]
     words += [_words_of(name, before) for name, before in moves.items()]
     return Plan(deeds, moves, ", ".join(words))
 
@@ -51,8 +52,13 @@ _WORDS = {"end": "end the session on", "start": "start again, from what was kept
 
 def _deed(operation: Operation, branch: str, before: bool, after: bool) -> Deed:  # noqa: FBT001 - a pair of states
     if before and after:
-        return Deed("restore", branch, operation.replaced)
+        return Deed("restore", branch, operation.replaced, operation.only)
     return Deed("start" if before else "end", branch)
+
+
+def _words_of_deed(deed: Deed) -> str:
+    only = f", its {deed.only} only" if deed.only else ""
+    return f"{_WORDS[deed.act]} {deed.branch}{only}"
 
 
 def _words_of(name: str, before: Ref | None) -> str:

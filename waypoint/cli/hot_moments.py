@@ -37,8 +37,7 @@ def checkpoint(given: "Parameters") -> int:
         print_json(made)
         return 0
     _print([f"{made['name']}  {made['capture'][:_SHORT]}  {made['tier']}  paused {made['paused_ms']:.0f} ms"])
-    for item in made["degraded"]:
-        os.write(2, f"degraded: {item}\n".encode(errors="backslashreplace"))
+    _tell_degraded(made["degraded"])
     return 0
 
 
@@ -59,7 +58,13 @@ def restore(given: "Parameters") -> int:
         print_json(session)
     else:
         _print([branch])
+        _tell_degraded(session.get("degraded"))
     return 0
+
+
+def _tell_degraded(items: object) -> None:
+    for item in items if isinstance(items, list) else ():
+        os.write(2, f"degraded: {item}\n".encode(errors="backslashreplace"))
 
 
 def _check_beside(given: "Parameters") -> None:

@@ -63,6 +63,7 @@ class SessionFacts(Record):
     attached: int | None = None
     left_out: list[str] | None = None
     capture: str | None = None
+    degraded: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

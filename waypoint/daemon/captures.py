@@ -2,6 +2,8 @@
 
 import time
 
+import msgspec
+
 from waypoint.model.errors import CannotCapture, UsageProblem
 from waypoint.model.records import Capture
 from waypoint.model.requests import (
@@ -50,9 +52,14 @@ class HomeCaptures:
         return await self._moments.checkpoint(branch, Wish(request.checkpoint, park=True))
 
     async def restore(self, branch: str, request: RestoreRequest) -> SessionFacts:
-        if request.only == "files":
-            return facts.of_start(await self._moments.restore_files(branch, request.name))
-        return facts.of_start(await self._moments.restore(branch, request.name))
+        degraded: list[str] = []
+        if request.only == "shell":
+            live, degraded = await self._moments.restore_shell(branch, request.name)
+        elif request.only == "files":
+            live = await self._moments.restore_files(branch, request.name)
+        else:
+            live = await self._moments.restore(branch, request.name)
+        return msgspec.structs.replace(facts.of_start(live), degraded=degraded)
 
     async def fork(self, request: ForkRequest) -> list[ForkFacts]:
         begin = time.monotonic()

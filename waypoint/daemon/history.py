@@ -87,6 +87,10 @@ class HomeHistory:
                     await self._sessions.stop(deed.branch, discard=False)
             case "start":
                 await self._moments.restore(deed.branch, deed.branch)
+            case "restore" if deed.only == "files":
+                await self._moments.restore_files(deed.branch, deed.capture or deed.branch)
+            case "restore" if deed.only == "shell":
+                await self._moments.restore_shell(deed.branch, deed.capture or deed.branch)
             case "restore":
                 await self._moments.restore(deed.branch, deed.capture or deed.branch)
 

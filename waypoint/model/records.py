@@ -41,6 +41,9 @@ Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced
 """Why a capture was made: its session ended in one of four ways; it was asked for; its session was about to be replaced
 by a restore; its session was forked."""
 
+Aspect = Literal["files", "shell"]
+"""What of a capture can be brought back by itself, into a session that goes on."""
+
 Tier = Literal["live", "files"]
 """How faithfully a capture keeps processes: as they were (CRIU), or not at all."""
 
@@ -80,11 +83,22 @@ class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
+class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the session's shell as data, in the file /run/waypoint/state of the captured files.
+
+    A file of that name in a capture without this layer is a left-over.
+    """
+
+    size_bytes: int
+    kind: Literal["bash", "zsh"]
+
+
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
     """The aspects of a session that a capture has. Those that are None it has not."""
 
     files: FilesLayer
     processes: ProcessesLayer | None = None
+    shell: ShellLayer | None = None
     terminal: TerminalLayer | None = None
 
 
@@ -157,9 +171,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the operation log. `sessions`: whether the named branches had a live session before, and after.
 
-    `replaced`: the capture of what a restore in place has put aside. `undoes`: the number of the operation that this
-    one took back, `carried`: those of the operations by which it did. `undone`: whether a later one has taken this one
-    back (and not been taken back itself).
+    `replaced`: the capture of what a restore in place has put aside; `only`: the aspect that was restored, if not all.
+    `undoes`: the number of the operation that this one took back, `carried`: those of the operations by which it did.
+    `undone`: whether a later one has taken this one back (and not been taken back itself).
     """
 
     number: int
@@ -168,6 +182,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     moves: dict[str, Move]
     sessions: dict[str, tuple[bool, bool]] = {}
     replaced: str | None = None
+    only: Aspect | None = None
     undoes: int | None = None
     carried: list[int] = []
     undone: bool = False

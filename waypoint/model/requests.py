@@ -117,7 +117,10 @@ class LogsRequest(Request, frozen=True):
 
 
 class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One session, or (`ended`, `lost`) a branch that could be started again, as the interface shows it."""
+    """One session, or (`ended`, `lost`) a branch that could be started again, as the interface shows it.
+
+    `degraded`: in the answer to a restore, what of it could not be brought back, in words.
+    """
 
     branch: str
     state: Literal["live", "ended", "lost"]
@@ -135,6 +138,7 @@ class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
     attached: int | None = None
     left_out: list[str] | None = None
     capture: str | None = None
+    degraded: list[str] | None = None
 
 
 class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from waypoint.session.facts import iso_time
 def of(capture: Capture, names: list[str]) -> CaptureFacts:
     """`names`: those that stand for it."""
     processes, terminal = capture.layers.processes, capture.layers.terminal
-    machine = capture.machine
+    machine, shell = capture.machine, capture.layers.shell
     return CaptureFacts(
         capture=capture.id,
         image=None,
@@ -39,6 +39,7 @@ def of(capture: Capture, names: list[str]) -> CaptureFacts:
             )
             if processes
             else None,
+            shell=LayerFacts(size_bytes=shell.size_bytes) if shell else None,
             terminal=TerminalFacts(size_bytes=terminal.size_bytes, rows=terminal.rows, cols=terminal.cols)
             if terminal
             else None,

@@ -17,6 +17,7 @@ from waypoint.model.records import (
     Machine,
     ProcessesLayer,
     Reason,
+    ShellLayer,
     TerminalLayer,
     Tier,
 )
@@ -29,19 +30,22 @@ from waypoint.session.launch.criu_process import spawn_with
 from waypoint.session.launch.externals import name_externals
 from waypoint.session.launch.spec import CriuBeside
 from waypoint.session.live import LiveSession
+from waypoint.session.shell.asked import Asked, ask_state, still_holds
 from waypoint.session.terminal import keepsake
 
 
 class LiveSubject:
     """Implements `waypoint.capture.pause.Subject`. Made in the event loop, used in a thread."""
 
-    def __init__(self, live: LiveSession, session_folder: Path, folder: Path, shm: Path) -> None:
-        """`folder`, `shm`: where copies of the terminal and of the shared memory go."""
+    def __init__(self, live: LiveSession, session_folder: Path, folder: Path, shm: Path, asked: Asked | None) -> None:
+        """`folder`, `shm`: where copies of the terminal and of the shared memory go. `asked`: of the shell."""
         self._live = live
         self._session_folder = session_folder
         self._folder = folder
         self._shm = shm
         self._loop = asyncio.get_running_loop()
+        self._asked = asked
+        self.shell: ShellLayer | None = None
         self.terminal: TerminalLayer | None = None
         self.programs: list[str] = []
         self.clock = 0.0
@@ -70,6 +74,7 @@ class LiveSubject:
         terminal = self._live.terminal
         terminal.stand_still()
         terminal.reader.drain()
+        self.shell = self._asked.layer if self._asked and still_holds(self._live.shell, self._asked) else None
         self.clock = time.clock_gettime(time.CLOCK_BOOTTIME)
         rows, cols = terminal.window.size
         size = keepsake.put_aside(terminal, self._session_folder, self._folder)
@@ -95,16 +100,17 @@ async def capture(
     """
     record = live.record
     capture_id = new_id()
-    program, why_not = (None, "") if tier == "files" else await asyncio.to_thread(_find_criu, ground.find_criu)
-    session_folder = ground.places.sessions / record.row.session
-    subject = LiveSubject(live, session_folder, ground.hot.terminal(capture_id), ground.hot.shm(capture_id))
-
+    (program, why_not), asked = await asyncio.gather(
+        asyncio.to_thread(_find_criu, ground.find_criu if tier != "files" else None), ask_state(live.shell)
+    )
     run, group = str(ground.places.kit.criu_run), ground.places.dumps
     beside = spawn_with(
         ground.launcher,
         lambda argv, env: CriuBeside(pid=record.init_pid, run=run, cgroup=group, argv=argv, env=env),
     )
     means = Means(ground.pool, ground.hot, Criu(program.path, beside) if program else None, why_not)
+    session_folder = ground.places.sessions / record.row.session
+    subject = LiveSubject(live, session_folder, ground.hot.terminal(capture_id), ground.hot.shm(capture_id), asked)
     dump = DumpOptions(
         tree_pid=record.init_pid,
         images_fd=-1,
@@ -127,6 +133,7 @@ async def capture(
         layers=Layers(
             files=FilesLayer(tree=capture_id),
             processes=_processes(live, taken, subject, program) if program and taken.tier == "live" else None,
+            shell=subject.shell,
             terminal=subject.terminal,
         ),
         setting=record.row.setting,
@@ -172,8 +179,8 @@ def _processes(live: LiveSession, taken: Taken, subject: LiveSubject, program: C
     )
 
 
-def _find_criu(find: Callable[[], CriuProgram]) -> tuple[CriuProgram | None, str]:
+def _find_criu(find: Callable[[], CriuProgram] | None) -> tuple[CriuProgram | None, str]:
     try:
-        return find(), ""
+        return find() if find is not None else None, ""
     except HostLacks as error:
         return None, error.said

@@ -25,7 +25,7 @@ async def launch(ground: HomeGround, row: LiveRow, size: tuple[int, int]) -> Liv
 
     def prepare() -> None:
         left_out.extend(plan.tell_lost(os.listdir(tree)))
-        start_plan.prepare_tree(tree, plan, row.setting, nonce)
+        start_plan.prepare_tree(tree, plan, row.setting, nonce, row.branch)
 
     await asyncio.to_thread(prepare)
     spec = start_plan.start_spec(row, plan, places, tree, size=size)

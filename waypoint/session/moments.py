@@ -10,7 +10,7 @@ from waypoint.capture.sealing import Kept, tip_of
 from waypoint.capture.steps import Step, reach
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.names import excludes, parse_name
-from waypoint.model.records import Capture, Reason, Ref, Tier
+from waypoint.model.records import Aspect, Capture, Reason, Ref, Tier
 from waypoint.session import starting
 from waypoint.session.capturing import capture, let_go_on
 from waypoint.session.exec.proof import prove
@@ -19,7 +19,9 @@ from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
 from waypoint.session.rewinding import noted, rewind_files
 from waypoint.session.sessions import Sessions, settled
+from waypoint.session.shell.putting_back import check_shell, put_back, read_state, refuse
 from waypoint.session.starting import plan_birth
+from waypoint.store.names import Names
 
 MAX_FORKS = 256
 
@@ -76,7 +78,7 @@ class Moments:
         _check_branches(branches)
         async with self._sessions.turn(name, *branches):
             for branch in branches:
-                self._check_new(branch)
+                _check_new(self._ground.names, branch)
             origin = await self._origin(name, "forked")
             size = _size_of(origin)
             births = [
@@ -110,7 +112,7 @@ class Moments:
             taken = await capture(self._ground, live, tier=None, reason="replaced", hold=True)
             try:
                 with noted(self._ground.places.sessions / live.record.row.session, origin, taken):
-                    aside = self._record_aside(live, taken)
+                    aside = self._record_aside(live, taken, "files")
                     await asyncio.to_thread(reach, Step.RECORDED)
                     try:
                         await asyncio.to_thread(rewind_files, self._ground, live, origin)
@@ -122,14 +124,37 @@ class Moments:
                 let_go_on(live)
             return live
 
-    def _record_aside(self, live: LiveSession, taken: Capture) -> Capture:
+    async def restore_shell(self, branch: str, name: str) -> tuple[LiveSession, list[str]]:
+        """Give the shell of the session on `branch` the state that it had in what `name` stands for. All else stays.
+
+        What there is now is captured before, and is the branch's tip. Also returns, in words, what could not be brought
+        back. Raises UnknownName, StateConflict (not live, not at its prompt), CannotCapture (`name` has no such state),
+        Failed.
+        """
+        ground = self._ground
+        origin = ground.names.resolve(name)
+        async with self._sessions.turn(branch):
+            live = await settled(self._sessions, branch) or self._sessions.get(branch)
+            then = await asyncio.to_thread(read_state, ground.pool, origin)
+            await check_shell(live.shell, branch, then)
+            taken = await capture(ground, live, tier=None, reason="replaced")
+            try:
+                if taken.layers.shell is None:
+                    refuse(branch, "it does not answer")
+                now = await asyncio.to_thread(read_state, ground.pool, taken)
+            except BaseException:
+                self._drop(taken)
+                raise
+            self._record_aside(live, taken, "shell")
+            return live, await put_back(live.shell, now, then, name)
+
+    def _record_aside(self, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
+        """What there is before that aspect of it is replaced. It is what the session goes on from."""
         try:
             with self._ground.names.change("restore") as change:
                 aside = msgspec.structs.replace(taken, parents=tip_of(change, live.branch))
                 change.add(aside)
-                change.advance(live.branch, aside.id)
-                change.sessions[live.branch] = (True, True)
-                change.replaced = aside.id
+                change.replace_aspect(live.branch, aside.id, only)
         except BaseException:
             self._drop(taken)
             raise
@@ -225,9 +250,10 @@ class Moments:
             with self._ground.names.change("check") as change:
                 change.check_free(name, "checkpoint")
 
-    def _check_new(self, branch: str) -> None:
-        with self._ground.names.change("check") as change:
-            change.check_free(branch, "branch")
+
+def _check_new(names: Names, branch: str) -> None:
+    with names.change("check") as change:
+        change.check_free(branch, "branch")
 
 
 def _check_branches(branches: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """A session with the processes of a capture, on files that are there."""
 
 import asyncio
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -73,7 +74,10 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
     elapsed_s = time.clock_gettime(time.CLOCK_BOOTTIME) - origin.clock
     carry_over(str(folder / keepsake.EXEC), elapsed_s, lambda: cgroups.members(spec.cgroup))
     record.save(folder, entry)
-    return LiveSession.adopt(entry, folder, ground.launcher)
+    live = LiveSession.adopt(entry, folder, ground.launcher)
+    with contextlib.suppress(OSError):  # the shell goes on with the old name of its branch: no reason to fail
+        live.shell.desk.folder.write(start_plan.BRANCH_FILE, f"{row.branch}\n".encode())
+    return live
 
 
 def plan_spec(ground: HomeGround, row: LiveRow, origin: Capture, layer: ProcessesLayer) -> StartSpec:

@@ -7,7 +7,7 @@ import msgspec
 
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import excludes
-from waypoint.model.records import Capture, LiveRow, Move, Operation, Ref
+from waypoint.model.records import Aspect, Capture, LiveRow, Move, Operation, Ref
 
 
 class Change:
@@ -19,6 +19,7 @@ class Change:
         self._moves: dict[str, Move] = {}
         self.sessions: dict[str, tuple[bool, bool]] = {}
         self.replaced: str | None = None
+        self.only: Aspect | None = None
         self.undoes: int | None = None
         self.carried: list[int] = []
 
@@ -98,6 +99,14 @@ class Change:
         if found and found[0]:
             self._note(row.branch, after=False)
 
+    def replace_aspect(self, branch: str, aside: str, only: Aspect) -> None:
+        """The branch's session goes on, with one aspect of it replaced. `aside`: the capture, on record, of before.
+        That is what the session goes on from, and becomes the branch's tip.
+        """
+        self.advance(branch, aside)
+        self.sessions[branch] = (True, True)
+        self.replaced, self.only = aside, only
+
     def log(self) -> None:
         """Write the entry of the operation log; none if neither a name nor a session changed."""
         if not self._moves and not self.sessions and self.undoes is None:
@@ -109,6 +118,7 @@ class Change:
             moves=self._moves,
             sessions=self.sessions,
             replaced=self.replaced,
+            only=self.only,
             undoes=self.undoes,
             carried=self.carried,
         )

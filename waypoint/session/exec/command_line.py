@@ -78,6 +78,16 @@ class CommandLine:
         """True if no command is in flight."""
         return not self._turn.locked() and self._adopted.is_set()
 
+    @property
+    def is_ending(self) -> bool:
+        """True if the last command has ended, as its client knows, whether or not the shell is at its prompt again."""
+        return self._current is not None and self._current.result.done() and not self._current.stuck
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """Whoever holds it may ask the shell for something: no command begins meanwhile. To be taken when idle."""
+        return self._turn
+
     def release(self) -> None:
         """Let go of the shell, as a dying daemon would: a command in flight is left to the next one."""
         for task in self._tasks:

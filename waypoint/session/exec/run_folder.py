@@ -116,6 +116,13 @@ class RunFolder:
         finally:
             os.close(fd)
 
+    def size(self, name: str) -> int:
+        """Bytes of the file. Raises OSError, also if it is a link or no plain file."""
+        facts = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        if not stat.S_ISREG(facts.st_mode):
+            raise FileExistsError(errno.EEXIST, "is no plain file", name)
+        return facts.st_size
+
     def inode(self, name: str) -> int:
         """Of what has that name, a link itself. Raises FileNotFoundError."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino

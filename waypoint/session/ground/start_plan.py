@@ -40,6 +40,7 @@ _PID_1 = ("/bin/sh", "/.waypoint/wrapper.sh")
 _LEADER = ("/.waypoint/setsid", "--ctty")
 
 SHM = "/dev/shm"
+BRANCH_FILE = "branch"  # in /run/waypoint: what a shell that was restored into another branch learns its name from
 
 _OWN_PLACES = ("/proc", "/sys", "/dev", "/.waypoint", "/run/waypoint")  # of every session
 
@@ -109,7 +110,7 @@ def _is_program(base: str, path: str) -> bool:
     return bool(path) and (inside.is_symlink() or os.access(inside, os.X_OK))
 
 
-def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str) -> None:
+def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branch: str) -> None:
     """Make the folders of a session's overlays in its upper tree, and `/run/waypoint` afresh in the first of them."""
     for layer in plan.layers:
         upper = tree / layer.folder / "upper"
@@ -125,8 +126,9 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str) -> No
     run.parent.mkdir(mode=0o755, exist_ok=True)
     run.mkdir(mode=0o700)
     os.mkfifo(run / "go", mode=0o600)
-    (run / "nonce").write_text(f"{nonce}\n")
-    for path in (run, run / "go", run / "nonce"):
+    for name, content in (("nonce", nonce), (BRANCH_FILE, branch)):
+        (run / name).write_text(f"{content}\n")
+    for path in (run, *run.iterdir()):
         os.chown(path, user.uid, user.gid)
         path.chmod(0o700 if path == run else 0o600)
 

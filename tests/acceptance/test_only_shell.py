@@ -1,0 +1,136 @@
+"""`restore NAME --only shell`: the shell is what it was, files and processes stay. A copy's shell learns its branch."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.seat import Seat
+from tests.acceptance.sessions import inside, session
+from tests.homes import Completed, Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+SHOW = r"""printf "%s|" "$PWD" "$x" "${new-none}" "$(alias hey 2>/dev/null)" "$(umask)" "$(ulimit -Sn)"
+say; trap | grep USR1 ||:"""
+
+
+@pytest.fixture(params=["person", "zsh_person"])
+def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
+    with session(home, request.getfixturevalue(request.param).name) as name:
+        yield name
+
+
+def make(home: Home, branch: str) -> str:
+    """A state and a checkpoint of it; what is to be seen of it."""
+    inside(home, branch, "mkdir -p /tmp/d; cd /tmp/d; x=$'one\\n'; say() { echo said; }; alias hey='echo hey'")
+    inside(home, branch, "umask 027; ulimit -Sn 100; trap 'echo caught' USR1; set -u; echo one >file; sleep 1000 &")
+    shown = inside(home, branch, SHOW)
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    return shown
+
+
+def spoil(home: Home, branch: str) -> str:
+    """Another state; what is to be seen of it."""
+    inside(home, branch, "x=two; new=1; say() { echo other; }; unalias hey; umask 0; trap - USR1; echo two >file")
+    inside(home, branch, "cd /usr; set +u; ulimit -Sn 90")
+    return inside(home, branch, SHOW)
+
+
+def degraded(done: Completed) -> list[str]:
+    words = "degraded: "
+    return [line.removeprefix(words) for line in done.stderr.splitlines() if line.startswith(words)]
+
+
+def test_the_shell_is_back_and_all_else_goes_on(home: Home, branch: str) -> None:
+    before = make(home, branch)
+    other = spoil(home, branch)
+    assert before != other
+    pid = inside(home, branch, "echo $$ $!; kill -0 $! && jobs | wc -l")
+    done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+    assert (done.stdout, degraded(done)) == (f"{branch}\n", [])
+    assert inside(home, branch, SHOW) == before
+    assert inside(home, branch, "echo $$ $!; kill -0 $! && jobs | wc -l") == pid
+    assert inside(home, branch, "cat file; echo $-").startswith("two\n")
+    assert "u" in inside(home, branch, "echo $-")
+
+
+def test_it_is_undone(home: Home, branch: str) -> None:
+    before = make(home, branch)
+    other = spoil(home, branch)
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+    inside(home, branch, "echo three >/tmp/d/file")
+    last = home.must("op", "log", "-n", "1", "--json").json()[0]
+    assert (last["verb"], last["undo"]) == ("restore", f"bring back what was on {branch}, its shell only")
+    home.must("undo")
+    assert inside(home, branch, SHOW) == other
+    assert inside(home, branch, "cat /tmp/d/file") == "three\n"
+    tip = home.must("log", branch, "--json").json()
+    assert [one["reason"] for one in tip] == ["replaced", "replaced", "checkpoint"]
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+    assert inside(home, branch, SHOW) == before
+
+
+def test_a_capture_without_processes_has_the_shell_too(home: Home, branch: str) -> None:
+    inside(home, branch, "x=one")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
+    layers = home.must("show", f"{branch}-cp", "--json").json()["layers"]
+    assert layers["processes"] is None
+    assert layers["shell"]["size_bytes"] > 1000
+    inside(home, branch, "x=two")
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+    assert inside(home, branch, "echo $x") == "one\n"
+
+
+def test_what_cannot_be_brought_back_is_told(home: Home, branch: str) -> None:
+    make(home, branch)
+    shown = f"said\n{inside(home, branch, 'umask')}/\n"
+    inside(home, branch, "readonly x=3; cd /; rm -r /tmp/d")
+    done = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+    first, second = degraded(done)
+    assert first == "the variable x stays as it is: it is read-only"
+    assert second.startswith("cd: ")
+    assert inside(home, branch, "say; umask; pwd") == shown
+
+
+def test_a_busy_shell_has_no_state_and_takes_none(home: Home, person: Person, seat: Callable[..., Seat]) -> None:
+    with session(home, person.name) as branch:
+        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        taken = seat()
+        taken.type(f"waypoint attach {branch}\r".encode()).prompt()
+        taken.type(b"sleep 1000\r").see(b"sleep 1000\r\n")
+        home.must("checkpoint", f"{branch}-busy", "-b", branch)
+        assert home.must("show", f"{branch}-busy", "--json").json()["layers"]["shell"] is None
+        refused = home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+        assert refused.code == 4
+        assert "sleep 1000" in refused.stderr
+        taken.type(b"\x03").prompt()
+        refused = home.cli("restore", f"{branch}-busy", "-b", branch, "--only", "shell")
+        assert refused.code == 5
+
+
+def test_the_state_of_another_kind_of_shell_is_refused(home: Home, person: Person, zsh_person: Person) -> None:
+    with session(home, person.name) as one, session(home, zsh_person.name) as other:
+        home.must("checkpoint", f"{one}-cp", "-b", one)
+        done = home.cli("restore", f"{one}-cp", "-b", other, "--only", "shell")
+        assert done.code == 5
+        assert "its shell is a zsh" in done.stderr
+
+
+def test_the_shell_of_a_copy_knows_its_branch(home: Home, branch: str) -> None:
+    assert inside(home, branch, "echo $WAYPOINT_BRANCH") == f"{branch}\n"
+    home.must("fork", branch, f"{branch}-f")
+    try:
+        fork = f"{branch}-f"
+        assert inside(home, fork, "echo $WAYPOINT_BRANCH; sh -c 'echo $WAYPOINT_BRANCH'") == f"{fork}\n{fork}\n"
+        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        home.must("restore", f"{branch}-cp", "-b", fork)
+        assert inside(home, fork, "echo $WAYPOINT_BRANCH") == f"{fork}\n"
+        home.must("restore", f"{branch}-cp", "-b", fork, "--only", "shell")
+        assert inside(home, fork, "echo $WAYPOINT_BRANCH") == f"{fork}\n"
+        inside(home, fork, "WAYPOINT_BRANCH=mine")
+        home.must("checkpoint", f"{fork}-cp", "-b", fork)
+        home.must("restore", f"{fork}-cp", "-b", branch)
+        assert inside(home, branch, "echo $WAYPOINT_BRANCH") == "mine\n"
+    finally:
+        home.cli("stop", f"{branch}-f", "--discard")

@@ -1,0 +1,262 @@
+"""What a shell writes down of its state is all that another one needs to be the same; nothing in it is ever run."""
+
+import asyncio
+import os
+import re
+import time
+
+import pytest
+
+from tests.session.stage import Client, Stage
+from waypoint.session.exec.command_line import CommandLine
+from waypoint.session.shell.asked import STATE_FILE, Asked, ask_state, still_holds
+from waypoint.session.shell.dump import Dump, parse
+from waypoint.session.shell.putting_back import put_back
+
+BASH_STATE = r"""
+plain=word; empty=; export exported='two  words'; declare -x never_set; declare -a no_elements; declare -A no_keys
+quotes=\''"$`\!'; lines=$'one\n\ttwo\n'; bytes=$'\xff\xfe\x01\xc3'; run='$(touch ran)`touch ran`'; umlaut=ü
+declare -a list=([0]='a b' [7]='$(touch ran)' [8]=$'\n'); declare -a none=()
+declare -A map=([key]=value ['$(touch ran)']='`touch ran`' ['a]b']=1 [' ']=2 ['@']=3 [$'\n']=4 ['"']=5)
+declare -i number=5; trick='a[$(touch ran)]'; declare -i trick; declare -u upper; lower='stays lower'; declare -u lower
+declare -n ref=plain; declare -n loose; declare -n sub='list[$(touch ran)]'; declare -ax both=(1 2)
+was_list=scalar; declare -r fixed=there
+greet() { local n=$1; cat <<END
+hello "$n"
+}
+END
+}
+export -f greet; a-b() { [[ x == @(x|y) ]] && echo 'it'"'"'s'; }
+declare() { builtin declare "$@"; }; trap() { builtin trap "$@"; }
+builtin trap 'echo it'"'"'s
+two; touch ran' USR1; builtin trap '' USR2; builtin trap 'count=$((count+1))' DEBUG; builtin trap 'touch ran' EXIT
+umask 027; ulimit -Sn 100; set -u -o noglob -o noclobber; shopt -s nullglob globstar
+shopt -u sourcepath
+mkdir -p 'x y/z'; cd 'x y'; cd z; pushd /usr >/dev/null; pushd / >/dev/null; cd /var
+alias ll='ls -l' hey=$'echo "it\'s"\necho $(touch ran)' declare='touch ran' builtin='touch ran'
+"""
+BASH_OTHER = r"""
+\builtin unalias -a
+builtin trap - DEBUG EXIT USR1 USR2; builtin trap 'touch ran' ERR; cd /; dirs -c; set +u; set -o posix; set +o noglob
+unset plain map list never_set lower upper; unset -n ref; unset -f greet a-b declare trap; number=7; declare -i empty=3
+was_list=(1 2); new=1; declare -A plain=([x]=1); declare -n bytes=new; new_function() { :; }
+cd() { touch ran; }; alias new='x' cd='touch ran'; umask 0; ulimit -Sn 90; shopt -u nullglob
+export quotes; set -e
+"""
+ZSH_STATE = r"""
+plain=word; empty=; export exported='two  words'; typeset -x never_set
+quotes=\''"$`\!'; lines=$'one\n\ttwo\n'; bytes=$'\xff\xfe\x01\xc3'; run='$(touch ran)`touch ran`'; umlaut=ü; nul=$'a\0b'
+list=('a b' '$(touch ran)' $'\n' ''); typeset -a none; typeset -A map
+map=(key value '$(touch ran)' '`touch ran`' 'a]b' 1 ' ' 2 '@' 3 $'\n' 4 '"' 5)
+typeset -i number=5; typeset -i 16 hex=255; typeset -F real=1.5; typeset -u upper=abc; typeset -Z 5 padded=7
+typeset -T TIED tied; tied=(a 'b c'); typeset -U path; path+=(/nowhere); was_list=scalar; typeset -r fixed=there
+greet() { local n=$1; cat <<END
+hello "$n"
+}
+END
+}
+a-b() { [[ x == (x|y) ]] && echo 'it'"'"'s'; }; autoload -U compinit
+alias ll='ls -l' hey=$'echo "it\'s"\necho $(touch ran)'; alias -g GG='| touch ran'; alias -s txt='cat'
+trap 'echo it'"'"'s
+two; touch ran' USR1; trap '' USR2; TRAPHUP() { touch ran }
+umask 027; ulimit -Sn 100; setopt no_unset no_glob no_clobber rc_quotes ksh_arrays
+mkdir -p 'x y/z'; cd 'x y'; cd z; pushd /usr >/dev/null; pushd / >/dev/null; cd /var; chpwd() { touch ran }
+"""
+ZSH_OTHER = r"""
+trap - USR1 USR2; unfunction TRAPHUP chpwd greet a-b; cd /
+setopt unset glob err_exit csh_junkie_quotes; unsetopt ksh_arrays
+unset plain map list never_set upper; unalias -m '*'; number=7; typeset -i empty; empty=3
+typeset -F hex; tied=(z); PATH=/bin:/usr/bin
+unset was_list; was_list=(1 2); new=1; typeset -A plain; new_function() { : }
+alias new='x' cd='touch ran'; alias -g ZZ=zz
+umask 0; ulimit -Sn 90; typeset -x quotes; dirs -c; cd() { touch ran }
+"""
+
+
+async def at_prompt(stage: Stage) -> CommandLine:
+    await stage.daemon.line.wait_idle()
+    await stage.daemon.line.watch.wait_prompt(5)
+    return stage.daemon.line
+
+
+async def state_of(stage: Stage) -> Dump:
+    await at_prompt(stage)
+    asked = await ask_state(stage.daemon.line)
+    assert asked is not None, stage.printed()
+    data = (stage.run / STATE_FILE).read_bytes()
+    assert asked.layer.size_bytes == len(data)
+    assert asked.layer.kind == stage.shell
+    return parse(data, asked.layer.kind)
+
+
+def told(dump: Dump, part: str) -> object:
+    """That part of it, without what changes by itself."""
+    if part != "variables":
+        return getattr(dump, part)
+    own = (
+        "_",
+        "POSIXLY_CORRECT",
+        "RANDOM",
+        "SECONDS",
+        "SRANDOM",
+        "LINENO",
+        "HISTCMD",
+        "COMP_WORDBREAKS",
+        "PIPESTATUS",
+        "GROUPS",
+        "count",
+    )
+    of_the_shell = re.compile(rb"__wp|READLINE_|BASH|EPOCH|ERRNO$|TTYIDLE$")
+    found = {name: entry for name, entry in dump.variables.items() if not of_the_shell.match(name)}
+    return {name: entry for name, entry in found.items() if name.decode() not in own}
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["from a new shell's", "from another"])
+async def test_a_state_comes_back_exactly(stage: Stage, other: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    await stage.open()
+    bash = stage.shell == "bash"
+    new = await state_of(stage)
+    assert (await stage.exec(BASH_STATE if bash else ZSH_STATE)).exit == 0
+    before = await state_of(stage)
+    assert {b"plain", b"map", b"bytes"} <= set(before.variables)
+    if other:
+        await stage.exec(BASH_OTHER if bash else ZSH_OTHER)
+        stays = await put_back(stage.daemon.line, await state_of(stage), before, "it")
+        assert stays == []
+    else:
+        stays = await put_back(stage.daemon.line, before, new, "it")
+        assert [line.split(" stays")[0] for line in stays] == ["the variable fixed"]
+        stays = await put_back(stage.daemon.line, await state_of(stage), before, "it")
+        assert stays == []
+    after = await state_of(stage)
+    for part in Dump.__slots__:
+        assert told(after, part) == told(before, part), part
+    assert not list(stage.home.rglob("ran"))
+    assert not (stage.run / "back").exists()
+
+
+async def test_nothing_of_it_is_in_the_history(stage: Stage) -> None:
+    await stage.open()
+    await stage.type(b"echo typed-one\r")
+    await stage.wait_printed(b"typed-one\r\n")
+    before = await state_of(stage)
+    await stage.exec("x=1")
+    await put_back(stage.daemon.line, await state_of(stage), before, "it")
+    await stage.type(b"echo typed-two${x-}\r")
+    await stage.wait_printed(b"typed-two\r\n")
+    ran = await stage.exec("fc -l 1 2>/dev/null || history")
+    assert [line.split(maxsplit=1)[1] for line in ran.output.decode().splitlines()] == [
+        "echo typed-one",
+        "echo typed-two${x-}",
+    ]
+
+
+async def test_asking_disturbs_nothing(stage: Stage) -> None:
+    await stage.open()
+    await stage.type(b"echo 'before'\r")
+    await stage.wait_printed(b"before\r\n")
+    await stage.exec("(exit 7)")
+    await stage.type(b"echo $? 'half")
+    await stage.wait_printed(b"'half")
+    state = await state_of(stage)
+    assert b"r" not in state.variables
+    mark = len(stage.printed())
+    await stage.type(b" line'\r")
+    await stage.wait_printed(b"7 half line\r\n", mark)
+    ran = await stage.exec("fc -l 1 2>/dev/null || history")
+    typed = [line.split(maxsplit=1)[1] for line in ran.output.decode().splitlines()]
+    assert typed == ["echo 'before'", "echo $? 'half line'"]
+
+
+async def test_the_users_variables_are_seen_whatever_their_names(stage: Stage) -> None:
+    await stage.open()
+    names = ("r", "n", "k", "op", "l", "v", "o", "e", "w", "j", "m", "b")
+    await stage.exec("; ".join(f"{name}=mine" for name in names))
+    state = await state_of(stage)
+    assert [name for name in names if b"mine" not in state.variables[name.encode()].text] == []
+
+
+async def test_options_that_change_the_language_do_not_reach_it(stage: Stage) -> None:
+    await stage.open()
+    if stage.shell == "bash":
+        await stage.exec(
+            "set -eufo posix; set -o noclobber; IFS=e; trap 'touch ran' ERR; alias printf='touch ran'; set -x"
+        )
+    else:
+        await stage.exec("setopt ksh_arrays sh_word_split no_glob err_exit no_unset no_clobber glob_subst xtrace")
+    state = await state_of(stage)
+    assert {"errexit", "xtrace", "nounset" if stage.shell == "bash" else "ksharrays"} <= state.options
+    assert (await stage.exec("echo fine")).exit == 0
+    assert not list(stage.home.rglob("ran"))
+
+
+async def test_a_busy_or_deaf_shell_is_not_waited_for(stage: Stage) -> None:
+    await stage.open()
+    line = stage.daemon.line
+    client = Client()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(stage.exec("echo begun; read -r x", client, stdin=True))
+        await client.wait_output(b"begun")
+        assert await ask_state(line) is None
+        client.send("i", b"go on\n")
+        client.send("w")
+    assert running.done()
+    await line.wait_idle()
+    (stage.run / STATE_FILE).write_text("of another time")
+    await stage.exec("bindkey -r '\\e[7717~'" if stage.shell == "zsh" else r"bind -r '\e[7717~'")
+    await at_prompt(stage)
+    begin = time.monotonic()
+    assert await ask_state(line) is None
+    assert time.monotonic() - begin < 0.5  # far less on an idle machine
+    assert sorted(name for name in os.listdir(stage.run) if name.startswith(("state", "req"))) == []
+
+
+async def test_a_function_that_reads_a_line_is_no_prompt(stage: Stage) -> None:
+    await stage.open()
+    read = "local hidden=1; read -e x" if stage.shell == "bash" else "vared -c x"
+    await stage.exec("f() { echo in-f; " + read + "; }")
+    await stage.type(b"f\r")
+    await stage.wait_printed(b"in-f\r\n")
+    await stage.daemon.line.watch.wait_prompt(5)
+    assert await ask_state(stage.daemon.line) is None
+
+
+async def test_a_state_is_of_its_prompt_only(stage: Stage) -> None:
+    await stage.open()
+    line = await at_prompt(stage)
+    asked = await ask_state(line)
+    assert isinstance(asked, Asked)
+    assert still_holds(line, asked)
+    await stage.exec("x=1")
+    await line.wait_idle()
+    assert not still_holds(line, asked)
+
+
+async def test_what_cannot_be_brought_back_is_told_and_stops_nothing(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("mkdir gone; cd gone; x=old; y=old")
+    before = await state_of(stage)
+    await stage.exec("cd ..; rmdir gone; x=new; y=new; readonly x")
+    stays = await put_back(stage.daemon.line, await state_of(stage), before, "it")
+    assert stays[0] == "the variable x stays as it is: it is read-only"
+    assert len(stays) == 2
+    assert stays[1].startswith("cd: ")
+    assert "No such file or directory".lower() in stays[1].lower()
+    assert (await stage.exec("echo $x $y ${PWD##*/}")).output == b"new old home\n"
+
+
+async def test_the_branch_follows_what_the_daemon_has_written(stage: Stage) -> None:
+    stage.run.mkdir(mode=0o700)
+    (stage.run / "branch").write_text("one\n")
+    stage.run.rename(stage.folder / "kept")
+    await stage.open("export WAYPOINT_BRANCH=one")
+    (stage.folder / "kept/branch").rename(stage.run / "branch")
+    await stage.type(b"\r")
+    assert (await stage.exec("set -u; echo $WAYPOINT_BRANCH")).output == b"one\n"
+    (stage.run / "branch").write_text("two\n")
+    assert (await stage.exec("sh -c 'echo $WAYPOINT_BRANCH'")).output == b"two\n"
+    assert (await stage.exec("WAYPOINT_BRANCH=mine")).exit == 0
+    (stage.run / "branch").write_text("three\n")
+    assert (await stage.exec("echo $WAYPOINT_BRANCH; unset WAYPOINT_BRANCH")).output == b"mine\n"
+    (stage.run / "branch").write_text("four\n")
+    assert (await stage.exec("echo ${WAYPOINT_BRANCH-unset}")).output == b"unset\n"
