@@ -85,6 +85,10 @@ def above_floor_at_most(limit: float, unit: str) -> Aim:
     return Aim(f"<= floor + {limit:g} {unit}", lambda median, floor: median - (floor or 0.0) <= limit)
 
 
+def times_floor_at_most(factor: float) -> Aim:
+    return Aim(f"<= {factor:g} x floor", lambda median, floor: median <= factor * (floor or 0.0))
+
+
 def share_of_floor_at_least(share: float) -> Aim:
     return Aim(f">= {share:.0%} of floor", lambda median, floor: median >= share * (floor or 0.0))
 

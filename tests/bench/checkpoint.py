@@ -1,0 +1,277 @@
+"""Checkpoints, forks and restores of live sessions, beside what bare CRIU takes for the same sessions.
+
+A pause is what a process inside feels: the longest gap between two of its readings of the clock, while all else in its
+session rests. Needs CRIU and python3; the full sizes need 12 GB of disk, since captures stay as long as the home.
+"""
+
+import contextlib
+import os
+import secrets
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.bench.frame import (
+    Aim,
+    Figure,
+    Sizes,
+    above_floor_at_most,
+    at_most,
+    both,
+    ms_of_command,
+    seconds_of,
+    times_floor_at_most,
+)
+from tests.bench.inside import FILES, Spinner, Writer, ask_server, start_server, write_files
+from tests.bench.raw_criu import RawCriu
+from tests.homes import Home, open_home
+from tests.needs import missing
+from tests.places import make_temp_root
+from waypoint.client.sdk import Client, Session
+from waypoint.linux import filesystem, procfs
+
+USER = "nobody"  # no rc files of its own: what they do is not ours to measure
+MB = 1_000_000
+CROWD = 12
+REST_S = 0.05  # about what a checkpoint takes
+FROZEN = "raw dump, frozen"
+RESTORED = "raw restore"
+
+
+@contextlib.contextmanager
+def figures(sizes: Sizes) -> Iterator[list[Figure]]:
+    why_not = missing("criu")
+    if why_not:
+        print(f"checkpoint: no figures without CRIU: {why_not}", file=sys.stderr)
+        yield []
+        return
+    # The usual place has a small pool, which may not grow as fast as the full sizes fill it.
+    with open_home("bench", None if sizes.quick else make_temp_root()) as home:
+        bench = _Bench(home)
+        with RawCriu(home, bench.client.status().pid) as raw:
+            bench.raw = raw
+            yield [
+                *_pauses(bench),
+                *_checkpoints(bench),
+                *_forks(bench),
+                _crowd(bench),
+                _restore(bench),
+                *_large(bench, sizes),
+            ]
+
+
+class _Bench:
+    """A home with sessions: `plain` is bash with a background job, of which `point` is a capture; `spun` has a spinner
+    besides.
+    """
+
+    raw: RawCriu
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.client = Client(home.path)
+        self.plain = self.start("plain")
+        self.point = self.plain.checkpoint("point", tier="live").capture
+        self.spun = self.start("spun")
+        self.spinner = Spinner(home, self.spun)
+
+    def start(self, branch: str) -> Session:
+        session = self.client.start(branch, user=USER, env={"TERM": "xterm"})
+        session.exec("sleep 100000 &")
+        return session
+
+    def pause_ms(self) -> float:
+        """Of a checkpoint of `spun`, as it feels it."""
+        return self.spinner.gap_ms(lambda: take(self.spun))
+
+    def raw_restore_ms(self) -> float:
+        return self.raw.restore_ms("plain", self.point)
+
+    def discard(self, *branches: str) -> None:
+        """End those of them that live; nothing of them stays."""
+        live = {facts.branch for facts in self.client.sessions()}.intersection(branches)
+        with ThreadPoolExecutor(CROWD) as threads:
+            list(threads.map(lambda branch: self.client.session(branch).stop(discard=True), live))
+
+
+def take(session: Session) -> float:
+    """Capture it with its processes; how long the daemon says that it stood still."""
+    return session.checkpoint("again", tier="live", force=True).paused_ms
+
+
+def _pauses(bench: _Bench) -> list[Figure]:
+    def raw_frozen_ms() -> float:
+        frozen: list[float] = []
+        bench.spinner.gap_ms(lambda: frozen.append(bench.raw.dump("spun").frozen_ms))
+        return frozen[0]
+
+    aim = both(above_floor_at_most(5, "ms"), at_most(20, "ms"))
+    rest = select.poll()
+    return [
+        Figure("pause, felt inside", "ms", bench.pause_ms, raw_frozen_ms, FROZEN, aim),
+        Figure(
+            "longest gap felt without a checkpoint",
+            "ms",
+            lambda: bench.spinner.gap_ms(lambda: rest.poll(1000 * REST_S)),
+        ),
+        Figure(
+            "pause, as the daemon says",
+            "ms",
+            lambda: take(bench.plain),
+            lambda: bench.raw.dump("plain").frozen_ms,
+            FROZEN,
+        ),
+    ]
+
+
+def _checkpoints(bench: _Bench) -> list[Figure]:
+    argv = bench.home.argv("checkpoint", "-b", "plain", "--tier", "live", "--force", "again")
+
+    def figure(name: str, limit_ms: float, measure: Callable[[], float]) -> Figure:
+        def whole_ms() -> float:
+            return bench.raw.dump("plain").whole_ms
+
+        return Figure(name, "ms", measure, whole_ms, "raw dump", at_most(limit_ms, "ms"))
+
+    return [
+        figure("checkpoint, API", 50, lambda: 1000 * seconds_of(lambda: take(bench.plain))),
+        figure("checkpoint, command", 80, lambda: ms_of_command(argv, bench.home.env)),
+    ]
+
+
+def _forks(bench: _Bench) -> list[Figure]:
+    fork = bench.home.argv("fork", "point", "new")
+    ask = bench.home.argv("exec", "-b", "new", "--", "true")
+
+    def through_the_api() -> None:
+        (new,) = bench.client.fork("point", "new")
+        new.exec("true")
+
+    def clear() -> None:
+        bench.discard("new")
+
+    return [
+        Figure(
+            "fork, exec answered, API",
+            "ms",
+            lambda: 1000 * seconds_of(through_the_api),
+            bench.raw_restore_ms,
+            RESTORED,
+            both(times_floor_at_most(2), at_most(50, "ms")),
+            clear,
+        ),
+        Figure(
+            "fork, exec answered, commands",
+            "ms",
+            lambda: ms_of_command(fork, bench.home.env) + ms_of_command(ask, bench.home.env),
+            bench.raw_restore_ms,
+            RESTORED,
+            both(times_floor_at_most(2), at_most(75, "ms")),
+            clear,
+        ),
+    ]
+
+
+def _crowd(bench: _Bench) -> Figure:
+    """Many forks of one session with a server, each of which answers on the same port for itself."""
+    kept = secrets.token_hex(8)
+    serving = bench.start("serving")
+    start_server(bench.home, serving, kept)
+    capture = serving.checkpoint("served", tier="live").capture
+    processors = len(os.sched_getaffinity(0))
+    branches = [f"crowd-{number}" for number in range(1, CROWD + 1)]
+
+    def measure() -> float:
+        begin = time.perf_counter()
+        forks = bench.client.fork("served", *branches)
+        with ThreadPoolExecutor(CROWD) as threads:
+            said = list(threads.map(ask_server, forks, range(CROWD)))
+        taken_ms = 1000 * (time.perf_counter() - begin)
+        if said != [f"{kept} {number}" for number in range(CROWD)]:
+            raise RuntimeError(f"the forks answered {said}")
+        return taken_ms
+
+    return Figure(
+        f"{CROWD} forks, all have answered",
+        "ms",
+        measure,
+        lambda: bench.raw.restore_ms("serving", capture) * CROWD / processors,
+        f"{CROWD} raw restores / {processors} processors",
+        at_most(200, "ms"),
+        lambda: bench.discard(*branches),
+    )
+
+
+def _restore(bench: _Bench) -> Figure:
+    (back,) = bench.client.fork("point", "back")
+
+    def restore() -> None:
+        back.restore("point")
+        back.exec("true")
+
+    return Figure(
+        "restore in place, exec answered",
+        "ms",
+        lambda: 1000 * seconds_of(restore),
+        bench.raw_restore_ms,
+        RESTORED,
+        at_most(100, "ms"),
+    )
+
+
+def _large(bench: _Bench, sizes: Sizes) -> list[Figure]:
+    """Pauses of a session that has written much, beside those of one that has not."""
+    large = _Large(bench, sizes)
+    total_mb = large.total // MB
+    name = f"pause, {FILES} files, {total_mb} MB, {large.dirty_files * large.file_bytes // MB} MB dirty"
+
+    def figure(name: str, measure: Callable[[], float], aim: Aim) -> Figure:
+        return Figure(name, "ms", measure, large.empty_pause_ms, "empty session", aim, large.make_dirty)
+
+    return [
+        figure(name, large.pause_ms, above_floor_at_most(5, "ms")),
+        figure("the same, a sibling writes", large.pause_beside_writer_ms, above_floor_at_most(10, "ms")),
+        Figure("the sibling's rate meanwhile", "MB/s", large.next_rate),
+    ]
+
+
+class _Large:
+    """The session, made when it is first needed, and its sibling."""
+
+    def __init__(self, bench: _Bench, sizes: Sizes) -> None:
+        self._bench = bench
+        self.total = (64 if sizes.quick else 500) * MB
+        self.file_bytes = self.total // FILES
+        self.dirty_files = 2 * FILES // 5
+        self._writer_bytes = (32 if sizes.quick else 300) << 20
+        self._spinner: Spinner | None = None
+
+    def make_dirty(self) -> None:
+        if self._spinner is None:
+            self._session = self._bench.start("large")
+            write_files(self._session, FILES, self.file_bytes)
+            self._spinner = Spinner(self._bench.home, self._session)
+            self._writer = Writer(self._bench.home, self._bench.start("busy"), self._writer_bytes)
+        write_files(self._session, self.dirty_files, self.file_bytes)
+
+    def empty_pause_ms(self) -> float:
+        """With nothing left to be written out of the last turn."""
+        daemon = self._bench.client.status().pid
+        filesystem.sync_filesystem(f"{procfs.root_path(daemon)}{self._bench.home.path}/pool")
+        return self._bench.pause_ms()
+
+    def pause_ms(self) -> float:
+        assert self._spinner is not None
+        return self._spinner.gap_ms(lambda: take(self._session))
+
+    def pause_beside_writer_ms(self) -> float:
+        with self._writer.writing():
+            return self.pause_ms()
+
+    def next_rate(self) -> float:
+        """Of those that the figure before has seen."""
+        rates = self._writer.rates
+        rates.append(rates.pop(0))
+        return rates[-1]

@@ -1,0 +1,162 @@
+"""Programs that run inside of sessions for the benchmark: one that feels pauses, one that writes without end, one that
+serves, one that makes files dirty. In Python of the session's base; it needs nothing of this checkout there.
+"""
+
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.homes import Home
+from waypoint.client.sdk import Session
+from waypoint.linux import cgroups, procfs
+from waypoint.session import record
+from waypoint.session.record import RuntimeRecord
+
+PORT = 8000
+FILES = 10_000
+_FOLDER = "/var/tmp/bench"  # in a session
+_PYTHON = "python3 -I -S -c"
+
+_SPINNER = f"""
+import os, signal, time
+os.makedirs("{_FOLDER}", exist_ok=True)
+for name in ("begin", "told"):
+    os.mkfifo("{_FOLDER}/" + name)
+now, asked = time.monotonic, []
+signal.signal(signal.SIGUSR1, lambda *_: asked.append(True))
+def tell(words):
+    with open("{_FOLDER}/told", "w") as told:
+        told.write(words)
+while True:
+    open("{_FOLDER}/begin").close()
+    asked.clear()
+    tell("spinning")
+    largest, last = 0.0, now()
+    while not asked:
+        this = now()
+        if this - last > largest:
+            largest = this - last
+        last = this
+    tell(str(largest))
+"""
+
+_WRITER = """
+block = bytes(1 << 20)
+with open("/var/tmp/bench-writer", "wb", buffering=0) as file:
+    while True:
+        file.seek(0)
+        for _ in range({blocks}):
+            file.write(block)
+"""
+
+_SERVER = """
+import socket
+kept = "{kept}"
+with socket.create_server(("127.0.0.1", {port})) as listener:
+    while True:
+        with listener.accept()[0] as caller, caller.makefile("rw") as lines:
+            lines.write(kept + " " + lines.readline())
+"""
+
+_DIRTY = """
+import os
+block = os.urandom({size})
+for number in range({count}):
+    folder = "{folder}/files/" + str(number // 100)
+    os.makedirs(folder, exist_ok=True)
+    with open(folder + "/" + str(number), "wb") as file:
+        file.write(block)
+"""
+
+
+class Spinner:
+    """Reads the clock without end while it is asked to, and then tells the largest gap between two readings.
+
+    In between it sleeps in the open of a FIFO. It is a background job of the session.
+    """
+
+    def __init__(self, home: Home, session: Session) -> None:
+        found = record_of(home, session.branch)
+        self._pid = _start(found, session, _SPINNER)
+        session.exec(f"until [ -p {_FOLDER}/told ]; do :; done")
+        self._folder = f"{procfs.root_path(found.init_pid)}{_FOLDER}"
+
+    def gap_ms(self, act: Callable[[], object]) -> float:
+        """Around `act`. Nothing else happens in the session meanwhile."""
+        os.close(os.open(f"{self._folder}/begin", os.O_WRONLY))
+        self._told()
+        act()
+        os.kill(self._pid, signal.SIGUSR1)
+        return 1000 * float(self._told())
+
+    def _told(self) -> str:
+        with open(os.open(f"{self._folder}/told", os.O_RDONLY)) as told:
+            return told.read()
+
+
+class Writer:
+    """Writes one file over and over, as fast as it goes, while it is asked to; in between it is stopped."""
+
+    def __init__(self, home: Home, session: Session, size: int) -> None:
+        self._pid = _start(record_of(home, session.branch), session, _WRITER.format(blocks=size >> 20))
+        os.kill(self._pid, signal.SIGSTOP)
+        self.rates: list[float] = []
+        """In MB/s, of each time it was asked to."""
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        before, begin = self._written(), time.perf_counter()
+        os.kill(self._pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            os.kill(self._pid, signal.SIGSTOP)
+            self.rates.append((self._written() - before) / 1e6 / (time.perf_counter() - begin))
+
+    def _written(self) -> int:
+        for line in Path(f"/proc/{self._pid}/io").read_text().splitlines():
+            if line.startswith("wchar:"):
+                return int(line.split()[1])
+        raise RuntimeError("the kernel does not count what a process writes")
+
+
+def start_server(home: Home, session: Session, kept: str) -> None:
+    """It answers each line on PORT with `kept`, which only its memory has, and the line."""
+    _start(record_of(home, session.branch), session, _SERVER.format(kept=kept, port=PORT))
+    until = f"until (: </dev/tcp/127.0.0.1/{PORT}) 2>/dev/null; do :; done"
+    session.exec(until)
+
+
+def ask_server(session: Session, number: int) -> str:
+    """What the session's server says to `number`, asked by its shell, which keeps the number in a variable."""
+    talk = f"fork={number}; exec 9<>/dev/tcp/127.0.0.1/{PORT}; echo $fork >&9; read -r said <&9; exec 9>&-; echo $said"
+    return session.exec(talk).output.decode().strip()
+
+
+def write_files(session: Session, count: int, size: int) -> None:
+    """New content for the first `count` of its files."""
+    done = session.run(*shlex.split(_PYTHON), _DIRTY.format(count=count, size=size, folder=_FOLDER))
+    if done.exit:
+        raise RuntimeError(f"cannot write files in the session: {done.stderr.decode(errors='replace')}")
+
+
+def record_of(home: Home, branch: str) -> RuntimeRecord:
+    """What the daemon has noted of the live session on the branch."""
+    for folder in (home.runtime / "sessions").iterdir():
+        found = record.load(folder)
+        if found is not None and found.row.branch == branch:
+            return found
+    raise RuntimeError(f"no session on {branch}")
+
+
+def _start(found: RuntimeRecord, session: Session, program: str) -> int:
+    """Run Python text as a background job; its pid, as the host sees it."""
+    said = session.exec(f"{_PYTHON} {shlex.quote(program)} & echo $!").output.decode().split()
+    for pid in cgroups.members(found.cgroup):
+        if said and procfs.inner_pid(pid) == int(said[-1]):
+            return pid
+    raise RuntimeError(f"no python3 came to run in the session: {' '.join(said)}")
