@@ -24,7 +24,7 @@ from tests.bench.frame import (
     seconds_of,
     times_floor_at_most,
 )
-from tests.bench.inside import FILES, Spinner, Writer, ask_server, start_server, write_files
+from tests.bench.inside import Spinner, Writer, ask_server, start_server, write_files
 from tests.bench.raw_criu import RawCriu
 from tests.homes import Home, open_home
 from tests.needs import missing
@@ -224,8 +224,8 @@ def _restore(bench: _Bench) -> Figure:
 def _large(bench: _Bench, sizes: Sizes) -> list[Figure]:
     """Pauses of a session that has written much, beside those of one that has not."""
     large = _Large(bench, sizes)
-    total_mb = large.total // MB
-    name = f"pause, {FILES} files, {total_mb} MB, {large.dirty_files * large.file_bytes // MB} MB dirty"
+    total_mb, dirty_mb = (count * large.file_bytes // MB for count in (large.files, large.dirty_files))
+    name = f"pause, {large.files} files, {total_mb} MB, {dirty_mb} MB dirty"
 
     def figure(name: str, measure: Callable[[], float], aim: Aim) -> Figure:
         return Figure(name, "ms", measure, large.empty_pause_ms, "empty session", aim, large.make_dirty)
@@ -242,16 +242,16 @@ class _Large:
 
     def __init__(self, bench: _Bench, sizes: Sizes) -> None:
         self._bench = bench
-        self.total = (64 if sizes.quick else 500) * MB
-        self.file_bytes = self.total // FILES
-        self.dirty_files = 2 * FILES // 5
+        self.files = 1_000 if sizes.quick else 10_000
+        self.file_bytes = 64_000 if sizes.quick else 50_000
+        self.dirty_files = 2 * self.files // 5
         self._writer_bytes = (32 if sizes.quick else 300) << 20
         self._spinner: Spinner | None = None
 
     def make_dirty(self) -> None:
         if self._spinner is None:
             self._session = self._bench.start("large")
-            write_files(self._session, FILES, self.file_bytes)
+            write_files(self._session, self.files, self.file_bytes)
             self._spinner = Spinner(self._bench.home, self._session)
             self._writer = Writer(self._bench.home, self._bench.start("busy"), self._writer_bytes)
         write_files(self._session, self.dirty_files, self.file_bytes)

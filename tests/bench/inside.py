@@ -17,7 +17,6 @@ from waypoint.session import record
 from waypoint.session.record import RuntimeRecord
 
 PORT = 8000
-FILES = 10_000
 _FOLDER = "/var/tmp/bench"  # in a session
 _PYTHON = "python3 -I -S -c"
 

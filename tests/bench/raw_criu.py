@@ -26,7 +26,6 @@ from waypoint.capture.hot import Hot
 from waypoint.capture.taking import STOP_S, open_folder
 from waypoint.linux import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
-from waypoint.model.records import LiveRow
 from waypoint.processes import criu_find
 from waypoint.processes.criu_options import DumpOptions, RestoreOptions
 from waypoint.processes.criu_rpc import Criu
@@ -41,8 +40,9 @@ from waypoint.session.ground.skeleton import Kit
 from waypoint.session.launch.birth import Answer
 from waypoint.session.launch.criu import APART_SEEN, start_beside, start_into
 from waypoint.session.launch.externals import name_externals
-from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, StartSpec
+from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.session.record import RuntimeRecord
+from waypoint.session.restoring import SILENCE_S
 from waypoint.upper.contract import Pool
 from waypoint.upper.open_pool import open_pool
 
@@ -121,16 +121,17 @@ class _Work:
         self._pool: Pool = open_pool(home.path)
         chosen = os.environ.get("WAYPOINT_CRIU")
         self._criu = criu_find.find(home.path, tries=lambda _: [], chosen=chosen).path
-        self._run = home.runtime / "kit/criu-run"
         self._numbers = itertools.count()
 
     def dump(self, branch: str) -> list[float]:
         found = record_of(self._home, branch)
+        places = self._places(found)
+        run = str(places.kit.criu_run)
         started: list[_Child] = []
 
         def spawn(command: Command) -> Process:
             argv = command.argv(CRIU_SOCKET_FD)
-            beside = CriuBeside(pid=found.init_pid, run=str(self._run), argv=argv, env=command.env)
+            beside = CriuBeside(pid=found.init_pid, run=run, cgroup=places.dumps, argv=argv, env=command.env)
             started.append(_Child(start_beside(beside, [command.socket_fd, command.words_fd])))
             return started[-1]
 
@@ -153,25 +154,28 @@ class _Work:
     def restore(self, branch: str, capture: str) -> list[float]:
         found = record_of(self._home, branch)
         row = msgspec.structs.replace(found.row, session=new_id(), tree=f"raw-{os.getpid()}-{next(self._numbers)}")
-        spec = self._plan(found, row)
+        places = self._places(found)
+        layers = BasePlan([Layer(target) for target in found.overlays], [])
+        spec = start_plan.start_spec(row, layers, places, Path(self._pool.path(row.tree)), size=(24, 80))
+        run = str(places.kit.criu_run)
         externals = name_externals(spec.outside, APART_SEEN)
         started: list[_Child] = []
 
         def spawn(command: Command) -> Process:
-            into = CriuInto(ground=spec, run=str(self._run), argv=command.argv(CRIU_SOCKET_FD), env=command.env)
+            into = CriuInto(ground=spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env)
             started.append(_Child(start_into(into, [command.socket_fd, command.words_fd])))
             return started[-1]
 
         self._pool.snapshot(capture, row.tree)
         cgroups.create(spec.cgroup)
         try:
-            with (
-                open_folder(self._hot.images(capture)) as images,
-                self._folder() as folder,
-                open_folder(folder) as work,
-            ):
+            with self._folder() as place, open_folder(place) as work, open_folder(self._hot.images(capture)) as images:
                 options = RestoreOptions(
-                    images_fd=images, work_fd=work, root=externals.root, externals=externals.restore, deadline_s=60
+                    images_fd=images,
+                    work_fd=work,
+                    root=externals.root,
+                    externals=externals.restore,
+                    deadline_s=SILENCE_S,
                 )
                 Criu(self._criu, spawn).restore(options)
         finally:
@@ -182,10 +186,10 @@ class _Work:
             self._pool.remove(row.tree)
         return [started[0].taken_ms]
 
-    def _plan(self, found: RuntimeRecord, row: LiveRow) -> StartSpec:
-        """The ground that the daemon would give to a restore; its kit and folders are there."""
+    def _places(self, found: RuntimeRecord) -> Places:
+        """Those of the daemon, which has made what is in them."""
         runtime = self._home.runtime
-        places = Places(
+        return Places(
             home=self._home.path,
             runtime=runtime,
             sessions=runtime / "sessions",
@@ -196,8 +200,6 @@ class _Work:
             cgroup=found.cgroup.rpartition("/")[0],
             profile_env={},
         )
-        layers = BasePlan([Layer(target) for target in found.overlays], [])
-        return start_plan.start_spec(row, layers, places, Path(self._pool.path(row.tree)), size=(24, 80))
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[Path]:
