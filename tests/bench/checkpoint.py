@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.bench.frame import (
-    Aim,
     Figure,
     Sizes,
     above_floor_at_most,
@@ -227,12 +226,13 @@ def _large(bench: _Bench, sizes: Sizes) -> list[Figure]:
     total_mb, dirty_mb = (count * large.file_bytes // MB for count in (large.files, large.dirty_files))
     name = f"pause, {large.files} files, {total_mb} MB, {dirty_mb} MB dirty"
 
-    def figure(name: str, measure: Callable[[], float], aim: Aim) -> Figure:
-        return Figure(name, "ms", measure, large.empty_pause_ms, "empty session", aim, large.make_dirty)
+    def figure(name: str, measure: Callable[[], float], limit_ms: float, before: Callable[[], None]) -> Figure:
+        aim = above_floor_at_most(limit_ms, "ms")
+        return Figure(name, "ms", measure, large.empty_pause_ms, "empty session", aim, before)
 
     return [
-        figure(name, large.pause_ms, above_floor_at_most(5, "ms")),
-        figure("the same, a sibling writes", large.pause_beside_writer_ms, above_floor_at_most(10, "ms")),
+        figure(name, large.pause_ms, 5, large.make_dirty),
+        figure("the same, a sibling writes", large.pause_beside_writer_ms, 10, large.make_dirty_beside_writer),
         Figure("the sibling's rate meanwhile", "MB/s", large.next_rate),
     ]
 
@@ -249,12 +249,20 @@ class _Large:
         self._spinner: Spinner | None = None
 
     def make_dirty(self) -> None:
+        self._make()
+        write_files(self._session, self.dirty_files, self.file_bytes)
+
+    def make_dirty_beside_writer(self) -> None:
+        self._make()
+        self._writer.go_on()
+        self.make_dirty()
+
+    def _make(self) -> None:
         if self._spinner is None:
             self._session = self._bench.start("large")
             write_files(self._session, self.files, self.file_bytes)
-            self._spinner = Spinner(self._bench.home, self._session)
             self._writer = Writer(self._bench.home, self._bench.start("busy"), self._writer_bytes)
-        write_files(self._session, self.dirty_files, self.file_bytes)
+            self._spinner = Spinner(self._bench.home, self._session)
 
     def empty_pause_ms(self) -> float:
         """With nothing left to be written out of the last turn."""
@@ -267,8 +275,10 @@ class _Large:
         return self._spinner.gap_ms(lambda: take(self._session))
 
     def pause_beside_writer_ms(self) -> float:
-        with self._writer.writing():
+        try:
             return self.pause_ms()
+        finally:
+            self._writer.stop_and_note()
 
     def next_rate(self) -> float:
         """Of those that the figure before has seen."""

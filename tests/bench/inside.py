@@ -6,8 +6,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.homes import Home
@@ -98,23 +97,24 @@ class Spinner:
 
 
 class Writer:
-    """Writes one file over and over, as fast as it goes, while it is asked to; in between it is stopped."""
+    """Writes one file over and over, as fast as it goes, from `go_on` to `stop`; otherwise it is stopped."""
 
     def __init__(self, home: Home, session: Session, size: int) -> None:
         self._pid = _start(record_of(home, session.branch), session, _WRITER.format(blocks=size >> 20))
-        os.kill(self._pid, signal.SIGSTOP)
+        self.stop()
         self.rates: list[float] = []
-        """In MB/s, of each time it was asked to."""
+        """In MB/s, of each time that it went on."""
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        before, begin = self._written(), time.perf_counter()
+    def go_on(self) -> None:
+        self._before, self._begin = self._written(), time.perf_counter()
         os.kill(self._pid, signal.SIGCONT)
-        try:
-            yield
-        finally:
-            os.kill(self._pid, signal.SIGSTOP)
-            self.rates.append((self._written() - before) / 1e6 / (time.perf_counter() - begin))
+
+    def stop(self) -> None:
+        os.kill(self._pid, signal.SIGSTOP)
+
+    def stop_and_note(self) -> None:
+        self.stop()
+        self.rates.append((self._written() - self._before) / 1e6 / (time.perf_counter() - self._begin))
 
     def _written(self) -> int:
         for line in Path(f"/proc/{self._pid}/io").read_text().splitlines():

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -90,10 +90,10 @@ class RawCriu:
 
 
 class _Child:
-    """A criu that is our child. `began`: when it was executed."""
+    """A criu that is our child. `taken_ms`: from its start, which has just been made, to its end."""
 
     def __init__(self, answer: Answer) -> None:
-        self.began = time.perf_counter()
+        self._began = time.perf_counter()
         launched, handles = answer
         for fd in handles:
             os.close(fd)
@@ -104,7 +104,7 @@ class _Child:
 
     def wait(self) -> int:
         _, status = os.waitpid(self.pid, 0)
-        self.taken_ms = 1000 * (time.perf_counter() - self.began)
+        self.taken_ms = 1000 * (time.perf_counter() - self._began)
         return os.waitstatus_to_exitcode(status)
 
     def kill(self) -> None:
@@ -218,8 +218,7 @@ def main(home: Home, daemon_pid: int) -> None:
     work = _Work(home, scratch)
     for line in sys.stdin:
         verb, *words = json.loads(line)
-        act: Any = {"dump": work.dump, "restore": work.restore}[verb]
-        print(json.dumps(act(*words)), flush=True)
+        print(json.dumps(work.dump(*words) if verb == "dump" else work.restore(*words)), flush=True)
     shutil.rmtree(scratch, ignore_errors=True)
 
 
