@@ -18,7 +18,6 @@ SLEEPS: dict[str, str] = {
     "waypoint/session/inside/spool.py": "no event tells that somebody has come to wait in the open of a FIFO",
     "waypoint/session/ground/places.py": "systemd moves a process into a scope without an event for it",
     "tests/bench/session.py": "what is counted there is what happens in a time of rest",
-    "tests/acceptance/witness.py": "a program that runs in a session and is captured while it sleeps",
     "tests/waiting.py": "the one place where tests ask again and again, with a deadline",
 }
 """Files that may sleep. Everywhere else one waits for the event, with a deadline."""

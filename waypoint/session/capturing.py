@@ -24,6 +24,7 @@ from waypoint.model.records import (
 from waypoint.processes.criu_find import CriuProgram
 from waypoint.processes.criu_options import DumpOptions
 from waypoint.processes.criu_rpc import Criu
+from waypoint.processes.criu_worker import Spawn
 from waypoint.session.ground.start_plan import SHM
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.launch.criu_process import spawn_with
@@ -103,12 +104,8 @@ async def capture(
     (program, why_not), asked = await asyncio.gather(
         asyncio.to_thread(_find_criu, ground.find_criu if tier != "files" else None), ask_state(live.shell)
     )
-    run, group = str(ground.places.kit.criu_run), ground.places.dumps
-    beside = spawn_with(
-        ground.launcher,
-        lambda argv, env: CriuBeside(pid=record.init_pid, run=run, cgroup=group, argv=argv, env=env),
-    )
-    means = Means(ground.pool, ground.hot, Criu(program.path, beside) if program else None, why_not)
+    criu = Criu(program.path, _spawn_beside(ground, record.init_pid)) if program else None
+    means = Means(ground.pool, ground.hot, criu, why_not)
     session_folder = ground.places.sessions / record.row.session
     subject = LiveSubject(live, session_folder, ground.hot.terminal(capture_id), ground.hot.shm(capture_id), asked)
     dump = DumpOptions(
@@ -121,8 +118,8 @@ async def capture(
     try:
         taken = await asyncio.to_thread(take, means, subject, dump, capture_id, tier, hold=hold)
     except OSError as error:
-        where = f" {os.fsdecode(error.filename)}" if error.filename else ""
-        said, next_step = f"{error.strerror}{where}", "free some disk space in the home, and try again"
+        said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
+        next_step = "free some disk space in the home, and try again"
         raise Failed("capture", f"branch {live.branch}", said, next_step) from error
     return Capture(
         id=capture_id,
@@ -144,6 +141,11 @@ async def capture(
         machine=describe_machine(),
         clock=subject.clock,
     )
+
+
+def _spawn_beside(ground: HomeGround, pid: int) -> Spawn:
+    run, group = str(ground.places.kit.criu_run), ground.places.dumps
+    return spawn_with(ground.launcher, lambda argv, env: CriuBeside(pid=pid, run=run, cgroup=group, argv=argv, env=env))
 
 
 def let_go_on(live: LiveSession) -> None:
