@@ -50,11 +50,11 @@ class Pause:
         `for_dump`: at a moment at which CRIU can stop its tasks; raises CannotCapture, and the session runs, if there
         is none. Whatever else this raises, `end` is to be called.
         """
-        if for_dump:
-            freeze_for_dump(self.subject.cgroup)
-        else:
-            cgroups.freeze(self.subject.cgroup)
-        self.began = time.monotonic()
+        try:
+            self.began = freeze_for_dump(self.subject.cgroup) if for_dump else _freeze(self.subject.cgroup)
+        except OSError:  # a task that does not stop in time, say
+            cgroups.thaw(self.subject.cgroup)
+            raise
         reach(Step.FROZEN)
         self.subject.stand_still()
         reach(Step.DRAINED)
@@ -82,3 +82,9 @@ class Pause:
     @property
     def ms(self) -> float:
         return round(1000 * (self.ended - self.began), 3)
+
+
+def _freeze(cgroup: str) -> float:
+    began = time.monotonic()
+    cgroups.freeze(cgroup)
+    return began

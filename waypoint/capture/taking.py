@@ -8,6 +8,7 @@ for the tasks it says so (`pre-dump`): then the session is frozen, its terminal 
 import contextlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,9 +58,8 @@ def take(
     """
     try:
         means.hot.make(capture_id)
-        means.pool.sync(subject.tree)
-        reach(Step.PREPARED)
         if tier == "files":
+            _prepare(means, subject)
             return _files(means, subject, capture_id, hold=hold)
         try:
             if means.criu is None:
@@ -73,6 +73,12 @@ def take(
         means.pool.remove(capture_id)
         means.hot.remove(capture_id)
         raise
+
+
+def _prepare(means: Means, subject: Subject) -> None:
+    """Write out what is dirty, so that the frozen part has little to write."""
+    means.pool.sync(subject.tree)
+    reach(Step.PREPARED)
 
 
 def _files(means: Means, subject: Subject, capture_id: str, *, hold: bool) -> Taken:
@@ -102,13 +108,16 @@ def _live(means: Means, criu: Criu, subject: Subject, dump: DumpOptions, capture
 
     def stop(notice: Notice) -> None:
         if notice.stage == "pre-dump":
+            prepared.result()
             pause.begin(for_dump=True)
         elif notice.stage == "post-dump":
             reach(Step.DUMPED)
             pause.seal()
 
     images = means.hot.images(capture_id)
-    with open_folder(images) as fd, open_folder(images.parent) as work:
+    # CRIU takes its time to start: so long the dirty data is written out.
+    with open_folder(images) as fd, open_folder(images.parent) as work, ThreadPoolExecutor(1) as beside:
+        prepared = beside.submit(_prepare, means, subject)
         options = replace(dump, images_fd=fd, work_fd=work, freeze_cgroup=subject.cgroup, timeout_s=STOP_S)
         try:
             result = criu.dump(replace(options, on_notice=stop))

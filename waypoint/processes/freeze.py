@@ -21,18 +21,20 @@ PAUSE_S = 0.001  # for the child to get as far as its program
 SETTLE_S = 0.0001
 
 
-def freeze_for_dump(cgroup: str, *, wait_s: float = WAIT_S) -> None:
+def freeze_for_dump(cgroup: str, *, wait_s: float = WAIT_S) -> float:
     """Freeze the cgroup2 group `cgroup` at a moment at which CRIU can stop every task in it. It may run in between.
 
-    Raises CannotCapture, with the group thawed, if a task is traced or spends `wait_s` seconds in vfork. Raises OSError
-    as `cgroups.freeze` does. Costs one read of /proc for each thread.
+    Returns when it began to stand still, of time.monotonic(). Raises CannotCapture, with the group thawed, if a task is
+    traced or spends `wait_s` seconds in vfork; OSError as `cgroups.freeze` does. Costs one read of /proc for each
+    thread.
     """
     deadline = time.monotonic() + wait_s
     while True:
+        began = time.monotonic()
         cgroups.freeze(cgroup)
         reason = _why_not(settled_states(cgroup))
         if reason is None:
-            return
+            return began
         cgroups.thaw(cgroup)
         said, next_step, is_brief = reason
         if not is_brief or time.monotonic() > deadline:
