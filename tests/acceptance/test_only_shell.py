@@ -61,12 +61,12 @@ def test_it_is_undone(home: Home, branch: str) -> None:
     home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
     inside(home, branch, "echo three >/tmp/d/file")
     last = home.must("op", "log", "-n", "1", "--json").json()[0]
-    assert (last["verb"], last["undo"]) == ("restore", f"bring back what was on {branch}, its shell only")
+    assert last["verb"] == "restore"
+    assert last["undo"].startswith(f"bring back what was on {branch}, its shell only")
     home.must("undo")
     assert inside(home, branch, SHOW) == other
     assert inside(home, branch, "cat /tmp/d/file") == "three\n"
-    tip = home.must("log", branch, "--json").json()
-    assert [one["reason"] for one in tip] == ["replaced", "replaced", "checkpoint"]
+    assert [one["reason"] for one in home.must("log", branch, "--json").json()] == ["checkpoint"]
     home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
     assert inside(home, branch, SHOW) == before
 
