@@ -95,6 +95,7 @@ def test_what_cannot_be_brought_back_is_told(home: Home, branch: str) -> None:
 
 def test_a_busy_shell_has_no_state_and_takes_none(home: Home, person: Person, seat: Callable[..., Seat]) -> None:
     with session(home, person.name) as branch:
+        inside(home, branch, "x=1")  # its shell is there
         home.must("checkpoint", f"{branch}-cp", "-b", branch)
         taken = seat()
         taken.type(f"waypoint attach {branch}\r".encode()).prompt()
@@ -111,6 +112,8 @@ def test_a_busy_shell_has_no_state_and_takes_none(home: Home, person: Person, se
 
 def test_the_state_of_another_kind_of_shell_is_refused(home: Home, person: Person, zsh_person: Person) -> None:
     with session(home, person.name) as one, session(home, zsh_person.name) as other:
+        for branch in (one, other):
+            inside(home, branch, "x=1")  # its shell is there
         home.must("checkpoint", f"{one}-cp", "-b", one)
         done = home.cli("restore", f"{one}-cp", "-b", other, "--only", "shell")
         assert done.code == 5
