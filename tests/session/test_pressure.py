@@ -1,0 +1,117 @@
+"""Many clients at once, at random, on a few branches: then record and machine agree, and every session answers."""
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.homes import Home, open_home
+from tests.session import ledger
+from waypoint.client import Client
+from waypoint.model.errors import StateConflict, UnknownName
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+
+SECONDS = float(os.environ.get("WAYPOINT_TEST_PRESSURE_S", "20"))
+SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "1"))
+CLIENTS = 4
+BRANCHES = ["a", "b", "c", "d", "e"]
+CHECKPOINTS = ["x", "y", "z"]
+
+
+@pytest.fixture
+def pressed() -> Iterator[Home]:
+    with open_home("pressure") as fresh:
+        yield fresh
+
+
+class Worker:
+    """One client, which does what a seed says. What it may meet is a conflict; anything else is an error."""
+
+    def __init__(self, home: Home, seed: int) -> None:
+        self._client = Client(home.path)
+        self._choose = random.Random(seed)
+        self.done: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
+
+    def work(self, end: float) -> None:
+        acts = [
+            self.exec,
+            self.exec,
+            self.checkpoint,
+            self.fork,
+            self.restore,
+            self.restore_files,
+            self.stop,
+            self.look,
+        ]
+        while time.monotonic() < end:
+            act = self._choose.choice(acts)
+            name = act.__name__
+            try:
+                act(self._choose.choice(BRANCHES))
+                self.done[name] += 1
+            except (StateConflict, UnknownName) as error:
+                self.refused[f"{name}: {error.said}"] += 1
+
+    def exec(self, branch: str) -> None:
+        if branch not in {row.branch for row in self._client.sessions()}:
+            self._client.start(branch)
+        done = self._client.session(branch).exec("n=$((n + 1)); echo $n >> /srv/n; echo done", wait_prompt_s=20)
+        # 125: the session was stopped, or replaced, meanwhile.
+        assert (done.output, done.exit) == (b"done\n", 0) or done.exit == 125, done
+
+    def checkpoint(self, branch: str) -> None:
+        name, choose = self._choose.choice(CHECKPOINTS), self._choose
+        tier = choose.choice(["auto", "files", "live"])
+        self._client.session(branch).checkpoint(
+            name,
+            tier=tier,  # type: ignore[arg-type]
+            force=choose.random() < 0.7,
+            park=choose.random() < 0.2,
+        )
+
+    def fork(self, branch: str) -> None:
+        self._client.fork(self._choose.choice(BRANCHES + CHECKPOINTS), branch)
+
+    def restore(self, branch: str) -> None:
+        self._client.session(branch).restore(self._choose.choice(BRANCHES + CHECKPOINTS))
+
+    def restore_files(self, branch: str) -> None:
+        self._client.session(branch).restore(self._choose.choice(CHECKPOINTS), only="files")
+
+    def stop(self, branch: str) -> None:
+        self._client.session(branch).stop(discard=self._choose.random() < 0.5)
+        if self._choose.random() < 0.7:
+            self._client.history.remove(branch)
+
+    def look(self, branch: str) -> None:
+        history = self._client.history
+        self._client.sessions(all=True)
+        history.branches()
+        history.log(all=True)
+        history.operations()
+
+
+def test_whatever_many_clients_do_at_once_record_and_machine_agree(pressed: Home) -> None:
+    workers = [Worker(pressed, SEED * CLIENTS + number) for number in range(CLIENTS)]
+    end = time.monotonic() + SECONDS
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        begun = [threads.submit(worker.work, end) for worker in workers]
+    failures = [repr(one.exception()) for one in begun if one.exception()]
+    done = sum((worker.done for worker in workers), Counter())
+    print(done, sum((worker.refused for worker in workers), Counter()))
+    assert not failures, "\n".join(failures)
+    assert set(done) == {"exec", "checkpoint", "fork", "restore", "restore_files", "stop", "look"}
+    client = Client(pressed.path)
+    for row in client.sessions():
+        done = pressed.cli("exec", "-b", row.branch, "--wait-prompt", "20", "--", "echo on")
+        assert (done.stdout, done.code) == ("on\n", 0), f"{row.branch}: {done.stderr}"
+    ledger.check(pressed)
+    for capture in client.history.log(all=True):
+        for name in capture.names:
+            assert client.history.show(name).capture == capture.capture
