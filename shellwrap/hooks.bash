@@ -20,8 +20,11 @@ __wp_keys=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
 builtin declare -A __wp_values
 __wp_values=([PAGER]=cat [GIT_PAGER]=cat [MANPAGER]=cat [SYSTEMD_PAGER]=cat [GIT_TERMINAL_PROMPT]=0)
 
+# The terminal by its own name: CRIU refuses a process that has /dev/tty open at that moment, and marks are said all the time.
+for __wp_tty in /dev/pts/[0-9]* /dev/tty; do [[ ! $__wp_tty -ef /proc/self/fd/0 ]] || break; done
+
 __wp_say() {
-  builtin printf '\e]7717;%s\a' "$1" >/dev/tty
+  builtin printf '\e]7717;%s\a' "$1" >"$__wp_tty"
 }
 
 # Wait for the daemon's line. Each open of the FIFO waits for a daemon that died to come back; a line for another phase is an old one.

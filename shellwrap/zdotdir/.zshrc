@@ -6,12 +6,13 @@
 # Everything that must not depend on the user's options runs in functions with `emulate -L zsh`.
 
 typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt=
+typeset -g __wp_tty=$TTY
 unset WAYPOINT_RUN
 IFS= read -r __wp_s <"$__wp_d/nonce" 2>/dev/null
 typeset -ga __wp_old=()
 
 __wp_say() {
-  builtin printf '\e]7717;%s\a' "$1" >/dev/tty
+  builtin printf '\e]7717;%s\a' "$1" >"${__wp_tty:-/dev/tty}"
 }
 
 __wp_wait() {
