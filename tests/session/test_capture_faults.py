@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pexpect
 import pytest
@@ -162,6 +163,7 @@ def cases() -> list[Case]:
         for name, transaction in TRANSACTIONS.items():
             if step in transaction.steps:
                 victims = ["daemon", "client"] + (["criu"] if transaction.dumps and step in DUMPING else [])
+                victims += ["launcher"] if step in (Step.PREPARED, Step.SEALED, Step.GROUNDED, Step.RESTORED) else []
                 found += [Case(name, step, victim) for victim in victims]
     return found
 
@@ -221,6 +223,8 @@ def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
             pids = [ground.client.status().pid]
         case "client":
             pids = [command.pid]
+        case "launcher":
+            pids = children(ground.client.status().pid, "wp-launcher")
         case _:
             pids = ledger.criu_pids(ground.home)
     assert pids, f"there is no {case.victim}"
@@ -228,6 +232,11 @@ def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
         pidfd = os.pidfd_open(pid)
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)
+
+
+def children(parent: int, name: str) -> list[int]:
+    text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    return [int(pid) for pid in text.split() if Path(f"/proc/{pid}/comm").read_text().strip() == name]
 
 
 def check_terminal(home: Home, branch: str) -> None:
@@ -278,6 +287,8 @@ def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w
     if case.victim == "client":
         wait_until(lambda: transaction.is_done(client), "the daemon has seen it through")
     is_done = transaction.is_done(client)
+    if case.victim == "launcher":
+        assert is_done == (code == 0)
     if case.victim == "daemon":
         assert code != 0
         assert is_done == (case.step in transaction.sure)
