@@ -7,6 +7,7 @@ sessions it started.
 """
 
 import array
+import gc
 import os
 import signal
 import socket
@@ -25,6 +26,9 @@ def serve(control: socket.socket) -> None:
     # Sessions' first processes become our children once the processes between have ended; nobody needs their status
     # from here.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # A child that collects garbage, or the mere marks of the collector in it, would copy what it shares with us.
+    gc.freeze()
+    gc.disable()
     while True:
         request, fds = _receive(control)
         if not request:
