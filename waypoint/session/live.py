@@ -23,6 +23,7 @@ from waypoint.session.record import RuntimeRecord
 from waypoint.session.terminal.keepsake import EXEC, RING
 from waypoint.session.terminal.terminal import Terminal
 from waypoint.session.terminal.view import Viewers
+from waypoint.session.terminal.view_filter import blank
 
 DRAIN_S = 2.0
 CLIENTS_S = 10.0
@@ -111,6 +112,8 @@ class LiveSession:
                 return {"reason": "detached"}
             if self.successor is None:
                 return {"reason": "ended", "exit": await asyncio.shield(self.ended)}
+        with contextlib.suppress(ConnectionError):  # told again when the successor is shown
+            await outlet.output(blank())  # the successor's past is another one
         return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet)
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:

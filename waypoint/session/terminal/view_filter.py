@@ -103,6 +103,11 @@ def open_view(ring: Ring, position: int, running: tuple[str, ...]) -> ViewFilter
     return view
 
 
+def blank() -> bytes:
+    """What makes a terminal show nothing, in its usual modes."""
+    return modes.reset() + _CLEAR
+
+
 def repaint(ring: Ring, running: tuple[str, ...]) -> tuple[bytes, ViewFilter]:
     """What makes a terminal look as if it had been there all the time (or nearly), and the filter for what comes
     after it. `running`: the command that runs without output processing now, as id and nonce.

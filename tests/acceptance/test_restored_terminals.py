@@ -1,0 +1,290 @@
+"""What somebody at a terminal has before them comes back: programs, half-typed lines, keys that act, and the screen."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.acceptance.moments import MOODS, WAYS, Mood, Way, alone, brought_back, new_name, started
+from tests.acceptance.people import Person
+from tests.acceptance.screen import Screen
+from tests.acceptance.seat import Seat
+from tests.homes import Home
+from waypoint.client import Client
+from waypoint.client.sdk import Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "zsh")]
+Take = Callable[..., Seat]
+Open = Callable[..., Screen]
+
+
+@pytest.fixture(params=["person", "zsh_person"])
+def session(home: Home, request: pytest.FixtureRequest) -> Iterator[Session]:
+    with started(home, request.getfixturevalue(request.param).name) as live:
+        yield live
+
+
+def attach(outer: Seat, session: Session) -> Seat:
+    return outer.type(b"waypoint attach %s\r" % session.branch.encode()).prompt()
+
+
+def captured_and_back(home: Home, session: Session, way: Way, outer: Seat, new: Take, spoil: bytes = b"") -> Seat:
+    """A seat at the session that came back: the same one after a restore in place, else a new one at the fork."""
+    checkpoint = new_name(session)
+    session.checkpoint(checkpoint, tier="live")
+    if spoil:
+        outer.type(spoil)
+    back = brought_back(home, session, checkpoint, way)
+    if way == "restore":
+        return outer
+    return new().type(b"waypoint attach %s\r" % back.branch.encode())
+
+
+def wait_foreground(home: Home, session: Session) -> None:
+    """Until `cat` has been continued: the shell says so before it gives the terminal's modes back."""
+    for facts in Client(home.path).sessions():
+        if facts.branch == session.branch or facts.branch.startswith(f"{session.branch}-"):
+            one = Client(home.path).session(facts.branch)
+            one.run("timeout", "5", "sh", "-c", "until ps -o stat= -C cat | grep -q S+; do sleep 0.01; done")
+
+
+# --- at the prompt
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_half_typed_line_is_there_and_can_be_finished(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = attach(seat(), session)
+    outer.type(b"echo half-$((6 *").see(rb"\(\(6 \*")
+    back = captured_and_back(home, session, way, outer, seat, b" 2)) spoilt\r")
+    back.see(rb"\(\(6 \*")
+    back.type(b" 7))\r").see(rb"half-42\r\n")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_stop_continue_and_interrupt_what_runs(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = attach(seat(), session)
+    outer.type(b"sh -c 'echo run\"\"ning; exec cat'\r").see(rb"running\r\n")
+    back = captured_and_back(home, session, way, outer, seat, b"\x04")
+    back.type(b"echoed\r").see(rb"echoed\r\nechoed\r\n")
+    back.type(b"\x1a").see(rb"[Ss](topped|uspended)")
+    back.prompt().type(b"fg\r").see(rb"exec cat'\r\n")
+    wait_foreground(home, session)
+    back.type(b"again\r").see(rb"again\r\nagain\r\n")
+    back.type(b"\x03").prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
+    back.prompt().type(b"sh -c 'echo n\"\"ew; exec sleep 1000'\r").see(rb"new\r\n")
+    back.type(b"\x03").prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stopped_job_can_be_continued_in_the_foreground(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = attach(seat(), session)
+    outer.type(b"cat\r").see(rb"cat\S*\r+\n")
+    outer.type(b"one\r").see(rb"one\r\none\r\n")
+    outer.type(b"\x1a").see(rb"[Ss](topped|uspended)")
+    outer.prompt()
+    back = captured_and_back(home, session, way, outer, seat, b"kill -9 %1\r").prompt()
+    back.type(b"fg\r").see(rb"cat\r\n")
+    wait_foreground(home, session)
+    back.type(b"two\r").see(rb"two\r\ntwo\r\n")
+    back.type(b"\x04").prompt().type(b"jobs; echo status $?\r").see(rb"[\r\n]status 0\r\n")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_controlling_terminal_serves_the_shell_and_its_new_children(
+    home: Home, session: Session, seat: Take, way: Way
+) -> None:
+    outer = attach(seat(), session)
+    back = captured_and_back(home, session, way, outer, seat).prompt()
+    back.type(b"tty; echo to the ter''minal >/dev/tty\r").see(rb"/dev/pts/0\r\nto the terminal\r\n")
+    back.prompt().type(b"sh -c 'read x </dev/tty; echo \"<$x>\" >/dev/tty'\r").see(rb"/dev/tty'\S*\r+\n")
+    back.type(b"typed\r").see(rb"<typed>\r\n")
+    back.prompt().type(b"ps -o tty=,tpgid= -p $$ | tr -s ' '; echo $$\r").see(rb"pts/0 \d+\r\n\d+\r\n")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_typed_ahead_is_read_later(home: Home, branch: str, seat: Take, way: Way) -> None:
+    session = Client(home.path).session(branch)
+    outer = attach(seat(), session)
+    outer.type(b'until [ -e /tmp/go ]; do sleep 0.05; done; read first; echo "<$first>"\r').see(rb"\r\n")
+    alone(session, "until pgrep sleep >/dev/null; do :; done")
+    outer.type(b"for the read\recho ahead-$((6 * 7))\r").see(rb"ahead-\$\(\(6 \* 7\)\)\r\n")
+    checkpoint = new_name(session)
+    session.checkpoint(checkpoint, tier="live")
+    alone(session, "touch /tmp/go")
+    outer.see(rb"<for the read>\r\n")
+    outer.see(rb"ahead-42\r\n")
+    back = brought_back(home, session, checkpoint, way)
+    again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
+    again.see(rb"ahead-\$\(\(6 \* 7\)\)\r\n")
+    alone(back, "touch /tmp/go")
+    again.see(rb"<for the read>\r\n")
+    again.see(rb"ahead-42\r\n")
+    if way == "fork":
+        back.stop(discard=True)
+
+
+# --- programs
+
+
+class Program(NamedTuple):
+    """How it is started, what is typed then and seen, and what is typed after and seen."""
+
+    start: bytes
+    ready: bytes
+    typed: bytes
+    seen: bytes
+    after: bytes
+    then: bytes
+
+
+PROGRAMS = {
+    "python": Program(
+        b"PYTHON_BASIC_REPL=1 python3 -i -q\r",
+        rb">>> ",
+        b"x = 6; import sys\r",
+        rb">>> ",
+        b"print('got', x * 7)\r",
+        rb"got 42\r\n",
+    ),
+    "python in a block": Program(
+        b"PYTHON_BASIC_REPL=1 python3 -i -q\r",
+        rb">>> ",
+        b"for n in (6, 7):\r",
+        rb"\.\.\. ",
+        b"  print('got', n)\r\r",
+        rb"got 6\r\ngot 7\r\n",
+    ),
+    "node": Program(b"node\r", rb"> ", b"let x = 6\r", rb"undefined\S*\r\n", b"'got ' + x * 7\r", rb"got 42"),
+    "cat": Program(b"cat\r", rb"cat\r\n", b"one\r", rb"one\r\n(?s:.*?)one\r\n", b"two\r", rb"two\r\n(?s:.*?)two\r\n"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("mood", MOODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.requires("node") if name == "node" else ()) for name in PROGRAMS]
+)
+def test_a_program_that_waits_for_input_goes_on(
+    home: Home, person: Person, seat: Take, name: str, mood: Mood, way: Way
+) -> None:
+    program = PROGRAMS[name]
+    with started(home, person.name, mood) as session:
+        outer = seat().type(b"waypoint attach %s\r" % session.branch.encode())
+        outer.see(rb"[#$] ")
+        outer.type(program.start).see(program.ready)
+        outer.type(program.typed).see(program.seen)
+        back = captured_and_back(home, session, way, outer, seat, b"\x03\x04")
+        if way == "fork":
+            back.see(program.seen)
+        back.type(program.after).see(program.then)
+
+
+@pytest.mark.requires("less", "tmux")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pager_is_where_it_was(home: Home, person: Person, screen: Open, way: Way) -> None:
+    with started(home, person.name) as session:
+        first = screen(20, 80)
+        first.type(f"waypoint attach {session.branch}")
+        first.press("Enter")
+        first.see("[$]$")
+        first.type("seq -f 'line %g' 1000 | less")
+        first.press("Enter")
+        first.see("^line 1$")
+        first.type("100g")
+        first.see("^line 100$")
+        checkpoint = new_name(session)
+        session.checkpoint(checkpoint, tier="live")
+        first.type("q")
+        first.see("[$]$")
+        back = brought_back(home, session, checkpoint, way)
+        again = first
+        if way == "fork":
+            again = screen(20, 80)
+            again.type(f"waypoint attach {back.branch}")
+            again.press("Enter")
+        again.see("^line 100$")
+        again.type("/line 500$")
+        again.press("Enter")
+        again.see("^line 500$")
+        again.type("q")
+        again.see("[$]$")
+        assert not again.flag("alternate_on")
+
+
+# --- the screen at a restore in place
+
+
+@pytest.mark.requires("vi", "tmux")
+@pytest.mark.parametrize("size", [(30, 100), (20, 70), (40, 120)], ids=["same size", "smaller", "larger"])
+def test_an_editor_that_was_left_is_on_the_screen_again(
+    home: Home, person: Person, screen: Open, size: tuple[int, int]
+) -> None:
+    with started(home, person.name) as session:
+        here = screen(30, 100)
+        here.type(f"waypoint attach {session.branch}")
+        here.press("Enter")
+        here.see("[$]$")
+        here.type("vi -u NONE /tmp/text")
+        here.press("Enter")
+        here.see("^~$")
+        here.type("ifirst line")
+        here.press("Enter")
+        here.type("half a li")
+        here.see("^half a li$")
+        checkpoint = new_name(session)
+        session.checkpoint(checkpoint, tier="live")
+        here.press("Escape")
+        here.type(":q!")
+        here.press("Enter")
+        here.see("[$]$")
+        assert not here.flag("alternate_on")
+        here.type("clear; echo left")
+        here.press("Enter")
+        here.see("^left$")
+        here.resize(*size)
+        session.restore(checkpoint)
+        here.see("^half a li$")
+        here.see_all(lambda shown: shown.flag("alternate_on"), expected=True)
+        here.type("ne, and the rest")  # it is in insert mode
+        here.see("^half a line, and the rest$")
+        rows = here.see("^first line$").splitlines()
+        assert len(rows) <= size[0]
+        assert re.match("~", rows[size[0] - 4])
+        here.press("Escape")
+        here.type(":wq")
+        here.press("Enter")
+        here.see("[$]$")
+        assert not here.flag("alternate_on")
+        assert alone(session, "cat /tmp/text") == "first line\nhalf a line, and the rest\n"
+        here.type("clear; stty size")
+        here.press("Enter")
+        here.see(f"^{size[0]} {size[1]}$")
+
+
+@pytest.mark.requires("tmux")
+def test_everybody_who_is_attached_stays_and_types_on(home: Home, person: Person, screen: Open) -> None:
+    with started(home, person.name) as session:
+        screens = [screen(24, 80), screen(30, 90)]
+        for one in screens:
+            one.type(f"waypoint attach {session.branch}")
+            one.press("Enter")
+            one.see("[$]$")
+        screens[0].type("mine=before; echo be''fore")
+        screens[0].press("Enter")
+        for one in screens:
+            one.see("^before$")
+        checkpoint = new_name(session)
+        session.checkpoint(checkpoint, tier="live")
+        screens[1].type("mine=after; echo af''ter")
+        screens[1].press("Enter")
+        for one in screens:
+            one.see("^after$")
+        session.restore(checkpoint)
+        for one in screens:
+            one.see_all(lambda shown: "after" in shown.text().splitlines(), expected=False)
+            one.see("^before$")
+        screens[1].type('echo "it is $mine" $(stty size)')
+        screens[1].press("Enter")
+        for one in screens:
+            one.see("^it is before 24 80$")
