@@ -74,5 +74,8 @@ def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
         high = [os.dup(fd) for fd in stdio]
         for place, fd in enumerate(high):
             os.dup2(fd, place)
+        null = os.open("/dev/null", os.O_RDONLY)
+        if os.fstat(0).st_rdev == os.fstat(null).st_rdev:  # the host's: CRIU refuses a file from outside the session
+            os.dup2(null, 0)
         os.closerange(3, REPORT_FD)
     os.closerange(REPORT_FD + 1, 4096)

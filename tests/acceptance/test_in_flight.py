@@ -1,0 +1,102 @@
+"""Commands that are under way at a checkpoint go on to their ends, in the original as in what comes back of it."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.moments import WAYS, Way, alone, brought_back, new_name, says, started
+from tests.homes import Home
+from waypoint.client.facts import ExecResult
+from waypoint.client.sdk import Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "zsh")]
+
+UNTIL_GO = "touch /tmp/begun; until [ -e /tmp/go ]; do sleep 0.02; done"
+
+
+@pytest.fixture(params=["person", "zsh_person"])
+def session(home: Home, request: pytest.FixtureRequest) -> Iterator[Session]:
+    with started(home, request.getfixturevalue(request.param).name) as live:
+        yield live
+
+
+class InFlight:
+    """An exec in a thread of its own, which has begun when this is made."""
+
+    def __init__(self, session: Session, text: str, stdin: bytes | None = None, timeout_s: float | None = None) -> None:
+        self.result: ExecResult | None = None
+        self._failure: Exception | None = None
+
+        def go() -> None:
+            try:
+                self.result = session.exec(text, stdin=stdin, timeout_s=timeout_s)
+            except Exception as error:
+                self._failure = error
+
+        self._thread = threading.Thread(target=go)
+        self._thread.start()
+        alone(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")
+
+    def end(self) -> ExecResult | None:
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        return self.result
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_command_goes_on_to_its_end_and_the_shell_serves_the_next(home: Home, session: Session, way: Way) -> None:
+    run = InFlight(session, f"echo one; {UNTIL_GO}; mine=set; echo two; echo two >/tmp/file; (exit 7)")
+    checkpoint = new_name(session)
+    session.checkpoint(checkpoint, tier="live")
+    if way == "fork":
+        fork = brought_back(home, session, checkpoint, way)
+        alone(session, "touch /tmp/go")
+        ended = run.end()
+        assert ended is not None
+        assert (ended.output, ended.exit) == (b"one\ntwo\n", 7)
+    else:
+        fork = brought_back(home, session, checkpoint, way)
+        run.end()  # its shell was replaced: whatever it was told, it has ended
+    alone(fork, "[ ! -e /tmp/go ] && touch /tmp/go; until [ -e /tmp/file ]; do sleep 0.02; done")
+    assert says(fork, "echo $mine; cat /tmp/file") == "set\ntwo\n"
+    assert fork.exec("echo the next").output == b"the next\n"
+    assert b"one" in b"".join(fork.logs())
+
+
+def test_one_with_input_goes_on_with_what_it_has_read(home: Home, session: Session) -> None:
+    run = InFlight(session, f"read -r x; {UNTIL_GO}; read -r y; echo $x $y", stdin=b"first\nsecond\n")
+    checkpoint = new_name(session)
+    session.checkpoint(checkpoint, tier="live")
+    fork = brought_back(home, session, checkpoint, "fork")
+    for one in (session, fork):
+        alone(one, "touch /tmp/go")
+    ended = run.end()
+    assert ended is not None
+    assert (ended.output, ended.exit) == (b"first second\n", 0)
+    assert fork.exec("echo $x").output == b"first\n"
+
+
+def test_the_time_of_a_command_that_is_limited_runs_on_in_the_fork(home: Home, session: Session) -> None:
+    run = InFlight(session, "touch /tmp/begun; sleep 1000", timeout_s=3)
+    checkpoint = new_name(session)
+    session.checkpoint(checkpoint, tier="live")
+    fork = brought_back(home, session, checkpoint, "fork")
+    ended = run.end()
+    assert ended is not None
+    assert ended.exit == 124
+    assert fork.exec("echo works", wait_prompt_s=20).output == b"works\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_process_beside_the_shell_goes_on(home: Home, session: Session, way: Way) -> None:
+    thread = threading.Thread(target=lambda: session.run("sh", "-c", f"{UNTIL_GO}; echo done >/tmp/done"))
+    thread.start()
+    alone(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")
+    checkpoint = new_name(session)
+    session.checkpoint(checkpoint, tier="live")
+    back = brought_back(home, session, checkpoint, way)
+    alone(back, "touch /tmp/go; until [ -e /tmp/done ]; do sleep 0.02; done")
+    alone(session, "touch /tmp/go")
+    thread.join(30)
+    assert not thread.is_alive()
