@@ -18,7 +18,7 @@ RESTORES = 10
 def test_any_of_a_long_chain_of_checkpoints_is_exactly_what_it_was(home: Home, person: Person) -> None:
     chosen = random.Random(4711).sample(range(CHAIN), min(RESTORES, CHAIN))
     with started(home, person.name) as session:
-        session.exec("sleep 1000 &")
+        session.exec("mkdir chain; cd chain; sleep 1000 &")
         for number in range(CHAIN):
             session.exec(
                 f"number={number}; list+=({number}); echo {number} >file; echo {number} >>all; touch f{number}"
