@@ -124,6 +124,22 @@ def test_what_was_typed_ahead_is_read_later(home: Home, branch: str, seat: Take,
         back.stop(discard=True)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_shell_within_the_shell_is_told_of(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = attach(seat(), session)
+    session.exec("(sleep 1000; :) & sh -c 'sleep 1000; :' &")
+    assert session.checkpoint(new_name(session), tier="live").degraded == []
+    outer.type(b"bash --norc\r").see(rb"bash-5\S+")
+    checkpoint = new_name(session)
+    [told] = session.checkpoint(checkpoint, tier="live").degraded
+    assert told.startswith("bash: a shell within the shell")
+    back = brought_back(home, session, checkpoint, way)
+    again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
+    again.type(b"echo $((6 * 7))\r").see(rb"\n42\r\n")
+    again.type(b"exit\r").prompt().type(b"sh -c 'echo n\"\"ew; exec sleep 1000'\r").see(rb"new\r\n")
+    again.type(b"\x03").prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
+
+
 # --- programs
 
 

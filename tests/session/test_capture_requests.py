@@ -14,6 +14,7 @@ from tests.session.pauses import Pauses
 from tests.waiting import wait_until
 from waypoint.capture.steps import Step
 from waypoint.client import Client, Session
+from waypoint.linux import machine
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
@@ -264,6 +265,18 @@ def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, cli
     plain.restore("counting")
     before = plain.run("cat", "/srv/n").stdout
     wait_until(lambda: plain.run("cat", "/srv/n").stdout not in (b"", before), "it counts again")
+
+
+def test_more_copies_than_memory_are_refused_together(home: Home, main: Session) -> None:
+    """Each of them would have room for itself."""
+    for_each = machine.available_memory_bytes() // 200
+    hold = f"import time; kept = bytes([1]) * {for_each}; open('/srv/held', 'w'); time.sleep(1000)"
+    main.exec(f'python3 -c "{hold}" & until [ -e /srv/held ]; do sleep 0.01; done')
+    main.checkpoint("large", tier="live")
+    done = home.cli("fork", "large", *(f"copy{number}" for number in range(200)))
+    refused(done, 1, "200 copies of its processes need")
+    [fork] = Client(home.path).fork("large", "alone")
+    assert fork.exec("echo $kept").output == b"yes\n"
 
 
 def test_what_can_be_undone_is_undone_and_conflicts_are_told(home: Home, client: Client, main: Session) -> None:

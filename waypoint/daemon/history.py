@@ -1,5 +1,6 @@
 """What was, and taking it back, behind the routes: implements `service.History`."""
 
+import asyncio
 import itertools
 
 from waypoint.branch import refs
@@ -16,6 +17,7 @@ from waypoint.session import capture_facts, facts
 from waypoint.session.moments import Moments
 from waypoint.session.sessions import Sessions
 from waypoint.store.names import Names
+from waypoint.upper.contract import Pool
 
 LOG_LIMIT = 10_000
 
@@ -23,8 +25,9 @@ LOG_LIMIT = 10_000
 class HomeHistory:
     """Of one home."""
 
-    def __init__(self, names: Names, sessions: Sessions, moments: Moments) -> None:
+    def __init__(self, names: Names, pool: Pool, sessions: Sessions, moments: Moments) -> None:
         self._names = names
+        self._pool = pool
         self._sessions = sessions
         self._moments = moments
 
@@ -36,8 +39,10 @@ class HomeHistory:
         return [capture_facts.of(capture, self._names.names_of(capture.id)) for capture in found]
 
     async def show(self, name: str) -> CaptureFacts:
+        """Costs a walk over the capture's files, in a thread."""
         capture = self._names.resolve(name)
-        return capture_facts.of(capture, self._names.names_of(capture.id))
+        size = await asyncio.to_thread(self._pool.usage, capture.layers.files.tree)
+        return capture_facts.of(capture, self._names.names_of(capture.id), size)
 
     async def branches(self) -> list[BranchFacts]:
         rows = []

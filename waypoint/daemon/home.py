@@ -66,7 +66,7 @@ class Home:
         moments = Moments(ground, self._sessions)
         self._sessions.serve_inside = InsideService(self._names, moments).serve
         self.captures = HomeCaptures(moments)
-        self.history = HomeHistory(self._names, self._sessions, moments)
+        self.history = HomeHistory(self._names, self._pool, self._sessions, moments)
 
     @classmethod
     async def open(cls, path: str, criu: str | None = None) -> "Home":

@@ -5,8 +5,8 @@ from waypoint.model.requests import CaptureFacts, LayerFacts, LayersFacts, Proce
 from waypoint.session.facts import iso_time
 
 
-def of(capture: Capture, names: list[str]) -> CaptureFacts:
-    """`names`: those that stand for it."""
+def of(capture: Capture, names: list[str], files_bytes: int | None = None) -> CaptureFacts:
+    """`names`: those that stand for it. `files_bytes`: of its files layer, for whom it was measured."""
     processes, terminal = capture.layers.processes, capture.layers.terminal
     machine, shell = capture.machine, capture.layers.shell
     return CaptureFacts(
@@ -29,7 +29,7 @@ def of(capture: Capture, names: list[str]) -> CaptureFacts:
         environment=sorted(processes.env if processes else capture.setting.env),
         machine={"kernel": machine.kernel, "architecture": machine.architecture, "cpu": machine.cpu} if machine else {},
         layers=LayersFacts(
-            files=LayerFacts(size_bytes=None),
+            files=LayerFacts(size_bytes=files_bytes),
             processes=ProcessFacts(
                 size_bytes=processes.size_bytes,
                 count=processes.count,

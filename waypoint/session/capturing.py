@@ -21,6 +21,7 @@ from waypoint.model.records import (
     TerminalLayer,
     Tier,
 )
+from waypoint.processes import nested_shells
 from waypoint.processes.criu_find import CriuProgram
 from waypoint.processes.criu_options import DumpOptions
 from waypoint.processes.criu_rpc import Criu
@@ -101,8 +102,10 @@ async def capture(
     """
     record = live.record
     capture_id = new_id()
-    (program, why_not), asked = await asyncio.gather(
-        asyncio.to_thread(_find_criu, ground.find_criu if tier != "files" else None), ask_state(live.shell)
+    (program, why_not), asked, nested = await asyncio.gather(
+        asyncio.to_thread(_find_criu, ground.find_criu if tier != "files" else None),
+        ask_state(live.shell),
+        asyncio.to_thread(nested_shells.find, live.processes()),
     )
     criu = Criu(program.path, _spawn_beside(ground, record.init_pid)) if program else None
     means = Means(ground.pool, ground.hot, criu, why_not)
@@ -137,7 +140,7 @@ async def capture(
         reason=reason,
         message=message,
         paused_ms=taken.paused_ms,
-        degraded=taken.degraded,
+        degraded=taken.degraded + (_told(nested) if taken.tier == "live" else []),
         machine=describe_machine(),
         clock=subject.clock,
     )
@@ -179,6 +182,11 @@ def _processes(live: LiveSession, taken: Taken, subject: LiveSubject, program: C
         env=record.env,
         nonce=record.nonce,
     )
+
+
+def _told(nested: list[str]) -> list[str]:
+    said = "a shell within the shell: once brought back it has no ^C and no jobs; leave it and start it again there"
+    return [f"{name}: {said}" for name in nested]
 
 
 def _find_criu(find: Callable[[], CriuProgram] | None) -> tuple[CriuProgram | None, str]:

@@ -41,7 +41,7 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
     if layer is None:
         said = f"it is of tier {origin.tier}: it has no processes"
         raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
-    _check_memory(origin, layer)
+    check_memory(origin, layer)
     _check_whole(ground, origin, layer)
     places = ground.places
     spec = plan_spec(ground, row, origin, layer)
@@ -128,11 +128,15 @@ def _check_whole(ground: HomeGround, origin: Capture, layer: ProcessesLayer) -> 
         raise damaged(origin, f"{hot.images(origin.id)} has {size} bytes, written were {layer.size_bytes}")
 
 
-def _check_memory(origin: Capture, layer: ProcessesLayer) -> None:
+def check_memory(origin: Capture, layer: ProcessesLayer, copies: int = 1) -> None:
+    """Raises Failed if the machine has not the memory for so many copies of the processes."""
     available = machine.available_memory_bytes()
-    if layer.size_bytes + _SPARE_BYTES > available:
-        said = f"its processes need {layer.size_bytes >> 20} MiB of memory, {available >> 20} MiB are available"
-        raise Failed("restore the processes of", origin.id[:12], said, "end other sessions, or restore --only files")
+    needed = layer.size_bytes * copies
+    if needed + _SPARE_BYTES > available:
+        what = "its processes need" if copies == 1 else f"{copies} copies of its processes need"
+        said = f"{what} {needed >> 20} MiB of memory, {available >> 20} MiB are available"
+        next_step = "end other sessions, " + ("or restore --only files" if copies == 1 else "or make fewer copies")
+        raise Failed("restore the processes of", origin.id[:12], said, next_step)
 
 
 def _restore(ground: HomeGround, criu: Criu, origin: Capture, externals: Externals, folder: Path) -> int:

@@ -1,0 +1,124 @@
+"""`waypoint` inside a session: asked by the session's own processes, answered in every copy."""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+
+@pytest.fixture(params=["root", "person"])
+def branch(home: Home, person: Person, request: pytest.FixtureRequest) -> Iterator[str]:
+    with session(home, "root" if request.param == "root" else person.name) as name:
+        yield name
+
+
+def test_a_checkpoint_says_checkpointed_in_the_original_and_restored_in_every_copy(home: Home, branch: str) -> None:
+    said = inside(home, branch, f"X=before; out=$(waypoint checkpoint {branch}-cp -m note); echo $? $out; X=after")
+    capture = re.fullmatch(rf"0 checkpointed {branch}-cp ([0-9a-f]{{32}}) live paused \d+ ms\n", said)
+    assert capture, said
+    home.must("fork", f"{branch}-cp", f"{branch}-1", f"{branch}-2")
+    for copy in (f"{branch}-1", f"{branch}-2"):
+        assert inside(home, copy, "echo $out; echo $X") == f"restored {copy} {capture[1]}\nafter\n"
+        home.must("stop", copy, "--discard")
+    home.must("restore", f"{branch}-cp", "-b", branch)
+    assert inside(home, branch, "echo $out") == f"restored {branch} {capture[1]}\n"
+
+
+def test_a_fork_of_the_own_branch_returns_in_each_like_fork_2(home: Home, branch: str) -> None:
+    said = inside(home, branch, f"waypoint fork {branch} {branch}-1 {branch}-2 > /tmp/said; cat /tmp/said")
+    assert said == f"{branch}-1\n{branch}-2\n"
+    for copy in (f"{branch}-1", f"{branch}-2"):
+        assert re.fullmatch(rf"restored {copy}  [0-9a-f]{{32}}\n", inside(home, copy, "cat /tmp/said"))
+        home.must("stop", copy, "--discard")
+
+
+def test_a_restore_takes_back_whoever_asked_for_it(home: Home, branch: str) -> None:
+    inside(home, branch, f"n=one; echo one > /tmp/file; waypoint checkpoint {branch}-cp")
+    inside(home, branch, "n=two; echo two > /tmp/file")
+    done = home.cli("exec", "-b", branch, "--", f"waypoint restore {branch}-cp; echo not reached")
+    assert (done.code, done.stdout) == (125, "")
+    assert "a capture was restored in its place" in done.stderr
+    assert inside(home, branch, "echo $n; cat /tmp/file") == "one\none\n"
+
+
+def test_a_process_without_a_terminal_asks_as_well(home: Home, branch: str) -> None:
+    done = home.must("run", "-b", branch, "--", "sh", "-c", f"waypoint checkpoint {branch}-cp && waypoint log")
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"checkpointed {branch}-cp  ")
+    assert f"{branch}-cp" in second
+
+
+def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Home, branch: str) -> None:
+    with session(home, "root") as other:
+        home.must("checkpoint", f"{other}-cp", "-b", other)
+        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        for words in (f"restore {other}-cp", f"fork {other}-cp {branch}-x", f"fork {other} {branch}-x", f"log {other}"):
+            done = home.cli("exec", "-b", branch, "--", f"waypoint {words}")
+            assert done.code == 2
+            assert f"it is not in the history of {branch}" in done.stdout
+        assert f"{other}-cp" not in inside(home, branch, "waypoint log")
+        assert inside(home, branch, "waypoint status").splitlines()[0] == f"branch {branch}"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("nonsense", 2, "usage, inside a session"),
+        ("", 2, "usage, inside a session"),
+        ("checkpoint", 2, "one NAME is needed, 0 were given"),
+        ("checkpoint a b", 2, "one NAME is needed, 2 were given"),
+        ("checkpoint 'bad name'", 2, "only letters, digits"),
+        ("checkpoint x --park", 2, "it takes no such option here"),
+        ("checkpoint x --tier respawn", 5, "knows the tiers live and files"),
+        ("checkpoint x --tier gold", 2, "it is one of auto, live, respawn, files"),
+        ("restore nothing-like-it", 2, "nothing has this name"),
+        ("fork", 2, "no NAME was given"),
+        ("log -n many", 2, "a number from 1 to 256 is needed"),
+    ],
+)
+def test_what_makes_no_sense_is_told_with_its_code(home: Home, own: str, command: str, code: int, said: str) -> None:
+    done = home.cli("exec", "-b", own, "--", f"waypoint {command}")
+    assert done.code == code
+    assert said in done.stdout
+
+
+def test_a_taken_name_is_told_and_force_moves_it(home: Home, own: str) -> None:
+    inside(home, own, f"waypoint checkpoint {own}-cp")
+    done = home.cli("exec", "-b", own, "--", f"waypoint checkpoint {own}-cp")
+    assert done.code == 4
+    assert "there is a checkpoint of this name" in done.stdout
+    assert inside(home, own, f"waypoint checkpoint {own}-cp --force").startswith("checkpointed")
+
+
+def test_a_request_that_the_daemon_never_saw_is_served_by_the_next_one(home: Home, own: str) -> None:
+    inside(home, own, f"(until [ -e /tmp/go ]; do sleep 0.05; done; waypoint checkpoint {own}-late > /tmp/late) &")
+    group = next(Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/*/cgroup.procs"))
+    root = Path(f"/proc/{group.read_text().split()[0]}/root")
+    daemon = home.must("daemon", "status", "--json").json()["pid"]
+    os.kill(daemon, signal.SIGSTOP)
+    (root / "tmp/go").touch()
+    wait_until(lambda: any((root / "run/waypoint").glob("r.*")), "it has asked")
+    os.kill(daemon, signal.SIGKILL)
+    assert inside(home, own, "wait; cat /tmp/late").endswith(" ms\n")
+
+
+def test_nothing_of_a_request_is_left(home: Home, own: str) -> None:
+    inside(home, own, f"waypoint status; waypoint checkpoint {own}-cp; waypoint nonsense 2>/dev/null; waypoint log")
+    left = inside(home, own, "ls /run/waypoint").split()
+    assert [name for name in left if re.match(r"[artw]\.", name)] == []
+
+
+@pytest.fixture
+def own(home: Home) -> Iterator[str]:
+    with session(home, "root") as name:
+        yield name
