@@ -74,7 +74,7 @@ __wp_branch() {
   emulate -L zsh
   setopt noerrexit noerrreturn
   local b
-  IFS= builtin read -r b 2>/dev/null <"$__wp_d/branch" || return 0
+  [[ -r $__wp_d/branch ]] && IFS= builtin read -r b <"$__wp_d/branch" || return 0
   [[ $b != "$__wp_b" ]] || return 0
   if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" && ${(t)WAYPOINT_BRANCH} != *readonly* ]]; then typeset -gx WAYPOINT_BRANCH=$b; fi
   __wp_b=$b

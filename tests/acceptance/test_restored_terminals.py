@@ -135,7 +135,7 @@ def test_a_shell_within_the_shell_is_told_of(home: Home, session: Session, seat:
     assert told.startswith("bash: a shell within the shell")
     back = brought_back(home, session, checkpoint, way)
     again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
-    again.type(b"echo $((6 * 7))\r").see(rb"\n42\r\n")
+    again.type(b"echo $((6 * 7))\r").see(rb"[\r\n]42\r\n")
     again.type(b"exit\r").prompt().type(b"sh -c 'echo n\"\"ew; exec sleep 1000'\r").see(rb"new\r\n")
     again.type(b"\x03").prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
 

@@ -274,7 +274,7 @@ def test_more_copies_than_memory_are_refused_together(home: Home, main: Session)
     main.exec(f'python3 -c "{hold}" & until [ -e /srv/held ]; do sleep 0.01; done')
     main.checkpoint("large", tier="live")
     done = home.cli("fork", "large", *(f"copy{number}" for number in range(200)))
-    refused(done, 1, "200 copies of its processes need")
+    refused(done, 125, "200 copies of its processes need")
     [fork] = Client(home.path).fork("large", "alone")
     assert fork.exec("echo $kept").output == b"yes\n"
 

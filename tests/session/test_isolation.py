@@ -283,7 +283,7 @@ WORKS = {
     "oom score": "echo 500 > /proc/self/oom_score_adj",
     "git": f"rm -rf /tmp/g && git init -q /tmp/g && (cd /tmp/g && {COMMIT} && git log --oneline)",
     "monotonic clock": python("import time; assert time.monotonic() > 0"),
-    "proc of its own": "ps -e | grep -q init && test $(ls -d /proc/[0-9]* | wc -l) -lt 20",
+    "proc of its own": "ps -o comm= -p 1 | grep -qx sh && test $(ls -d /proc/[0-9]* | wc -l) -lt 20",
 }
 
 
