@@ -42,11 +42,10 @@ def captured_and_back(home: Home, session: Session, way: Way, outer: Seat, new: 
 
 
 def wait_foreground(home: Home, session: Session) -> None:
-    """Until `cat` has been continued: the shell says so before it gives the terminal's modes back."""
-    for facts in Client(home.path).sessions():
-        if facts.branch == session.branch or facts.branch.startswith(f"{session.branch}-"):
-            one = Client(home.path).session(facts.branch)
-            one.run("timeout", "5", "sh", "-c", "until ps -o stat= -C cat | grep -q S+; do sleep 0.01; done")
+    """Until `cat` has been continued in the fork, or else the session: the shell says so before the modes are back."""
+    live = sorted(facts.branch for facts in Client(home.path).sessions())
+    last = [branch for branch in live if branch == session.branch or branch.startswith(f"{session.branch}-")][-1]
+    alone(Client(home.path).session(last), "until ps -o stat= -C cat | grep -q S; do sleep 0.01; done")
 
 
 # --- at the prompt
