@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -37,10 +38,10 @@ from waypoint.session.ground.base import BasePlan, Layer
 from waypoint.session.ground.lower_check import LowerCheck
 from waypoint.session.ground.places import Places
 from waypoint.session.ground.skeleton import Kit
-from waypoint.session.launch.birth import Answer
-from waypoint.session.launch.criu import APART_SEEN, start_beside, start_into
+from waypoint.session.launch import launcher
+from waypoint.session.launch.criu import APART_SEEN
 from waypoint.session.launch.externals import name_externals
-from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
+from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, Launched, LaunchSpec
 from waypoint.session.record import RuntimeRecord
 from waypoint.session.restoring import SILENCE_S
 from waypoint.upper.contract import Pool
@@ -90,16 +91,22 @@ class RawCriu:
 
 
 class _Child:
-    """A criu that is our child. `taken_ms`: from its start, which has just been made, to its end."""
+    """A criu that is our child. `taken_ms`: from when it is one, all but the exec made, to its end."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, spec: LaunchSpec, command: Command) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            self.pid = launcher.fork_for(spec)
+            if self.pid == 0:
+                launcher.carry_out(spec, [theirs.fileno(), command.socket_fd, command.words_fd])
+            theirs.close()
+            text, handles, _flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
         self._began = time.perf_counter()
-        launched, handles = answer
         for fd in handles:
             os.close(fd)
+        launched = msgspec.json.decode(text, type=Launched)
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
-        self.pid = launched.pid
         self.taken_ms = 0.0
 
     def wait(self) -> int:
@@ -132,7 +139,7 @@ class _Work:
         def spawn(command: Command) -> Process:
             argv = command.argv(CRIU_SOCKET_FD)
             beside = CriuBeside(pid=found.init_pid, run=run, cgroup=places.dumps, argv=argv, env=command.env)
-            started.append(_Child(start_beside(beside, [command.socket_fd, command.words_fd])))
+            started.append(_Child(beside, command))
             return started[-1]
 
         with self._folder() as folder, open_folder(folder) as images, open_folder(folder.parent) as work:
@@ -163,7 +170,7 @@ class _Work:
 
         def spawn(command: Command) -> Process:
             into = CriuInto(ground=spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env)
-            started.append(_Child(start_into(into, [command.socket_fd, command.words_fd])))
+            started.append(_Child(into, command))
             return started[-1]
 
         self._pool.snapshot(capture, row.tree)

@@ -65,6 +65,16 @@ def executable(pid: int) -> str:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/exe") from None
 
 
+def open_files(pid: int) -> dict[int, str]:
+    """What its descriptors stand for, as its own root sees that: a path, or "pipe:[...]" and the like."""
+    folder = f"/proc/{pid}/fd"
+    found = {}
+    for entry in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found[int(entry)] = os.readlink(f"{folder}/{entry}")
+    return found
+
+
 def command_line(pid: int) -> list[str]:
     """Its arguments; none for a zombie or a kernel thread."""
     return [os.fsdecode(word) for word in _read(pid, "cmdline").split(b"\0")[:-1]]

@@ -2,7 +2,6 @@
 restore these can hand it to no job any more.
 """
 
-import os
 from collections.abc import Iterable
 
 from waypoint.linux import procfs
@@ -32,6 +31,5 @@ def _name_of_nested_shell(pid: int) -> str:
 
 
 def _keeps_terminal(pid: int) -> bool:
-    folder = f"/proc/{pid}/fd"
-    own = (entry for entry in os.listdir(folder) if int(entry) >= _FIRST_OWN_FD)
-    return any(os.readlink(f"{folder}/{fd}").startswith(("/dev/pts/", "/dev/tty")) for fd in own)
+    files = procfs.open_files(pid)
+    return any(fd >= _FIRST_OWN_FD and path.startswith(("/dev/pts/", "/dev/tty")) for fd, path in files.items())

@@ -102,11 +102,9 @@ async def capture(
     """
     record = live.record
     capture_id = new_id()
-    (program, why_not), asked, nested = await asyncio.gather(
-        asyncio.to_thread(_find_criu, ground.find_criu if tier != "files" else None),
-        ask_state(live.shell),
-        asyncio.to_thread(nested_shells.find, live.processes()),
-    )
+    finding = asyncio.to_thread(_find_criu, ground.find_criu if tier != "files" else None)
+    nesting = asyncio.to_thread(nested_shells.find, live.processes())
+    (program, why_not), asked, nested = await asyncio.gather(finding, ask_state(live.shell), nesting)
     criu = Criu(program.path, _spawn_beside(ground, record.init_pid)) if program else None
     means = Means(ground.pool, ground.hot, criu, why_not)
     session_folder = ground.places.sessions / record.row.session

@@ -20,11 +20,8 @@ Answer = tuple[Launched, list[int]]
 """What became of it, and descriptors of what runs: the caller's, close-on-exec."""
 
 
-def supervise(outer: Callable[[int, int, int], None], cgroup: str, *, is_last: bool = False) -> Answer:
-    """Fork `outer`, write its id maps when it asks, wait until its child has executed a program or something failed.
-
-    `is_last`: it executes the program itself.
-    """
+def supervise(outer: Callable[[int, int, int], None], cgroup: str) -> Answer:
+    """Fork `outer`, write its id maps when it asks, wait until its child has executed a program or something failed."""
     report_r, report_w = (end.detach() for end in socket.socketpair())
     ask_r, ask_w = os.pipe()
     answer_r, answer_w = os.pipe()
@@ -44,9 +41,8 @@ def supervise(outer: Callable[[int, int, int], None], cgroup: str, *, is_last: b
     if said.startswith(b"pid "):
         pid = int(said[4:])
     failed, handed_over = _read_all(report_r)  # end of file: exec closed the last copy
-    if not is_last:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
     for fd in (report_r, ask_r, answer_w):
         os.close(fd)
     if failed or not pid:
