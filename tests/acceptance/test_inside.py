@@ -102,8 +102,9 @@ def test_a_taken_name_is_told_and_force_moves_it(home: Home, own: str) -> None:
 
 def test_a_request_that_the_daemon_never_saw_is_served_by_the_next_one(home: Home, own: str) -> None:
     inside(home, own, f"(until [ -e /tmp/go ]; do sleep 0.05; done; waypoint checkpoint {own}-late > /tmp/late) &")
-    group = next(Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/*/cgroup.procs"))
-    root = Path(f"/proc/{group.read_text().split()[0]}/root")
+    groups = Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/*/cgroup.procs")
+    pid = next(pids.split()[0] for group in groups if (pids := group.read_text()))
+    root = Path(f"/proc/{pid}/root")
     daemon = home.must("daemon", "status", "--json").json()["pid"]
     os.kill(daemon, signal.SIGSTOP)
     (root / "tmp/go").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.stages import name_of, on_stage, type_line, wait_for_program, wait_until
-from waypoint.linux import cgroups, tasks
+from waypoint.linux import cgroups, procfs, tasks
 from waypoint.model.errors import CannotCapture
 from waypoint.processes.freeze import freeze_for_dump, settled_states
 from waypoint.processes.trial import Subject
@@ -87,3 +87,30 @@ def test_the_state_of_a_process_that_has_gone_is_no_state() -> None:
     with pytest.raises(ProcessLookupError):
         tasks.task_state(child)
     assert tasks.task_state(os.getpid()).tracer == 0
+
+
+def running(subject: Subject) -> list[procfs.Stat]:
+    return [procfs.stat(pid) for pid in cgroups.members(subject.cgroup)]
+
+
+def test_the_foreground_group_of_a_frozen_terminal_has_a_process(tmp_path: Path) -> None:
+    """In a shell with job control each command has the terminal for its own group, and then for a moment nobody has."""
+
+    def work(stage: Throwaway) -> list[bool]:
+        subject = stage.start()
+        type_line(subject, "setsid -c -w bash --norc -ic 'while :; do /bin/true; done'")
+        wait_until(
+            lambda: any(procfs.stat(pid).foreground > 0 for pid in cgroups.members(subject.cgroup)), "a terminal"
+        )
+        seen = []
+        for _ in range(200):
+            freeze_for_dump(subject.cgroup)
+            found = running(subject)
+            foregrounds = {one.foreground for one in found if one.foreground > 0}
+            seen.append(bool(foregrounds) and foregrounds <= {one.group for one in found})
+            cgroups.thaw(subject.cgroup)
+        return seen
+
+    seen = on_stage(tmp_path, work)
+    assert len(seen) == 200
+    assert all(seen)

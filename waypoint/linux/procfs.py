@@ -21,6 +21,7 @@ class Stat(NamedTuple):
     parent: int
     group: int
     session: int
+    foreground: int  # the process group that its terminal has in the foreground; -1 without a terminal
     child_faults: int  # page faults of its children that it has waited for
     start_ticks: int
     code_start: int
@@ -38,7 +39,7 @@ def stat(pid: int) -> Stat:
     text = _read(pid, "stat")
     name, _, rest = text[text.index(b"(") + 1 :].rpartition(b")")
     fields = rest.split()
-    numbers = [int(fields[place]) for place in (1, 2, 3, 8, 19, 23, 25)]
+    numbers = [int(fields[place]) for place in (1, 2, 3, 5, 8, 19, 23, 25)]
     return Stat(os.fsdecode(name), fields[0].decode("ascii"), *numbers)
 
 

@@ -6,11 +6,15 @@ from typing import NamedTuple
 
 
 class TaskState(NamedTuple):
-    """`state`: one letter, as ps(1) shows it. `tracer`: pid of the process that traces it, 0 if none does."""
+    """`state`: one letter, as ps(1) shows it. `tracer`: pid of the process that traces it, 0 if none does. `group`,
+    `session`: the ids of its process group and session.
+    """
 
     name: str
     state: str
     tracer: int
+    group: int
+    session: int
 
 
 def task_state(tid: int) -> TaskState:
@@ -22,4 +26,5 @@ def task_state(tid: int) -> TaskState:
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path) from None
     fields = dict(line.split(b":\t", 1) for line in text.splitlines() if b":\t" in line)
-    return TaskState(os.fsdecode(fields[b"Name"]), fields[b"State"][:1].decode("ascii"), int(fields[b"TracerPid"]))
+    numbers = (int(fields[name].split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid"))
+    return TaskState(os.fsdecode(fields[b"Name"]), fields[b"State"][:1].decode("ascii"), *numbers)

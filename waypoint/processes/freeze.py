@@ -7,12 +7,14 @@ be seen beforehand is looked for here:
 * A parent in vfork(2), as posix_spawn, Python's subprocess and dash call it. It sleeps uninterruptibly until its child
   has executed a program, and the cgroup freezer counts it as frozen. Such a moment lasts a fraction of a millisecond,
   so the group is thawed and frozen again until there is none.
+* A terminal whose foreground process group has ended, which its shell has not noticed yet: such a moment is between
+  any two commands of a loop. CRIU dumps it, and cannot restore it (`tty: Failed to set group`).
 """
 
 import contextlib
 import time
 
-from waypoint.linux import cgroups, tasks
+from waypoint.linux import cgroups, procfs, tasks
 from waypoint.linux.tasks import TaskState
 from waypoint.model.errors import CannotCapture
 
@@ -65,7 +67,21 @@ def _why_not(states: dict[int, TaskState]) -> tuple[str, str, bool] | None:
         if task.state == "D":  # in a frozen group nothing else is in uninterruptible sleep
             said = f"{task.name} (pid {tid}) waits for a child that has not executed its program yet (vfork)"
             return said, "end that process, or try again later", True
+    groups = {task.group for task in states.values()}
+    for tid, task in states.items():
+        if task.session == tid and _foreground_of(tid) not in {*groups, tid}:
+            said = f"the foreground process group of the terminal of {task.name} (pid {tid}) has no process"
+            return said, "press Enter in that terminal, or end it, and try again", True
     return None
+
+
+def _foreground_of(leader: int) -> int:
+    """The group that has the terminal of a session's leader; the leader's own if it has none."""
+    try:
+        stat = procfs.stat(leader)
+    except ProcessLookupError:  # killed just now
+        return leader
+    return stat.foreground if stat.foreground > 0 else stat.group
 
 
 def _name_of(pid: int) -> str:
