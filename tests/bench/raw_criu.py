@@ -24,8 +24,9 @@ from tests.bench.inside import record_of
 from tests.homes import Home
 from tests.places import ROOT
 from waypoint.capture.hot import Hot
-from waypoint.capture.taking import STOP_S, open_folder
+from waypoint.capture.taking import STOP_S
 from waypoint.linux import cgroups, namespaces, pidfd
+from waypoint.linux.descriptors import open_folder
 from waypoint.model.ids import new_id
 from waypoint.processes import criu_find
 from waypoint.processes.criu_options import DumpOptions, RestoreOptions

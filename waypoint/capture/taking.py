@@ -7,15 +7,14 @@ for the tasks it says so (`pre-dump`): then the session is frozen, its terminal 
 
 import contextlib
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from waypoint.capture.hot import Hot
 from waypoint.capture.pause import Pause, Subject
 from waypoint.capture.steps import Step, reach
+from waypoint.linux.descriptors import open_folder
 from waypoint.model.errors import CannotCapture, WaypointError
 from waypoint.model.records import Tier
 from waypoint.processes.criu_causes import CriuFailed
@@ -153,13 +152,3 @@ def image_bytes(images: Path) -> int:
     """The size of a live capture's images, all together. Raises FileNotFoundError."""
     with os.scandir(images) as entries:
         return sum(entry.stat().st_size for entry in entries)
-
-
-@contextmanager
-def open_folder(path: Path) -> Iterator[int]:
-    """A descriptor of the folder, for CRIU."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -7,11 +7,10 @@ All calls need CAP_SYS_ADMIN and raise OSError with the path; ENOTTY means that 
 import errno
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from waypoint.linux import ioctls, programs
+from waypoint.linux.descriptors import open_folder
 
 _IOC_RESIZE = 0x50009403
 _IOC_SYNC = 0x9408
@@ -52,15 +51,6 @@ class SpaceOnDevice:
     metadata_free_bytes: int
 
 
-@contextmanager
-def _folder(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def _ioctl(fd: int, number: int, arguments: bytes, name: str, path: str) -> bytes:
     buffer = bytearray(arguments)
     if ioctls.ioctl(fd, number, buffer, name=name, path=path) > 0:
@@ -81,7 +71,7 @@ def _split(path: str) -> tuple[str, bytes]:
 def create_subvolume(path: str) -> None:
     """Make an empty subvolume, with a mode by the umask. Atomic. Raises FileExistsError if `path` exists."""
     parent, name = _split(path)
-    with _folder(parent) as fd:
+    with open_folder(parent) as fd:
         _ioctl(fd, _IOC_SUBVOL_CREATE_V2, _VOL_ARGS_V2.pack(0, 0, 0, name), "BTRFS_IOC_SUBVOL_CREATE_V2", path)
 
 
@@ -94,7 +84,7 @@ def snapshot_subvolume(source: str, path: str, *, readonly: bool = False) -> Non
     """
     parent, name = _split(path)
     flags = _SUBVOL_RDONLY if readonly else 0
-    with _folder(source) as source_fd, _folder(parent) as fd:
+    with open_folder(source) as source_fd, open_folder(parent) as fd:
         arguments = _VOL_ARGS_V2.pack(source_fd, 0, flags, name)
         _ioctl(fd, _IOC_SNAP_CREATE_V2, arguments, "BTRFS_IOC_SNAP_CREATE_V2", path)
 
@@ -107,7 +97,7 @@ def destroy_subvolume(path: str) -> None:
     Files that are open stay readable. Raises FileNotFoundError, or ENOTEMPTY while other subvolumes lie inside.
     """
     parent, name = _split(path)
-    with _folder(parent) as fd:
+    with open_folder(parent) as fd:
         _ioctl(fd, _IOC_SNAP_DESTROY, _VOL_ARGS.pack(0, name), "BTRFS_IOC_SNAP_DESTROY", path)
 
 
@@ -117,31 +107,31 @@ def is_subvolume(path: str) -> bool:
 
 
 def is_readonly(path: str) -> bool:
-    with _folder(path) as fd:
+    with open_folder(path) as fd:
         flags: int = _FLAGS.unpack(_ioctl(fd, _IOC_SUBVOL_GETFLAGS, bytes(8), "BTRFS_IOC_SUBVOL_GETFLAGS", path))[0]
     return bool(flags & _SUBVOL_RDONLY)
 
 
 def make_readonly(path: str) -> None:
     """Let nothing in the subvolume be opened for writing any more (EROFS). What is open for writing already goes on."""
-    with _folder(path) as fd:
+    with open_folder(path) as fd:
         _ioctl(fd, _IOC_SUBVOL_SETFLAGS, _FLAGS.pack(_SUBVOL_RDONLY), "BTRFS_IOC_SUBVOL_SETFLAGS", path)
 
 
 def sync_filesystem(path: str) -> None:
     """Write out all data of the file system under `path` and commit it, then wake the cleaner of deleted subvolumes."""
-    with _folder(path) as fd:
+    with open_folder(path) as fd:
         _ioctl(fd, _IOC_SYNC, bytes(1), "BTRFS_IOC_SYNC", path)
 
 
 def resize_to_device(path: str) -> None:
     """Let the file system under `path` use all of its (only) device, after the device has grown. Nothing if it does."""
-    with _folder(path) as fd:
+    with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"max"), "BTRFS_IOC_RESIZE", path)
 
 
 def space_on_device(path: str) -> SpaceOnDevice:
-    with _folder(path) as fd:
+    with open_folder(path) as fd:
         answer = _ioctl(fd, _IOC_DEV_INFO, _DEV_INFO.pack(_FIRST_DEVICE, 0, 0), "BTRFS_IOC_DEV_INFO", path)
         groups = _space_groups(fd, path)
     _, allocated, total = _DEV_INFO.unpack(answer)

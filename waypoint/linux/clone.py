@@ -20,13 +20,10 @@ _python = ctypes.PyDLL(None, use_errno=True)
 
 
 def fork_into(group: str) -> int:
-    """As os.fork(), the child being a member of the cgroup2 group at `group`; of the caller's if that is empty.
+    """As os.fork(), the child being a member of the cgroup2 group at `group`. For a process with one thread.
 
-    For a process with one thread.
     Raises OSError: ENOENT without the group. On kernels without clone3 the child enters the group by itself.
     """
-    if not group:
-        return os.fork()
     fd = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         pid = _clone(_CLONE_ARGS.pack(_CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, fd))

@@ -1,6 +1,20 @@
 """File descriptors of this process (proc_pid_fd(5))."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from waypoint.linux.programs import StrPath
+
+
+@contextmanager
+def open_folder(path: StrPath) -> Iterator[int]:
+    """A descriptor of the folder."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def path_of(fd: int) -> str:

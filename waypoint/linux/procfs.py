@@ -70,7 +70,11 @@ def open_files(pid: int) -> dict[int, str]:
     """What its descriptors stand for, as its own root sees that: a path, or "pipe:[...]" and the like."""
     folder = f"/proc/{pid}/fd"
     found = {}
-    for entry in os.listdir(folder):
+    try:
+        entries = os.listdir(folder)
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), folder) from None
+    for entry in entries:
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             found[int(entry)] = os.readlink(f"{folder}/{entry}")
     return found

@@ -27,8 +27,8 @@ def freeze_for_dump(cgroup: str, *, wait_s: float = WAIT_S) -> float:
     """Freeze the cgroup2 group `cgroup` at a moment at which CRIU can stop every task in it. It may run in between.
 
     Returns when it began to stand still, of time.monotonic(). Raises CannotCapture, with the group thawed, if a task is
-    traced or spends `wait_s` seconds in vfork; OSError as `cgroups.freeze` does. Costs one read of /proc for each
-    thread.
+    traced, or if one of the brief moments lasts for `wait_s` seconds; OSError as `cgroups.freeze` does. Costs one read
+    of /proc for each thread, and one for each session's leader.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -69,7 +69,7 @@ def _why_not(states: dict[int, TaskState]) -> tuple[str, str, bool] | None:
             return said, "end that process, or try again later", True
     groups = {task.group for task in states.values()}
     for tid, task in states.items():
-        if task.session == tid and _foreground_of(tid) not in {*groups, tid}:
+        if task.session == tid and _foreground_of(tid) not in groups:
             said = f"the foreground process group of the terminal of {task.name} (pid {tid}) has no process"
             return said, "press Enter in that terminal, or end it, and try again", True
     return None

@@ -25,7 +25,7 @@ def _name_of_nested_shell(pid: int) -> str:
             return ""
         # A subshell has the descriptor as well, but is its parent's copy: it controls nothing.
         is_copy = procfs.stat(stat.parent)[-2:] == stat[-2:]
-    except (ProcessLookupError, FileNotFoundError):
+    except ProcessLookupError:
         return ""
     return "" if is_copy else stat.name
 

@@ -17,7 +17,6 @@ from waypoint.session.exec.proof import prove
 from waypoint.session.ground import start_plan
 from waypoint.session.home_ground import HomeGround
 from waypoint.session.live import LiveSession
-from waypoint.session.restoring import check_memory
 from waypoint.session.rewinding import noted, rewind_files
 from waypoint.session.sessions import Sessions, settled
 from waypoint.session.shell.putting_back import check_shell, put_back, read_state, refuse
@@ -81,8 +80,6 @@ class Moments:
             for branch in branches:
                 _check_new(self._ground.names, branch)
             origin = await self._origin(name, "forked")
-            if origin.layers.processes is not None:
-                check_memory(origin, origin.layers.processes, len(branches))
             size = _size_of(origin)
             births = [
                 plan_birth(branch, origin, origin.setting, size, processes=origin.tier == "live") for branch in branches

@@ -6,8 +6,9 @@ import shutil
 import time
 from pathlib import Path
 
-from waypoint.capture.taking import image_bytes, open_folder
+from waypoint.capture.taking import image_bytes
 from waypoint.linux import cgroups, machine, procfs
+from waypoint.linux.descriptors import open_folder
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged
 from waypoint.model.records import Capture, LiveRow, ProcessesLayer
 from waypoint.processes.criu_causes import CriuFailed
@@ -41,7 +42,6 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
     if layer is None:
         said = f"it is of tier {origin.tier}: it has no processes"
         raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
-    check_memory(origin, layer)
     _check_whole(ground, origin, layer)
     places = ground.places
     spec = plan_spec(ground, row, origin, layer)
@@ -128,10 +128,12 @@ def _check_whole(ground: HomeGround, origin: Capture, layer: ProcessesLayer) -> 
         raise damaged(origin, f"{hot.images(origin.id)} has {size} bytes, written were {layer.size_bytes}")
 
 
-def check_memory(origin: Capture, layer: ProcessesLayer, copies: int = 1) -> None:
-    """Raises Failed if the machine has not the memory for so many copies of the processes."""
+def check_memory(origin: Capture, copies: int) -> None:
+    """Raises Failed if the machine has not the memory for so many copies of its processes."""
+    if origin.layers.processes is None:
+        return
     available = machine.available_memory_bytes()
-    needed = layer.size_bytes * copies
+    needed = origin.layers.processes.size_bytes * copies
     if needed + _SPARE_BYTES > available:
         what = "its processes need" if copies == 1 else f"{copies} copies of its processes need"
         said = f"{what} {needed >> 20} MiB of memory, {available >> 20} MiB are available"

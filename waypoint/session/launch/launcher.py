@@ -12,10 +12,16 @@ import os
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    from waypoint.session.launch.spec import Launched, LaunchSpec
+import msgspec
+
+from waypoint.linux import namespaces
+from waypoint.linux.clone import fork_into
+from waypoint.session.launch.criu import become_beside, become_into
+from waypoint.session.launch.enter import enter
+from waypoint.session.launch.spec import CriuBeside, CriuInto, Launched, LaunchSpec, StartSpec
+from waypoint.session.launch.start import start
 
 MAX_REQUEST_BYTES = 4 << 20
 _MAX_FDS = 4
@@ -23,11 +29,6 @@ _MAX_FDS = 4
 
 def serve(control: socket.socket) -> None:
     """Answer requests until the daemon is gone."""
-    import msgspec
-
-    from waypoint.linux import namespaces
-    from waypoint.session.launch.spec import LaunchSpec
-
     namespaces.set_process_name("wp-launcher")
     namespaces.become_subreaper()
     # Sessions' first processes become our children once the processes between have ended; nobody needs their status
@@ -54,11 +55,8 @@ def serve(control: socket.socket) -> None:
             os.close(fd)
 
 
-def fork_for(spec: "LaunchSpec") -> int:
+def fork_for(spec: LaunchSpec) -> int:
     """As os.fork(): the child is to carry `spec` out. Raises OSError."""
-    from waypoint.linux.clone import fork_into
-    from waypoint.session.launch.spec import CriuBeside, CriuInto
-
     match spec:
         case CriuBeside():  # the task becomes CRIU
             return fork_into(spec.cgroup)
@@ -68,12 +66,8 @@ def fork_for(spec: "LaunchSpec") -> int:
             return os.fork()
 
 
-def carry_out(spec: "LaunchSpec", fds: list[int]) -> NoReturn:
+def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
     """In a task of its own: do it, and answer on the first of `fds`."""
-    from waypoint.session.launch.criu import become_beside, become_into
-    from waypoint.session.launch.enter import enter
-    from waypoint.session.launch.spec import CriuBeside, CriuInto, Launched, StartSpec
-    from waypoint.session.launch.start import start
 
     def here(handles: list[int]) -> None:
         _answer(fds[0], Launched(pid=os.getpid()), handles)
@@ -105,16 +99,12 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     return request, list(fds)
 
 
-def _answer(reply: int, launched: "Launched", handles: list[int]) -> None:
-    import msgspec
-
+def _answer(reply: int, launched: Launched, handles: list[int]) -> None:
     with socket.socket(fileno=os.dup(reply)) as sock:
         socket.send_fds(sock, [msgspec.json.encode(launched)], handles)
 
 
-def _failure(error: BaseException) -> "Launched":
-    from waypoint.session.launch.spec import Launched
-
+def _failure(error: BaseException) -> Launched:
     if isinstance(error, OSError):
         path = os.fsdecode(error.filename) if error.filename else ""
         return Launched(errno=error.errno or 0, path=path, error=error.strerror or str(error))
@@ -122,8 +112,4 @@ def _failure(error: BaseException) -> "Launched":
 
 
 if __name__ == "__main__":
-    import waypoint.session.launch.criu
-    import waypoint.session.launch.enter
-    import waypoint.session.launch.start  # noqa: F401 - imported once here, not in each forked task
-
     serve(socket.socket(fileno=int(sys.argv[1])))
