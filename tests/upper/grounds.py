@@ -15,6 +15,9 @@ from waypoint.upper.contract import Pool, PoolSizes
 from waypoint.upper.open_pool import Driver, open_pool
 
 MIB = 1 << 20
+# In a pool of this size btrfs takes so much for its metadata at a time, when it thinks that it will need it (a busy
+# machine is enough). What is free is less by that, and it need not come back.
+METADATA_CHUNK = 32 * MIB
 SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=32 * MIB, headroom_bytes=32 * MIB, floor_bytes=32 * MIB)
 DEADLINE_S = 20.0
 
