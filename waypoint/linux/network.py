@@ -1,16 +1,8 @@
-"""The network namespace of the calling thread, or of a process: loopback and settings (netdevice(7), ip-sysctl)."""
+"""The network namespace of the calling thread: loopback and settings (netdevice(7), ip-sysctl)."""
 
 import fcntl
-import os
 import socket
 import struct
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
-
-from waypoint.linux import namespaces, pidfd
-
-Made = TypeVar("Made")
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
@@ -29,19 +21,3 @@ def write_setting(name: str, value: str) -> None:
     """Write `/proc/sys/net/<name>` of this network namespace."""
     with open(f"/proc/sys/net/{name}", "w") as file:
         file.write(value)
-
-
-def work_in(pid: int, work: Callable[[], Made]) -> Made:
-    """Do `work` in the network namespace of `pid` and return what it made: a socket stays in its namespace."""
-
-    def enter_and_work() -> Made:
-        process = pidfd.open(pid)
-        try:
-            namespaces.setns(process, namespaces.CLONE_NEWNET)
-        finally:
-            os.close(process)
-        return work()
-
-    # A thread: it alone changes its namespace, and it is gone afterwards.
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(enter_and_work).result()

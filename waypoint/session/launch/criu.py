@@ -10,11 +10,9 @@ import os
 from collections.abc import Callable
 from typing import NoReturn
 
-from waypoint.linux import mounts, namespaces, network, procfs
-from waypoint.processes.criu_options import Notice, OnNotice
+from waypoint.linux import mounts, namespaces, procfs
 from waypoint.session.launch.externals import mount_apart
 from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
-from waypoint.session.launch.start import furnish_network
 
 _RUN = "/run"  # where CRIU keeps what it has found out about the kernel, if that is on a tmpfs
 APART = "apart"
@@ -50,19 +48,6 @@ def become_into(spec: CriuInto, fds: list[int], here: Here) -> NoReturn:
     mounts.bind(spec.run, _RUN, recursive=True)
     namespaces.join_new_session_keyring()
     _become(spec, fds, here)
-
-
-def furnish() -> OnNotice:
-    """For a restore with an empty network: what is in it, before anything of the session runs there."""
-    root = 0
-
-    def hear(notice: Notice) -> None:
-        nonlocal root
-        root = notice.pid or root
-        if notice.stage == "post-setup-namespaces":
-            network.work_in(root, furnish_network)
-
-    return hear
 
 
 def _become(spec: CriuBeside | CriuInto, fds: list[int], here: Here) -> NoReturn:

@@ -7,10 +7,12 @@ import select
 import signal
 from collections.abc import Callable
 
-from waypoint.linux import pidfd
+from waypoint.linux import netns, pidfd
+from waypoint.processes.criu_options import Notice, OnNotice
 from waypoint.processes.criu_worker import Command, Process, Spawn
 from waypoint.session.launch.link import Launcher, Started
 from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
+from waypoint.session.launch.start import furnish_network
 
 MakeSpec = Callable[[list[str], dict[str, str]], CriuBeside | CriuInto]
 """From arguments and environment to what the launcher is told."""
@@ -47,3 +49,16 @@ def spawn_with(launcher: Launcher, make_spec: MakeSpec) -> Spawn:
         return LaunchedCriu(asyncio.run_coroutine_threadsafe(starting, loop).result())
 
     return spawn
+
+
+def furnish() -> OnNotice:
+    """For a restore with an empty network: what is in it, before anything of the session runs there."""
+    root = 0
+
+    def hear(notice: Notice) -> None:
+        nonlocal root
+        root = notice.pid or root
+        if notice.stage == "post-setup-namespaces":
+            netns.work_in(root, furnish_network)
+
+    return hear

@@ -4,6 +4,9 @@ Run as `python -I -S launcher.py FD` with a SOCK_SEQPACKET socket. Each request 
 socket for the answer (and two or three descriptors more, see spec.py). A request is carried out in a forked task of its
 own, so that several run side by side. The launcher ends when the daemon's side of the socket closes. It is the reaper
 of the sessions it started.
+
+What it imports every fork pays for: `threading` alone, which has work to do in each child, makes it half as dear again
+(tests/session/test_launcher.py). Children import what few of them need.
 """
 
 import array

@@ -11,7 +11,7 @@ pty(7), kernel Documentation/filesystems/overlayfs.rst; each order constraint sa
 import contextlib
 import os
 
-from waypoint.linux import files, filesystem, mounts, namespaces, network
+from waypoint.linux import files, mounts, namespaces, network
 from waypoint.linux.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from waypoint.session.launch.birth import REPORT_FD, Answer, hand_over, supervise
 from waypoint.session.launch.program import MASTER_FD, become, open_terminal
@@ -90,6 +90,8 @@ def _mount_from_outside(spec: StartSpec) -> None:
 def mount_memory(memory: MemoryMount, place: str) -> None:
     mounts.mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
     if memory.content:
+        from waypoint.linux import filesystem  # with threads: not for every fork of the launcher
+
         filesystem.copy_tree(memory.content, place)
 
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from waypoint.linux import cgroups, mounts, namespaces, network, pidfd
+from waypoint.linux import cgroups, mounts, namespaces, netns, pidfd
 from waypoint.processes.criu_worker import Command, Process, Spawn
 from waypoint.processes.trial import Place, Subject
 from waypoint.session.launch.birth import Answer
@@ -62,14 +62,14 @@ class Throwaway:
         return _pid_of(enter(entry, [stdio] * 3))
 
     def listen(self, subject: Subject) -> int:
-        with network.work_in(subject.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
+        with netns.work_in(subject.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
             # The socket as all three: a /dev/null of ours would be a file from outside the session.
             self.enter(subject, HOLD, listener.fileno())
             port: int = listener.getsockname()[1]
             return port
 
     def connect(self, subject: Subject, port: int) -> None:
-        network.work_in(subject.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=5)).close()
+        netns.work_in(subject.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=5)).close()
 
     def place(self, subject: Subject) -> Place:
         spec = self._ground.plan(SHELL, upper_of=self._specs[subject.cgroup])
