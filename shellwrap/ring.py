@@ -25,6 +25,7 @@ NO_FLOOR = 2**64 - 1
 BLANK = 0xC1
 
 _COPY_CHUNK = 1 << 16
+_LOOK = 1 << 10  # of what may be blank, at a time
 
 # Positions in the header, in 8-byte words.
 _SIZE, _END, _FLOOR, _MODES, _ALTERNATE = 1, 2, 3, 4, 5
@@ -91,11 +92,10 @@ class Ring:
             size = int.from_bytes(head[8:], "little")
             if head[:8] != MAGIC or length != HEADER_SIZE + size or size < SMALLEST_SIZE or size & (size - 1):
                 raise ValueError(f"{path} is not a terminal's ring")
-            mapping = mmap.mmap(fd, length)
+            ring = cls(mmap.mmap(fd, length))
+            ring._count_uncounted(fd)
         finally:
             os.close(fd)
-        ring = cls(mapping)
-        ring._count_uncounted()
         return ring
 
     @property
@@ -257,11 +257,19 @@ class Ring:
         self._bytes[: count - first] = self._fill[: count - first]
         self._blank_until = begin + count
 
-    def _count_uncounted(self) -> None:
-        found = b"".join(bytes(part) for part in self._space(self.read_max)).rstrip(bytes([BLANK]))
-        self._advance(len(found))
+    def _count_uncounted(self, fd: int) -> None:
+        """`fd`: of the file. It is read and not looked at, which would map page after page."""
+        at = self._end % self.size
+        ahead = os.pread(fd, min(self._ahead, self.size - at), HEADER_SIZE + at)
+        ahead += os.pread(fd, self._ahead - len(ahead), HEADER_SIZE)
+        blank = 0  # bytes of it that are: to blank them again would touch each of their pages
+        while blank < len(ahead) and ahead.startswith(self._fill[:_LOOK], blank):
+            blank += _LOOK
+        if blank >= self.read_max:
+            self._blank_until = self._end + blank
+            return
         self._blank_until = self._end
-        self._blank()
+        self._advance(len(ahead[: self.read_max].rstrip(self._fill[:1])))
 
 
 def copy_ring(source: str, path: str) -> None:
