@@ -224,3 +224,20 @@ async def test_keys_are_not_lost_when_the_session_takes_none(bash: Stage) -> Non
     await client.wait_output(b"alive\r\n")
     client.leave()
     await task
+
+
+async def test_what_is_typed_by_who_attaches_to_a_full_screen_program_comes_when_the_size_is_right(bash: Stage) -> None:
+    await bash.open()
+    (bash.home / "full-screen").write_text(
+        "printf '\\033[?1049hstarted'; while read -r line; do echo \"$line in $(stty size)\"; done"
+    )
+    exec_client = Client()
+    run = asyncio.create_task(bash.exec("bash full-screen", exec_client, tty=True))
+    await exec_client.wait_output(b"started")
+    client = Client()
+    client.send("i", b"typed\n")
+    task = asyncio.create_task(bash.daemon.viewers.attach(client, client, 24, 80))
+    await client.wait_output(b"typed in 24 80")
+    client.leave()
+    exec_client.send("k", b"KILL")
+    await asyncio.gather(task, run)

@@ -12,8 +12,8 @@ from waypoint.session.terminal.view_filter import ViewFilter, open_view, repaint
 
 _PIECE = 1 << 16
 # A full-screen program draws itself again when the size changes. It must have seen the first change before it is
-# undone.
-_NUDGE_S = 0.05
+# undone, and that before anything is typed: vim 9 forgets keys that come together with a change, until the next key.
+_DRAW_S = 0.05
 
 
 class _Viewer:
@@ -29,6 +29,9 @@ class Viewers:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self.count = 0
+        self._steady = asyncio.Event()  # what is typed need not wait
+        self._steady.set()
+        self._settling: asyncio.TimerHandle | None = None
 
     async def attach(self, inlet: Inlet, outlet: Outlet, rows: int, cols: int) -> tuple[int, int]:
         """Show the terminal and type what comes; returns when the client has left or the terminal has ended
@@ -36,9 +39,9 @@ class Viewers:
         """
         viewer = _Viewer((rows, cols))
         self.count += 1
-        self._terminal.window.show(viewer, rows, cols)
+        is_new_size = self._terminal.window.show(viewer, rows, cols)
         try:
-            await _first(self._show(outlet), self._listen(viewer, inlet))
+            await _first(self._show(outlet, is_new_size=is_new_size), self._listen(viewer, inlet))
         finally:
             self.count -= 1
             self._terminal.window.drop(viewer)
@@ -50,7 +53,8 @@ class Viewers:
         """
         await _first(self._send_log(outlet, follow=follow), _wait_gone(inlet))
 
-    async def _show(self, outlet: Outlet) -> None:
+    async def _show(self, outlet: Outlet, *, is_new_size: bool) -> None:
+        """`is_new_size`: a full-screen program draws itself again anyhow."""
         terminal, ring = self._terminal, self._terminal.ring
         view: ViewFilter | None = None
         position = 0
@@ -59,7 +63,8 @@ class Viewers:
                 picture, view = repaint(ring, terminal.raw_command)
                 position = ring.end
                 if ring.modes & modes.ALTERNATE:
-                    self._nudge()
+                    self._have_drawn(is_new_size=is_new_size)
+                is_new_size = False
                 await outlet.output(picture)
             elif position < ring.end:
                 data = ring.copy(position, min(ring.end, position + _PIECE))
@@ -75,6 +80,7 @@ class Viewers:
         with contextlib.suppress(ConnectionError):
             while (frame := await inlet.receive()) is not None:
                 if frame.kind == "i":
+                    await self._steady.wait()
                     await self._terminal.keyboard.type(frame.payload)
                 elif frame.kind == "w" and (size := window_size(frame)):
                     viewer.size = size
@@ -99,11 +105,21 @@ class Viewers:
                 await terminal.wait_more(position)
         await outlet.output(view.finish())
 
-    def _nudge(self) -> None:
-        window = self._terminal.window
-        rows, cols = window.size
-        window.resize(rows - 1 if rows > 1 else 2, cols)
-        asyncio.get_running_loop().call_later(_NUDGE_S, window.fit, (rows, cols))
+    def _have_drawn(self, *, is_new_size: bool) -> None:
+        """Let a full-screen program draw itself: it has seen a new size, or is shown one for a moment."""
+        loop = asyncio.get_running_loop()
+        drawn = loop.time() + _DRAW_S
+        # Not on top of another change: vim 9 overlooks one that comes while it draws itself because of the last.
+        if not is_new_size:
+            window = self._terminal.window
+            rows, cols = window.size
+            window.resize(rows - 1 if rows > 1 else 2, cols)
+            loop.call_at(drawn, window.fit, (rows, cols))
+            drawn += _DRAW_S
+        self._steady.clear()
+        if self._settling is not None:
+            self._settling.cancel()
+        self._settling = loop.call_at(drawn, self._steady.set)
 
 
 def window_size(frame: Frame) -> tuple[int, int] | None:

@@ -22,11 +22,13 @@ class Window:
             terminals.set_window_size(self._master, rows, cols)
             self.size = rows, cols
 
-    def show(self, viewer: object, rows: int, cols: int) -> None:
-        """`viewer` shows the terminal in a window of this size. Zeros: not known."""
+    def show(self, viewer: object, rows: int, cols: int) -> bool:
+        """`viewer` shows the terminal in a window of this size. Zeros: not known. True if that has changed `size`."""
+        before = self.size
         if rows > 0 and cols > 0:
             self._shown[viewer] = rows, cols
             self.fit(self.size)
+        return self.size != before
 
     def drop(self, viewer: object) -> None:
         """`viewer` has gone; after the last one the size stays as it is."""
