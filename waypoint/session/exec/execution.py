@@ -197,9 +197,11 @@ class Execution:
         """The shell waits after E: put the modes back, let it go on, give the half-typed line back."""
         desk, record = self._desk, self.record
         desk.save(record)
+        prompts = desk.watch.prompts
+        if not desk.go.is_there:  # it is on its way to its prompt, and sets modes of its own
+            await ending.wait_prompt_again(desk, prompts, lambda: None)
         ending.put_modes_back(desk, record)
         desk.terminal.raw_command = ()
-        prompts = desk.watch.prompts
         # A shell saves the modes when a job of its has ended: it must see those of now, or some day it brings the
         # others back.
         again = not record.tty and (record.child_faults is None or record.child_faults != desk.watch.child_faults())

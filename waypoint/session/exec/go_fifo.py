@@ -18,11 +18,16 @@ class GoFifo:
 
     def open(self) -> None:
         """Open it once; again if the session's user has replaced it. Raises OSError."""
+        if not self.is_there:
+            self.close()
+            self._fd = self._folder.open_fifo(_NAME)
+
+    @property
+    def is_there(self) -> bool:
+        """False if the session's user has taken it away, or replaced it: then the shell does not wait in it."""
         with contextlib.suppress(FileNotFoundError):
-            if self._fd >= 0 and os.fstat(self._fd).st_ino == self._folder.inode(_NAME):
-                return
-        self.close()
-        self._fd = self._folder.open_fifo(_NAME)
+            return self._fd >= 0 and os.fstat(self._fd).st_ino == self._folder.inode(_NAME)
+        return False
 
     def say(self, phase: str, nonce: str) -> None:
         """Let the shell go on from `phase` of the command with `nonce`."""
