@@ -122,6 +122,17 @@ def test_a_branch_name_excludes_those_below_it(names: Names) -> None:
     assert list(names.refs()) == ["a"]
 
 
+def test_a_name_excludes_those_above_it_and_no_others(names: Names) -> None:
+    begin(names, row_of("a/b/c"))
+    for above in ("a", "a/b"):
+        with pytest.raises(StateConflict, match="the branch a/b/c exists"):
+            begin(names, row_of(above))
+    others = ["a-b", "a/b-c", "a/b/c0", "a/b0", "a0", "ab"]
+    for other in others:
+        begin(names, row_of(other))
+    assert sorted(names.refs()) == sorted([*others, "a/b/c"])
+
+
 def test_branches_and_checkpoints_share_one_name_space(names: Names) -> None:
     row = row_of("main")
     begin(names, row)

@@ -1,5 +1,7 @@
 """The graph of captures: who goes on from whom."""
 
+import heapq
+import itertools
 from collections.abc import Iterable
 
 from waypoint.model.records import Capture
@@ -10,13 +12,15 @@ def walk_back(names: Names, tips: Iterable[Capture], limit: int | None = None) -
     """The captures that `tips` go on from, themselves included, the newest first; a child never behind its parent."""
     found: list[Capture] = []
     seen: set[str] = set()
-    waiting = list(tips)
+    waiting = [(-capture.created, number, capture) for number, capture in enumerate(tips)]
+    heapq.heapify(waiting)
+    numbers = itertools.count(len(waiting))  # captures themselves cannot be compared
     while waiting and (limit is None or len(found) < limit):
-        waiting.sort(key=lambda capture: capture.created)
-        capture = waiting.pop()
+        _, _, capture = heapq.heappop(waiting)
         if capture.id in seen:
             continue
         seen.add(capture.id)
         found.append(capture)
-        waiting += [names.capture(parent) for parent in capture.parents if parent not in seen]
+        for parent in (names.capture(parent) for parent in capture.parents if parent not in seen):
+            heapq.heappush(waiting, (-parent.created, next(numbers), parent))
     return found

@@ -6,7 +6,6 @@ import time
 import msgspec
 
 from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.names import excludes
 from waypoint.model.records import Aspect, Capture, LiveRow, Move, Operation, Ref
 
 
@@ -45,11 +44,14 @@ class Change:
         if taken is not None:
             next_step = "choose another name" if taken.kind == "branch" else "choose another name, or give --force"
             raise StateConflict("create", on, f"there is a {taken.kind} of this name", next_step)
-        for (other,) in self._db.execute("SELECT name FROM refs").fetchall():
-            if excludes(other, name):
-                found = self.ref(other)
-                said = f"the {found.kind if found else 'name'} {other} exists"
-                raise StateConflict("create", on, said, "choose another name")
+        above = [name[:place] for place, character in enumerate(name) if character == "/"]
+        # Those below it: "0" is what comes behind "/".
+        query = f"SELECT name FROM refs WHERE name IN ({', '.join('?' * len(above))}) OR name > ? AND name < ? LIMIT 1"
+        row = self._db.execute(query, (*above, f"{name}/", f"{name}0")).fetchone()
+        if row is not None:
+            found = self.ref(row[0])
+            said = f"the {found.kind if found else 'name'} {row[0]} exists"
+            raise StateConflict("create", on, said, "choose another name")
 
     def put(self, name: str, ref: Ref | None) -> None:
         """Let the name stand for `ref`, whatever it stood for; None: remove it."""
