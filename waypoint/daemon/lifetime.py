@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from waypoint.daemon.guard import Guard
@@ -29,6 +30,8 @@ EXIT_LOCKED = 75
 STOP_S = 5.0
 # How long the service may take to shut down. All together less than the supervisor waits before it kills us.
 SHUTDOWN_S = 12.0
+# Threads for what blocks. Python's own number, six on two processors, would let a few long dumps hold up all else.
+WORKERS = 32
 # How long a daemon that cannot serve its home tells the reason to those who ask, before it ends.
 REFUSE_S = 1.0
 
@@ -80,6 +83,7 @@ class _Daemon:
     async def serve(self, open_service: OpenService, supervisor_fd: int, environ: dict[str, str]) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_unhandled)
+        loop.set_default_executor(ThreadPoolExecutor(WORKERS))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_stop)
         guard = Guard(self._home, os.path.abspath(sys.argv[0]), self._listener.fileno(), environ)
