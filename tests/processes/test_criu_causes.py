@@ -30,6 +30,7 @@ RECORDED = {
     "no-source": "external-missing",
     "other-uid": "limits",
     "pid-taken": "pid-taken",
+    "port-taken": "port-taken",
     "program-changed": "program-changed",
     "program-gone": "file-gone",
     "session-leader-outside": "session-leader",

@@ -11,7 +11,7 @@ import pytest
 from tests.processes.stages import criu_path, in_own_process, on_stage, type_line, wait_for_program, wait_until
 from waypoint.daemon.trials import trial, try_everything
 from waypoint.linux import cgroups, mounts, namespaces
-from waypoint.linux.network import work_in
+from waypoint.linux.netns import work_in
 from waypoint.processes.criu_options import DumpOptions, Notice, RestoreOptions
 from waypoint.processes.criu_rpc import Criu
 from waypoint.processes.freeze import freeze_for_dump

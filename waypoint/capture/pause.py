@@ -22,11 +22,11 @@ class Subject(Protocol):
     def cgroup(self) -> str: ...
 
     def stand_still(self) -> None:
-        """It is frozen: take what its terminal has printed, keep a copy of it, take nothing more and type nothing."""
+        """It is frozen: take what its terminal has printed, take nothing more and type nothing."""
         ...
 
     def copy_memory(self) -> None:
-        """It is frozen, and dumped if it is to be: keep a copy of the files that it has in memory."""
+        """It is frozen, and dumped if it is to be: have copies of its terminal and of the files in its memory."""
         ...
 
     def go_on(self) -> None:

@@ -15,9 +15,9 @@ class Step(StrEnum):
 
     PREPARED = "prepared"  # a capture's folders are there, the dirty data is written out
     FROZEN = "frozen"
-    DRAINED = "drained"  # the terminal is empty, its ring is copied
+    DRAINED = "drained"  # the terminal is empty
     DUMPED = "dumped"
-    SEALED = "sealed"  # the files are snapshot
+    SEALED = "sealed"  # the files are snapshot, what was in memory alone is copied
     THAWED = "thawed"
     RECORDED = "recorded"  # the capture and its names are on record
     RESERVED = "reserved"  # a restore: the branch is spoken for

@@ -119,7 +119,8 @@ def _live(means: Means, criu: Criu, subject: Subject, dump: DumpOptions, capture
         prepared = beside.submit(_prepare, means, subject)
         options = replace(dump, images_fd=fd, work_fd=work, freeze_cgroup=subject.cgroup, timeout_s=STOP_S)
         try:
-            result = criu.dump(replace(options, on_notice=stop))
+            let_go = None if hold else pause.end
+            result = criu.dump(replace(options, on_notice=stop, on_let_go=let_go))
         except CriuFailed as error:
             known = _diagnosed(means, criu, options, error, pause, capture_id)
             pause.end()

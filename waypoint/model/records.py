@@ -60,6 +60,7 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     `outside`: where the session had mounts from outside, in the order by which the images number them; the first are
     the `overlays`.
     `proc_readonly`, `env`, `nonce`: as in the session's runtime record. `frozen_us`: how long CRIU held the processes.
+    `ports`: of the host's network, if the session shares that (`tcp 8000`).
     """
 
     size_bytes: int
@@ -72,6 +73,7 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     proc_readonly: list[str]
     env: dict[str, str]
     nonce: str
+    ports: list[str] = []
 
 
 class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,6 +120,12 @@ CAUSES: tuple[Cause, ...] = (
         "bring it back, or restore with `--only files`",
     ),
     Cause(
+        "port-taken",
+        r"Can't bind inet socket \(id \d+\): Address already in use",
+        "a port that a process had open is in use",
+        "end the process that has it, or restore with `--only files`",
+    ),
+    Cause(
         "pid-taken",
         r"Can't fork for (?P<pid>\d+): File exists",
         "pid {pid} is in use already",

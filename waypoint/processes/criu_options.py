@@ -60,6 +60,7 @@ class DumpOptions:
     silent for longer is killed, which leaves tasks of the tree damaged: only for a tree that will be thrown away.
     `own_network`: CRIU runs in the tree's network namespace, of which nothing but sockets is to be kept; the images are
     to say that it is the tree's own. Their restore needs `empty_network`.
+    `on_let_go`: called when the dump has worked and CRIU holds no task any more, a millisecond before it has ended.
     """
 
     tree_pid: int
@@ -83,6 +84,7 @@ class DumpOptions:
     log_name: str = "dump.log"
     deadline_s: float | None = None
     on_notice: OnNotice | None = None
+    on_let_go: Callable[[], None] | None = None
 
     def to_message(self) -> dict[str, Value]:
         message: dict[str, Value] = {

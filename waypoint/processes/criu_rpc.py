@@ -48,6 +48,8 @@ class Criu:
         request: dict[str, Value] = {"type": RequestType.DUMP, "opts": options.to_message()}
         with Worker(str(self.path), self._spawn, {}) as worker:
             answer = _converse(worker, "dump", request, options)
+            if options.on_let_go is not None and answer.get("success") and worker.refused is None:
+                options.on_let_go()
         if worker.refused is not None:
             raise worker.refused
         if not answer.get("success"):

@@ -75,7 +75,8 @@ class Worker:
         self._path = path
         self._spawn = spawn
         # CRIU calls tar for a tmpfs of the session's own. It never speaks TLS here: a millisecond of preparing for it.
-        self._env = {"PATH": programs.SEARCH_PATH, "GNUTLS_NO_IMPLICIT_INIT": "1", **env}
+        # It forks for each task that it restores, so what is linked before is linked once: another millisecond.
+        self._env = {"PATH": programs.SEARCH_PATH, "GNUTLS_NO_IMPLICIT_INIT": "1", "LD_BIND_NOW": "1", **env}
         self._fds = fds
         self._pidfd = -1
         self.refused: BaseException | None = None  # what a callback raised

@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
 from waypoint.capture.taking import Means, Taken, take
@@ -21,7 +22,7 @@ from waypoint.model.records import (
     TerminalLayer,
     Tier,
 )
-from waypoint.processes import nested_shells
+from waypoint.processes import nested_shells, ports
 from waypoint.processes.criu_find import CriuProgram
 from waypoint.processes.criu_options import DumpOptions
 from waypoint.processes.criu_rpc import Criu
@@ -61,35 +62,43 @@ class LiveSubject:
         return self._live.record.cgroup
 
     def stand_still(self) -> None:
-        self._in_loop(self._put_terminal_aside)
-        self.programs = sorted(procfs.stat(pid).name for pid in self._live.processes())
+        """The copies are made in the loop while the caller goes on; `copy_memory` waits for them."""
+        drained: Future[None] = Future()
+        self._aside = self._begin_in_loop(lambda: self._put_terminal_aside(drained))
+        wait((drained, self._aside), return_when=FIRST_COMPLETED)
+        if not drained.done():
+            self._aside.result()  # what went wrong
 
     def copy_memory(self) -> None:
+        self._aside.result()
         shm = f"{procfs.root_path(self._live.record.init_pid)}{SHM}"
         if os.listdir(shm):
             filesystem.copy_tree(shm, self._shm)
 
     def go_on(self) -> None:
-        self._in_loop(self._live.terminal.go_on)
+        self._begin_in_loop(self._live.terminal.go_on).result()
 
-    def _put_terminal_aside(self) -> None:
+    def _put_terminal_aside(self, drained: "Future[None]") -> None:
+        """In one go: nobody else in the loop may act on what was drained before there is a copy of how things were."""
         terminal = self._live.terminal
         terminal.stand_still()
         terminal.reader.drain()
         self.shell = self._asked.layer if self._asked and still_holds(self._live.shell, self._asked) else None
         self.clock = time.clock_gettime(time.CLOCK_BOOTTIME)
+        drained.set_result(None)
         rows, cols = terminal.window.size
         size = keepsake.put_aside(terminal, self._session_folder, self._folder)
         end = terminal.ring.end + len(terminal.reader.spill)
         self.terminal = TerminalLayer(size_bytes=size, rows=rows, cols=cols, end=end)
+        self.programs = sorted(procfs.stat(pid).name for pid in self._live.processes())
 
-    def _in_loop(self, work: Callable[[], None]) -> None:
+    def _begin_in_loop(self, work: Callable[[], None]) -> "Future[None]":
         """Everything about a terminal happens in the event loop."""
 
         async def do() -> None:
             work()
 
-        asyncio.run_coroutine_threadsafe(do(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(do(), self._loop)
 
 
 async def capture(
@@ -103,8 +112,8 @@ async def capture(
     record = live.record
     capture_id = new_id()
     finding = asyncio.to_thread(_find_criu, ground.find_criu if tier != "files" else None)
-    nesting = asyncio.to_thread(nested_shells.find, live.processes())
-    (program, why_not), asked, nested = await asyncio.gather(finding, ask_state(live.shell), nesting)
+    looking = asyncio.to_thread(_look_around, live)
+    (program, why_not), asked, (nested, held) = await asyncio.gather(finding, ask_state(live.shell), looking)
     criu = Criu(program.path, _spawn_beside(ground, record.init_pid)) if program else None
     means = Means(ground.pool, ground.hot, criu, why_not)
     session_folder = ground.places.sessions / record.row.session
@@ -130,7 +139,7 @@ async def capture(
         tier=taken.tier,
         layers=Layers(
             files=FilesLayer(tree=capture_id),
-            processes=_processes(live, taken, subject, program) if program and taken.tier == "live" else None,
+            processes=_processes(live, taken, subject, program, held) if program and taken.tier == "live" else None,
             shell=subject.shell,
             terminal=subject.terminal,
         ),
@@ -138,7 +147,7 @@ async def capture(
         reason=reason,
         message=message,
         paused_ms=taken.paused_ms,
-        degraded=taken.degraded + (_told(nested) if taken.tier == "live" else []),
+        degraded=taken.degraded + (_told(nested, held) if taken.tier == "live" else []),
         machine=describe_machine(),
         clock=subject.clock,
     )
@@ -166,7 +175,16 @@ def describe_machine() -> Machine:
     )
 
 
-def _processes(live: LiveSession, taken: Taken, subject: LiveSubject, program: CriuProgram) -> ProcessesLayer:
+def _look_around(live: LiveSession) -> tuple[list[str], list[str]]:
+    """Shells within its shell, and the host's ports that it has: before it stands still."""
+    processes = live.processes()
+    shares = live.record.row.setting.net == "host"
+    return nested_shells.find(processes), ports.held_by(processes) if shares else []
+
+
+def _processes(
+    live: LiveSession, taken: Taken, subject: LiveSubject, program: CriuProgram, held: list[str]
+) -> ProcessesLayer:
     record = live.record
     return ProcessesLayer(
         size_bytes=taken.image_bytes,
@@ -179,12 +197,16 @@ def _processes(live: LiveSession, taken: Taken, subject: LiveSubject, program: C
         proc_readonly=record.proc_readonly,
         env=record.env,
         nonce=record.nonce,
+        ports=held,
     )
 
 
-def _told(nested: list[str]) -> list[str]:
+def _told(nested: list[str], held: list[str]) -> list[str]:
     said = "a shell within the shell: once brought back it has no ^C and no jobs; leave it and start it again there"
-    return [f"{name}: {said}" for name in nested]
+    told = [f"{name}: {said}" for name in nested]
+    if held:
+        told.append(f"{', '.join(held)} of the host's network: cannot be copied, nor restored while something has them")
+    return told
 
 
 def _find_criu(find: Callable[[], CriuProgram] | None) -> tuple[CriuProgram | None, str]:

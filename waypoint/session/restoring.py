@@ -11,6 +11,7 @@ from waypoint.linux import cgroups, machine, procfs
 from waypoint.linux.descriptors import open_folder
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged
 from waypoint.model.records import Capture, LiveRow, ProcessesLayer
+from waypoint.processes import ports
 from waypoint.processes.criu_causes import CriuFailed
 from waypoint.processes.criu_options import RestoreOptions
 from waypoint.processes.criu_rpc import Criu
@@ -19,8 +20,8 @@ from waypoint.session.exec.record import carry_over
 from waypoint.session.ground import start_plan
 from waypoint.session.ground.base import BasePlan, Layer
 from waypoint.session.home_ground import HomeGround
-from waypoint.session.launch.criu import APART_SEEN, furnish
-from waypoint.session.launch.criu_process import spawn_with
+from waypoint.session.launch.criu import APART_SEEN
+from waypoint.session.launch.criu_process import furnish, spawn_with
 from waypoint.session.launch.externals import Externals, name_externals
 from waypoint.session.launch.spec import CriuInto, StartSpec
 from waypoint.session.live import LiveSession
@@ -34,19 +35,14 @@ _SPARE_BYTES = 64 << 20
 
 
 async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSession:
-    """Bring the processes of `origin` to life on the tree of `row`, which is a copy of its files.
+    """Bring the processes of `origin`, which was checked, to life on the tree of `row`, which is a copy of its files.
 
     Raises CannotCapture with CRIU's reason, Failed, OSError; the caller undoes the rest.
     """
-    layer = origin.layers.processes
-    if layer is None:
-        said = f"it is of tier {origin.tier}: it has no processes"
-        raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
-    _check_whole(ground, origin, layer)
+    layer = _processes(origin)
     places = ground.places
     spec = plan_spec(ground, row, origin, layer)
     externals = name_externals(spec.outside, APART_SEEN)
-    program = await asyncio.to_thread(ground.find_criu)
     into = spawn_with(
         ground.launcher,
         lambda argv, env: CriuInto(ground=spec, run=str(places.kit.criu_run), argv=argv, env=env),
@@ -55,7 +51,7 @@ async def restore(ground: HomeGround, row: LiveRow, origin: Capture) -> LiveSess
 
     def bring_back() -> int:
         keepsake.take_out(ground.hot.terminal(origin.id), folder)
-        return _restore(ground, Criu(program.path, into), origin, externals, folder)
+        return _restore(ground, Criu(ground.find_criu().path, into), origin, externals, folder)
 
     pid = await asyncio.to_thread(bring_back)
     entry = RuntimeRecord(
@@ -112,8 +108,16 @@ def damaged(origin: Capture, said: str) -> StoreDamaged:
     return StoreDamaged("go back to", f"capture {origin.id[:12]}", said, next_step)
 
 
-def _check_whole(ground: HomeGround, origin: Capture, layer: ProcessesLayer) -> None:
-    """Raises StoreDamaged if a file is missing or cut off: CRIU would wait for ever for the rest of the memory."""
+def check(ground: HomeGround, origin: Capture, copies: int) -> None:
+    """What can be known before anything is made: raises as `restore` if so many copies cannot be brought to life.
+
+    CannotCapture without processes, or if they have a port of the host's network that is taken; Failed if the machine
+    has not the memory; StoreDamaged if a file is missing or cut off: CRIU would wait for ever for the rest of the
+    memory.
+    """
+    layer = _processes(origin)
+    _check_memory(origin, layer, copies)
+    _check_ports(origin, layer, copies)
     hot = ground.hot
     terminal = hot.terminal(origin.id)
     missing = [path for path in (terminal / keepsake.RING, terminal / keepsake.EXEC) if not path.is_file()]
@@ -128,12 +132,27 @@ def _check_whole(ground: HomeGround, origin: Capture, layer: ProcessesLayer) -> 
         raise damaged(origin, f"{hot.images(origin.id)} has {size} bytes, written were {layer.size_bytes}")
 
 
-def check_memory(origin: Capture, copies: int) -> None:
-    """Raises Failed if the machine has not the memory for so many copies of its processes."""
+def _processes(origin: Capture) -> ProcessesLayer:
     if origin.layers.processes is None:
+        said = f"it is of tier {origin.tier}: it has no processes"
+        raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
+    return origin.layers.processes
+
+
+def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int) -> None:
+    if not layer.ports:
         return
+    found = ports.taken(layer.ports) if copies == 1 else layer.ports
+    if found:
+        whose = "others have them now" if copies == 1 else "only one of them could"
+        said = f"it has ports of the host's network ({', '.join(found)}), and {whose}"
+        next_step = "end what has them, or restore --only files; sessions with a network of their own can be copied"
+        raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
+
+
+def _check_memory(origin: Capture, layer: ProcessesLayer, copies: int) -> None:
     available = machine.available_memory_bytes()
-    needed = origin.layers.processes.size_bytes * copies
+    needed = layer.size_bytes * copies
     if needed + _SPARE_BYTES > available:
         what = "its processes need" if copies == 1 else f"{copies} copies of its processes need"
         said = f"{what} {needed >> 20} MiB of memory, {available >> 20} MiB are available"

@@ -69,11 +69,11 @@ async def start(ground: HomeGround, births: Sequence[Birth], verb: str) -> list[
 def reserve(ground: HomeGround, births: Sequence[Birth], *, beside: bool = False) -> None:
     """Note on record that they are being started: of one origin, if they bring processes back.
 
-    Raises StateConflict, and Failed if the memory is too small for all of them, with nothing noted.
+    Raises StateConflict, and as `restoring.check` if it is known that they could not be, with nothing noted.
     """
     origin = births[0].origin
     if births[0].processes and origin is not None:
-        restoring.check_memory(origin, len(births))
+        restoring.check(ground, origin, len(births))
     with ground.names.change("reserve") as change:
         for birth in births:
             change.reserve(birth.row, beside=beside)
