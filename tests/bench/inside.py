@@ -1,5 +1,5 @@
 """Programs that run inside of sessions for the benchmark: one that feels pauses, one that writes without end, one that
-serves, one that makes files dirty. In Python of the session's base; it needs nothing of this checkout there.
+serves, one that makes files dirty. In bash and Python of the session's base; they need nothing of this checkout there.
 """
 
 import os
@@ -17,29 +17,23 @@ from waypoint.session.record import RuntimeRecord
 
 PORT = 8000
 _FOLDER = "/var/tmp/bench"  # in a session
-_PYTHON = "python3 -I -S -c"
+_PYTHON = ("python3", "-I", "-S", "-c")
 
+# In bash, whose few pages add less to a dump than those of an interpreter.
 _SPINNER = f"""
-import os, signal, time
-os.makedirs("{_FOLDER}", exist_ok=True)
-for name in ("begin", "told"):
-    os.mkfifo("{_FOLDER}/" + name)
-now, asked = time.monotonic, []
-signal.signal(signal.SIGUSR1, lambda *_: asked.append(True))
-def tell(words):
-    with open("{_FOLDER}/told", "w") as told:
-        told.write(words)
-while True:
-    open("{_FOLDER}/begin").close()
-    asked.clear()
-    tell("spinning")
-    largest, last = 0.0, now()
-    while not asked:
-        this = now()
-        if this - last > largest:
-            largest = this - last
-        last = this
-    tell(str(largest))
+mkdir -p {_FOLDER} && mkfifo {_FOLDER}/begin {_FOLDER}/told
+trap asked=yes USR1
+while : <{_FOLDER}/begin; do
+    asked= largest=0
+    echo spinning >{_FOLDER}/told
+    last=${{EPOCHREALTIME/[.,]/}}
+    until [[ $asked ]]; do
+        this=${{EPOCHREALTIME/[.,]/}}
+        (( this - last > largest )) && largest=$(( this - last ))
+        last=$this
+    done
+    echo "$largest" >{_FOLDER}/told
+done
 """
 
 _WRITER = """
@@ -79,7 +73,7 @@ class Spinner:
 
     def __init__(self, home: Home, session: Session) -> None:
         found = record_of(home, session.branch)
-        self._pid = _start(found, session, _SPINNER)
+        self._pid = _start(found, session, "bash", "-c", _SPINNER)
         session.exec(f"until [ -p {_FOLDER}/told ]; do :; done")
         self._folder = f"{procfs.root_path(found.init_pid)}{_FOLDER}"
 
@@ -89,7 +83,7 @@ class Spinner:
         self._told()
         act()
         os.kill(self._pid, signal.SIGUSR1)
-        return 1000 * float(self._told())
+        return int(self._told()) / 1000
 
     def _told(self) -> str:
         with open(os.open(f"{self._folder}/told", os.O_RDONLY)) as told:
@@ -100,7 +94,7 @@ class Writer:
     """Writes one file over and over, as fast as it goes, from `go_on` to `stop`; otherwise it is stopped."""
 
     def __init__(self, home: Home, session: Session, size: int) -> None:
-        self._pid = _start(record_of(home, session.branch), session, _WRITER.format(blocks=size >> 20))
+        self._pid = _start(record_of(home, session.branch), session, *_PYTHON, _WRITER.format(blocks=size >> 20))
         self.stop()
         self.rates: list[float] = []
         """In MB/s, of each time that it went on."""
@@ -125,7 +119,7 @@ class Writer:
 
 def start_server(home: Home, session: Session, kept: str) -> None:
     """It answers each line on PORT with `kept`, which only its memory has, and the line."""
-    _start(record_of(home, session.branch), session, _SERVER.format(kept=kept, port=PORT))
+    _start(record_of(home, session.branch), session, *_PYTHON, _SERVER.format(kept=kept, port=PORT))
     until = f"until (: </dev/tcp/127.0.0.1/{PORT}) 2>/dev/null; do :; done"
     session.exec(until)
 
@@ -138,7 +132,7 @@ def ask_server(session: Session, number: int) -> str:
 
 def write_files(session: Session, count: int, size: int) -> None:
     """New content for the first `count` of its files."""
-    done = session.run(*shlex.split(_PYTHON), _DIRTY.format(count=count, size=size, folder=_FOLDER))
+    done = session.run(*_PYTHON, _DIRTY.format(count=count, size=size, folder=_FOLDER))
     if done.exit:
         raise RuntimeError(f"cannot write files in the session: {done.stderr.decode(errors='replace')}")
 
@@ -152,10 +146,10 @@ def record_of(home: Home, branch: str) -> RuntimeRecord:
     raise RuntimeError(f"no session on {branch}")
 
 
-def _start(found: RuntimeRecord, session: Session, program: str) -> int:
-    """Run Python text as a background job; its pid, as the host sees it."""
-    said = session.exec(f"{_PYTHON} {shlex.quote(program)} & echo $!").output.decode().split()
+def _start(found: RuntimeRecord, session: Session, *argv: str) -> int:
+    """Run a program as a background job; its pid, as the host sees it."""
+    said = session.exec(f"{shlex.join(argv)} & echo $!").output.decode().split()
     for pid in cgroups.members(found.cgroup):
         if said and procfs.inner_pid(pid) == int(said[-1]):
             return pid
-    raise RuntimeError(f"no python3 came to run in the session: {' '.join(said)}")
+    raise RuntimeError(f"no {argv[0]} came to run in the session: {' '.join(said)}")

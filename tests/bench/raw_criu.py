@@ -184,6 +184,7 @@ class _Work:
                     root=externals.root,
                     externals=externals.restore,
                     deadline_s=SILENCE_S,
+                    empty_network=found.row.setting.net != "host",
                 )
                 Criu(self._criu, spawn).restore(options)
         finally:
