@@ -16,6 +16,10 @@ from typing import NamedTuple
 from waypoint.linux.mounts import read_mounts
 
 EMPTY_POLL_S = 5.0
+# The kernel holds a notice of cgroup.events back if it is less than 10 ms after the one before
+# (CGROUP_FILE_NOTIFY_MIN_INTV): so long we look again and again.
+_HELD_BACK_S = 0.012
+_LOOK_S = 0.0001
 
 
 class Hierarchies(NamedTuple):
@@ -138,10 +142,13 @@ def _wait_event(path: str, wanted: str) -> None:
         poll = select.poll()
         poll.register(fd, select.POLLPRI)
         while wanted.encode() not in os.pread(fd, 4096, 0):
-            left_ms = (deadline - time.monotonic()) * 1000
-            if left_ms <= 0:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 raise TimeoutError(errno.ETIMEDOUT, f"waited {EMPTY_POLL_S:.0f} s for {wanted!r}", path)
-            poll.poll(left_ms)
+            if left_s > EMPTY_POLL_S - _HELD_BACK_S:
+                time.sleep(_LOOK_S)
+            else:
+                poll.poll(1000 * left_s)
     finally:
         os.close(fd)
 
