@@ -168,3 +168,20 @@ def test_an_open_file_of_the_hosts_that_has_changed_since_is_told_and_nothing_is
             brought_back(home, session, f"{branch}.1", way)
         session.exec("echo after >&5")
         assert (tmp_path / "open").read_text() == "before\nbetween\nafter\n"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_with_another_name_than_that_it_is_open_under_comes_back_however_late_it_is_met(
+    home: Home, way: Way
+) -> None:
+    """The files are sealed while the processes are dumped; this one gets a name for it at the very end of the dump."""
+    with started(home, "root") as session:
+        session.exec("for number in {1..30}; do sleep 100000 & done")
+        session.exec("(echo kept >one; ln one other; exec 8<>one; rm one; exec sleep 100000) & last=$!")
+        session.exec("until [[ $(cat /proc/$last/comm) = sleep ]]; do :; done")
+        checkpoint = new_name(session)
+        session.checkpoint(checkpoint, tier="live")
+        session.exec("rm other")
+        back = brought_back(home, session, checkpoint, way)
+        assert back.exec("cat /proc/$last/fd/8; echo more >>/proc/$last/fd/8").output == b"kept\n"
+        assert alone(back, "cat /tmp/other; ls /tmp/one /tmp/link_remap* 2>/dev/null || :") == "kept\nmore\n"

@@ -59,14 +59,13 @@ class Pause:
         self.subject.stand_still()
         reach(Step.DRAINED)
 
-    def seal(self) -> None:
-        """Copy its files: those in memory, and a sealed snapshot of the others.
-
-        After the dump, and before CRIU ends: a file that is open under a name that was removed, and has another one,
-        gets a name from CRIU for so long, and the restore finds it by that.
-        """
-        self.subject.copy_memory()
+    def snapshot(self) -> None:
+        """Copy its files, but for those in memory."""
         self.pool.snapshot(self.subject.tree, self.sealed_name, sealed=True)
+
+    def finish(self) -> None:
+        """With the snapshot there: copy what is in memory alone."""
+        self.subject.copy_memory()
         reach(Step.SEALED)
 
     def end(self, *, hold: bool = False) -> None:

@@ -1,13 +1,13 @@
 """Taking a capture of a live session: what the checkpoint transaction does between asking and recording.
 
 Order: the dirty data is written out while the session still runs; CRIU is started and asked, and just before it looks
-for the tasks it says so (`pre-dump`): then the session is frozen, its terminal drained; CRIU dumps, and before it ends
-(`post-dump`) the files are sealed; the session goes on. Nothing is on record before all of it has worked.
+for the tasks it says so (`pre-dump`): then the session is frozen, its terminal drained; CRIU dumps, and the files are
+sealed meanwhile; the session goes on. Nothing is on record before all of it has worked.
 """
 
 import contextlib
 import os
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,7 +84,8 @@ def _files(means: Means, subject: Subject, capture_id: str, *, hold: bool) -> Ta
     pause = Pause(subject, means.pool, capture_id)
     try:
         pause.begin(for_dump=False)
-        pause.seal()
+        pause.snapshot()
+        pause.finish()
     except BaseException:
         pause.end()
         raise
@@ -104,16 +105,25 @@ def _without_processes(means: Means, subject: Subject, capture_id: str, error: C
 
 def _live(means: Means, criu: Criu, subject: Subject, dump: DumpOptions, capture_id: str, *, hold: bool) -> Taken:
     pause = Pause(subject, means.pool, capture_id)
+    images = means.hot.images(capture_id)
+    snapshot: Future[None]
 
     def stop(notice: Notice) -> None:
+        nonlocal snapshot
         if notice.stage == "pre-dump":
             prepared.result()
             pause.begin(for_dump=True)
+            snapshot = beside.submit(pause.snapshot)
         elif notice.stage == "post-dump":
             reach(Step.DUMPED)
-            pause.seal()
+            snapshot.result()
+            if (images / "remap-fpath.img").exists():
+                # A file that is open under a name that was removed, and has another one, gets a name from CRIU until
+                # the dump ends, by which the restore finds it. The snapshot may have come before that.
+                means.pool.remove(capture_id)
+                pause.snapshot()
+            pause.finish()
 
-    images = means.hot.images(capture_id)
     # CRIU takes its time to start: so long the dirty data is written out.
     with open_folder(images) as fd, open_folder(images.parent) as work, ThreadPoolExecutor(1) as beside:
         prepared = beside.submit(_prepare, means, subject)
