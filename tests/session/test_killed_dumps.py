@@ -110,6 +110,7 @@ def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Sess
     session.checkpoint("whole", tier="live")
     programs = session.exec("jobs -l").output.splitlines()
     choose = random.Random(0)
+    folders = set(Path("/tmp").glob(".criu.*"))
     for number in range(KILLS // 2):
         argv = home.argv("fork", "whole", "f1") if number % 2 else home.argv("restore", "whole", "-b", session.branch)
         with subprocess.Popen(argv, env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
@@ -126,6 +127,7 @@ def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Sess
             client.session("f1").stop(discard=True)
         check_unharmed(session, programs)
         ledger.check(home)
+        assert set(Path("/tmp").glob(".criu.*")) <= folders
 
 
 def restoring(home: Home) -> list[int]:

@@ -14,6 +14,7 @@ from waypoint.linux import mounts, namespaces, procfs
 from waypoint.session.launch.externals import mount_apart
 from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 
+_TMP = "/tmp"
 _RUN = "/run"  # where CRIU keeps what it has found out about the kernel, if that is on a tmpfs
 APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
@@ -51,7 +52,9 @@ def become_into(spec: CriuInto, fds: list[int], here: Here) -> NoReturn:
 
 
 def _become(spec: CriuBeside | CriuInto, fds: list[int], here: Here) -> NoReturn:
-    os.stat(spec.argv[0])  # while it can be told
+    program = os.path.realpath(spec.argv[0], strict=True)  # while it can be told that it is not there
+    if not program.startswith(f"{_TMP}/"):  # where CRIU makes folders; one that is killed leaves them
+        mounts.mount("tmpfs", _TMP, "tmpfs", 0, "mode=0700")
     here([os.pidfd_open(os.getpid())])
     socket, words = (os.dup(fd) for fd in fds)
     null = os.open("/dev/null", os.O_RDONLY)
