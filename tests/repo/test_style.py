@@ -12,6 +12,7 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
+    "waypoint/linux/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
     "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",
     "waypoint/session/exec/ending.py": "a timeout is nothing but time",
     "waypoint/session/exec/signals.py": "no event tells a stranger that a process has come to rest",
