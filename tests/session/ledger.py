@@ -75,9 +75,11 @@ def criu_pids(home: Home) -> list[int]:
     """Of every CRIU that works for the home: dumps have a group, restores run in their session's."""
     found = []
     for path in group_of(home).glob("*/cgroup.procs"):
-        with contextlib.suppress(OSError):  # the group, or a process in it, is gone meanwhile
-            pids = path.read_text().split()
-            found += [int(pid) for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "criu\n"]
+        with contextlib.suppress(OSError):  # the group is gone meanwhile
+            for pid in map(int, path.read_text().split()):
+                with contextlib.suppress(OSError):  # the process is
+                    if Path(f"/proc/{pid}/comm").read_text() == "criu\n":
+                        found.append(pid)
     return found
 
 
