@@ -102,25 +102,24 @@ def test_the_controlling_terminal_serves_the_shell_and_its_new_children(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_typed_ahead_is_read_later(home: Home, branch: str, seat: Take, way: Way) -> None:
-    session = Client(home.path).session(branch)
+def test_what_was_typed_ahead_is_read_later(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = attach(seat(), session)
     outer.type(b'until [ -e /tmp/go ]; do sleep 0.05; done; read first; echo "<$first>"\r').see(rb"\r\n")
     alone(session, "until pgrep sleep >/dev/null; do :; done")
-    outer.type(b"for the read\recho ahead-$((6 * 7))\r").see(rb"ahead-\$\(\(6 \* 7\)\)\r\n")
+    outer.type(b"for the read\recho ahead-$((6 * 7))\recho unf").see(rb"ahead-\$\(\(6 \* 7\)\)\r\necho unf")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
     alone(session, "touch /tmp/go")
-    outer.see(rb"<for the read>\r\n")
+    outer.see(rb"\A<for the read>\r\n")  # and no second echo before it
     outer.see(rb"ahead-42\r\n")
+    outer.type(b"inished\r").see(rb"[\r\n]unfinished\r\n")
     back = brought_back(home, session, checkpoint, way)
     again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
-    again.see(rb"ahead-\$\(\(6 \* 7\)\)\r\n")
+    again.see(rb"ahead-\$\(\(6 \* 7\)\)\r\necho unf")
     alone(back, "touch /tmp/go")
-    again.see(rb"<for the read>\r\n")
+    again.see(rb"\A<for the read>\r\n")
     again.see(rb"ahead-42\r\n")
-    if way == "fork":
-        back.stop(discard=True)
+    again.type(b"inished\r").see(rb"[\r\n]unfinished\r\n")
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -304,6 +304,29 @@ def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w
     check_after(w, transaction, before, is_done=is_done, kept=kept)
 
 
+@pytest.mark.parametrize("step", [Step.DRAINED, Step.DUMPED, Step.SEALED])
+def test_what_was_typed_ahead_survives_a_daemon_that_is_killed_while_it_is_put_aside(w: Ground, step: Step) -> None:
+    argv = w.home.argv("attach", "w")
+    person = pexpect.spawn(argv[0], argv[1:], env=w.home.env, timeout=DEADLINE_S)
+    try:
+        person.sendline('until [ -e /tmp/go ]; do sleep 0.05; done; read it; echo "<$it>"')
+        session = w.client.session("w")
+        session.run("sh", "-c", "until pgrep sleep; do :; done")
+        person.send("for the read\recho half")
+        person.expect("\r\necho half")
+        with w.pauses.armed(step) as armed, background(w.home, TRANSACTIONS["checkpoint"].argv) as command:
+            assert armed.wait() == step
+            kill(Case("checkpoint", step, "daemon"), w, command)
+            command.wait(DEADLINE_S)
+        assert session.run("touch", "/tmp/go").exit == 0
+        person.expect("<for the read>\r\n")
+        person.sendline("-of-it")
+        person.expect("half-of-it\r\n.*half-of-it\r\n")
+    finally:
+        person.close(force=True)
+    ledger.check(w.home)
+
+
 def check_after(w: Ground, transaction: Transaction, before: int, *, is_done: bool, kept: str) -> None:
     """The session, the record, and that the same may be done again, or what was made be used."""
     client = w.client

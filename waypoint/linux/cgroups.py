@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.linux.mounts import read_mounts
@@ -102,6 +103,18 @@ def freeze(path: str) -> None:
 
 def thaw(path: str) -> None:
     write(path, "cgroup.freeze", "0")
+
+
+@contextlib.contextmanager
+def frozen(path: str) -> Iterator[None]:
+    """Frozen within, and afterwards if it was before."""
+    was_frozen = read(path, "cgroup.freeze").strip() == "1"
+    freeze(path)
+    try:
+        yield
+    finally:
+        if not was_frozen:
+            thaw(path)
 
 
 def kill(path: str) -> None:

@@ -14,6 +14,10 @@ _Attributes = list[int | list[bytes | int]]
 # The kernel's struct termios: four words of flags, the line discipline, 19 characters.
 _LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
+_TIOCGPTPEER = 0x5441  # asm-generic/ioctls.h; termios has it from Python 3.13 on
+# What makes other bytes of typed ones.
+_CHANGES_INPUT = termios.ISTRIP | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXANY | termios.PARMRK
+_ACTS_ON_INPUT = termios.ECHO | termios.ECHONL | termios.ISIG | termios.IEXTEN
 
 
 class Modes(NamedTuple):
@@ -115,6 +119,65 @@ def read_now(fd: int, limit: int) -> bytes:
         if error.errno not in (errno.EAGAIN, errno.EIO):
             raise
         return b""
+
+
+def take_typed_ahead(master: int) -> bytes:
+    """Take away what was typed and has not been read, also a line that is not finished. Nobody may read meanwhile.
+
+    Where ^D ended a line, that character is in it; a NUL that was typed into a line comes as one, too.
+    """
+    try:
+        slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # hung up
+        return b""
+    try:
+        attributes, lflag, characters = _attributes(slave)
+        canonical = lflag & termios.ICANON
+        if canonical:  # a canonical terminal gives whole lines only
+            _set(slave, attributes, {_LFLAG: lflag ^ termios.ICANON})
+        found = b"".join(iter(lambda: read_now(slave, 1 << 12), b""))
+        if canonical:
+            _set(slave, attributes, {})
+            found = found.replace(b"\0", bytes([_character(characters[termios.VEOF]) or 0]))
+        return found
+    finally:
+        os.close(slave)
+
+
+def type_ahead(master: int, data: bytes) -> None:
+    """Put back what `take_typed_ahead` took: nothing of it is echoed, or acts. Nobody may change the modes meanwhile.
+
+    By TIOCSTI, which has worked on a byte when it returns; to the master it would be the kernel's worker, some time.
+    """
+    slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        attributes, lflag, characters = _attributes(slave)
+        iflag = attributes[_IFLAG]
+        assert isinstance(iflag, int)
+        quiet = list(characters)
+        quiet[termios.VERASE] = quiet[termios.VKILL] = b"\0"
+        _set(slave, attributes, {_IFLAG: iflag & ~_CHANGES_INPUT, _LFLAG: lflag & ~_ACTS_ON_INPUT, _CC: quiet})
+        try:
+            for byte in data:
+                fcntl.ioctl(slave, termios.TIOCSTI, bytes([byte]))
+        finally:
+            _set(slave, attributes, {})
+    finally:
+        os.close(slave)
+
+
+def _attributes(fd: int) -> tuple[_Attributes, int, list[bytes | int]]:
+    """All, the local modes, and the characters."""
+    attributes: _Attributes = termios.tcgetattr(fd)
+    lflag, characters = attributes[_LFLAG], attributes[_CC]
+    if isinstance(lflag, list) or not isinstance(characters, list):
+        raise TypeError("tcgetattr gave something else than termios(3) says")
+    return attributes, lflag, characters
+
+
+def _set(fd: int, attributes: _Attributes, other: dict[int, int | list[bytes | int]]) -> None:
+    """Set them at once, with `other` in their places."""
+    termios.tcsetattr(fd, termios.TCSANOW, [other.get(place, value) for place, value in enumerate(attributes)])
 
 
 def wait_briefly(fd: int, patience_s: float) -> bool:

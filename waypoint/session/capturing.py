@@ -52,6 +52,7 @@ class LiveSubject:
         self.terminal: TerminalLayer | None = None
         self.programs: list[str] = []
         self.clock = 0.0
+        self._took_ahead = False
 
     @property
     def tree(self) -> str:
@@ -71,18 +72,30 @@ class LiveSubject:
 
     def copy_memory(self) -> None:
         self._aside.result()
+        if self._took_ahead:
+            self._begin_in_loop(self._give_back_ahead).result()
         shm = f"{procfs.root_path(self._live.record.init_pid)}{SHM}"
         if os.listdir(shm):
             filesystem.copy_tree(shm, self._shm)
 
     def go_on(self) -> None:
-        self._begin_in_loop(self._live.terminal.go_on).result()
+        self._begin_in_loop(self._go_on).result()
+
+    def _go_on(self) -> None:
+        self._give_back_ahead()  # a dump that has failed
+        self._live.terminal.go_on()
+
+    def _give_back_ahead(self) -> None:
+        if self._took_ahead:
+            self._took_ahead = False
+            keepsake.give_back_ahead(self._live.terminal, self._session_folder)
 
     def _put_terminal_aside(self, drained: "Future[None]") -> None:
         """In one go: nobody else in the loop may act on what was drained before there is a copy of how things were."""
         terminal = self._live.terminal
         terminal.stand_still()
         terminal.reader.drain()
+        self._took_ahead = keepsake.take_ahead(terminal, self._session_folder)
         self.shell = self._asked.layer if self._asked and still_holds(self._live.shell, self._asked) else None
         self.clock = time.clock_gettime(time.CLOCK_BOOTTIME)
         drained.set_result(None)

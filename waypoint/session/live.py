@@ -20,7 +20,7 @@ from waypoint.session.launch.link import Launcher
 from waypoint.session.launch.program import MASTER_FD
 from waypoint.session.launch.spec import RUN_FOLDER
 from waypoint.session.record import RuntimeRecord
-from waypoint.session.terminal.keepsake import EXEC, RING
+from waypoint.session.terminal.keepsake import AHEAD, EXEC, RING, give_back_ahead
 from waypoint.session.terminal.terminal import Terminal
 from waypoint.session.terminal.view import Viewers
 from waypoint.session.terminal.view_filter import blank
@@ -75,6 +75,9 @@ class LiveSession:
             ended=self.ended,
         )
         if hold is None:
+            if (folder / AHEAD).exists():
+                with cgroups.frozen(record.cgroup):
+                    give_back_ahead(self.terminal, folder)
             self.shell.adopt()
         self.terminal.start()
 
