@@ -61,13 +61,18 @@ def line_pair() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.privileged
 @pytest.mark.parametrize(
-    "typed", [b"one\r", b"one\rtwo\rthe thi", b"unfinished", b"one\x04two", b"\x04", b"a\x16\x15b\r"]
+    "typed",
+    [
+        *(b"one\r", b"one\rtwo\rthe thi", b"unfinished"),
+        *(b"one\x04two", b"\x04", b"\x04\x04end"),
+        *(b"a\x16\x15b\0c\r", b"gone\x15k\x7fept\r"),
+    ],
 )
 def test_what_is_typed_ahead_comes_away_and_back_without_an_echo(line_pair: tuple[int, int], typed: bytes) -> None:
     master, slave = line_pair
     os.write(master, typed)
     taken = terminals.take_typed_ahead(master)
-    assert taken == typed.replace(b"\r", b"\n").replace(b"\x16", b"")
+    assert taken == typed.replace(b"\r", b"\n").replace(b"\x16", b"").replace(b"gone\x15k\x7f", b"")
     assert terminals.take_typed_ahead(master) == b""
     terminals.read_now(master, 1000)
     modes = terminals.modes(master)

@@ -8,6 +8,7 @@ import os
 import struct
 import termios
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 _Attributes = list[int | list[bytes | int]]
@@ -15,6 +16,7 @@ _Attributes = list[int | list[bytes | int]]
 _LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
 _TIOCGPTPEER = 0x5441  # asm-generic/ioctls.h; termios has it from Python 3.13 on
+_QUEUE_BYTES = 4096  # what a terminal keeps for its reader (n_tty.c)
 # What makes other bytes of typed ones.
 _CHANGES_INPUT = termios.ISTRIP | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXANY | termios.PARMRK
 _ACTS_ON_INPUT = termios.ECHO | termios.ECHONL | termios.ISIG | termios.IEXTEN
@@ -124,7 +126,7 @@ def read_now(fd: int, limit: int) -> bytes:
 def take_typed_ahead(master: int) -> bytes:
     """Take away what was typed and has not been read, also a line that is not finished. Nobody may read meanwhile.
 
-    Where ^D ended a line, that character is in it; a NUL that was typed into a line comes as one, too.
+    Where ^D ended a line, that character is in it.
     """
     try:
         slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -132,16 +134,29 @@ def take_typed_ahead(master: int) -> bytes:
         return b""
     try:
         attributes, lflag, characters = _attributes(slave)
-        canonical = lflag & termios.ICANON
-        if canonical:  # a canonical terminal gives whole lines only
-            _set(slave, attributes, {_LFLAG: lflag ^ termios.ICANON})
-        found = b"".join(iter(lambda: read_now(slave, 1 << 12), b""))
-        if canonical:
-            _set(slave, attributes, {})
-            found = found.replace(b"\0", bytes([_character(characters[termios.VEOF]) or 0]))
-        return found
+        if not lflag & termios.ICANON:
+            return b"".join(iter(lambda: read_now(slave, _QUEUE_BYTES), b""))
+        lines = b"".join(_read_lines(slave, characters))
+        _set(slave, attributes, {_LFLAG: lflag ^ termios.ICANON})  # it gives what is not finished, too
+        rest = read_now(slave, _QUEUE_BYTES)
+        _set(slave, attributes, {})
+        return lines + rest
     finally:
         os.close(slave)
+
+
+def _read_lines(slave: int, characters: list[bytes | int]) -> Iterator[bytes]:
+    """Those that are whole; when there is none any more, what was typed has gone through the line discipline."""
+    special = [bytes([_character(characters[place]) or 0]) for place in (termios.VEOF, termios.VEOL, termios.VEOL2)]
+    ends = (b"\n", *(character for character in special[1:] if character != b"\0"))
+    for _ in range(_QUEUE_BYTES):
+        try:
+            line = os.read(slave, _QUEUE_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EIO):
+                raise
+            return
+        yield line if line.endswith(ends) else line + special[0]
 
 
 def type_ahead(master: int, data: bytes) -> None:

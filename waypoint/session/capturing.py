@@ -82,8 +82,10 @@ class LiveSubject:
         self._begin_in_loop(self._go_on).result()
 
     def _go_on(self) -> None:
-        self._give_back_ahead()  # a dump that has failed
-        self._live.terminal.go_on()
+        try:
+            self._give_back_ahead()  # if the dump has failed
+        finally:
+            self._live.terminal.go_on()
 
     def _give_back_ahead(self) -> None:
         if self._took_ahead:

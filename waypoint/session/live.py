@@ -76,7 +76,7 @@ class LiveSession:
         )
         if hold is None:
             if (folder / AHEAD).exists():
-                with cgroups.frozen(record.cgroup):
+                with contextlib.suppress(OSError), cgroups.frozen(record.cgroup):  # it may have ended just now
                     give_back_ahead(self.terminal, folder)
             self.shell.adopt()
         self.terminal.start()
