@@ -15,9 +15,6 @@ from waypoint.upper.contract import Pool, PoolSizes
 from waypoint.upper.open_pool import Driver, open_pool
 
 MIB = 1 << 20
-# In a pool of this size btrfs takes so much for its metadata at a time, when it thinks that it will need it (a busy
-# machine is enough). What is free is less by that, and it need not come back.
-METADATA_CHUNK = 32 * MIB
 SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=32 * MIB, headroom_bytes=32 * MIB, floor_bytes=32 * MIB)
 DEADLINE_S = 20.0
 
@@ -86,6 +83,14 @@ def loops_of(image: Path) -> list[str]:
         ["losetup", "--json", "--output", "NAME", "--associated", image], capture_output=True, check=True
     )
     return [row["name"] for row in json.loads(listed.stdout or b"{}").get("loopdevices", [])]
+
+
+def used_bytes(path: str) -> int:
+    """Of data and metadata. What is free may be less by more: btrfs sets space aside for its metadata when it thinks
+    that it will need it (32 MiB at a time in a pool of this size, where a busy machine is enough), and keeps it.
+    """
+    numbers = os.statvfs(path)
+    return (numbers.f_blocks - numbers.f_bfree) * numbers.f_frsize
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import GROUNDS, MIB, SIZES, wait_until
+from tests.upper.grounds import GROUNDS, MIB, SIZES, used_bytes, wait_until
 from waypoint.linux import btrfs
 from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.open_pool import open_pool
@@ -114,9 +114,3 @@ def test_the_space_of_removed_trees_comes_back(pool: Pool) -> None:
         return used_bytes(folder) < before + 8 * MIB
 
     wait_until(is_back)
-
-
-def used_bytes(path: str) -> int:
-    """Of data and metadata, whatever btrfs has set aside for either."""
-    numbers = os.statvfs(path)
-    return (numbers.f_blocks - numbers.f_bfree) * numbers.f_frsize

@@ -11,7 +11,7 @@ import select
 from enum import StrEnum
 from pathlib import Path
 
-STOP_S = 60.0
+PATIENCE_S = 60.0
 
 
 class Step(StrEnum):
@@ -48,12 +48,12 @@ def arm(folder: str) -> None:
 def reach(step: Step) -> None:
     """Stop here if this is a step to stop at. Blocks: to be called in a thread, or where everything may stand.
 
-    For STOP_S seconds at most: who stopped us may have died of it.
+    For PATIENCE_S seconds at most: who stopped us may have died of it.
     """
     if _stops.folder is not None:
         with contextlib.suppress(FileNotFoundError):  # none, or another thread has come first
             taken = (_stops.folder / step).rename(_stops.folder / f".{step}")
             taken.write_text(step)
             go = os.open(_stops.folder / "go", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            select.select([go], [], [], STOP_S)
+            select.select([go], [], [], PATIENCE_S)
             os.close(go)

@@ -11,10 +11,9 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_Attributes = list[int | list[bytes | int]]
 # The kernel's struct termios: four words of flags, the line discipline, 19 characters.
 _LOCK = struct.Struct("=4IB19s")
-_IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
+_IFLAG, _OFLAG, _LFLAG = 0, 1, 3
 _TIOCGPTPEER = 0x5441  # asm-generic/ioctls.h; termios has it from Python 3.13 on
 _QUEUE_BYTES = 4096  # what a terminal keeps for its reader (n_tty.c)
 # What makes other bytes of typed ones.
@@ -55,18 +54,9 @@ def foreground_group(master: int) -> int:
 
 def modes(master: int) -> Modes:
     """The modes of the terminal behind `master` (an ioctl on a master is about its slave)."""
-    attributes: _Attributes = termios.tcgetattr(master)
-    characters = attributes[_CC]
-    iflag, oflag, lflag = attributes[_IFLAG], attributes[_OFLAG], attributes[_LFLAG]
-    if (
-        not isinstance(characters, list)
-        or isinstance(iflag, list)
-        or isinstance(oflag, list)
-        or isinstance(lflag, list)
-    ):
-        raise TypeError("tcgetattr gave something else than termios(3) says")
+    numbers, characters = _read_termios(master)
     signs = (_character(characters[place]) for place in (termios.VINTR, termios.VQUIT, termios.VSUSP))
-    return Modes(iflag, oflag, lflag, *signs)
+    return Modes(numbers[_IFLAG], numbers[_OFLAG], numbers[_LFLAG], *signs)
 
 
 def hold_output_raw(master: int) -> None:
@@ -88,11 +78,10 @@ def release_output(master: int) -> None:
 
 
 def _set_output_processing(master: int, *, on: bool) -> None:
-    attributes: _Attributes = termios.tcgetattr(master)
-    oflag = attributes[_OFLAG]
-    if not isinstance(oflag, list) and bool(oflag & termios.OPOST) is not on:
-        attributes[_OFLAG] = oflag ^ termios.OPOST
-        termios.tcsetattr(master, termios.TCSANOW, attributes)
+    numbers, characters = _read_termios(master)
+    if bool(numbers[_OFLAG] & termios.OPOST) is not on:
+        numbers[_OFLAG] ^= termios.OPOST
+        _write_termios(master, numbers, characters)
 
 
 def window_size(fd: int) -> tuple[int, int]:
@@ -133,13 +122,15 @@ def take_typed_ahead(master: int) -> bytes:
     except OSError:  # hung up
         return b""
     try:
-        attributes, lflag, characters = _attributes(slave)
-        if not lflag & termios.ICANON:
+        numbers, characters = _read_termios(slave)
+        if not numbers[_LFLAG] & termios.ICANON:
             return b"".join(iter(lambda: read_now(slave, _QUEUE_BYTES), b""))
         lines = b"".join(_read_lines(slave, characters))
-        _set(slave, attributes, {_LFLAG: lflag ^ termios.ICANON})  # it gives what is not finished, too
+        raw = numbers.copy()
+        raw[_LFLAG] ^= termios.ICANON
+        _write_termios(slave, raw, characters)  # it gives what is not finished, too
         rest = read_now(slave, _QUEUE_BYTES)
-        _set(slave, attributes, {})
+        _write_termios(slave, numbers, characters)
         return lines + rest
     finally:
         os.close(slave)
@@ -166,33 +157,19 @@ def type_ahead(master: int, data: bytes) -> None:
     """
     slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        attributes, lflag, characters = _attributes(slave)
-        iflag = attributes[_IFLAG]
-        assert isinstance(iflag, int)
-        quiet = list(characters)
-        quiet[termios.VERASE] = quiet[termios.VKILL] = b"\0"
-        _set(slave, attributes, {_IFLAG: iflag & ~_CHANGES_INPUT, _LFLAG: lflag & ~_ACTS_ON_INPUT, _CC: quiet})
+        numbers, characters = _read_termios(slave)
+        quiet, plain = numbers.copy(), characters.copy()
+        quiet[_IFLAG] &= ~_CHANGES_INPUT
+        quiet[_LFLAG] &= ~_ACTS_ON_INPUT
+        plain[termios.VERASE] = plain[termios.VKILL] = b"\0"
+        _write_termios(slave, quiet, plain)
         try:
             for byte in data:
                 fcntl.ioctl(slave, termios.TIOCSTI, bytes([byte]))
         finally:
-            _set(slave, attributes, {})
+            _write_termios(slave, numbers, characters)
     finally:
         os.close(slave)
-
-
-def _attributes(fd: int) -> tuple[_Attributes, int, list[bytes | int]]:
-    """All, the local modes, and the characters."""
-    attributes: _Attributes = termios.tcgetattr(fd)
-    lflag, characters = attributes[_LFLAG], attributes[_CC]
-    if isinstance(lflag, list) or not isinstance(characters, list):
-        raise TypeError("tcgetattr gave something else than termios(3) says")
-    return attributes, lflag, characters
-
-
-def _set(fd: int, attributes: _Attributes, other: dict[int, int | list[bytes | int]]) -> None:
-    """Set them at once, with `other` in their places."""
-    termios.tcsetattr(fd, termios.TCSANOW, [other.get(place, value) for place, value in enumerate(attributes)])
 
 
 def wait_briefly(fd: int, patience_s: float) -> bool:
@@ -219,3 +196,17 @@ def wait_briefly(fd: int, patience_s: float) -> bool:
 def _character(value: bytes | int) -> int | None:
     number = value if isinstance(value, int) else value[0]
     return number or None  # _POSIX_VDISABLE is 0 on Linux
+
+
+def _read_termios(fd: int) -> tuple[list[int], list[bytes | int]]:
+    """The numbers of tcgetattr, four words of flags and two speeds, and the characters."""
+    *numbers, characters = termios.tcgetattr(fd)
+    if not isinstance(characters, list):
+        raise TypeError("tcgetattr gave something else than termios(3) says")
+    return [number for number in numbers if isinstance(number, int)], characters
+
+
+def _write_termios(fd: int, numbers: list[int], characters: list[bytes | int]) -> None:
+    """Takes effect at once."""
+    attributes: list[int | list[bytes | int]] = [*numbers, characters]
+    termios.tcsetattr(fd, termios.TCSANOW, attributes)

@@ -88,9 +88,7 @@ class LiveSubject:
             self._live.terminal.go_on()
 
     def _give_back_ahead(self) -> None:
-        if self._took_ahead:
-            self._took_ahead = False
-            keepsake.give_back_ahead(self._live.terminal, self._session_folder)
+        keepsake.give_back_ahead(self._live.terminal, self._session_folder)
 
     def _put_terminal_aside(self, drained: "Future[None]") -> None:
         """In one go: nobody else in the loop may act on what was drained before there is a copy of how things were."""

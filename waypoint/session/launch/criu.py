@@ -63,7 +63,7 @@ def _become(spec: CriuBeside | CriuInto, fds: list[int], here: Here) -> NoReturn
     os.set_inheritable(CRIU_SOCKET_FD, True)  # noqa: FBT003 - also if it was there already
     os.closerange(CRIU_SOCKET_FD + 1, 4096)
     try:
-        os.execve(spec.argv[0], spec.argv, spec.env)
+        os.execve(program, spec.argv, spec.env)
     except OSError as error:
         os.write(2, f"{spec.argv[0]}: {error.strerror}\n".encode())
         os._exit(127)
