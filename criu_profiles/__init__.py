@@ -1,1 +1,1 @@
-"""What kinds of programs need so that CRIU can dump them: one TOML file each. Data only; README.md has the schema."""
+"""Workload profiles: settings that let CRIU dump a kind of program, one TOML file each. README.md has the schema."""

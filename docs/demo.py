@@ -26,7 +26,12 @@ class Demo:
     """Runs commands on one home and shows them as a person would type them."""
 
     def __init__(self, home: Path) -> None:
-        self.env = {**os.environ, "WAYPOINT_HOME": str(home), "TERM": "xterm-256color"}
+        self.env = {
+            **os.environ,
+            "WAYPOINT_HOME": str(home),
+            "WAYPOINT_SETUP_ROOT": str(home.parent),
+            "TERM": "xterm-256color",
+        }
         self.env.pop("SUDO_UID", None)
 
     def say(self, text: str) -> None:
@@ -185,7 +190,7 @@ def main() -> int:
         finally:
             demo.say("Everything goes: sessions, daemon, home.")
             demo.show("stop", "--all", "--discard")
-            demo.show("setup", "--remove")
+            demo.show("setup", "--remove", "--yes")
     if mounts_of_the_machine() != before:
         raise SystemExit("demo: it left mounts behind")
     print("\nNothing of it is left on this machine.")

@@ -1,1 +1,1 @@
-"""What wraps a shell on a terminal: hooks, mark parser, scrollback ring, terminal proxy. Standard library only."""
+"""The parts around a shell on a terminal: hooks, mark parser, scrollback ring, proxy. Standard library only."""

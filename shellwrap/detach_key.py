@@ -1,24 +1,28 @@
-"""The key that leaves a session: `Ctrl-]`, then `d`."""
+"""Recognising the detach key, with which a person leaves a session: `Ctrl-]`, then `d`."""
 
 import re
 
-# Also as a terminal writes them on which a program has switched on another keyboard protocol: kitty's, or xterm's
-# modifyOtherKeys. Such a sequence is only recognised whole: waiting for the rest of it would delay a lone Escape.
+# The second and third form is what a terminal sends when a program has switched on kitty's keyboard protocol or xterm's
+# modifyOtherKeys. Such a sequence is recognised only if one read returns it whole: waiting for its rest would delay a
+# lone Escape.
 _PREFIX = re.compile(rb"\x1d|\x1b\[93;5(?::1)?u|\x1b\[27;5;93~")
 _DETACH = re.compile(rb"d|\x1b\[100(?:;1(?::1)?)?u")
 
 
 class DetachKey:
-    """Takes the key out of a stream of typed bytes.
+    """Takes the detach key out of a stream of typed bytes.
 
-    The prefix twice is the prefix once; before any other key it is passed on.
+    The prefix `Ctrl-]` typed twice is passed on once. A prefix before another key than `d` is passed on with that key.
     """
 
     def __init__(self) -> None:
         self._held = b""
 
     def feed(self, typed: bytes) -> tuple[bytes, bool]:
-        """What of `typed` is for the session, and whether the key was struck. What is typed behind it is dropped."""
+        """Return the bytes of `typed` that are for the session, and whether the detach key was struck.
+
+        Bytes after the detach key are dropped.
+        """
         passed = bytearray()
         place = 0
         while place < len(typed):

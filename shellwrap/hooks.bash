@@ -1,35 +1,48 @@
-# bash reads this as its rc file. It reads the user's own first, then adds what lets the daemon run a command line in this very shell:
-# as if typed, with nothing of ours left open or running. What the files and marks mean: docs/protocol.md, section 3.
+# The hooks of bash. bash reads this file as its rc file (--rcfile). The file first sources the user's ~/.bashrc. Then it defines the
+# functions by which the daemon runs a command in this shell, as if a person had typed it, with no process or descriptor of Waypoint left
+# behind. docs/protocol.md, section 3, has the meanings of the files and marks.
 #
-# Why it looks as it does:
-# - The key's function only swaps the line. A command run from `bind -x` would have readline's terminal modes, and lose $?.
-# - The command is evaluated at top level, not in a function: else `declare` is local, `$@` hidden, and ^C skips the end mark.
-# - The key's command is one plain word: in a continued line (PS2) the parser would not know `{` for what it is.
-# - `{ ...;} 2>/dev/null` hides a trace (set -x); `cmd&&:` hands a status on without setting off `set -e` or the ERR trap.
-# - No word is ever typed by the daemon: the text comes from a file, so quotes, `!`, newlines and the person's half line do not matter.
+# The daemon sends one key sequence, the key. Its function __wp_arm reads the request from a file. To run a command, it replaces the edited
+# line by one that evaluates the command, and the daemon sends Enter. Why it is done so:
+# - The key's function does not run the command itself: a command in `bind -x` has readline's terminal modes, and $? is lost.
+# - The command is evaluated at top level, not in a function: there `declare` would be local, `$@` hidden, and ^C would skip the end mark.
+# - The function that the key calls is one plain word: in a continued line (PS2) the parser would not recognise `{`.
+# - `{ ...;} 2>/dev/null` hides the output of `set -x`; `cmd&&:` keeps a status without triggering `set -e` or the ERR trap.
+# - The command's text comes from a file, not from typed keys, so that quotes, `!`, newlines and a half-typed line cannot change it.
+#
+# Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_at: where the shell is (see
+# __wp_hook). Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id. __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin.
+# __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
 
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
 
 if \builtin shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u; fi
-\builtin shopt -u expand_aliases # so that no alias gets into the functions below
+\builtin shopt -u expand_aliases # else the user's aliases would be expanded in the functions below
 
 __wp_d=${WAYPOINT_RUN:-/run/waypoint}
 builtin unset -v WAYPOINT_RUN
 IFS= builtin read -r __wp_s 2>/dev/null <"$__wp_d/nonce"
-__wp_keys=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
+__wp_names=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
 builtin declare -A __wp_values
 __wp_values=([PAGER]=cat [GIT_PAGER]=cat [MANPAGER]=cat [SYSTEMD_PAGER]=cat [GIT_TERMINAL_PROMPT]=0)
 
-# The terminal by its own name: CRIU refuses a process that has /dev/tty open at that moment, and marks are said all the time.
+# The terminal's path. Not /dev/tty: CRIU cannot capture a process that has /dev/tty open, and a capture may come while a mark is written.
 for __wp_tty in /dev/pts/[0-9]* /dev/tty; do [[ ! $__wp_tty -ef /proc/self/fd/0 ]] || break; done
+
+# Set __wp_p to the path of the daemon's file $1. On a full disk, the file may be in memory.
+__wp_file() {
+  __wp_p=/dev/shm/.waypoint-$1
+  [[ ! -e $__wp_d/$1 && -f $__wp_p && -O $__wp_p && ! -L $__wp_p ]] || __wp_p=$__wp_d/$1
+}
 
 __wp_say() {
   builtin printf '\e]7717;%s\a' "$1" >"$__wp_tty"
 }
 
-# Wait for the daemon's line. Each open of the FIFO waits for a daemon that died to come back; a line for another phase is an old one.
-# "E+": the shell has saved the terminal's modes of the command's time as its own (it does when a job has ended). A job that does
-# nothing makes it save those of now.
+# Wait until the daemon writes the line for phase $1 (S: start, E: end) into the FIFO `go`. If the daemon has died, opening the FIFO waits
+# for the next daemon. Lines for other phases are old and are skipped.
+# "E+" instead of "E": the shell, which saves the terminal's modes when a job ends, has saved those of the command. The empty job makes the
+# shell save the present modes.
 __wp_wait() {
   local l=
   until [[ $l == "$1 $__wp_k" ]]; do
@@ -42,12 +55,13 @@ __wp_wait() {
   done
 }
 
-# Put programs that would wait for a person into their quiet ways, for the time of the command. Only plain variables that may be set.
+# For the time of the command, set variables that keep programs from waiting for a person (no pager, no password prompt). Variables that are
+# readonly, arrays or integers are left alone.
 __wp_quiet() {
   local - v
   builtin set +eu
   __wp_old=()
-  for v in "${__wp_keys[@]}"; do
+  for v in "${__wp_names[@]}"; do
     case ${!v@a} in
     x) __wp_old+=("$v=x=${!v}") ;;
     '') if [[ -v $v ]]; then __wp_old+=("$v==${!v}"); else __wp_old+=("$v=-"); fi ;;
@@ -57,7 +71,7 @@ __wp_quiet() {
   done
 }
 
-# Undo it where the command has not set the variable itself.
+# Undo __wp_quiet, except for variables that the command has changed.
 __wp_loud() {
   local - o v
   builtin set +eu
@@ -73,9 +87,9 @@ __wp_loud() {
   __wp_old=()
 }
 
-# The command has ended with status $1; $2 says how that was found.
+# Report that the command has ended with status $1. $2: where the end was noticed, Z (the end of the line) or PC (the next prompt).
 __wp_fin() {
-  # Text that ends within a word leaves the parser (5.2) in a state where it takes the next reserved word for a plain one. This clears it.
+  # After a command text that ends within a word, the parser of bash 5.2 takes the next reserved word for a plain word. This resets it.
   builtin eval :
   [[ $__wp_op == tty ]] || __wp_loud
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
@@ -83,20 +97,22 @@ __wp_fin() {
   __wp_done=$__wp_n __wp_n='' __wp_c=''
 }
 
-# Before each prompt.
+# Runs before each prompt, in PROMPT_COMMAND: reports an ended command and the prompt.
 __wp_pc() {
   local r=$? e=none
-  __wp_many
+  __wp_multibyte
   [[ -z ${__wp_n-} ]] || __wp_fin "$r" PC
   __wp_at=1
   __wp_hook
   __wp_branch
+  __wp_show
   if [[ -o emacs || -o vi ]]; then e=bash; fi
   __wp_say "P;$$;$__wp_s;$e"
   return 0
 } 2>/dev/null
 
-# PS0 and PS2 only note, in this process, that a command runs or that the line goes on: they print nothing.
+# Put the hooks into PROMPT_COMMAND, PS0 and PS2, where the user has removed them. PS0 and PS2 print nothing; they set __wp_at, which tells
+# where the shell is: 0 in a command, 1 at the prompt, 2 in a continued line.
 __wp_hook() {
   local -; builtin set +u
   [[ ${PS0@a} == *r* || ${PS0-} == *__wp_at=0* ]] || PS0='${__wp_z0[__wp_at=0]-}'${PS0-}
@@ -104,8 +120,8 @@ __wp_hook() {
   [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == __wp_pc ]] || PROMPT_COMMAND[977]=__wp_pc
 }
 
-# In a copy of the session the shell remembers the original's branch. The daemon has written down the copy's; the variable follows unless
-# it was changed.
+# In a copy of a session, the shell still has the name of the original's branch. Read the copy's name, which the daemon has written into the
+# file `branch`, and set WAYPOINT_BRANCH, unless the user has changed that variable.
 __wp_branch() {
   local - b
   builtin set +eu
@@ -115,16 +131,39 @@ __wp_branch() {
   __wp_b=$b
 }
 
-__wp_many() {
+# Show the branch before the user's prompt. PS1 itself gets the same text on every branch, which bash replaces by $__wp_ps whenever it draws
+# the prompt: so a copy of the session shows its own branch. WAYPOINT_PROMPT=off switches it off.
+__wp_show() {
+  local -
+  builtin set +eu
+  if [[ ${WAYPOINT_PROMPT-} == off ]] || ! builtin shopt -q promptvars; then
+    __wp_plain
+  elif [[ -n ${PS1-} && -n $__wp_b && ${PS1@a} != *r* ]]; then
+    __wp_ps="[$__wp_b] "
+    [[ $PS1 == *'${__wp_ps-}'* ]] || PS1='${__wp_ps-}'$PS1
+  fi
+}
+
+# Undo __wp_show, until the next prompt: a command finds the user's own PS1.
+__wp_plain() {
+  local -
+  builtin set +eu
+  [[ ${PS1-} != *'${__wp_ps-}'* || ${PS1@a} == *r* ]] || PS1=${PS1/'${__wp_ps-}'/}
+}
+
+# Switch off what __wp_take has switched on for drawing the evaluating line.
+__wp_multibyte() {
   builtin bind 'set byte-oriented off'
 }
 
-# First and last thing on the line that the key puts there. Each hands on the status it found.
+# __wp and __wp_z are the first and the last part of the line that evaluates the command. Each returns the status $? that it found.
 __wp() {
   local r=$?
-  __wp_many
+  __wp_multibyte
   __wp_branch
-  IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$__wp_n" || :
+  __wp_plain
+  __wp_file "cmd.$__wp_n"
+  IFS= builtin read -r -d '' __wp_c <"$__wp_p" || :
   [[ $__wp_c != *$'\n'* ]] || __wp_check
   case $- in *x*) builtin set +x; __wp_c="set -x; $__wp_c" ;; esac
   __wp_history
@@ -135,21 +174,22 @@ __wp() {
 }
 __wp_z() {
   local r=$?
-  # Of an unfinished `$(` an interactive `eval` says 1, where all else that does not parse gives 2.
+  # `eval` of a text with an unfinished `$(` returns 1 in an interactive shell, and 2 for all other syntax errors. Report 2 for both.
   [[ $r != 1 || $__wp_c != *'$('* ]] || __wp_parses || r=2
   __wp_fin "$r" Z
   return "$r"
 }
 
-# Text of several lines is read as a whole before its first line runs. extglob: `shopt -s extglob` in line 1 must not make line 2 an error.
+# Parse a command of several lines as a whole before its first line runs. With extglob, as line 1 may switch that on for line 2.
 __wp_check() {
   if ! __wp_m=$(__wp_parses 2>&1); then __wp_c='builtin printf "%s\n" "$__wp_m"; (exit 2)'; fi
 }
 __wp_parses() {
-  BASH_ENV= "$BASH" -O extglob -n <"$__wp_d/cmd.$__wp_n"
+  BASH_ENV= "$BASH" -O extglob -n <"$__wp_p"
 }
 
-# The line starts with a space: with ignorespace it stays out of the history. The user's own setting comes back before the command.
+# Restore the user's HISTCONTROL, which __wp_ignorespace has changed, before the command runs. Where HISTCONTROL is readonly, delete the
+# evaluating line from the history.
 __wp_history() {
   case ${__wp_hc-} in
   r) [[ ${HISTCONTROL-} == *ignore@(space|both)* ]] || builtin history -d -1 ;;
@@ -158,40 +198,44 @@ __wp_history() {
   esac
 }
 
-# The key was pressed. Locals have names of ours: `state` is to see the user's variables, which others would hide.
+# The key's function: read the request from the file `req` and serve it. All locals begin with __wp, so that they hide none of the user's
+# variables from the request `state`.
 __wp_arm() {
-  local __wp_was=$? __wp_word __wp_id __wp_key
-  IFS=' ' builtin read -r __wp_word __wp_id __wp_key <"$__wp_d/req" || return 0
+  local __wp_was=$? __wp_word __wp_id __wp_nonce
+  __wp_file req
+  IFS=' ' builtin read -r __wp_word __wp_id __wp_nonce <"$__wp_p" || return 0
   __wp_clean
   __wp_branch
   case $__wp_word in
-  exec | in | tty) __wp_take "$__wp_word" "$__wp_id" "$__wp_key" ;;
+  exec | in | tty) __wp_take "$__wp_word" "$__wp_id" "$__wp_nonce" ;;
   rest)
     READLINE_LINE=${__wp_line-}$READLINE_LINE READLINE_POINT=$((READLINE_POINT + ${__wp_pt:-0}))
     __wp_line='' __wp_pt=0
-    __wp_say "R;$__wp_id;$__wp_key"
+    __wp_say "R;$__wp_id;$__wp_nonce"
     ;;
-  stat) __wp_say "T;$__wp_id;$__wp_key;$__wp_was;${__wp_at-};${__wp_n-}" ;;
+  stat) __wp_say "T;$__wp_id;$__wp_nonce;$__wp_was;${__wp_at-};${__wp_n-}" ;;
   state)
     __wp_believe
-    if [[ ${__wp_at-} == 0 ]]; then __wp_say "B;$__wp_id;$__wp_key;at=0"; return 0; fi
-    __wp_f=$__wp_d/state.$__wp_id __wp_kept="K;$__wp_id;$__wp_key"
+    if [[ ${__wp_at-} == 0 ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
+    __wp_f=$__wp_d/state.$__wp_id __wp_kept="K;$__wp_id;$__wp_nonce"
     if __wp_state "$SHELLOPTS"; then __wp_then='\builtin trap -p >>"$__wp_f" && __wp_kept ok || __wp_kept failed'; else __wp_kept failed; fi
     ;;
   esac
   return 0
 } 2>/dev/null
 
-# Without our part in PROMPT_COMMAND nothing has set the flag back after the last command: only "2" can be believed.
+# Correct __wp_at. If the user has removed __wp_pc from PROMPT_COMMAND, nothing has set __wp_at back to 1 after the last command, so a 0 may
+# be outdated.
 __wp_believe() {
   [[ ${PROMPT_COMMAND[977]-} == __wp_pc || ${__wp_at-} == 2 ]] || __wp_at=1
 }
 
-# Write down all but the traps, which a function does not see: the key's line adds them. $1: the user's options, as they are changed here.
-# Into a file that is there already: its mode is right then, and an answer that comes too late leaves nothing.
+# Write the shell's state into the file $__wp_f, except the traps: a function does not see them, so the line bound to the key adds them.
+# $1: the user's $SHELLOPTS, as this function changes the options.
+# The file must exist: the daemon has created it with the right mode, and has removed it if it no longer waits for the answer.
 __wp_state() {
   local - __wp_v
-  local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # which says `~` for the home
+  local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
   builtin set +efnuxv
   [[ -f $__wp_f ]] && builtin declare -F >|"$__wp_f" && builtin mapfile -t __wp_vs <"$__wp_f" || return 1
   {
@@ -208,15 +252,16 @@ __wp_state() {
   } >|"$__wp_f"
 }
 
-# The last of it. $1: whether all went well.
+# Finish the file of the state and report to the daemon. $1: `ok` if everything could be written.
 __wp_kept() {
   __wp_then=
   [[ $1 != ok ]] || builtin printf '\0e\0\0\0\0' >>"$__wp_f" || builtin set -- failed
   __wp_say "$__wp_kept;$1"
 } 2>/dev/null
 
+# Prepare to run a command. $1: `exec`, `in` (stdin from a FIFO) or `tty` (the terminal as stdin); $2: the request's id; $3: its nonce.
 __wp_take() {
-  # Asked twice, as a daemon does whose predecessor died with the key just sent: the line is in place, or has run already.
+  # A new daemon repeats the request of a daemon that has died: the line may be in place already, or have run.
   if [[ ${__wp_n-} == "$2" ]]; then __wp_say "A;$2;$3;${#__wp_line}"; return 0; fi
   if [[ ${__wp_done-} == "$2" ]]; then return 0; fi
   __wp_believe
@@ -224,8 +269,8 @@ __wp_take() {
   __wp_hook
   __wp_op=$1 __wp_n=$2 __wp_k=$3 __wp_line=$READLINE_LINE __wp_pt=$READLINE_POINT
   __wp_ignorespace
-  # readline 8.2 hangs in drawing some lines of multibyte characters that are wider than a terminal which cannot move up (TERM=dumb, an
-  # unknown one). Hence a short line, drawn byte by byte; __wp_many takes that back before anybody types again.
+  # readline 8.2 hangs when it draws certain lines of multibyte characters that are wider than the terminal, if the terminal cannot move the
+  # cursor up (TERM=dumb or unknown). So the line is short and drawn byte by byte; __wp_multibyte undoes that before the next typed key.
   builtin bind 'set byte-oriented on'
   case $1 in
   tty) __wp_x='{ { __wp&&:;} 2>/dev/null;\builtin eval " $__wp_c";};{ __wp_z;} 2>/dev/null&&:' ;;
@@ -246,7 +291,7 @@ __wp_ignorespace() {
   HISTCONTROL=ignorespace
 }
 
-# What a first, unheard press of the key has left before the cursor (after ESC, ^X or in a search).
+# Remove the characters of an earlier press of the key that readline did not recognise (after ESC, ^X or in a search) before the cursor.
 __wp_clean() {
   local j
   for j in '[7717~' '7717~'; do

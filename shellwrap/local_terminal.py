@@ -1,4 +1,4 @@
-"""The terminal that a person sits at: raw while a session is shown on it, afterwards exactly as it was."""
+"""The person's own terminal: set to raw mode while it shows a session, and restored exactly afterwards."""
 
 import contextlib
 import errno
@@ -10,18 +10,19 @@ from types import TracebackType
 from shellwrap.screen_undo import ScreenUndo
 from shellwrap.window_size import terminal_size
 
-PATIENCE_MS = 1000  # with a terminal that takes no output, when it is left
+PATIENCE_MS = 1000  # how long `restore` waits for a terminal that takes no output
 _IFLAG, _OFLAG, _CFLAG, _LFLAG, _CC = 0, 1, 2, 3, 6
 
 
 class LocalTerminal:
-    """A `with` around the time in which the terminal is raw.
+    """The terminal is raw inside the `with`.
 
-    `output_fd` is a descriptor of its own to write to; `shown` has to be fed with what is written.
+    The user of this object must write to `output_fd` (a new descriptor, if possible non-blocking) and pass all that is
+    written to `shown.feed`, so that `restore` knows what to undo.
     """
 
     def __init__(self, input_fd: int, output_fd: int) -> None:
-        """`input_fd` must be a terminal, else termios.error is raised. `output_fd` may be anything."""
+        """Raises termios.error if `input_fd` is not a terminal. `output_fd` need not be one."""
         self.input_fd = input_fd
         self.shown = ScreenUndo()
         self._saved = termios.tcgetattr(input_fd)
@@ -44,10 +45,11 @@ class LocalTerminal:
             os.close(self.output_fd)
 
     def size(self) -> tuple[int, int]:
+        """Rows and columns."""
         return terminal_size(self.input_fd)
 
     def make_raw(self) -> None:
-        """As cfmakeraw(3). Stops with SIGTTOU while we are in the background, like every program that sets modes."""
+        """Set the modes of cfmakeraw(3). In the background, SIGTTOU stops this process, as for any change of modes."""
         raw = [*self._saved[:_CC], list(self._saved[_CC])]
         raw[_IFLAG] &= ~(
             termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR | termios.IGNCR
@@ -60,8 +62,8 @@ class LocalTerminal:
         _set(self.input_fd, raw)
 
     def restore(self) -> None:
-        """Switch off what programs left on, and bring the modes back. A terminal that is gone is no error."""
-        with contextlib.suppress(OSError):  # EIO: hung up; or so stuck that it shows nothing anyway
+        """Undo what programs have switched on, and restore the modes. No error if the terminal has hung up."""
+        with contextlib.suppress(OSError):  # EIO: hung up
             self._write_patiently(self.shown.undo())
         self.shown = ScreenUndo()
         with contextlib.suppress(termios.error):  # EIO: hung up
@@ -75,19 +77,20 @@ class LocalTerminal:
 
 
 def _set(fd: int, modes: list[int | list[bytes | int]]) -> None:
-    # TCSANOW: draining would wait for a terminal that takes no more output, flushing would lose what was typed ahead.
+    # TCSANOW: TCSADRAIN would wait for a terminal that takes no output, TCSAFLUSH would lose what was typed ahead.
     while True:
         try:
             return termios.tcsetattr(fd, termios.TCSANOW, modes)
         except termios.error as error:
-            if error.args[0] != errno.EINTR:  # stopped by SIGTTOU and continued: now it may work
+            if error.args[0] != errno.EINTR:  # EINTR: stopped by SIGTTOU and continued, so try again
                 raise
 
 
 def _open_again(fd: int) -> int:
-    """The same terminal through a file description of our own, which may be O_NONBLOCK without anyone else noticing.
+    """Open the terminal behind `fd` again, with O_NONBLOCK. The new open file description does not affect `fd`'s users.
 
-    Where that cannot be (not a terminal, another's after `su`, another devpts), a duplicate: then writing may wait.
+    Where that is impossible (`fd` is no terminal, belongs to another user after `su`, or is of another devpts), return
+    a duplicate of `fd`; writing to it may block.
     """
     if os.isatty(fd):
         with contextlib.suppress(OSError):

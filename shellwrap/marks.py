@@ -1,8 +1,7 @@
-"""Marks: what the shell's hooks say to the daemon, as escape sequences in the terminal's output. Their meaning:
-docs/protocol.md, 3.
+"""Marks: escape sequences in the terminal's output by which the shell's hooks report to the daemon.
 
-Terminals ignore them (OSC with a number nobody uses). Scanning must keep up with floods, so it is a search for the
-prefix and nothing else; only where the prefix is found does an expression look closer.
+docs/protocol.md, section 3, has their meanings. A mark is an OSC sequence with an unused number, so terminals ignore
+it. The scanner must keep up with fast output: it searches for the prefix, and matches a regular expression only there.
 """
 
 import re
@@ -10,16 +9,16 @@ from typing import NamedTuple
 
 PREFIX = b"\x1b]7717;"
 KEY = b"\x1b[7717~"
-# A candidate that has not ended within so many bytes is output like any other. Longer than any mark that is ever
-# written.
+# Most bytes of a mark; the hooks write shorter ones. A prefix without an end within so many bytes is ordinary output.
 LONGEST = 1024
 _MARK = re.compile(rb"\x1b\]7717;([A-Z])((?:;[ -:<-~]*)*)\x07")
 _BEGUN = re.compile(rb"\x1b\]7717;[ -~]*\Z")
 
 
 class Mark(NamedTuple):
-    """One mark, from byte `start` up to (not including) byte `end`. Its fields are only words: whoever cares checks
-    id and nonce.
+    """One mark, from byte `start` up to (not including) byte `end` of the stream.
+
+    Any program can print a mark, so the reader of a mark must check the id and nonce in its fields.
     """
 
     kind: str
@@ -34,16 +33,16 @@ def format_mark(kind: str, *fields: str) -> bytes:
 
 
 class MarkScanner:
-    """Finds marks in a stream that comes in arbitrary pieces."""
+    """Finds marks in a stream of bytes that is fed in pieces of any size."""
 
     def __init__(self, position: int = 0) -> None:
-        """`position`: the number of the first byte that will be fed."""
+        """`position`: the stream position of the first byte that will be fed."""
         self._carry = b""
         self.position = position
 
     @property
     def settled(self) -> int:
-        """Bytes before this position are in no unfinished mark."""
+        """The position up to which all marks are found: from there on, the bytes may belong to an unfinished mark."""
         return self.position - len(self._carry)
 
     def feed(self, data: bytes) -> list[Mark]:
@@ -72,6 +71,6 @@ def unfinished(data: bytes, at: int) -> bool:
 
 
 def partial_prefix(data: bytes) -> int:
-    """Where a prefix begins that the end of `data` cuts; the length of `data` if there is none."""
+    """The index at which the end of `data` may be the beginning of PREFIX; the length of `data` if it is not."""
     at = data.rfind(PREFIX[:1], max(0, len(data) - len(PREFIX) + 1))
     return at if at >= 0 and PREFIX.startswith(data[at:]) else len(data)

@@ -1,13 +1,13 @@
-"""Which modes programs have switched on in a terminal, so that another terminal can be put in the same state.
+"""Tracking the modes that programs switch on in a terminal, so that another terminal can be put in the same state.
 
-Only modes that outlive a repaint and change what a terminal sends or shows: alternate screen, mouse reports,
-bracketed paste, cursor, cursor keys, keypad, wrapping, focus reports. One bit each, in the order of MODES; the ring's
-header keeps them.
+Tracked are modes that a repaint does not restore and that change what a terminal sends or shows: alternate screen,
+mouse reports, bracketed paste, cursor, cursor keys, keypad, wrapping, focus reports. The ring's header stores them as
+an integer with one bit for each mode, in the order of MODES.
 """
 
 import re
 
-# DEC private modes (xterm's control sequences), and whether a fresh terminal has them on.
+# DEC private modes (xterm's control sequences). DEFAULT: those that are on in a new terminal.
 MODES = (1, 7, 25, 47, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1047, 1049, 2004)
 _KEYPAD = 1 << len(MODES)
 _BITS = {str(mode).encode(): 1 << place for place, mode in enumerate(MODES)}
@@ -15,12 +15,14 @@ DEFAULT = _BITS[b"7"] | _BITS[b"25"]
 ALTERNATE = _BITS[b"47"] | _BITS[b"1047"] | _BITS[b"1049"]
 _CHANGE = re.compile(rb"\x1b(?:\[\?([0-9;]{1,48})([hl])|([=>c])|\[!p)")
 _STARTS = (b"\x1b[?", b"\x1b=", b"\x1b>", b"\x1bc", b"\x1b[!p")
-# A sequence cut by the end of a piece is at most so long.
-_LONGEST = 56
+_LONGEST = 56  # most bytes of a sequence that the end of a piece may cut
 
 
 class ModeTracker:
-    """Follows a stream that comes in arbitrary pieces."""
+    """Follows the mode changes in a stream of output that is fed in pieces of any size.
+
+    `bits`: the modes that are on. `alternate_from`: the stream position at which the alternate screen was last entered.
+    """
 
     def __init__(self, bits: int = DEFAULT, alternate_from: int = 0, position: int = 0) -> None:
         self.bits = bits
@@ -34,18 +36,19 @@ class ModeTracker:
         return bool(self.bits & ALTERNATE)
 
     def feed(self, data: bytes) -> None:
+        """Update `bits` and `alternate_from` by the next piece of the stream."""
         self._position += len(data)
         if not self._carry and b"\x1b" not in data:
             return
         data = self._carry + data
-        if any(start in data for start in _STARTS):  # five plain searches: floods of colours are full of escapes
+        if any(start in data for start in _STARTS):  # faster than the expression, as colours are escape sequences too
             self._apply(data)
         cut = data.rfind(b"\x1b", max(0, len(data) - _LONGEST))
         self._carry = data[cut:] if cut >= 0 and not _CHANGE.match(data, cut) else b""
 
     def _apply(self, data: bytes) -> None:
         base = self._position - len(data)
-        # Only the last of equal changes matters, which keeps a flood of them cheap.
+        # Of equal changes only the last one matters. So many equal changes cost little.
         last: dict[bytes, re.Match[bytes]] = {match[0]: match for match in _CHANGE.finditer(data)}
         for match in sorted(last.values(), key=re.Match.start):
             before = self.alternate
@@ -55,7 +58,10 @@ class ModeTracker:
 
 
 def alternate_left(data: bytes) -> int:
-    """Behind what leaves the alternate screen in `data`, if `data` begins on it; else 0."""
+    """The index after the sequence in `data` that leaves the alternate screen.
+
+    0 if there is none, or if a sequence before it enters the alternate screen.
+    """
     for match in _CHANGE.finditer(data) if b"\x1b[?" in data else ():
         if match[1] and any(_BITS.get(mode, 0) & ALTERNATE for mode in match[1].split(b";")):
             return match.end() if match[2] == b"l" else 0
@@ -63,7 +69,7 @@ def alternate_left(data: bytes) -> int:
 
 
 def changed(bits: int, match: re.Match[bytes]) -> int:
-    """`bits` after the change that `match` is."""
+    """`bits` after the change of modes in `match` (of `_CHANGE`)."""
     if match[1]:
         for mode in match[1].split(b";"):
             bit = _BITS.get(mode, 0)
@@ -75,16 +81,17 @@ def changed(bits: int, match: re.Match[bytes]) -> int:
 
 
 def reset() -> bytes:
-    """Bytes that bring any terminal to DEFAULT, with plain colours and the whole screen scrolling. What is shown stays.
+    """Bytes that set any terminal to DEFAULT, plain colours and a scrolling region of the whole screen.
 
-    The alternate screen is left by 1047: 1049 would also move the cursor, even of a terminal that is not on it.
+    The screen's content stays. The alternate screen is left by mode 1047, as 1049 would also move the cursor, even in a
+    terminal that is not on the alternate screen.
     """
     off = ";".join(str(mode) for mode in MODES if not DEFAULT & _BITS[str(mode).encode()] and mode not in (47, 1049))
     return f"\x1b[!p\x1b[?{off}l\x1b[?7;25h\x1b>\x1b[0m".encode()
 
 
 def restore(bits: int) -> bytes:
-    """Bytes that bring a terminal at DEFAULT to `bits`, apart from the alternate screen (that comes with a replay)."""
+    """Bytes that set a terminal from DEFAULT to `bits`, except the alternate screen, which replayed output enters."""
     place = [mode for mode in MODES if not _BITS[str(mode).encode()] & ALTERNATE]
     on = [str(mode) for mode in place if bits & ~DEFAULT & _BITS[str(mode).encode()]]
     off = [str(mode) for mode in place if DEFAULT & ~bits & _BITS[str(mode).encode()]]
@@ -93,5 +100,5 @@ def restore(bits: int) -> bytes:
 
 
 def changes(data: bytes) -> bytes:
-    """Only the changes of modes in `data`."""
+    """The sequences in `data` that change modes, without the rest of `data`."""
     return b"".join(match[0] for match in _CHANGE.finditer(data))

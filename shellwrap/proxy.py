@@ -1,7 +1,7 @@
-"""The terminal proxy: shows something that lives elsewhere on the local terminal, as if it ran there.
+"""The terminal proxy: connects the local terminal with a remote one, as if the remote program ran locally.
 
-It knows nothing of what is at the other end: that is a `Remote`, which may be a socket with a protocol or the master of
-a pty. However it ends, the local terminal is left as it was found.
+The other end is any object with the interface `Remote`, such as a socket with a protocol or the master of a pty. The
+local terminal is restored however the proxy ends.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ from shellwrap.detach_key import DetachKey
 from shellwrap.local_terminal import LocalTerminal
 
 READ_BYTES = 65536
-# No more is taken from one side while so much waits for the other.
+# Bytes buffered for each side. When one side's buffer is full, the proxy stops reading the other side.
 MAX_WAITING_BYTES = 4 * READ_BYTES
 _LEAVING = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
 _WATCHED = _LEAVING | {signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT}
 
 
 class Remote(Protocol):
-    """The other end. No method waits. What they raise ends the proxy and is passed on to its caller."""
+    """The other end. No method may block. An exception of a method ends the proxy, and `run` raises it."""
 
     def fileno(self) -> int:
-        """What becomes readable when there is something to receive. May change from call to call."""
+        """The descriptor that is readable when there is output to receive. May change from call to call."""
         ...
 
     def receive(self) -> bytes | None:
@@ -34,25 +34,29 @@ class Remote(Protocol):
         ...
 
     def send(self, data: bytes) -> None:
-        """Put input in line; `flush` sends it."""
+        """Append input to the buffer that `flush` sends."""
         ...
 
     def flush(self) -> int:
-        """Send what can be sent now; how many bytes are left in line."""
+        """Send what can be sent without blocking. Return how many bytes are left in the buffer."""
         ...
 
-    def resize(self, rows: int, cols: int) -> None: ...
+    def resize(self, rows: int, cols: int) -> None:
+        """Tell the other end the size of the local terminal."""
+        ...
 
     def repaint(self) -> None:
-        """The local screen has lost what it showed: send it again."""
+        """Send the screen's content again: the local terminal has lost it."""
         ...
 
     def due_s(self) -> float | None:
-        """Seconds until `receive` wants to be called though nothing has arrived; None: never."""
+        """Seconds after which `receive` must be called even if nothing has arrived; None: never."""
         ...
 
 
 class Why(StrEnum):
+    """Why the proxy has ended."""
+
     OVER = "the other end has closed"
     DETACHED = "the detach key was struck"
     HUNG_UP = "the local terminal is gone"
@@ -60,8 +64,10 @@ class Why(StrEnum):
 
 
 class Outcome(NamedTuple):
+    """The result of `run`."""
+
     why: Why
-    signal: int = 0  # which one, if SIGNALLED
+    signal: int = 0  # its number, if `why` is SIGNALLED
 
 
 def run(
@@ -72,11 +78,11 @@ def run(
     size: tuple[int, int] | None = None,
     detach_key: DetachKey | None = None,
 ) -> Outcome:
-    """Connect the terminal `input_fd` (shown on `output_fd`) with `remote` until one of them ends it.
+    """Connect the terminal `input_fd`, whose output goes to `output_fd`, with `remote` until one of them ends.
 
-    `size`: rows and columns that the remote has been told already. Must be called in the main thread, as it takes over
-    signals meanwhile: SIGWINCH, SIGTSTP, SIGCONT, and those that end it. If the remote closes, all its output is shown
-    first. Raises termios.error if `input_fd` is not a terminal, and what `remote` raises.
+    `size`: rows and columns that the remote has been told already. If the remote closes, all its output is shown first.
+    Must be called in the main thread: the function handles SIGWINCH, SIGTSTP, SIGCONT, SIGHUP, SIGINT, SIGQUIT and
+    SIGTERM until it returns. Raises termios.error if `input_fd` is not a terminal, and whatever `remote` raises.
     """
     with _signals() as signals_fd, LocalTerminal(input_fd, output_fd) as terminal:
         if terminal.size() != size:
@@ -85,7 +91,7 @@ def run(
 
 
 class _Loop:
-    """The state between two waits."""
+    """The proxy's loop: buffered output, and one method for each side that can be ready."""
 
     def __init__(self, remote: Remote, terminal: LocalTerminal, signals_fd: int, detach_key: DetachKey | None) -> None:
         self._remote = remote
@@ -98,7 +104,9 @@ class _Loop:
     def run(self) -> Outcome:
         while not self._is_over or self._output:
             ready = self._wait(self._remote.flush())
-            outcome = self._take_signals() if self._signals_fd in ready else None
+            # A signal that came before the input may be seen only now: poll looks at the descriptors, then the handler
+            # runs. Without this a key that follows a change of the window's size would act in a window of the old size.
+            outcome = self._take_signals() if {self._signals_fd, self._terminal.input_fd} & ready else None
             if outcome is None and self._terminal.output_fd in ready:
                 outcome = self._show()
             if outcome is None and self._terminal.input_fd in ready:
@@ -110,7 +118,7 @@ class _Loop:
         return Outcome(Why.OVER)
 
     def _wait(self, queued: int) -> set[int]:
-        """The descriptors that are ready. `queued`: how much waits to be sent to the remote."""
+        """Wait until a descriptor is ready and return the ready ones. `queued`: bytes that the remote has not sent."""
         poll = select.poll()
         poll.register(self._signals_fd, select.POLLIN)
         if self._output:
@@ -123,7 +131,7 @@ class _Loop:
             if len(self._output) < MAX_WAITING_BYTES:
                 wanted |= select.POLLIN
                 due_s = self._remote.due_s()
-            if wanted:  # else a remote that has hung up would wake us again and again
+            if wanted:  # else poll would return at once, again and again, for a remote that has hung up
                 poll.register(self._remote.fileno(), wanted)
         return {fd for fd, _ in poll.poll(None if due_s is None else max(0.0, due_s) * 1000)}
 
@@ -141,7 +149,7 @@ class _Loop:
             shown = os.write(self._terminal.output_fd, self._output)
         except BlockingIOError:
             return None
-        except OSError:  # EIO: the terminal has hung up; EPIPE: whoever reads stdout is gone
+        except OSError:  # EIO: the terminal has hung up; EPIPE: the reader of stdout is gone
             return Outcome(Why.HUNG_UP)
         del self._output[:shown]
         return None
@@ -164,21 +172,26 @@ class _Loop:
         return Outcome(Why.DETACHED) if is_struck else None
 
     def _take_signals(self) -> Outcome | None:
-        numbers = list(os.read(self._signals_fd, 64))
+        try:
+            numbers = list(os.read(self._signals_fd, 64))
+        except BlockingIOError:
+            return None
         while numbers:
+            # A hang-up sends SIGHUP and SIGCONT, whose handlers run in any order. Then the terminal cannot be set up.
+            leaving = next((number for number in numbers if number in _LEAVING), None)
+            if leaving is not None:
+                return Outcome(Why.SIGNALLED, leaving)
             number = numbers.pop(0)
-            if number in _LEAVING:
-                return Outcome(Why.SIGNALLED, number)
             if number == signal.SIGWINCH:
                 self._remote.resize(*self._terminal.size())
             elif number == signal.SIGTSTP:
                 numbers += self._suspend()
-            elif number == signal.SIGCONT:  # after SIGSTOP, which nobody can catch
+            elif number == signal.SIGCONT:  # after SIGSTOP, which cannot be caught
                 self._come_back()
         return None
 
     def _suspend(self) -> list[int]:
-        """Stop as the signal asks, the terminal as it was. Back after SIGCONT, with the signals that came behind it."""
+        """Restore the terminal and stop this process. After SIGCONT, return the signals that arrived meanwhile."""
         self._terminal.restore()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -195,18 +208,18 @@ class _Loop:
 
 
 def _wake(number: int, frame: object) -> None:
-    """The handler: nothing to do, as the interpreter has written the number into the wake-up descriptor."""
+    """A handler without effect: the interpreter writes the signal's number into the wake-up descriptor."""
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[int]:
-    """A descriptor from which the numbers of signals can be read that arrive inside the `with`."""
+    """A non-blocking descriptor from which the numbers of the signals that arrive inside the `with` can be read."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = {number: signal.getsignal(number) for number in _WATCHED}
     woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         for number in _WATCHED:
-            # What our caller had us ignore (nohup) stays ignored.
+            # A signal that the caller ignores (nohup) stays ignored.
             if before[number] != signal.SIG_IGN:
                 signal.signal(number, _wake)
         yield reader

@@ -1,13 +1,12 @@
-"""The scrollback ring: a mapped file that holds the last megabytes a terminal printed, and survives its reader's
-death.
+"""The scrollback ring: a mapped file with the last megabytes of a terminal's output, which survives its writer's death.
 
-The format is in docs/protocol.md, section 4. One writer at a time; readers in other processes may map the same file.
+docs/protocol.md, section 4, has the format. One process writes at a time; others may map the file and read it.
 
-Bytes come straight from the terminal into the mapping. Whoever reads a terminal takes the bytes out of the kernel, so
-a reader killed between the system call and the header's update would lose them. Hence the space ahead of `end` is
-filled with BLANK before the call: what differs from it in a ring found after a crash was read but not counted, and
-`open` counts it. BLANK never occurs in UTF-8; binary output that ends in it at the very moment of a crash loses those
-last bytes.
+Output is read from the terminal straight into the mapping. Reading removes the bytes from the kernel, so a writer that
+is killed between the read and the update of the header would lose them. Therefore the space after `end` is filled with
+BLANK before each read. In a ring found after a crash, bytes there that are not BLANK were read but not counted; `open`
+counts them. BLANK never occurs in UTF-8. Only binary output that ends in BLANK at the moment of a crash loses its last
+bytes.
 """
 
 import contextlib
@@ -25,14 +24,14 @@ NO_FLOOR = 2**64 - 1
 BLANK = 0xC1
 
 _COPY_CHUNK = 1 << 16
-_LOOK = 1 << 10  # of what may be blank, at a time
+_COMPARE_CHUNK = 1 << 10  # how many bytes are compared with BLANK at a time
 
 # Positions in the header, in 8-byte words.
 _SIZE, _END, _FLOOR, _MODES, _ALTERNATE = 1, 2, 3, 4, 5
 
 
 class Ring:
-    """Positions are byte numbers since the terminal's start; they only grow."""
+    """An open ring. A position is a byte's number in the terminal's output since the session's start."""
 
     def __init__(self, mapping: mmap.mmap) -> None:
         """Use `create` or `open`."""
@@ -43,10 +42,10 @@ class Ring:
         self._words = whole[:HEADER_SIZE].cast("Q")
         self._bytes = whole[HEADER_SIZE:]
         self.size: int = self._words[_SIZE]
-        # The most one system call reads. A terminal mostly gives 4095 bytes, but up to 64 KiB when the kernel refills
-        # while it copies.
+        # Most bytes that one system call reads. A read of a terminal mostly returns 4095 bytes, but up to 64 KiB if the
+        # kernel refills the terminal's buffer while it copies.
         self.read_max = min(self.size // 8, 1 << 16)
-        # Blanking twice as much at a time as one read needs halves the number of fills.
+        # Twice as much as one read needs is blanked at a time, for half as many fills.
         self._ahead = 2 * self.read_max
         self.capacity = self.size - self._ahead
         self._fill = bytes([BLANK]) * self._ahead
@@ -55,10 +54,10 @@ class Ring:
 
     @classmethod
     def create(cls, path: str, size: int = DEFAULT_SIZE) -> "Ring":
-        """Make the file (mode 0600) with all its space and map it.
+        """Create the file (mode 0600), allocate its whole disk space and map it.
 
-        `size`: bytes of data, a power of two, at least SMALLEST_SIZE. Raises FileExistsError, or OSError (ENOSPC:
-        nothing is left behind).
+        `size`: bytes of data, a power of two, at least SMALLEST_SIZE; otherwise ValueError is raised. Raises
+        FileExistsError, or OSError such as ENOSPC; the file is removed then.
         """
         if size < SMALLEST_SIZE or size & (size - 1):
             raise ValueError(f"the size of a ring is a power of two from {SMALLEST_SIZE} up, not {size}")
@@ -76,14 +75,14 @@ class Ring:
         words.release()
         ring = cls(mapping)
         ring._blank()
-        mapping[: len(MAGIC)] = MAGIC  # last: a file without it is not a ring yet
+        mapping[: len(MAGIC)] = MAGIC  # last: a file without MAGIC is not a ring yet
         return ring
 
     @classmethod
     def open(cls, path: str) -> "Ring":
-        """Map an existing ring as its next writer; bytes that the last writer read but did not count are counted now.
+        """Map an existing ring as its next writer. Bytes that the last writer read but did not count are counted now.
 
-        Raises FileNotFoundError, or ValueError if the file is not a whole ring.
+        Raises FileNotFoundError, or ValueError if the file is not a complete ring.
         """
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -100,17 +99,17 @@ class Ring:
 
     @property
     def end(self) -> int:
-        """How many bytes were ever written."""
+        """The position after the last byte: how many bytes were written since the session's start."""
         return self._end
 
     @property
     def start(self) -> int:
-        """The oldest byte that is still there."""
+        """The position of the oldest byte in the ring."""
         return max(0, self._end - self.capacity)
 
     @property
     def floor(self) -> int | None:
-        """Bytes from here on may not be overwritten; None: all may."""
+        """The position from which on bytes may not be overwritten; None if all bytes may."""
         floor: int = self._words[_FLOOR]
         return None if floor == NO_FLOOR else floor
 
@@ -120,14 +119,15 @@ class Ring:
 
     @property
     def room(self) -> int:
-        """How many bytes `read_from` may take before it would overwrite the floor."""
+        """How many bytes can be read into the ring without overwriting the byte at the floor."""
         floor: int = self._words[_FLOOR]
         return self.capacity if floor == NO_FLOOR else max(0, floor + self.capacity - self._end)
 
     @property
     def modes(self) -> int:
-        """Which modes the programs on the terminal have switched on (bits of shellwrap.modes): more than the ring's
-        bytes may tell.
+        """The modes that programs have switched on in the terminal, as bits of shellwrap.modes.
+
+        They are stored because the sequences that switched them on may have been overwritten.
         """
         modes: int = self._words[_MODES]
         return modes
@@ -138,7 +138,7 @@ class Ring:
 
     @property
     def alternate_from(self) -> int:
-        """Where the alternate screen was last entered."""
+        """The position at which the alternate screen was last entered."""
         position: int = self._words[_ALTERNATE]
         return position
 
@@ -147,11 +147,11 @@ class Ring:
         self._words[_ALTERNATE] = position
 
     def read_from(self, fd: int, budget: int = 1 << 18, more: Callable[[int], bool] = lambda _: True) -> int:
-        """Read from the non-blocking `fd` until it has no more, or about `budget` bytes, or there is no room. Returns
-        how many.
+        """Read from the non-blocking `fd` until it is empty, `budget` bytes were read, or there is no room.
 
-        `more`: asked after each read, with its length, whether to go on. Raises EOFError at the end of the stream (for
-        a terminal: EIO, nobody has it open any more), when nothing was read before it.
+        `more`: called after each read with the number of its bytes; False ends the reading. Returns the number of all
+        bytes. Raises EOFError if this call has read nothing and the stream has ended (for a terminal: EIO, no process
+        has its slave open).
         """
         total = 0
         budget = min(budget, self.room)
@@ -175,7 +175,7 @@ class Ring:
         return total
 
     def append(self, data: bytes) -> None:
-        """Write bytes of one's own; regardless of the floor, so keep them few."""
+        """Write `data`, which did not come from a terminal. The floor is ignored, so `data` should be short."""
         rest = memoryview(data)
         while rest:
             count = 0
@@ -186,9 +186,10 @@ class Ring:
             rest = rest[count:]
 
     def save(self, path: str, more: bytes = b"") -> int:
-        """Write a ring file (mode 0600) with the same content, `more` behind it and no floor; its size on disk.
+        """Write a copy of the ring to the new file `path` (mode 0600), with `more` appended and without a floor.
 
-        Raises FileExistsError, or OSError (ENOSPC). What was never written to takes no space.
+        Returns the copy's size on disk: the part of the ring that was never written to takes no space. Raises
+        FileExistsError, or OSError such as ENOSPC; an incomplete file is left then.
         """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -208,10 +209,10 @@ class Ring:
         return HEADER_SIZE + used
 
     def view(self, position: int, limit: int) -> memoryview:
-        """At most `limit` bytes from `position`, in place: fewer at the ring's seam, none at the end.
+        """At most `limit` bytes from `position`, without copying: fewer before the ring's wrap-around, none at `end`.
 
-        Valid until the bytes are overwritten: under a floor, or until the next read. Raises LookupError for bytes
-        that are gone or to come.
+        The view is valid until the bytes are overwritten: the next read may do so unless a floor protects the bytes.
+        Raises LookupError if `position` is before `start` or after `end`.
         """
         if not self.start <= position <= self._end:
             raise LookupError(f"byte {position} is not among {self.start}..{self._end}")
@@ -219,7 +220,7 @@ class Ring:
         return self._bytes[at : at + min(limit, self._end - position, self.size - at)].toreadonly()
 
     def copy(self, position: int, stop: int) -> bytes:
-        """The bytes from `position` up to `stop`. Raises LookupError as `view`."""
+        """The bytes from `position` up to (not including) `stop`. Raises LookupError if the ring lacks one of them."""
         parts = []
         while position < stop:
             part = self.view(position, stop - position)
@@ -230,10 +231,10 @@ class Ring:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Let go of the mapping. Views that are still held keep it until they are released."""
+        """Unmap the file. While views of the ring exist, the mapping stays until the last one is released."""
         self._words.release()
         self._bytes.release()
-        with contextlib.suppress(BufferError):  # someone's view is alive; the mapping goes with it
+        with contextlib.suppress(BufferError):  # a view exists
             self._mapping.close()
 
     def _space(self, count: int) -> list[memoryview]:
@@ -245,7 +246,7 @@ class Ring:
     def _advance(self, count: int) -> None:
         self._end += count
         if self._blank_until < self._end + self.read_max:
-            self._blank()  # before the header says so: a crash in between must not find old bytes behind the end
+            self._blank()  # before the header's update: after a crash no old bytes may follow the new end
         self._words[_END] = self._end
 
     def _blank(self) -> None:
@@ -258,13 +259,16 @@ class Ring:
         self._blank_until = begin + count
 
     def _count_uncounted(self, fd: int) -> None:
-        """`fd`: of the file. It is read and not looked at, which would map page after page."""
+        """Count the bytes after `end` that are not BLANK. `fd`: the ring's file.
+
+        The bytes are read by pread(2), as touching them in the mapping would cause a page fault for each page.
+        """
         at = self._end % self.size
         ahead = os.pread(fd, min(self._ahead, self.size - at), HEADER_SIZE + at)
         ahead += os.pread(fd, self._ahead - len(ahead), HEADER_SIZE)
-        blank = 0  # bytes of it that are: to blank them again would touch each of their pages
-        while blank < len(ahead) and ahead.startswith(self._fill[:_LOOK], blank):
-            blank += _LOOK
+        blank = 0  # how many bytes are blank already; blanking them again would touch each of their pages
+        while blank < len(ahead) and ahead.startswith(self._fill[:_COMPARE_CHUNK], blank):
+            blank += _COMPARE_CHUNK
         if blank >= self.read_max:
             self._blank_until = self._end + blank
             return
@@ -273,9 +277,9 @@ class Ring:
 
 
 def copy_ring(source: str, path: str) -> None:
-    """Make the ring file `path` with all its space, and the content of the ring file `source`, which has no floor.
+    """Copy the ring file `source`, which must have no floor, to the new file `path`, and allocate its whole disk space.
 
-    Raises FileExistsError, or OSError (ENOSPC).
+    Raises FileExistsError, or OSError such as ENOSPC; an incomplete file is left then.
     """
     origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -294,7 +298,7 @@ def copy_ring(source: str, path: str) -> None:
 
 
 def _next_data(fd: int, place: int, length: int) -> int:
-    """Where the next data begins in a file with holes; `length` if there is none."""
+    """The offset at or after `place` at which the next data of a file with holes begins; `length` if there is none."""
     try:
         return os.lseek(fd, place, os.SEEK_DATA)
     except OSError as error:

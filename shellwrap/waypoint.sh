@@ -1,6 +1,6 @@
 #!/bin/sh
-# `waypoint` inside a session: asks the daemon through files and FIFOs in /run/waypoint (docs/protocol.md, section 3). While it waits it
-# has nothing open that leads outside, so it is captured like everything else, and answered in every copy: it returns more than once.
+# `waypoint` in a session: asks the daemon by files and FIFOs in /run/waypoint (docs/protocol.md, section 3). Nothing that leads out of the
+# session is open while this script waits: it is captured with the session, and then each copy of the session gets its own answer.
 d=${WAYPOINT_RUN:-/run/waypoint}
 case ${1-} in
 checkpoint | restore | fork | log | status) ;;
@@ -22,9 +22,9 @@ i=$$.$n
 trap 'rm -f "$d/a.$i" "$d/r.$i" "$d/t.$i"' EXIT
 trap 'exit 130' HUP INT TERM
 { printf '%s\n' "$@" >"$d/t.$i" && mv "$d/t.$i" "$d/r.$i"; } || exit 125
-echo 1<>"$d/bell" # wakes a daemon that is there; one that comes later looks by itself
+echo 1<>"$d/bell" # wakes the daemon; a daemon that starts later looks there by itself
 rc=
-until [ -n "$rc" ]; do # a daemon may die with its answer
+until [ -n "$rc" ]; do # empty: the daemon died meanwhile
   { IFS= read -r rc && if [ "$rc" = 0 ]; then cat; else cat >&2; fi; } <"$d/a.$i"
 done
 exit "$rc"

@@ -1,4 +1,4 @@
-"""How large the terminal is that a person sits at. Apart from the rest: `shell -d` loads little."""
+"""The size of a terminal. A module of its own, so that `waypoint shell -d` loads little and starts fast."""
 
 import os
 
@@ -6,7 +6,7 @@ DEFAULT_SIZE = (24, 80)
 
 
 def terminal_size(fd: int) -> tuple[int, int]:
-    """Rows and columns; DEFAULT_SIZE where the terminal does not know (serial lines, `script` in a pipe: 0 x 0)."""
+    """Rows and columns of the terminal `fd`; DEFAULT_SIZE if `fd` is no terminal or its size is unknown (0 x 0)."""
     try:
         size = os.get_terminal_size(fd)
     except OSError:

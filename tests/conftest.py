@@ -1,25 +1,57 @@
 """What all tests share: what they may need of the machine, fresh homes, the check that they leave nothing behind."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests import leaks, needs
-from tests.homes import RUN_VARIABLE, Completed, Home, open_home
+from tests import leaks, needs, workers
+from tests.homes import Home, open_home
 from tests.places import CACHED_CRIU, make_temp_root
+from waypoint.client import Client
 
 # What a run of the tests takes from the caller; anything else of these names would make the tests mean something else.
-_OURS = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK")
+_OURS = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK", "WAYPOINT_TEST_")
+"""How the variables begin that tests read themselves: the last ones say how long or how large a test is."""
 
 
-def pytest_configure() -> None:
-    for name in [name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and name not in _OURS]:
+_TURNS = pytest.StashKey[workers.Turns]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    workers.start_as_usual()
+    for name in [name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and not name.startswith(_OURS)]:
         del os.environ[name]
-    os.environ[RUN_VARIABLE] = str(os.getpid())
+    workers.introduce()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_temp_root()))
     if CACHED_CRIU.exists():
         os.environ.setdefault("WAYPOINT_CRIU", str(CACHED_CRIU))
+    if hasattr(config, "workerinput"):  # one of several: their temporary folders lie in one
+        shared = Path(config.option.basetemp).parent
+        config.option.basetemp = str(shared / config.workerinput["workerid"].replace("g", ""))  # short, for sockets
+        config.stash[_TURNS] = workers.Turns(shared)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means."""
+    return workers.count()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _TURNS in config.stash:
+        config.stash[_TURNS].close()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Around fixtures of wider scope too: they are made before the first of their tests and ended after the last."""
+    if _TURNS not in item.config.stash:
+        return (yield)
+    with item.config.stash[_TURNS].turn(item, nextitem):
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,14 +90,14 @@ def _nothing_is_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
         pytest.fail("the test left behind:\n" + "\n".join(f"  {thing}" for thing in left), pytrace=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    """A fresh home for one test. For one that several tests share, make a fixture of wider scope from `open_home`."""
+    """One for all tests of a file. A test that kills a part of it or needs a fresh one opens its own: `open_home`."""
     with open_home() as fresh:
         yield fresh
 
 
 @pytest.fixture
-def cli(home: Home) -> Callable[..., Completed]:
-    """`waypoint` on the test's own home: `cli("exec", "--", "true").code`."""
-    return home.cli
+def client(home: Home) -> Client:
+    """The SDK on the home."""
+    return Client(home.path)

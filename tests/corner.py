@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux import mounts, namespaces
-
-DEADLINE_S = 10.0
+from tests.waiting import PATIENCE_S
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import namespaces
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def corner(tmp_path: Path) -> Iterator[Path]:
 
 def _return_to(namespace: int) -> None:
     """EINVAL: a thread shares our root folder. One that was joined may still be on its way out, for the kernel."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             namespaces.setns(namespace, namespaces.CLONE_NEWNS)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import hung
 from tests.places import ROOT, RUNTIME, home_id, make_temp_root, mounts_below
 
 RUN_VARIABLE = "WAYPOINT_TEST_RUN"
@@ -63,10 +64,16 @@ class Home:
         return RUNTIME / self.id
 
     @property
+    def root(self) -> Path:
+        """Where setup puts what belongs outside of the home, in place of `/`."""
+        return self.path.parent / "root"
+
+    @property
     def env(self) -> dict[str, str]:
         """What a command on this home needs of the environment: nothing of the person who runs the tests."""
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-        return {**kept, "WAYPOINT_HOME": str(self.path), "LANG": "C.UTF-8", "TERM": "xterm-256color"}
+        own = {"WAYPOINT_HOME": str(self.path), "WAYPOINT_SETUP_ROOT": str(self.root)}
+        return {**kept, **own, "LANG": "C.UTF-8", "TERM": "xterm-256color"}
 
     def argv(self, *args: str) -> list[str]:
         """The command as a list, for pexpect, tmux and Popen; goes with `env`."""
@@ -79,23 +86,41 @@ class Home:
         env: Mapping[str, str] | None = None,
         timeout_s: float = CLI_TIMEOUT_S,
     ) -> Completed:
-        """Run `waypoint ARGS` to its end; `stdin` None: /dev/null. Raises subprocess.TimeoutExpired."""
-        source: dict[str, Any] = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
-        done = subprocess.run(
+        """Run `waypoint ARGS` to its end; `stdin` None: /dev/null. Raises subprocess.TimeoutExpired: the command is
+        killed, and the exception's notes say what hung.
+        """
+        with subprocess.Popen(
             self.argv(*args),
             env={**self.env, **(env or {})},
-            capture_output=True,
-            timeout=timeout_s,
-            check=False,
-            **source,
-        )
-        return Completed(_text(done.stdout), _text(done.stderr), done.returncode)
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as command:
+            try:
+                stdout, stderr = command.communicate(stdin, timeout_s)
+            except subprocess.TimeoutExpired as error:
+                error.add_note(hung.describe(self.path))
+                raise
+            finally:
+                command.kill()  # does nothing to one that has ended
+        return Completed(_text(stdout), _text(stderr), command.returncode)
 
     def must(self, *args: str, **options: Any) -> Completed:
         """As `cli`, but anything but exit 0 raises AssertionError with what the command said."""
         done = self.cli(*args, **options)
         assert done.code == 0, f"waypoint {' '.join(args)} exited with {done.code}: {done.stderr or done.stdout}"
         return done
+
+    @contextlib.contextmanager
+    def background(self, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`waypoint ARGS` while it runs, without input; killed at the end if it still does."""
+        with subprocess.Popen(
+            self.argv(*args), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as command:
+            try:
+                yield command
+            finally:
+                command.kill()
 
 
 @contextlib.contextmanager
@@ -125,8 +150,9 @@ def open_home(purpose: str = "home", within: Path | None = None) -> Iterator[Hom
 def _end(home: Home) -> None:
     if home.path.exists():
         home.must("stop", "--all", "--discard")
-        home.must("setup", "--remove")
+        home.must("setup", "--remove", "--yes")
     left = [str(path) for path in (home.path, home.runtime) if path.exists()]
+    left += [str(path) for path in home.root.rglob("*") if not path.is_dir()]
     assert not left, f"`setup --remove` left {', '.join(left)}"
 
 

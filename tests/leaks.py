@@ -1,20 +1,24 @@
 """What a test could leave on the machine, listed before and after it.
 
-A thing belongs to an open home (checked when that home ends), to another run of the tests (not ours to judge), or to
-the test. Processes count if started with the run's variable, forked from us, or in a group of a Waypoint.
+A thing belongs to an open home (checked when that home ends), to another worker of this run or of another one (not ours
+to judge), or to the test. Processes count if they are our children, forks or programs, or in a group of a Waypoint.
 """
 
 import contextlib
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.homes import OPEN, RUN_VARIABLE
+from tests.homes import OPEN
 from tests.places import RUNTIME, TEMP_PREFIX, home_id, iter_homes, temp_root
 from tests.waiting import holds_within
+from tests.workers import worker_of
 
+TRIAL_PREFIX = "waypoint-trial-"
+"""How names begin of what a doctor's trial makes: its home, or its cgroup, where the pid of its process follows."""
 SETTLE_S = 5.0
 """How long the kernel may take to detach loop devices, mounts and namespaces after the last process is gone."""
 
@@ -45,7 +49,7 @@ def wait_new(before: dict[tuple[str, str], Thing], basetemp: Path) -> list[Thing
     def is_clean() -> bool:
         new[:] = [thing for key, thing in take_stock().items() if key not in before]
         if new:
-            excused = [*_tokens_of_open_homes(), *_tokens_of_other_runs(basetemp)]
+            excused = [*_tokens_of_open_homes(), *_tokens_of_others(basetemp)]
             new[:] = [thing for thing in new if not any(token in thing.text for token in excused)]
         return not new
 
@@ -92,7 +96,6 @@ def _cgroups() -> Iterator[Thing]:
 def _processes() -> Iterator[Thing]:
     """Those that are ours, without zombies that are somebody else's to reap."""
     me = os.getpid()
-    mine = Path("/proc/self/environ").read_bytes()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal() or int(folder.name) == me:
             continue
@@ -107,9 +110,8 @@ def _processes() -> Iterator[Thing]:
             groups = (folder / "cgroup").read_text()
             variables = (folder / "environ").read_bytes()
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            # An orphan with our own environment is a fork of ours; a launcher that its daemon left has none.
-            orphan = parent == "1" and (variables == mine or "session.launch.launcher" in command)
-            if int(parent) == me or orphan or _is_marked(variables) or "/waypoint" in groups:
+            orphan = parent == "1" and "launch.launcher" in command  # its daemon left it; it has no environment
+            if int(parent) == me or orphan or worker_of(folder) == me or "/waypoint" in groups:
                 home = next(
                     (text.decode() for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), ""
                 )
@@ -117,11 +119,6 @@ def _processes() -> Iterator[Thing]:
                 network = f"net {(folder / 'ns/net').readlink()}"
                 text = f"pid {folder.name} {command} [{' '.join(filter(None, (home, group, network)))}]"
                 yield Thing("process", key, text)
-
-
-def _is_marked(variables: bytes) -> bool:
-    """Whether a process with this environment was started by this run: daemons pass the variable on."""
-    return f"{RUN_VARIABLE}={os.environ.get(RUN_VARIABLE)}".encode() in variables.split(b"\0")
 
 
 def _namespaces() -> Iterator[Thing]:
@@ -151,26 +148,34 @@ def _tokens_of_open_homes() -> Iterator[str]:
         yield from _tokens(home.path)
 
 
-def _tokens_of_other_runs(basetemp: Path) -> Iterator[str]:
-    """What names a thing as another's: homes of other runs, demo, bench and daemons by hand, and temporary folders."""
-    ours = f"-{os.getpid()}-"
-    for folder in Path("/proc").glob("[0-9]*"):
+def _tokens_of_others(basetemp: Path) -> Iterator[str]:
+    """What names a thing as another's: homes of other workers, demo, bench and daemons by hand; temporary folders."""
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended while we looked
-            words = os.fsdecode((folder / "cmdline").read_bytes()).split("\0")
-            if folder.name != str(os.getpid()) and any(word.endswith("pytest") for word in words[:3]):
-                yield f"-{folder.name}-"  # so do tests name what they make
-            script = next((number for number, word in enumerate(words) if word.endswith("daemon/supervisor.py")), None)
-            if script is not None and not _is_marked((folder / "environ").read_bytes()):
-                yield from _tokens(Path(words[script + 1]))
+            worker = worker_of(process)
+            if worker != os.getpid():
+                yield from _tokens_of_process(process)
+                if worker is not None:
+                    yield f"-{worker}-"  # so do tests name what they make
     for root in Path(TEMP_PREFIX).parent.glob(Path(TEMP_PREFIX).name + "*"):
         for entry in root.glob("*"):
-            if ours not in entry.name and not entry.name.startswith("pytest-of-"):
+            if f"-{os.getpid()}-" not in entry.name and not entry.name.startswith("pytest-of-"):
                 yield str(entry)
-                for home in iter_homes(entry):
-                    yield from _tokens(home)
-        for entry in root.glob("pytest-of-*/pytest-*"):
-            if entry.resolve() != basetemp.resolve():
+                with contextlib.suppress(FileNotFoundError):  # it was removed while we looked
+                    for home in iter_homes(entry):
+                        yield from _tokens(home)
+        for entry in (*root.glob("pytest-of-*/pytest-*"), *root.glob("pytest-of-*/pytest-*/w*")):
+            if not basetemp.resolve().is_relative_to(entry.resolve()):
                 yield f"{entry}/"
+
+
+def _tokens_of_process(process: Path) -> Iterator[str]:
+    """Of the home that a supervisor serves, of the one that a trial is about, and of what a trial names by its pid."""
+    yield f"{TRIAL_PREFIX}{process.name}-"
+    words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+    for before, word in itertools.pairwise(words):
+        if before.endswith("daemon/supervisor.py") or Path(word).name.startswith(TRIAL_PREFIX):
+            yield from _tokens(Path(word))
 
 
 def _tokens(home: Path) -> Iterator[str]:

@@ -74,21 +74,41 @@ def _public_checkout() -> str:
 
 
 def _cgroup2() -> str:
+    root = _cgroup2_root()
+    if root is None:
+        return "no cgroup2 is mounted"
+    group = root / f"waypoint-probe-{os.getpid()}"
+    try:
+        group.mkdir()
+        group.rmdir()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _cgroup2_root() -> Path | None:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup2 " in line:
-            group = Path(line.split()[4]) / f"waypoint-probe-{os.getpid()}"
-            try:
-                group.mkdir()
-                group.rmdir()
-            except OSError as error:
-                return str(error)
-            return ""
-    return "no cgroup2 is mounted"
+            return Path(line.split()[4])
+    return None
+
+
+def _perf_cgroup() -> str:
+    """A counter of the processor time that a cgroup uses, on the first processor."""
+    return _try([sys.executable, "-c", _PERF_CGROUP, str(_cgroup2_root())])
 
 
 _IO_URING = "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120)) < 0)"
+_PERF_CGROUP = """
+import ctypes, os, struct, sys
+number = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
+clock = struct.pack("IIQQQQQII8x", 1, 64, 0, 1000000, 0, 0, 1, 0, 0)
+group = os.open(sys.argv[1], os.O_RDONLY)
+sys.exit(ctypes.CDLL(None).syscall(number, clock, group, 0, -1, 4) < 0)
+"""
 
 PROBES: dict[str, Callable[[], str]] = {
+    "perf-cgroup": _perf_cgroup,
     "public-checkout": _public_checkout,
     "root": _in_private_mounts("mount -t tmpfs none . && mknod node c 1 3 && chown 1:1 node"),
     "overlay": _in_private_mounts(
@@ -104,7 +124,9 @@ PROBES: dict[str, Callable[[], str]] = {
     "less": _answers("less", "--version"),
     "network": _answers(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", ".", "h11"),
     "node": _answers("node", "--version"),
+    "man": _answers("man", "--version"),
     "strace": _answers("strace", "-o", "log", "true"),
+    "systemd-analyze": _answers("systemd-analyze", "--version"),
     "timens": _answers("unshare", "--time", "true"),
     "tmux": _answers("tmux", "-V"),
     "userns": _answers("unshare", "--user", "--map-root-user", "true"),

@@ -1,5 +1,5 @@
-# zsh reads this first, because ZDOTDIR points here. It makes ZDOTDIR what the user has it, so that zsh itself finds all of the user's files
-# (and everything that looks at ZDOTDIR is right), and sees to it that our hooks are read after them, at the first prompt.
+# The first file that zsh reads, as the daemon has set ZDOTDIR to this folder. It sets ZDOTDIR back to the user's value, so that zsh and all
+# other programs find the user's files, and arranges that the hooks (.zshrc in this folder) are read at the first prompt, after those files.
 
 typeset -g __wp_here=$ZDOTDIR
 if (( ${+WAYPOINT_ZDOTDIR} )); then
@@ -14,14 +14,14 @@ if [[ -o interactive ]]; then
   __wp_boot() {
     emulate -L zsh
     setopt noaliases noerrexit noerrreturn noxtrace
-    __wp_boot() { : } # once is enough, but both of those below may call it
+    __wp_boot() { : } # runs once, although both precmd_functions and sched may call it
     precmd_functions=(${precmd_functions:#__wp_boot})
     source "$__wp_here/.zshrc"
     unset __wp_here
     __wp_pc
   }
   precmd_functions+=(__wp_boot)
-  # Should the user's files set precmd_functions anew: an event that is due is looked at before each prompt too.
+  # If the user's files replace precmd_functions, sched calls __wp_boot: zsh runs due events before each prompt, too.
   zmodload -F zsh/sched b:sched 2>/dev/null && sched +00:00 __wp_boot
 else
   unset __wp_here

@@ -1,15 +1,23 @@
-# zsh's hooks, read at the first prompt (see .zshenv). They do what ../hooks.bash does, and for the same reasons; the differences:
-# - the widget itself puts the person's line aside (push-line, which brings it back at the next prompt) and accepts ours;
-# - an `always` block runs on ^C too; precmd is the second net;
-# - $CONTEXT tells a first line from a continued one;
-# - text is parsed, without running any of it, by making a function of it.
-# Everything that must not depend on the user's options runs in functions with `emulate -L zsh`.
+# The hooks of zsh, read at the first prompt (see .zshenv). The functions do what those of the same names in ../hooks.bash do, and for the
+# same reasons. The differences:
+# - The widget __wp_arm itself puts the person's line aside (push-line, which restores it at the next prompt) and accepts the new line.
+# - The end mark is in an `always` block, which runs after ^C, too. If it does not run, the precmd function reports the end.
+# - $CONTEXT tells a first line from a continued one.
+# - A text is parsed without running it by making it the body of a function.
+# - The branch stands before the prompt as plain text between two empty `%{%}`, by which it is found again: without the option prompt_subst, zsh
+#   replaces no variables in a prompt.
+# Code that must not depend on the user's options is in functions with `emulate -L zsh`.
 
 typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt=
 typeset -g __wp_tty=$TTY
 unset WAYPOINT_RUN
 IFS= read -r __wp_s <"$__wp_d/nonce" 2>/dev/null
 typeset -ga __wp_old=()
+
+__wp_file() {
+  typeset -g __wp_p=/dev/shm/.waypoint-$1
+  [[ ! -e $__wp_d/$1 && -f $__wp_p && -O $__wp_p && ! -L $__wp_p ]] || __wp_p=$__wp_d/$1
+}
 
 __wp_say() {
   builtin printf '\e]7717;%s\a' "$1" >"${__wp_tty:-/dev/tty}"
@@ -63,7 +71,7 @@ __wp_loud() {
 __wp_fin() {
   emulate -L zsh
   setopt noerrexit noerrreturn
-  (( ! ZSH_SUBSHELL )) || return 0 # the rest of a line whose job was stopped: zsh leaves it to a fork of itself
+  (( ! ZSH_SUBSHELL )) || return 0 # if a job of the line is stopped, zsh runs the rest of the line in a fork of itself
   [[ $__wp_op == tty ]] || __wp_loud
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
@@ -80,19 +88,34 @@ __wp_branch() {
   __wp_b=$b
 }
 
+__wp_show() {
+  emulate -L zsh
+  setopt noerrexit noerrreturn
+  __wp_plain
+  if [[ ${WAYPOINT_PROMPT-} != off && $1 == on && -n $PS1 && -n $__wp_b && ${(t)PS1} != *readonly* ]]; then PS1="%{%}[$__wp_b] %{%}$PS1"; fi
+}
+
+__wp_plain() {
+  emulate -L zsh
+  setopt noerrexit noerrreturn extendedglob
+  local -a match mbegin mend
+  if [[ $PS1 == (#b)(*)%\{%\}\[[^]]#\]\ %\{%\}(*) && ${(t)PS1} != *readonly* ]]; then PS1=$match[1]$match[2]; fi
+}
+
 __wp_pc() {
-  local r=$? x=${options[xtrace]} # in a widget it is always off
+  local r=$? x=${options[xtrace]} p=${options[promptpercent]} # xtrace is for the request `state`: it is always off in a widget
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
   __wp_xt=$x
   [[ -z $__wp_n ]] || __wp_fin $r PC
   __wp_hook
   __wp_branch
+  __wp_show $p
   if [[ -o zle ]]; then __wp_say "P;$$;$__wp_s;zsh"; else __wp_say "P;$$;$__wp_s;none"; fi
   return $r
 }
 
-# Our line stays out of the history.
+# Keep the line that evaluates a command out of the history.
 __wp_ah() {
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
@@ -108,6 +131,7 @@ __wp_hook() {
 __wp() {
   local r=$?
   __wp_branch
+  __wp_plain
   if [[ -o xtrace ]]; then builtin set +x; __wp_c="set -x; $__wp_c"; fi
   [[ $__wp_op == tty ]] || __wp_quiet
   __wp_say "S;$__wp_n;$__wp_k"
@@ -126,13 +150,14 @@ __wp_check() {
   { functions[__wp_chk]=$__wp_c } 2>/dev/null
   if (( ! ${+functions[__wp_chk]} )); then
     typeset -g __wp_m="$( { functions[__wp_chk]=$__wp_c } 2>&1 )"
-    __wp_m=${${__wp_m%%$'\n'*}/#__wp_check:/zsh:} # the shell's word for it; not that it could not make a function of it
+    __wp_m=${${__wp_m%%$'\n'*}/#__wp_check:/zsh:} # the syntax error; a second line would tell that the function cannot be made
     __wp_c='builtin print -r -- "$__wp_m"; (exit 2)'
   fi
   unset 'functions[__wp_chk]'
 }
 
-# The file is there already, as in bash. `typeset -p` writes a newline in a value as \n: what it says of a variable is one line.
+# Write the shell's state into the file $__wp_f, which must exist, as in bash. $1: the user's options. `typeset -p` writes a newline in a
+# value as \n, so its output has one line for each variable.
 __wp_state() {
   local __wp_v __wp_t
   [[ -f $__wp_f ]] || return 1
@@ -152,22 +177,24 @@ __wp_state() {
 __wp_arm() {
   local __wp_was=$?
   local -a __wp_options
-  __wp_options=("${(@kv)options[@]}") # of the user, before they are ours
+  __wp_options=("${(@kv)options[@]}") # the user's options, before `emulate` changes them
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
   {
-    local __wp_word __wp_id __wp_key
-    IFS=' ' builtin read -r __wp_word __wp_id __wp_key <"$__wp_d/req" || return 0
+    local __wp_word __wp_id __wp_nonce
+    __wp_file req
+    IFS=' ' builtin read -r __wp_word __wp_id __wp_nonce <"$__wp_p" || return 0
     __wp_branch
     case $__wp_word in
     exec|in|tty)
-      [[ $__wp_id != "$__wp_done" ]] || return 0 # asked twice, and it has run
-      if [[ $CONTEXT != start ]]; then __wp_say "B;$__wp_id;$__wp_key;at=2"; return 0; fi
+      [[ $__wp_id != "$__wp_done" ]] || return 0 # a repeated request whose command has run
+      if [[ $CONTEXT != start ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=2"; return 0; fi
       __wp_hook
-      __wp_op=$__wp_word __wp_n=$__wp_id __wp_k=$__wp_key
-      IFS= builtin read -r -d '' __wp_c <"$__wp_d/cmd.$__wp_id" || :
+      __wp_op=$__wp_word __wp_n=$__wp_id __wp_k=$__wp_nonce
+      __wp_file "cmd.$__wp_id"
+      IFS= builtin read -r -d '' __wp_c <"$__wp_p" || :
       __wp_check
-      __wp_say "A;$__wp_id;$__wp_key;$#BUFFER"
+      __wp_say "A;$__wp_id;$__wp_nonce;$#BUFFER"
       zle .push-line
       if [[ $__wp_word == tty ]]; then
         BUFFER=' { { __wp&&:;} 2>/dev/null;{ \builtin eval " $__wp_c";};} always { { __wp_z;} 2>/dev/null;}'
@@ -177,11 +204,15 @@ __wp_arm() {
       fi
       zle .accept-line
       ;;
-    stat) __wp_say "T;$__wp_id;$__wp_key;$__wp_was;1;$__wp_n" ;;
+    stat)
+      local __wp_at=2
+      [[ $CONTEXT != start ]] || __wp_at=1
+      __wp_say "T;$__wp_id;$__wp_nonce;$__wp_was;$__wp_at;$__wp_n"
+      ;;
     state)
-      if [[ $CONTEXT != (start|cont) ]]; then __wp_say "B;$__wp_id;$__wp_key;at=0"; return 0; fi
+      if [[ $CONTEXT != (start|cont) ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
       local __wp_f=$__wp_d/state.$__wp_id
-      if __wp_state "$__wp_options xtrace $__wp_xt"; then __wp_say "K;$__wp_id;$__wp_key;ok"; else __wp_say "K;$__wp_id;$__wp_key;failed"; fi
+      if __wp_state "$__wp_options xtrace $__wp_xt"; then __wp_say "K;$__wp_id;$__wp_nonce;ok"; else __wp_say "K;$__wp_id;$__wp_nonce;failed"; fi
       ;;
     esac
     return 0

@@ -9,7 +9,8 @@ from tests.acceptance.people import Person, new_person
 from tests.acceptance.screen import Screen, open_screen
 from tests.acceptance.seat import Seat
 from tests.acceptance.sessions import session
-from tests.homes import Home, open_home
+from tests.corner import corner as corner
+from tests.homes import Home
 
 
 @pytest.fixture(scope="session")
@@ -25,13 +26,6 @@ def zsh_person() -> Iterator[Person]:
     with new_person("z", "/bin/zsh") as made:
         (made.home / ".zshrc").write_text("PS1='%n %~ %# '\n")
         yield made
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
-    """One for all tests of a file."""
-    with open_home("acc") as fresh:
-        yield fresh
 
 
 @pytest.fixture

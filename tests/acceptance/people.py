@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.homes import Home
 
-PREFIX = "wptest"
+PREFIX = "wptest-"
 TIMEOUT_S = 60.0
 
 
@@ -49,7 +49,7 @@ class Person:
 def new_person(kind: str, shell: str) -> Iterator[Person]:
     """A user named after this run and `kind`, whose login shell is `shell`."""
     _remove_leftovers()
-    name = f"{PREFIX}{os.getpid()}{kind}"
+    name = f"{PREFIX}{os.getpid()}-{kind}"
     subprocess.run(["useradd", "--create-home", "--shell", shell, name], check=True, capture_output=True)
     try:
         entry = pwd.getpwnam(name)
@@ -61,7 +61,7 @@ def new_person(kind: str, shell: str) -> Iterator[Person]:
 def _remove_leftovers() -> None:
     """Of runs that were killed."""
     for entry in pwd.getpwall():
-        run = entry.pw_name.removeprefix(PREFIX).rstrip("abcdefghijklmnopqrstuvwxyz")
+        run, _, _kind = entry.pw_name.removeprefix(PREFIX).partition("-")
         if entry.pw_name.startswith(PREFIX) and run.isdecimal() and not Path(f"/proc/{run}").exists():
             _remove(entry.pw_name)
 

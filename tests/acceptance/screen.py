@@ -12,9 +12,7 @@ from pathlib import Path
 
 from tests.homes import Home
 from tests.places import make_temp_root
-from tests.waiting import holds_within
-
-PATIENCE_S = 20
+from tests.waiting import PATIENCE_S, holds_within
 
 
 class Screen:

@@ -9,8 +9,8 @@ from typing import Self
 import pexpect
 
 from tests.homes import Home
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 20
 PROMPT = b"outside> "
 
 

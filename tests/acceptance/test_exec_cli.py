@@ -226,8 +226,8 @@ def test_a_timeout_gives_124_and_leaves_the_shell_usable(run: Exec) -> None:
     began = time.monotonic()
     done = run("--timeout", "0.4", "--", "echo begun; sleep 1000; echo never")
     assert (done.code, done.stdout.rstrip()) == (124, "begun")  # bash itself ends the line
-    assert 0.4 <= time.monotonic() - began < 5
-    assert "0.4 s" in done.stderr
+    assert 0.4 <= time.monotonic() - began < 2  # 0.9 s, and the client's own start
+    assert "0.4 s, by SIGINT" in done.stderr
     assert run("echo usable; jobs").stdout == "usable\n"
 
 
@@ -246,11 +246,13 @@ def test_a_timeout_gives_124_and_leaves_the_shell_usable(run: Exec) -> None:
     ],
 )
 def test_a_timeout_ends_whatever_it_is(run: Exec, text: str) -> None:
+    began = time.monotonic()
     with open("/dev/null", "wb") as nowhere:
         done = subprocess.run(
             run.argv("--timeout", "0.3", "--", text), env=run.home.env, stdout=nowhere, timeout=30, check=False
         )
     assert done.returncode == 124
+    assert time.monotonic() - began < 2
     assert run("echo usable").stdout == "usable\n"
 
 
@@ -259,6 +261,7 @@ def test_a_command_that_is_in_time_is_left_alone(run: Exec) -> None:
     assert run("sleep 0.1; echo fine").stdout == "fine\n"
 
 
+@pytest.mark.alone("measures a time that a busy processor lengthens")
 def test_ctrl_c_of_the_client_interrupts_the_command(run: Exec) -> None:
     with run.start("--", "sh -c 'echo begun; exec sleep 1000'; echo never") as command:
         assert command.stdout
@@ -345,7 +348,8 @@ def test_json_has_the_whole_outcome(run: Exec) -> None:
     assert found.pop("duration_ms") > 0
     assert found == {"exit": 3, "by": "command", "ended": False, "output": "häuser\n"}
     found = json.loads(run("--json", "--timeout", "0.2", "--", "sleep 1000").stdout)
-    assert (found["exit"], found["by"], found["ended"]) == (124, "waypoint", False)
+    assert (found["exit"], found["by"], found["ended"], found["signal"]) == (124, "waypoint", False, "INT")
+    assert found["said"].endswith("by SIGINT")
 
 
 def test_with_tty_programs_believe_in_a_terminal(run: Exec) -> None:

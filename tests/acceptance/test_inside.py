@@ -1,5 +1,6 @@
 """`waypoint` inside a session: asked by the session's own processes, answered in every copy."""
 
+import json
 import os
 import re
 import signal
@@ -73,8 +74,8 @@ def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Hom
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
-        ("nonsense", 2, "usage, inside a session"),
-        ("", 2, "usage, inside a session"),
+        ("nonsense", 2, "inside a session there are checkpoint, restore,"),
+        ("", 2, "Usage: waypoint COMMAND"),
         ("checkpoint", 2, "one NAME is needed, 0 were given"),
         ("checkpoint a b", 2, "one NAME is needed, 2 were given"),
         ("checkpoint 'bad name'", 2, "only letters, digits"),
@@ -90,6 +91,66 @@ def test_what_makes_no_sense_is_told_with_its_code(home: Home, own: str, command
     done = home.cli("exec", "-b", own, "--", f"waypoint {command}")
     assert done.code == code
     assert said in done.stdout
+
+
+def test_the_verbs_that_look_and_undo_work_for_the_own_branch_and_for_no_other(home: Home, branch: str) -> None:
+    with session(home, "root") as other:
+        home.must("checkpoint", f"{other}-cp", "-b", other)
+        inside(home, branch, f"waypoint checkpoint {branch}-cp -m note")
+        assert f"names        {branch}, {branch}-cp" in inside(home, branch, f"waypoint show {branch}-cp")
+        [row] = json.loads(inside(home, branch, "waypoint ps --json"))
+        assert (row["branch"], row["state"]) == (branch, "live")
+        assert "waypoint ps" in inside(home, branch, "waypoint logs")
+        entries = json.loads(inside(home, branch, "waypoint op log --json"))
+        assert [one["verb"] for one in entries] == ["checkpoint", "start"]
+        foreign = home.must("op", "log", "--json").json()
+        number = next(one["number"] for one in foreign if f"{other}-cp" in one["moves"])
+        for words in (f"show {other}-cp", f"undo {number}", f"stop {other}", f"undo -b {other}"):
+            assert home.cli("exec", "-b", branch, "--", f"waypoint {words}").code == 2, words
+        assert inside(home, branch, "waypoint undo").startswith(f"took back {entries[0]['number']} (checkpoint)")
+        refused = home.cli("exec", "-b", branch, "--", "waypoint undo")
+        assert (refused.code, "none is left" in refused.stdout) == (4, True)  # the start of this session is left alone
+        assert home.must("show", f"{other}-cp").code == 0
+
+
+def test_a_session_may_end_itself_and_a_parked_one_goes_on_where_it_was(home: Home, own: str) -> None:
+    done = home.cli("exec", "-b", own, "--", f"x=1; out=$(waypoint stop --checkpoint {own}-cp); x=2")
+    assert done.code == 125
+    assert own not in [one["branch"] for one in home.must("ps", "--json").json()]
+    home.must("shell", own, "-d")
+    assert re.fullmatch(rf"2 restored {own} [0-9a-f]{{32}}\n", inside(home, own, "echo $x $out"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("show nosuch", 2), ("nonsense", 2), ("checkpoint", 2), ("undo 99999", 2), ("ps --nosuch", 2)]
+)
+def test_errors_with_json_are_one_json_value_on_stdout(home: Home, own: str, words: str, code: int) -> None:
+    done = home.cli("exec", "-b", own, "--", f"waypoint {words} --json 2>/dev/null")
+    assert done.code == code
+    assert set(done.json()["error"]) == {"code", "exit", "tried", "on", "said", "next"}
+    assert done.json()["error"]["exit"] == code
+
+
+def test_what_is_longer_than_a_pipe_arrives_whole(home: Home, own: str) -> None:
+    inside(home, own, "seq 20000")  # 109 KB on the terminal
+    assert inside(home, own, "waypoint logs | grep -c '^[0-9]*.$'; waypoint logs | tail -c 300000 | wc -c").startswith(
+        "20000"
+    )
+
+
+def test_help_inside_is_that_of_the_table(home: Home, own: str) -> None:
+    assert "--force" in inside(home, own, "waypoint checkpoint --help")
+    assert "waypoint op log" in inside(home, own, "waypoint undo --help")
+    assert "  undo  " in inside(home, own, "waypoint --help")
+
+
+def test_what_is_refused_outside_is_refused_inside_with_the_same_words(home: Home, own: str) -> None:
+    for template in ("fork {0}", "fork {0} {0}-x -n 2", "fork {0} {0}-x --prefix p", "fork {0} {0}-x {0}"):
+        words = template.format(own)
+        outside = home.cli(*words.split())
+        found = home.cli("exec", "-b", own, "--", f"waypoint {words}")
+        assert outside.stderr.startswith("waypoint: cannot ")
+        assert (found.code, found.stdout) == (outside.code, outside.stderr), words
 
 
 def test_a_taken_name_is_told_and_force_moves_it(home: Home, own: str) -> None:

@@ -69,10 +69,9 @@ def test_what_has_a_port_of_the_host_is_never_there_twice(home: Home, person: Pe
         point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
         assert any(f"tcp {port}" in item for item in point["degraded"])
         for generation in ("first", "brought back"):
-            for verb in (("fork", point["name"], f"{branch}-copy"), ("restore", "-b", branch, point["name"])):
-                done = home.cli(*verb)
-                assert (done.code, done.stdout) == (5, ""), (generation, done)
-                assert f"tcp {port}" in done.stderr
+            done = home.cli("fork", point["name"], f"{branch}-copy")
+            assert (done.code, done.stdout) == (5, ""), (generation, done)
+            assert f"tcp {port}" in done.stderr
             assert inside(home, branch, ask_server(port)) == "kept\n"
             home.must("stop", branch)
             done = home.cli("fork", point["name"], "-n", "2")  # one would have it, the other would not
@@ -80,6 +79,70 @@ def test_what_has_a_port_of_the_host_is_never_there_twice(home: Home, person: Pe
             home.must("restore", "-b", branch, point["name"])  # now nothing else has it
             assert inside(home, branch, ask_server(port)) == "kept\n"
         home.must("rm", point["name"])
+
+
+@pytest.mark.requires("criu")
+def test_a_server_on_a_port_of_the_host_is_restored_in_place_of_itself(home: Home, person: Person) -> None:
+    with session(home, person.name, "--net", "host") as branch:
+        inside(home, branch, START_SERVER + "; mark=early")
+        port = int(inside(home, branch, "cat /tmp/port"))
+        point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
+        for _generation in range(3):  # a server that was brought back is a server that CRIU has made
+            inside(home, branch, "mark=late")
+            home.must("restore", "-b", branch, point["name"])
+            assert inside(home, branch, "echo $mark; jobs -r | wc -l") == "early\n1\n"
+            for _caller in range(4):
+                assert inside(home, branch, ask_server(port)) == "kept\n"
+        inside(home, branch, "mark=later")
+        home.must("restore", "-b", branch, point["name"])
+        home.must("undo")
+        assert inside(home, branch, f"echo $mark; {ask_server(port)}") == "later\nkept\n"
+        home.must("rm", point["name"])
+
+
+@pytest.mark.requires("criu")
+def test_a_port_that_another_program_has_keeps_the_session_as_it_is(home: Home, person: Person) -> None:
+    with session(home, person.name, "--net", "host") as branch:
+        inside(home, branch, START_SERVER)
+        port = int(inside(home, branch, "cat /tmp/port"))
+        point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
+        inside(home, branch, "mark=late; kill %1; wait; sleep 1000 & true")
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            done = home.cli("restore", "-b", branch, point["name"])
+            assert (done.code, done.stdout) == (5, "")
+            assert f"tcp {port}" in done.stderr
+            assert inside(home, branch, "echo $mark; jobs -r | wc -l") == "late\n1\n"
+        home.must("restore", "-b", branch, point["name"])
+        assert inside(home, branch, f"echo -$mark-; {ask_server(port)}") == "--\nkept\n"
+        home.must("rm", point["name"])
+
+
+@pytest.mark.requires("criu")
+def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Home, person: Person) -> None:
+    held = person.home / "held"
+    held.write_text("of the base")
+    with session(home, person.name, "--net", "host") as branch:
+        inside(home, branch, f"exec 8<{held}; {START_SERVER}")
+        port = int(inside(home, branch, "cat /tmp/port"))
+        point = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-point").json()
+        inside(home, branch, "exec 8<&-; mark=late")
+        before = socket_row(port)
+        held.unlink()  # CRIU looks for it when the sockets are bound already, or is about to bind them
+        done = home.cli("restore", "-b", branch, point["name"])
+        assert (done.code, done.stdout) == (5, "")
+        assert socket_row(port) == before
+        assert inside(home, branch, f"echo $mark; {ask_server(port)}") == "late\nkept\n"
+        home.must("rm", point["name"])
+
+
+def socket_row(port: int) -> list[str]:
+    """Address, owner and inode of what listens on the port."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (row,) = [row for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "0A"]
+    return [row[1], row[7], row[9]]
 
 
 START_SERVER = """cat >/tmp/server.py <<'END'

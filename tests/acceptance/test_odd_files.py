@@ -164,7 +164,7 @@ def test_an_open_file_of_the_hosts_that_has_changed_since_is_told_and_nothing_is
         session.exec("exec 5>/shared/open; echo before >&5")
         session.checkpoint(f"{branch}.1", tier="live")
         session.exec("echo between >&5")
-        with pytest.raises(CannotCapture, match="/shared/open is not the file any more"):
+        with pytest.raises(CannotCapture, match="/shared/open, which a process had open, has changed"):
             brought_back(home, session, f"{branch}.1", way)
         session.exec("echo after >&5")
         assert (tmp_path / "open").read_text() == "before\nbetween\nafter\n"

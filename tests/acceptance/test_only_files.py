@@ -1,6 +1,5 @@
 """`restore NAME --only files`: the files go back, the shell and the processes go on as they are."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -91,9 +90,16 @@ def test_the_files_of_an_ordinary_user_stay_theirs(home: Home, person: Person) -
         assert shown == f"{person.name} regular file\n{person.name} directory\none\nmore\n"
 
 
-def test_a_branch_that_is_not_live_is_refused(home: Home, branch: str) -> None:
-    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+@pytest.mark.parametrize("exists", [True, False], ids=["ended", "new"])
+def test_a_branch_that_is_not_live_starts_with_the_files_and_a_new_shell(
+    home: Home, branch: str, *, exists: bool
+) -> None:
+    inside(home, branch, "kept=yes; echo one > /srv/file")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "live")
+    inside(home, branch, "rm /srv/file")
     home.must("stop", branch)
-    done = home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "files")
-    assert done.code == 4
-    assert re.search("no live session", done.stderr)
+    on = branch if exists else f"{branch}-new"
+    home.must("restore", f"{branch}-cp", "-b", on, "--only", "files")
+    assert inside(home, on, "echo [$kept]; cat /srv/file") == "[]\none\n"
+    home.must("undo")
+    assert on not in home.must("ps").stdout.split()

@@ -110,6 +110,23 @@ def test_a_busy_shell_has_no_state_and_takes_none(home: Home, person: Person, se
         assert refused.code == 5
 
 
+def test_a_shell_in_the_midst_of_a_command_is_refused_in_words(
+    home: Home, branch: str, seat: Callable[..., Seat]
+) -> None:
+    inside(home, branch, "x=1")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    last = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
+    taken = seat()
+    taken.type(f"waypoint attach {branch}\r".encode()).prompt()
+    taken.type(b"echo 'one\r").see(b"'one")
+    taken.see(b"> ")
+    done = home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+    assert (done.code, "waits for the rest of a command" in done.stderr) == (4, True), done.stderr
+    assert home.must("op", "log", "-n", "1", "--json").json()[0]["number"] == last
+    taken.type(b"\x03").prompt()
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
+
+
 def test_the_state_of_another_kind_of_shell_is_refused(home: Home, person: Person, zsh_person: Person) -> None:
     with session(home, person.name) as one, session(home, zsh_person.name) as other:
         for branch in (one, other):

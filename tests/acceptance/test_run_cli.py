@@ -143,12 +143,20 @@ def test_the_code_is_the_processes(run: Run, code: int) -> None:
         (["/etc/passwd"], 126, "/etc/passwd"),
         (["/"], 126, "/"),
         ([""], 127, ""),
+        (["exit", "5"], 127, "exit"),
+        (["cd", "/"], 127, "cd"),
+        (["."], 126, "."),
     ],
 )
 def test_what_cannot_be_run_is_told_as_by_a_shell(run: Run, words: list[str], code: int, said: str) -> None:
     done = run("--", *words)
     assert (done.code, done.stdout) == (code, "")
     assert said in done.stderr
+
+
+def test_a_program_is_executed_where_the_shell_of_the_base_has_a_builtin_of_its_name(run: Run) -> None:
+    assert run("--", "printf", r"\x41\n").stdout == "A\n"  # dash's own prints \x41
+    assert run("--", "sh", "-c", "exit 5").code == 5
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM"])

@@ -15,7 +15,7 @@ from tests.homes import Home
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("tmux", "vi", "less")]
 Open = Callable[..., Screen]
 
-PROMPT = r"^wptest\S+:\S*\$$"
+PROMPT = r"^\[\S+\] wptest\S+:\S*\$$"
 
 
 def attach(screen: Screen, branch: str) -> Screen:
@@ -43,7 +43,7 @@ def detach(screen: Screen, branch: str) -> None:
 def test_a_new_session_shows_a_prompt_and_its_colours(home: Home, person: Person, screen: Open) -> None:
     outer = screen()
     enter(outer, f"waypoint shell colours --user {person.name} --cwd /tmp")
-    outer.see(rf"^{person.name}@\S+:/tmp\$")
+    outer.see(rf"^\[colours\] {person.name}@\S+:/tmp\$")
     assert f"\x1b[1m\x1b[32m{person.name}@" in outer.coloured()
     enter(outer, r"clear; echo $TERM; printf '\033[31mred\033[38;5;208morange\033[0mplain \xe2\x82\xac \xe6\xbc\xa2\n'")
     outer.see(r"^screen-256color\nredorangeplain € 漢$")
@@ -68,7 +68,7 @@ def test_vi_edits_a_file_and_gives_the_screen_back(home: Home, branch: str, scre
     enter(outer, ":s/first/very first/")
     outer.see(r"^very first line\nsecond\n~")
     enter(outer, ":wq")
-    outer.see(r"^before\n\S+\$$")
+    outer.see(r"^before\n\S+ \S+\$$")
     assert not outer.flag("alternate_on")
     assert home.must("exec", "-b", branch, "--", "cat /tmp/edited").stdout == "very first line\nsecond\n"
 
@@ -153,7 +153,7 @@ def test_attaching_again_while_vi_runs_shows_it_as_it_was(branch: str, screen: O
     attach(outer, branch).see_all(picture, before)
     assert outer.flag("alternate_on")
     enter(outer, ":q!")
-    outer.see(r"^below\n\S+\$$")
+    outer.see(r"^below\n\S+ \S+\$$")
     assert not outer.flag("alternate_on")
 
 
@@ -242,7 +242,7 @@ def test_a_killed_daemon_changes_nothing_on_the_screen(home: Home, branch: str, 
 def test_zsh_edits_lines_and_shows_a_prompt_at_the_right(home: Home, zsh_person: Person, screen: Open) -> None:
     with session(home, zsh_person.name, "--cwd", "/tmp") as branch:
         outer = attach(screen(), branch)
-        outer.see(rf"^{zsh_person.name} /tmp %")
+        outer.see(rf"^\[{branch}\] {zsh_person.name} /tmp %")
         enter(outer, "RPROMPT=right; clear")
         outer.see(r"% +right$")
         outer.type("echo on three")

@@ -113,6 +113,7 @@ def test_a_person_may_interrupt_a_command(home: Home, shell: str, seat: Take) ->
     outer.type(b"echo still $((6*7))\r").see(line(b"still 42"))
 
 
+@pytest.mark.alone("types at the very moment at which a command begins")
 def test_a_person_may_suspend_a_command_and_bring_it_back(home: Home, shell: str, seat: Take) -> None:
     outer = attach(seat(), shell)
     with running(
@@ -185,6 +186,11 @@ def test_a_command_that_reads_nothing_ends_a_session_whose_shell_it_replaces(hom
     assert (found["exit"], found["by"], found["ended"]) == (0, "command", True)
 
 
+def test_so_does_one_that_takes_a_moment_to_end(home: Home, shell: str) -> None:
+    found = home.cli("exec", "-b", shell, "--json", "--", "exec sleep 0.3").json()
+    assert (found["exit"], found["by"], found["ended"]) == (0, "command", True)
+
+
 @pytest.mark.parametrize("how", ["key", "functions", "prompt"])
 def test_a_shell_without_hooks_says_so_in_time(home: Home, shell: str, seat: Take, how: str) -> None:
     attach(seat(), shell)
@@ -209,7 +215,7 @@ def test_a_nested_shell_is_a_program_like_any_other(home: Home, shell: str, seat
     outer.type(b"sh\r").see(rb"[$#] $")
     done = home.cli("exec", "-b", shell, "--wait-prompt", "0.3", "--", "echo never")
     assert (done.code, done.stdout) == (125, "")
-    assert "sh" in done.stderr.partition("runs:")[2]
+    assert "sh runs in the foreground of the session" in done.stderr
     outer.type(b"exit\r")
     assert home.must("exec", "-b", shell, "--", "echo back").stdout == "back\n"
 

@@ -24,12 +24,14 @@ from tests.bench.frame import (
     times_floor_at_most,
 )
 from tests.bench.inside import Spinner, Writer, ask_server, start_server, write_files
+from tests.bench.load import BusyClients, fill_history
 from tests.bench.raw_criu import RawCriu
 from tests.homes import Home, open_home
 from tests.needs import missing
 from tests.places import make_temp_root
 from waypoint.client.sdk import Client, Session
-from waypoint.linux import filesystem, procfs
+from waypoint.linux.storage import filesystem
+from waypoint.linux.tasks import procfs
 
 USER = "nobody"  # no rc files of its own: what they do is not ours to measure
 MB = 1_000_000
@@ -47,13 +49,16 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
         print(f"checkpoint: no figures without CRIU: {why_not}", file=sys.stderr)
         yield []
         return
-    # The usual place has a small pool, which may not grow as fast as the full sizes fill it.
+    # The full sizes are those of a user, whose pool has the usual size.
     with open_home("bench", None if sizes.quick else make_temp_root()) as home:
         bench = _Bench(home)
+        captures = 300 if sizes.quick else 3000
+        fill_history(home, bench.point, captures)
         with RawCriu(home, bench.client.status().pid) as raw:
             bench.raw = raw
             yield [
                 *_pauses(bench),
+                *_pauses_under_load(bench, captures),
                 *_checkpoints(bench),
                 *_forks(bench),
                 _crowd(bench),
@@ -122,6 +127,26 @@ def _pauses(bench: _Bench) -> list[Figure]:
             lambda: bench.raw.dump("plain").frozen_ms,
             FROZEN,
         ),
+    ]
+
+
+def _pauses_under_load(bench: _Bench, captures: int) -> list[Figure]:
+    """Pauses while three clients list all captures, branches and operations, and stream a scrollback."""
+    bench.start("talkative").exec("seq 200000")
+    rest = select.poll()
+
+    def measure(act: Callable[[], object]) -> Callable[[], float]:
+        def gap_ms() -> float:
+            with BusyClients(bench.home, "talkative"):
+                return bench.spinner.gap_ms(act)
+
+        return gap_ms
+
+    asked = f"three clients ask for {captures} captures, branches and operations, scrollback"
+    aim = above_floor_at_most(3, "ms")
+    return [
+        Figure(f"pause, {asked}", "ms", measure(lambda: take(bench.spun)), bench.pause_ms, "idle pause", aim),
+        Figure("longest gap felt meanwhile without a checkpoint", "ms", measure(lambda: rest.poll(1000 * REST_S))),
     ]
 
 

@@ -1,9 +1,13 @@
-"""The daemon's shell with a Service that lives in memory: requests, frames, how long it is away if it is killed."""
+"""The daemon's shell with a Service that lives in memory: requests and frames. And how long a real daemon without any
+sessions is away if it is killed.
+"""
 
 import asyncio
 import contextlib
 import mmap
+import os
 import select
+import signal
 import socket
 import subprocess
 import tempfile
@@ -12,12 +16,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench.frame import Figure, Sizes, at_least, at_most
-from tests.daemon.kept_home import KeptHome, kept_home, kill
+from tests.bench.frame import Figure, Sizes, at_least, at_most, ms_of_command
+from tests.bench.start import BARE_PYTHON, FLOOR_NAME
+from tests.daemon.kept_home import kept_home
+from tests.homes import open_home
 from tests.places import make_temp_root
-from waypoint.daemon.connection import Connection
+from waypoint.client.sdk import Client
+from waypoint.daemon.http.connection import Connection
+from waypoint.daemon.http.stream import StreamOutlet
 from waypoint.daemon.siblings import QUICK_DEATH_S
-from waypoint.daemon.stream import StreamOutlet
 
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: waypoint\r\n\r\n"
 REQUESTS = 200  # of one run; the figure is of one of them
@@ -30,11 +37,13 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
     with (
         tempfile.TemporaryDirectory(prefix="bench-daemon-", dir=make_temp_root()) as folder,
         kept_home(Path(folder) / "kept") as home,
+        open_home("bench") as real,
         _echo() as echo,
         socket.socket(socket.AF_UNIX) as client,
     ):
         home.start()
         client.connect(home.socket)
+        client_of_real = Client(real.path)
         total = (64 if sizes.quick else 2048) * MB
         yield [
             Figure(
@@ -56,8 +65,20 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
             Figure(
                 name="SIGKILL of the daemon until the next answers",
                 unit="ms",
-                measure=lambda: _ms_until_replaced(home),
-                before=lambda: _outlive_quick_death(home),
+                measure=lambda: _ms_until_replaced(client_of_real),
+                floor=lambda: ms_of_command(BARE_PYTHON),
+                floor_name=FLOOR_NAME,
+                aim=at_most(500, "ms"),
+                before=lambda: _outlive_quick_death(client_of_real),
+            ),
+            Figure(
+                name="the same, killed with the supervisor",
+                unit="ms",
+                measure=lambda: _ms_until_replaced(client_of_real, (real.runtime / "supervisor.lock").read_text()),
+                floor=lambda: ms_of_command(BARE_PYTHON),
+                floor_name=FLOOR_NAME,
+                aim=at_most(500, "ms"),
+                before=lambda: _outlive_quick_death(client_of_real),
             ),
         ]
 
@@ -117,14 +138,20 @@ def _rate_of_sendmsg(total: int) -> float:
         return total / MB / (time.perf_counter() - begin)
 
 
-def _outlive_quick_death(home: KeptHome) -> None:
+def _outlive_quick_death(client: Client) -> None:
     """A daemon that dies younger is suspected to die again, and its successor has to wait."""
-    home.daemon_pid()
+    client.status()
     select.poll().poll(QUICK_DEATH_S * 1000)
 
 
-def _ms_until_replaced(home: KeptHome) -> float:
+def _ms_until_replaced(client: Client, *others: str) -> float:
+    """`others`: pids of what is killed just before the daemon."""
+    killed = client.status().pid
     begin = time.perf_counter()
-    kill(home.daemon_pid())
-    home.daemon_pid()
-    return (time.perf_counter() - begin) * 1000
+    for pid in (*map(int, others), killed):
+        os.kill(pid, signal.SIGKILL)
+    found = client.status()
+    taken = 1000 * (time.perf_counter() - begin)
+    if found.pid == killed:
+        raise RuntimeError(f"daemon {killed}, which was killed, has answered")
+    return taken

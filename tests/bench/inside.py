@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.homes import Home
 from waypoint.client.sdk import Session
-from waypoint.linux import cgroups, procfs
-from waypoint.session import record
-from waypoint.session.record import RuntimeRecord
+from waypoint.linux.tasks import cgroups, procfs
+from waypoint.session.live import record
+from waypoint.session.live.record import RuntimeRecord
 
 PORT = 8000
 _FOLDER = "/var/tmp/bench"  # in a session
@@ -139,8 +139,8 @@ def write_files(session: Session, count: int, size: int) -> None:
 
 def record_of(home: Home, branch: str) -> RuntimeRecord:
     """What the daemon has noted of the live session on the branch."""
-    for folder in (home.runtime / "sessions").iterdir():
-        found = record.load(folder)
+    for path in (home.runtime / "sessions").glob(f"*/{record.RECORD}"):
+        found = record.load(path.parent)
         if found is not None and found.row.branch == branch:
             return found
     raise RuntimeError(f"no session on {branch}")

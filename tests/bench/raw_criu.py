@@ -10,10 +10,8 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -21,30 +19,28 @@ from typing import NamedTuple, Self
 import msgspec
 
 from tests.bench.inside import record_of
+from tests.criu_child import CriuChild
 from tests.homes import Home
 from tests.places import ROOT
-from waypoint.capture.hot import Hot
-from waypoint.capture.taking import STOP_S
-from waypoint.linux import cgroups, namespaces, pidfd
-from waypoint.linux.descriptors import open_folder
+from waypoint.capture.layers.hot import Hot
+from waypoint.capture.layers.processes import HUNG_S, STOP_S
+from waypoint.launch.criu import APART_SEEN
+from waypoint.launch.ground import start_plan
+from waypoint.launch.ground.base import BasePlan
+from waypoint.launch.ground.lower_check import LowerCheck
+from waypoint.launch.ground.places import SharedPlaces
+from waypoint.launch.ground.skeleton import Kit
+from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
-from waypoint.processes import criu_find
-from waypoint.processes.criu_options import DumpOptions, RestoreOptions
-from waypoint.processes.criu_rpc import Criu
-from waypoint.processes.criu_worker import Command, Process
+from waypoint.processes.criu.externals import name_externals
+from waypoint.processes.criu.options import DumpOptions, RestoreOptions
+from waypoint.processes.criu.rpc import Criu
+from waypoint.processes.criu.worker import CriuCommand, Process
 from waypoint.processes.freeze import freeze_for_dump
-from waypoint.session.ending import end_processes
-from waypoint.session.ground import start_plan
-from waypoint.session.ground.base import BasePlan, Layer
-from waypoint.session.ground.lower_check import LowerCheck
-from waypoint.session.ground.places import Places
-from waypoint.session.ground.skeleton import Kit
-from waypoint.session.launch import launcher
-from waypoint.session.launch.criu import APART_SEEN
-from waypoint.session.launch.externals import name_externals
-from waypoint.session.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, Launched, LaunchSpec
-from waypoint.session.record import RuntimeRecord
-from waypoint.session.restoring import SILENCE_S
+from waypoint.session.live.record import RuntimeRecord
+from waypoint.setup import criu_find
 from waypoint.upper.contract import Pool
 from waypoint.upper.open_pool import open_pool
 
@@ -91,34 +87,6 @@ class RawCriu:
         return figures
 
 
-class _Child:
-    """A criu that is our child. `taken_ms`: from when it is one, all but the exec made, to its end."""
-
-    def __init__(self, spec: LaunchSpec, command: Command) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with ours:
-            self.pid = launcher.fork_for(spec)
-            if self.pid == 0:
-                launcher.carry_out(spec, [theirs.fileno(), command.socket_fd, command.words_fd])
-            theirs.close()
-            text, handles, _flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
-        self._began = time.perf_counter()
-        for fd in handles:
-            os.close(fd)
-        launched = msgspec.json.decode(text, type=Launched)
-        if not launched.pid:
-            raise OSError(launched.errno, launched.error, launched.path)
-        self.taken_ms = 0.0
-
-    def wait(self) -> int:
-        _, status = os.waitpid(self.pid, 0)
-        self.taken_ms = 1000 * (time.perf_counter() - self._began)
-        return os.waitstatus_to_exitcode(status)
-
-    def kill(self) -> None:
-        os.kill(self.pid, 9)
-
-
 class _Work:
     """In the process of its own, in the daemon's mounts."""
 
@@ -135,12 +103,19 @@ class _Work:
         found = record_of(self._home, branch)
         places = self._places(found)
         run = str(places.kit.criu_run)
-        started: list[_Child] = []
+        started: list[CriuChild] = []
 
-        def spawn(command: Command) -> Process:
+        def spawn(command: CriuCommand) -> Process:
             argv = command.argv(CRIU_SOCKET_FD)
-            beside = CriuBeside(pid=found.init_pid, run=run, cgroup=places.dumps, argv=argv, env=command.env)
-            started.append(_Child(beside, command))
+            beside = CriuBeside(
+                pid=found.init_pid,
+                session=found.cgroup,
+                run=run,
+                cgroup=places.dumps,
+                argv=argv,
+                env=command.env,
+            )
+            started.append(CriuChild(beside, command))
             return started[-1]
 
         with self._folder() as folder, open_folder(folder) as images, open_folder(folder.parent) as work:
@@ -154,24 +129,24 @@ class _Work:
             )
             freeze_for_dump(found.cgroup)
             try:
-                result = Criu(self._criu, spawn).dump(options)
+                stats = Criu(self._criu, spawn).dump(options)
             finally:
                 cgroups.thaw(found.cgroup)
-        return [started[0].taken_ms, result.stats.frozen_us / 1000]
+        return [started[0].taken_ms, stats.frozen_us / 1000]
 
     def restore(self, branch: str, capture: str) -> list[float]:
         found = record_of(self._home, branch)
         row = msgspec.structs.replace(found.row, session=new_id(), tree=f"raw-{os.getpid()}-{next(self._numbers)}")
         places = self._places(found)
-        layers = BasePlan([Layer(target) for target in found.overlays], [])
-        spec = start_plan.start_spec(row, layers, places, Path(self._pool.path(row.tree)), size=(24, 80))
+        plan = BasePlan(found.overlays, [])
+        spec = start_plan.start_spec(row, plan, places, Path(self._pool.path(row.tree)), size=(24, 80))
         run = str(places.kit.criu_run)
         externals = name_externals(spec.outside, APART_SEEN)
-        started: list[_Child] = []
+        started: list[CriuChild] = []
 
-        def spawn(command: Command) -> Process:
+        def spawn(command: CriuCommand) -> Process:
             into = CriuInto(ground=spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env)
-            started.append(_Child(into, command))
+            started.append(CriuChild(into, command))
             return started[-1]
 
         self._pool.snapshot(capture, row.tree)
@@ -183,22 +158,22 @@ class _Work:
                     work_fd=work,
                     root=externals.root,
                     externals=externals.restore,
-                    deadline_s=SILENCE_S,
+                    deadline_s=HUNG_S,
                     empty_network=found.row.setting.net != "host",
                 )
                 Criu(self._criu, spawn).restore(options)
         finally:
-            end_processes(spec.cgroup)
+            cgroups.end(spec.cgroup)
             with contextlib.suppress(ChildProcessError):  # that was the last of them
                 while os.waitpid(-1, 0):
                     continue
             self._pool.remove(row.tree)
         return [started[0].taken_ms]
 
-    def _places(self, found: RuntimeRecord) -> Places:
+    def _places(self, found: RuntimeRecord) -> SharedPlaces:
         """Those of the daemon, which has made what is in them."""
         runtime = self._home.runtime
-        return Places(
+        return SharedPlaces(
             home=self._home.path,
             runtime=runtime,
             sessions=runtime / "sessions",

@@ -6,17 +6,11 @@ from collections.abc import Callable, Iterator
 import pexpect
 import pytest
 
-from tests.homes import Home, open_home
+from tests.homes import Home
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 20
 ROWS, COLS = 30, 100
 Spawn = Callable[..., "pexpect.spawn[bytes]"]
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
-    with open_home("cli") as fresh:
-        yield fresh
 
 
 @pytest.fixture

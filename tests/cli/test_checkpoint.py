@@ -135,6 +135,38 @@ def test_restore_brings_files_and_shell_back_in_place(home: Home, branch: str) -
     assert home.must("exec", "-b", branch, "--", "echo $mine; cat /var/tmp/mine").stdout == "before\nbefore\n"
 
 
+def test_a_restore_is_on_the_branch_that_the_capture_was_taken_on(home: Home, branch: str) -> None:
+    home.must("shell", "main", "-d")
+    home.must("exec", "--", "mine=main")
+    home.must("exec", "-b", branch, "--", "mine=before")
+    taken = home.must("checkpoint", f"{branch}-c", "-b", branch, "--json").json()["capture"]
+    home.must("exec", "-b", branch, "--", "mine=after")
+    for name in (f"{branch}-c", taken[:8]):
+        assert home.must("restore", name).stdout == f"{branch}\n"
+        assert (value_of(home, branch, "mine"), value_of(home, "main", "mine")) == ("before", "main")
+    home.must("fork", f"{branch}-c", f"{branch}-f")
+    assert home.must("restore", f"{branch}-f").stdout == f"{branch}-f\n"  # a branch is its own, whatever its tip is
+    home.must("stop", "main", f"{branch}-f", "--discard")
+
+
+def test_a_restore_says_what_it_has_replaced_and_how_to_get_that_back(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=before")
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    home.must("exec", "-b", branch, "--", "mine=after")
+    told = home.must("restore", f"{branch}-c").stderr
+    found = re.fullmatch(
+        rf"replaced: what was on {branch}, kept as ([0-9a-f]{{12}}), tier live; to get it back: waypoint (.*)\n", told
+    )
+    assert found
+    assert home.must("show", found[1], "--json").json()["reason"] == "replaced"
+    home.must(*found[2].split())
+    assert value_of(home, branch, "mine") == "after"
+    home.must("stop", branch)
+    tip = home.must("show", branch, "--json").json()["capture"]
+    ended = home.must("restore", f"{branch}-c", "--json").json()
+    assert (ended["branch"], ended["replaced"]) == (branch, {"capture": tip, "tier": "files"})
+
+
 def test_restore_with_json_prints_the_session(home: Home, branch: str) -> None:
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     found = home.must("restore", f"{branch}-c", "-b", branch, "--json").json()
@@ -169,18 +201,33 @@ def test_restore_on_a_new_branch_leaves_the_old_one(home: Home, branch: str) -> 
     home.must("exec", "-b", branch, "--", "mine=before")
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     home.must("exec", "-b", branch, "--", "mine=after")
-    assert home.must("restore", f"{branch}-c", "--branch", f"{branch}-n").stdout == f"{branch}-n\n"
+    assert home.must("restore", f"{branch}-c", "--new", f"{branch}-n").stdout == f"{branch}-n\n"
     assert value_of(home, f"{branch}-n", "mine") == "before"
     assert value_of(home, branch, "mine") == "after"
-    found = home.must("restore", f"{branch}-c", "--branch", f"{branch}-m", "--json").json()
+    found = home.must("restore", f"{branch}-c", "--new", f"{branch}-m", "--json").json()
     assert (found["branch"], found["state"]) == (f"{branch}-m", "live")
+
+
+def test_restore_with_json_prints_the_same_record_in_place_and_beside_and_measures_nothing(
+    home: Home, branch: str
+) -> None:
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    in_place = home.must("restore", f"{branch}-c", "-b", branch, "--json").json()
+    beside = home.must("restore", f"{branch}-c", "--new", f"{branch}-n", "--json").json()
+    assert list(in_place) == list(beside)
+    assert [name for name in in_place if (in_place[name] is None) != (beside[name] is None)] == ["replaced"]
+    measured = home.must("ps", "--json").json()
+    for found in (in_place, beside):
+        assert (found["degraded"], found["upper_bytes"], found["memory_bytes"]) == ([], None, None)
+    assert all(one["upper_bytes"] is not None for one in measured)  # a control: a walk over the tree would show
+    home.must("stop", f"{branch}-n", "--discard")
 
 
 def test_an_existing_new_branch_is_refused(home: Home, branch: str) -> None:
     home.must("checkpoint", f"{branch}-c", "-b", branch)
-    done = home.cli("restore", f"{branch}-c", "--branch", branch)
+    done = home.cli("restore", f"{branch}-c", "--new", branch)
     assert (done.code, done.stdout) == (4, "")
-    assert home.cli("restore", f"{branch}-c", "--branch", f"{branch}-c").code == 4
+    assert home.cli("restore", f"{branch}-c", "--new", f"{branch}-c").code == 4
 
 
 @pytest.mark.parametrize(
@@ -189,10 +236,10 @@ def test_an_existing_new_branch_is_refused(home: Home, branch: str) -> None:
         ["nosuch"],
         ["bad name"],
         [],
-        ["nosuch", "--branch", "bad name"],
+        ["nosuch", "--new", "bad name"],
         ["nosuch", "--only", "nothing"],
-        ["nosuch", "--branch", "new", "-b", "main"],
-        ["nosuch", "--branch", "new", "--only", "files"],
+        ["nosuch", "--new", "new", "-b", "main"],
+        ["nosuch", "--new", "new", "--only", "files"],
     ],
 )
 def test_what_cannot_be_restored_has_status_2(home: Home, args: list[str]) -> None:
@@ -200,7 +247,7 @@ def test_what_cannot_be_restored_has_status_2(home: Home, args: list[str]) -> No
     assert (done.code, done.stdout) == (2, "")
 
 
-def test_nobody_reading_ends_a_hot_verb_in_silence(home: Home, branch: str) -> None:
+def test_nobody_reading_ends_a_verb_of_the_fast_path_in_silence(home: Home, branch: str) -> None:
     words = home.argv("checkpoint", f"{branch}-c", "-b", branch)
     done = subprocess.run(
         ["/bin/bash", "-c", '"$@" | :; echo ${PIPESTATUS[0]}', "-", *words],

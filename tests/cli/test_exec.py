@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cli.conftest import PATIENCE_S, Spawn, daemon_pid, exit_status, is_cooked
+from tests.cli.conftest import Spawn, daemon_pid, exit_status, is_cooked
 from tests.homes import Home
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
 
@@ -106,6 +107,24 @@ def test_closed_streams_are_no_trouble(home: Home, branch: str) -> None:
     done = subprocess.run(["/bin/sh", "-c", f"{command} <&- >&-"], env=home.env, capture_output=True, check=False)
     assert done.returncode == 125
     assert b"cannot write to stdout: Bad file descriptor" in done.stderr
+
+
+def test_a_folder_and_variables_may_be_given_for_one_command(home: Home, branch: str) -> None:
+    where = home.must("exec", "-b", branch, "--", "pwd").stdout
+    text = 'pwd; echo "$A|$B"; mine=here; cd /'
+    done = home.must("exec", "-b", branch, "--cwd", "/usr/lib", "--env", "A=1 '2'", "--env=B=$x", "--", text)
+    assert done.stdout == "/usr/lib\n1 '2'|$x\n"
+    assert home.must("exec", "-b", branch, "--", 'pwd; echo "${A-}${mine-}"').stdout == f"{where}\n"
+    assert f"\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK} {text}" in home.must("logs", branch).stdout
+    assert home.cli("exec", "-b", branch, "--cwd", "/no/such/folder", "--", "echo never").code == 125
+
+
+@pytest.mark.parametrize("verb", ["exec", "run"])
+@pytest.mark.parametrize("option", ["--env=A", "--env==1", "--env=1A=2", "--env=A B=2", "--cwd="])
+def test_a_setting_that_makes_no_sense_is_wrong_usage(home: Home, branch: str, verb: str, option: str) -> None:
+    done = home.cli(verb, "-b", branch, option, "--", "true")
+    assert (done.code, done.stdout) == (2, "")
+    assert option[:5] in done.stderr
 
 
 def test_a_timeout_ends_the_command_with_124(home: Home, branch: str) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import PATIENCE_S, Spawn, exit_status
+from tests.cli.conftest import Spawn, exit_status
+from tests.cli.test_checkpoint import TRACED
 from tests.cli.test_exec import started
 from tests.homes import Home
-from tests.waiting import wait_until
-from waypoint.cli.fork_command import Lines
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.cli.fast.in_each import Lines
 
 needs_sessions = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
@@ -48,12 +49,32 @@ class TestBranches:
     def test_a_number_of_them_is_named_after_the_checkpoint(self, home: Home, ready: str) -> None:
         assert home.must("fork", ready, "-n", "2").stdout == f"{ready}-1\n{ready}-2\n"
 
+    def test_what_is_not_kept_of_a_live_branch_is_told_on_stderr(self, home: Home, ready: str, branch: str) -> None:
+        assert home.must("fork", branch, f"{ready}-whole").stderr == ""
+        assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
+        done = home.must("fork", branch, f"{ready}-a", f"{ready}-b")
+        assert done.stdout == f"{ready}-a\n{ready}-b\n"
+        [told] = home.must("show", branch, "--json").json()["degraded"]
+        assert told.startswith("without its processes: ")
+        assert done.stderr == f"degraded: {told}\n"
+        as_json = home.must("fork", branch, f"{ready}-j", "--json")
+        assert as_json.stderr == done.stderr  # the records have no place for it
+        assert home.must("fork", branch, f"{ready}-c", "--", "true").stderr == done.stderr
+
+    def test_what_a_checkpoint_lacks_is_told_with_each_of_its_forks(self, home: Home, ready: str, branch: str) -> None:
+        assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
+        told = home.must("checkpoint", f"{ready}.p", "-b", branch).stderr
+        assert home.must("fork", f"{ready}.p", f"{ready}-a").stderr == told
+        assert home.must("restore", f"{ready}.p", "--new", f"{ready}-b").stderr.endswith(told)
+        session = home.must("restore", f"{ready}.p", "--new", f"{ready}-j", "--json").json()
+        assert [f"degraded: {item}\n" for item in session["degraded"]] == [told]
+
     def test_a_prefix_names_them(self, home: Home, ready: str) -> None:
         assert home.must("fork", ready, "-n2", "--prefix", f"{ready}.p").stdout == f"{ready}.p-1\n{ready}.p-2\n"
 
     def test_json_is_a_list_of_records(self, home: Home, ready: str) -> None:
         found = home.must("fork", ready, "-n", "2", "--json").json()
-        assert [set(one) for one in found] == [{"branch", "pid", "ms", "exit"}] * 2
+        assert [set(one) for one in found] == [{"branch", "pid", "ms", "exit", "degraded"}] * 2
         assert [(one["branch"], one["exit"]) for one in found] == [(f"{ready}-1", None), (f"{ready}-2", None)]
         for one in found:
             os.kill(one["pid"], 0)

@@ -180,7 +180,7 @@ def test_names_are_removed_all_or_none(home: Home, branch: str, made: list[str])
 
 def test_the_operations_say_what_they_moved_and_what_undo_would_do(home: Home, branch: str, made: list[str]) -> None:
     last, fork, *_ = home.must("op", "log", "-n", "2", "--json").json()
-    assert {"number", "at", "verb", "moves", "sessions", "undone", "undoes", "undo", "said"} == set(last)
+    assert {"number", "at", "verb", "moves", "sessions", "undone", "undoes", "undo", "said", "note"} == set(last)
     assert last["verb"] == "checkpoint"
     assert last["moves"] == {f"{branch}-f": [made[0], made[2]], f"{branch}-three": [None, made[2]]}
     assert (fork["verb"], fork["sessions"], fork["undo"]) == ("fork", {f"{branch}-f": [False, True]}, None)
@@ -192,7 +192,9 @@ def test_the_operations_say_what_they_moved_and_what_undo_would_do(home: Home, b
 
 
 def test_a_checkpoint_can_be_undone(home: Home, branch: str, made: list[str]) -> None:
+    told = home.must("op", "log", "-n", "1", "--json").json()[0]
     done = home.must("undo")
+    assert done.stdout == f"took back {told['number']} (checkpoint): {told['undo']}\n"
     assert re.match(r"took back \d+ \(checkpoint\): .*remove the name", done.stdout)
     assert home.cli("show", f"{branch}-three").code == 2
     assert branches(home)[f"{branch}-f"]["tip"] == made[0]

@@ -6,9 +6,10 @@ import subprocess
 
 import pytest
 
-from tests.cli.conftest import PATIENCE_S, Spawn, daemon_pid, exit_status, is_cooked
+from tests.cli.conftest import Spawn, daemon_pid, exit_status, is_cooked
 from tests.cli.test_exec import read_until, started
 from tests.homes import Home
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
 
@@ -29,6 +30,11 @@ def test_it_is_apart_from_the_shell(home: Home, branch: str) -> None:
 
 def test_it_starts_where_it_is_told_to(home: Home, branch: str) -> None:
     assert home.must("run", "-b", branch, "--cwd", "/usr/lib", "pwd").stdout == "/usr/lib\n"
+
+
+def test_its_environment_can_be_added_to(home: Home, branch: str) -> None:
+    done = home.must("run", "-b", branch, "--env", "A=1 2=$x", "--env", "B=", "--", "sh", "-c", 'echo "$A|${B-unset}"')
+    assert done.stdout == "1 2=$x|\n"
 
 
 def test_without_i_it_reads_nothing(home: Home, branch: str) -> None:
@@ -75,6 +81,7 @@ def test_it_is_lost_with_its_daemon_and_says_so(home: Home, branch: str) -> None
         assert b"next:" in process.stderr.read()
 
 
+@pytest.mark.alone("types at once after a change of size, which a busy machine passes on later")
 def test_with_t_it_has_a_terminal_of_its_own_that_follows_ours(branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("run", "-b", branch, "-it", "--", "bash", "--norc", "-i")
     terminal.expect(b"[#$] ")

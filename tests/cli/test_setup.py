@@ -4,16 +4,26 @@ import grp
 import json
 import os
 import pwd
+import re
 import select
+import shlex
+import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pexpect
 import pytest
 
+from tests.cli.conftest import daemon_pid, exit_status
 from tests.homes import OPEN, Home
 from tests.places import ROOT, make_temp_root
+from tests.waiting import wait_until
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import lock_holder, pidfd
+from waypoint.setup.machine import unit
 
 pytestmark = pytest.mark.privileged
 
@@ -25,8 +35,7 @@ def bare() -> Iterator[Home]:
         home = Home(Path(folder) / "h")
         OPEN.add(home)
         yield home
-        if home.path.exists():
-            home.must("setup", "--remove")
+        home.must("setup", "--remove", "--yes")
         OPEN.discard(home)
 
 
@@ -36,11 +45,13 @@ def config(home: Home) -> dict[str, object]:
     return found
 
 
-def as_nobody(home: Home, *args: str, groups: list[int] | None = None) -> "subprocess.CompletedProcess[str]":
+def as_nobody(
+    home: Home, *args: str, groups: list[int] | None = None, env: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
     nobody = pwd.getpwnam("nobody")
     return subprocess.run(
         home.argv(*args),
-        env=home.env,
+        env=env or home.env,
         cwd="/",
         user=nobody.pw_uid,
         group=nobody.pw_gid,
@@ -93,13 +104,30 @@ def test_remove_ends_sessions_and_leaves_nothing(bare: Home) -> None:
     bare.must("shell", "other", "-d")
     bare.must("stop", "other")
     process = os.pidfd_open(bare.must("ps", "--json").json()[0]["pid"])
-    done = bare.must("setup", "--remove")
+    done = bare.must("setup", "--remove", "--yes")
     assert "ended 1 session" in done.stderr
     assert select.select([process], [], [], 0)[0]  # it has ended
     os.close(process)
     assert not bare.path.exists()
     assert not bare.runtime.exists()
-    bare.must("setup", "--remove")  # and once more
+    bare.must("setup", "--remove", "--yes")  # and once more
+
+
+def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None:
+    bare.must("setup")
+    bare.must("shell", "-d")
+    refused = bare.cli("setup", "--remove")
+    assert refused.code == 2
+    assert f"next: see what is in it: waypoint --home {bare.path} ps --all; then say --yes" in refused.stderr
+    for answer, code in (("n", 130), ("y", 0)):
+        assert [row["branch"] for row in bare.must("ps", "--json").json()] == ["main"]
+        command, *words = bare.argv("setup", "--remove")
+        terminal = pexpect.spawn(command, words, env=bare.env, timeout=60)
+        terminal.expect("throw away everything")
+        terminal.sendline(answer)
+        assert exit_status(terminal) == code
+    assert not bare.path.exists()
+    bare.must("setup", "--remove")  # nothing is there, so nothing is asked
 
 
 def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
@@ -107,25 +135,49 @@ def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
     bare.must("shell", "-d")
     bare.must("daemon", "stop")
     (bare.path / "names.db").write_bytes(b"no database")
-    bare.must("setup", "--remove")
+    bare.must("setup", "--remove", "--yes")
+    assert not bare.path.exists()
+
+
+def test_remove_ends_a_daemon_that_has_no_supervisor(bare: Home) -> None:
+    bare.must("setup")
+    path = bare.runtime / "supervisor.lock"
+    supervisor = pidfd.open(lock_holder.signed_by(str(path)))
+    pidfd.send_signal(supervisor, signal.SIGKILL)
+    assert pidfd.wait_ended(supervisor, 2)
+    os.close(supervisor)
+    with files.locked(str(path)):
+        ended = re.compile("supervisor has (died|ended)")  # "died": one that nobody has reaped passes for the new one
+        log = bare.path / "daemon.log"
+        wait_until(lambda: len(ended.findall(log.read_text())) >= 6, "5 supervisors have not started")
+    done = bare.must("setup", "--remove", "--yes", timeout_s=10)  # the daemon tries again 1.6 s later
+    assert "stopped the daemon" in done.stderr
+    assert not bare.path.exists()
+    assert not bare.runtime.exists()
+
+
+def test_remove_ends_a_daemon_whose_runtime_folder_was_removed(bare: Home) -> None:
+    bare.must("setup")
+    shutil.rmtree(bare.runtime)
+    bare.must("setup", "--remove", "--yes", timeout_s=10)
     assert not bare.path.exists()
 
 
 def test_remove_leaves_what_is_not_its_own(bare: Home) -> None:
     bare.must("setup")
     (bare.path / "letter.txt").write_text("mine")
-    done = bare.cli("setup", "--remove")
+    done = bare.cli("setup", "--remove", "--yes")
     assert done.code == 4
     assert "letter.txt" in done.stderr
     assert [path.name for path in sorted(bare.path.iterdir())] == ["config.json", "letter.txt"]
     (bare.path / "letter.txt").unlink()
-    bare.must("setup", "--remove")
+    bare.must("setup", "--remove", "--yes")
 
 
 def test_remove_touches_no_folder_that_is_no_home(tmp_path: Path) -> None:
     (tmp_path / "pool").mkdir()
     (tmp_path / "pool/file").write_text("mine")
-    done = Home(tmp_path).cli("setup", "--remove")
+    done = Home(tmp_path).cli("setup", "--remove", "--yes")
     assert done.code == 4
     assert (tmp_path / "pool/file").read_text() == "mine"
 
@@ -142,7 +194,7 @@ def test_only_root_may_by_default(bare: Home) -> None:
     bare.must("setup")
     done = as_nobody(bare, "ps")
     assert done.returncode == 3
-    assert "waypoint setup --user nobody" in done.stderr
+    assert f"sudo waypoint --home {bare.path} setup --user nobody" in done.stderr
 
 
 @pytest.mark.requires("public-checkout")
@@ -182,7 +234,7 @@ def test_an_unknown_name_is_told_and_nothing_is_made(bare: Home, args: list[str]
 def test_an_ordinary_user_is_told_to_use_sudo(bare: Home) -> None:
     done = as_nobody(bare, "setup")
     assert done.returncode == 3
-    assert "sudo" in done.stderr
+    assert f"next: sudo waypoint --home {bare.path} setup\n" in done.stderr
     assert not bare.path.exists()
 
 
@@ -193,8 +245,156 @@ def test_an_ordinary_user_is_told_how_a_stopped_daemon_is_started(bare: Home) ->
     done = as_nobody(bare, "ps")
     assert done.returncode == 3
     assert "only root can start it" in done.stderr
+    assert f"next: sudo waypoint --home {bare.path} ps" in done.stderr
+    bare.must("ps")
+    assert as_nobody(bare, "ps").returncode == 0
 
 
 def test_the_checkouts_own_command_sets_up_too(bare: Home) -> None:
     subprocess.run([ROOT / "dev", "waypoint", "setup"], env=bare.env, check=True, capture_output=True)
     assert config(bare)["home_id"] == bare.id
+
+
+# --- what lies outside of the home
+
+SCRIPTS = ("usr/local/share/bash-completion/completions/waypoint", "usr/local/share/zsh/site-functions/_waypoint")
+
+
+def written(root: Path) -> dict[str, tuple[str, int]]:
+    """The files below `root`, each with its content and when it was written."""
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(root)): (path.read_text(), path.stat().st_mtime_ns) for path in files}
+
+
+def test_completion_is_written_once_and_removed_with_the_last_home(bare: Home) -> None:
+    assert all(f"wrote {bare.root / script}" in bare.must("setup").stderr for script in SCRIPTS[:1])
+    before = written(bare.root)
+    assert set(before) == set(SCRIPTS)
+    assert "wrote" not in bare.must("setup").stderr
+    assert written(bare.root) == before
+    other = {"WAYPOINT_HOME": str(bare.path.parent / "other")}
+    bare.must("setup", env=other)
+    bare.must("setup", "--remove", "--yes")
+    assert set(written(bare.root)) == set(SCRIPTS)  # the other home's users go on completing
+    assert "removed" in bare.must("setup", "--remove", "--yes", env=other).stderr
+    assert list(bare.root.iterdir()) == []
+
+
+def test_a_home_that_is_gone_keeps_no_completion(bare: Home) -> None:
+    bare.must("setup")
+    script = bare.root / SCRIPTS[0]
+    script.write_text(script.read_text().replace("# homes: [", '# homes: ["/nonexistent", '))
+    bare.must("setup", "--remove", "--yes")
+    assert written(bare.root) == {}
+
+
+def test_a_folder_that_others_use_stays(bare: Home) -> None:
+    bare.must("setup")
+    (bare.root / SCRIPTS[0]).with_name("theirs").touch()
+    bare.must("setup", "--remove", "--yes")
+    assert set(written(bare.root)) == {str(Path(SCRIPTS[0]).with_name("theirs"))}
+    shutil.rmtree(bare.root)
+
+
+@pytest.mark.requires("public-checkout")
+def test_a_user_who_may_use_the_home_gets_completion_of_their_own(bare: Home) -> None:
+    bare.must("setup", "--user", "nobody")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
+        env = {**bare.env, "XDG_DATA_HOME": folder}
+        done = as_nobody(bare, "setup", env=env)
+        assert done.returncode == 0, done.stderr
+        own = {script.removeprefix("usr/local/share/") for script in SCRIPTS}
+        assert set(written(Path(folder))) == own
+        assert f"fpath+=({folder}/zsh/site-functions)" in done.stderr
+        removed = as_nobody(bare, "setup", "--remove", env=env)
+        assert removed.returncode == 3
+        assert f"next: sudo waypoint --home {bare.path} setup --remove\n" in removed.stderr
+        assert written(Path(folder)) == {}
+        assert bare.path.exists()
+
+
+# --- systemd, whose folder is a made-up one
+
+
+def unit_of(home: Home) -> Path:
+    return home.root / f"etc/systemd/system/waypoint-{home.id}.service"
+
+
+def test_without_systemd_there_is_no_unit(bare: Home) -> None:
+    bare.must("setup")
+    assert not (bare.root / "etc").exists()
+
+
+def test_where_systemd_runs_a_unit_is_written_and_removed(bare: Home) -> None:
+    (bare.root / "run/systemd/system").mkdir(parents=True)
+    bare.must("setup")
+    lines = unit_of(bare).read_text().splitlines()
+    assert {"KillMode=process", "Delegate=yes", "Restart=on-failure", "WantedBy=multi-user.target"} <= set(lines)
+    assert not [line for line in lines if line.startswith("RuntimeDirectory")]
+    assert unit_of(bare).stat().st_mode & 0o777 == 0o644
+    before = written(bare.root)
+    bare.must("setup")
+    assert written(bare.root) == before
+    bare.must("setup", "--remove", "--yes")
+    assert not unit_of(bare).exists()
+
+
+@pytest.mark.requires("systemd-analyze")
+def test_systemd_understands_the_unit(bare: Home) -> None:
+    (bare.root / "run/systemd/system").mkdir(parents=True)
+    bare.must("setup")
+    verify = ["systemd-analyze", "verify", "--man=no", str(unit_of(bare))]
+    done = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    unit_of(bare).write_text(unit_of(bare).read_text().replace("KillMode=process", "KillMode=nosuch"))
+    done = subprocess.run(verify, capture_output=True, text=True, check=False)
+    assert "kill mode" in done.stderr  # a control
+
+
+def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) -> None:
+    """As systemd would with KillMode=process: SIGTERM to the main process alone."""
+    (bare.root / "run/systemd/system").mkdir(parents=True)
+    bare.must("setup")
+    bare.must("shell", "-d")
+    bare.must("exec", "--", "here=1")
+    command = next(line for line in unit_of(bare).read_text().splitlines() if line.startswith("ExecStart="))
+    argv = shlex.split(command.removeprefix("ExecStart="))
+    for _ in range(2):  # a restart
+        bare.must("daemon", "stop")
+        with subprocess.Popen(argv, env={"PATH": "/usr/bin:/bin"}, stderr=subprocess.PIPE) as main:
+            assert main.stderr is not None
+            assert main.stderr.readline() == f"serving {bare.path}\n".encode()
+            assert bare.must("exec", "--", "echo $here").stdout == "1\n"
+            main.terminate()
+            assert main.wait(30) == 0
+        assert bare.cli("daemon", "status").code == 4
+    assert bare.must("exec", "--", "echo $here").stdout == "1\n"
+
+
+@pytest.mark.parametrize("victims", [["supervisor"], ["supervisor", "daemon"]], ids=" and ".join)
+def test_the_main_process_of_the_unit_outlives_what_is_killed(bare: Home, victims: list[str]) -> None:
+    bare.must("setup")
+    command, *words = bare.argv("daemon", "run")
+    with subprocess.Popen([command, *words], env=bare.env, stderr=subprocess.PIPE) as main:
+        assert main.stderr is not None
+        main.stderr.readline()
+        pids = {"supervisor": int((bare.runtime / "supervisor.lock").read_text()), "daemon": daemon_pid(bare)}
+        for victim in victims:
+            os.kill(pids[victim], signal.SIGKILL)
+        assert main.stderr.readline() == f"serving {bare.path}\n".encode()  # the next supervisor
+        assert int((bare.runtime / "supervisor.lock").read_text()) != pids["supervisor"]
+        bare.must("daemon", "stop")
+        assert main.wait(30) == 0
+
+
+@pytest.mark.parametrize("path", ["/var/lib/waypoint", "/a b/%h/$HOME", '/with "quotes" and \\'])
+def test_odd_paths_are_quoted_in_the_unit(path: str) -> None:
+    text = unit.text_of(path, ["/usr/bin/python3", "main.py"])
+    line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
+    undone = [word.replace("$$", "$").replace("%%", "%") for word in shlex.split(line.removeprefix("ExecStart="))]
+    assert undone == ["/usr/bin/python3", "main.py", "--home", path, "daemon", "run"]
+
+
+def test_the_machines_own_home_has_the_plain_name() -> None:
+    assert unit.name_of("/var/lib/waypoint") == "waypoint.service"

@@ -141,7 +141,123 @@ def test_a_full_screen_program_that_is_left_leaves_nothing_on(branch: str, on_te
         assert sequence in terminal.before
 
 
+def test_entering_says_that_all_is_a_copy_and_how_to_leave(home: Home, on_terminal: Spawn, tmp_path: Path) -> None:
+    terminal = on_terminal("shell", "t-enter", "--bind", f"{tmp_path}:/mnt")
+    terminal.expect_exact(b"[t-enter: everything here is a copy of this machine, but /mnt is the machine's own. ")
+    terminal.expect_exact(b"Leave: exit, or Ctrl-] d to let it run]\r\n")
+    terminal.expect(rb"\[t-enter\] .*" + PROMPT)
+    terminal.send(b"\x1dd")
+    terminal.expect_exact(b"[it goes on; to come back: waypoint attach t-enter]")
+    home.must("stop", "t-enter", "--discard")
+
+
+def test_leaving_says_what_is_kept_and_how_much_has_changed(home: Home, on_terminal: Spawn) -> None:
+    terminal = on_terminal("shell", "t-leave")
+    terminal.expect(PROMPT)
+    terminal.send(b"unset HISTFILE; mkdir /opt/made; touch /opt/made/1 /opt/made/2 /opt/3; exit 7\r")
+    terminal.expect(
+        rb"\[t-leave has ended; kept as ([0-9a-f]{12}) \(3 files changed\); to go on: waypoint shell t-leave\]"
+    )
+    kept = terminal.match[1].decode()
+    assert exit_status(terminal) == 7
+    assert home.must("show", "t-leave", "--json").json()["capture"].startswith(kept)
+
+
+def test_a_session_that_is_discarded_or_parked_says_so_to_who_is_there(
+    home: Home, branch: str, on_terminal: Spawn
+) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    home.must("checkpoint", f"{branch}-parked", "-b", branch, "--park")
+    terminal.expect(rb"kept as [0-9a-f]{12} with its processes")
+    home.must("shell", branch, "-d")
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    home.must("stop", branch, "--discard")
+    terminal.expect(b"nothing of it is kept")
+
+
 # --- without a terminal
+
+
+def test_a_start_tells_nothing_of_what_is_left_out_unless_it_starts_there(home: Home, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(tmp_path)], check=True)
+    try:
+        home.must("daemon", "stop")  # so that it sees the mount
+        assert "not in the session" not in home.must("shell", "t-out", "-d").stderr
+        assert str(tmp_path) in home.must("ps", "--json").stdout
+        home.must("checkpoint", "t-out-cp", "-b", "t-out")
+        assert f"not in it    {tmp_path}" in home.must("show", "t-out").stdout
+        command = home.argv("shell", "t-there-out", "-d")
+        done = subprocess.run(command, env=home.env, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert f"not in the session: {tmp_path} (tmpfs: read-only)" in done.stderr
+        for branch in ("t-out", "t-there-out"):
+            home.must("stop", branch, "--discard")
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("cwd", ["/nope", "/etc/passwd"])
+def test_a_folder_that_is_asked_for_and_cannot_be_entered_is_an_error(home: Home, cwd: str) -> None:
+    done = home.cli("shell", "t-nope", "-d", "--cwd", cwd)
+    assert (done.code, done.stdout) == (2, "")
+    assert f"cannot start a session in {cwd}: " in done.stderr
+    assert "t-nope" not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
+
+
+def test_a_folder_that_only_the_session_has_can_be_started_in(home: Home) -> None:
+    home.must("shell", "t-made", "-d")
+    home.must("exec", "-b", "t-made", "--", "mkdir /opt/only-here")
+    home.must("stop", "t-made")
+    home.must("shell", "t-made", "-d", "--cwd", "/opt/only-here")
+    assert home.must("exec", "-b", "t-made", "--", "pwd").stdout == "/opt/only-here\n"
+    home.must("stop", "t-made", "--discard")
+
+
+@pytest.mark.requires("zsh")
+@pytest.mark.parametrize("words", [["--shell", "zsh"], ["--shell", "/usr/bin/zsh"], []], ids=["name", "path", "SHELL"])
+def test_the_shell_that_is_asked_for_is_the_sessions(home: Home, words: list[str]) -> None:
+    home.must("shell", "t-zsh", "-d", *words, env={} if words else {"SHELL": "/usr/bin/zsh"})
+    show = "echo ${ZSH_VERSION:+zsh} $SHELL"
+    assert home.must("exec", "-b", "t-zsh", "--", show).stdout == "zsh /usr/bin/zsh\n"
+    home.must("stop", "t-zsh")
+    home.must("shell", "t-zsh", "-d")  # a branch goes on with its shell
+    assert home.must("exec", "-b", "t-zsh", "--", show).stdout == "zsh /usr/bin/zsh\n"
+    home.must("stop", "t-zsh", "--discard")
+
+
+@pytest.mark.requires("zsh", "criu")
+def test_zsh_is_a_main_shell_like_any_other(home: Home) -> None:
+    home.must("shell", "t-main", "-d", "--shell", "zsh")
+    home.must("exec", "-b", "t-main", "--", "cd /usr; x=one; f() { echo eff }")
+    home.must("checkpoint", "t-main-cp", "-b", "t-main")
+    home.must("exec", "-b", "t-main", "--", "x=two; unset -f f; cd /")
+    home.must("restore", "t-main-cp", "--only", "shell")
+    home.must("fork", "t-main-cp", "t-main-2")
+    for branch in ("t-main", "t-main-2"):
+        found = home.must("exec", "-b", branch, "--", "echo $x $PWD $WAYPOINT_BRANCH $PS1; f").stdout
+        assert found.startswith(f"one /usr {branch} ")
+        assert found.endswith("\neff\n")
+        assert f"[{branch}]" not in found
+        home.must("stop", branch, "--discard")
+
+
+def test_a_shell_without_hooks_starts_and_that_is_said(home: Home) -> None:
+    done = home.must("shell", "t-dash", "-d", "--shell", "/bin/sh")
+    assert "without hooks: /bin/sh is neither bash nor zsh: 'waypoint exec' is refused" in done.stderr
+    assert home.must("run", "-b", "t-dash", "--", "echo", "on").stdout == "on\n"
+    home.must("stop", "t-dash", "--discard")
+    done = home.must("shell", "t-plain", "-d", env={"SHELL": "/bin/sh"})  # not asked for: an ordinary shell is better
+    assert done.stderr == ""
+    assert home.must("ps", "--json").json()[0]["hooks"] is True
+    home.must("stop", "t-plain", "--discard")
+
+
+@pytest.mark.parametrize("shell", ["nosuch", "/usr", "bin/bash", ""])
+def test_a_shell_that_is_not_there_is_refused(home: Home, shell: str) -> None:
+    done = home.cli("shell", "t-noshell", "-d", "--shell", shell)
+    assert (done.code, done.stdout) == (2, "")
+    assert "shell" in done.stderr
 
 
 def test_detached_it_prints_the_branch(home: Home) -> None:

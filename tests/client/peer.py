@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 20.0
+from tests.waiting import PATIENCE_S
 
 
 class Talk:

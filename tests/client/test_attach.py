@@ -16,6 +16,9 @@ from waypoint.model.errors import Failed, StateConflict
 ATTACH = "POST /v1/sessions/a%2Fb/attach"
 
 
+WINDOW = {"rows": 30, "cols": 100}
+
+
 def outputs(stream: TerminalStream) -> Iterator[bytes]:
     """What it shows, piece by piece, until its end."""
     while True:
@@ -203,21 +206,22 @@ def test_a_command_on_a_terminal_goes_on_after_a_cut_where_it_was(socket: Path) 
     def dies(talk: Talk) -> None:
         target, asked = talk.request()
         assert len(bytes.fromhex(asked.pop("id"))) == 8
-        assert (target, asked) == ("POST /v1/sessions/a%2Fb/exec", {"text": "vi", "tty": True})
+        assert (target, asked) == ("POST /v1/sessions/a%2Fb/exec", {"text": "vi", "tty": True, **WINDOW})
         talk.upgrade()
         talk.send("n", {"exec": "e1"})
         talk.send("o", b"01234")
 
     def goes_on(talk: Talk) -> None:
-        assert talk.request()[1] == {"resume": "e1", "offset": 5}
+        assert talk.request()[1] == {"resume": "e1", "offset": 5, "rows": 31, "cols": 101}
         talk.upgrade()
         talk.send("o", b"56")
         talk.send("x", {"exit": 1})
 
     with (
         listening(socket, dies, goes_on),
-        closing(CommandTerminal(HOME, "a/b", "exec", {"text": "vi", "tty": True})) as command,
+        closing(CommandTerminal(HOME, "a/b", "exec", {"text": "vi", "tty": True, **WINDOW})) as command,
     ):
+        command.resize(31, 101)
         assert everything(command) == b"0123456"
         assert command.end == {"exit": 1}
 
@@ -229,7 +233,7 @@ def test_a_run_on_a_terminal_is_lost_with_its_daemon(socket: Path) -> None:
 
     with (
         listening(socket, dies),
-        closing(CommandTerminal(HOME, "a/b", "run", {"argv": ["vi"]})) as command,
+        closing(CommandTerminal(HOME, "a/b", "run", {"argv": ["vi"], **WINDOW})) as command,
         pytest.raises(Failed),
     ):
         everything(command)

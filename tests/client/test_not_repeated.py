@@ -1,5 +1,6 @@
 """Requests that change what they find are asked once, whatever becomes of the daemon."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.client.conftest import HOME
 from tests.client.peer import Talk, listening
+from waypoint.cli import front
 from waypoint.client import Client
 from waypoint.model.errors import Failed
 
@@ -15,6 +17,7 @@ CHANGES: dict[str, Callable[[Client], object]] = {
     "POST /v1/sessions/a%2Fb/restore": lambda client: client.session("a/b").restore("c", only="files"),
     "POST /v1/sessions/a%2Fb/stop": lambda client: client.session("a/b").stop(checkpoint="c"),
     "POST /v1/forks": lambda client: client.fork("c", "a/b"),
+    "POST /v1/restores": lambda client: client.restore("c"),
     "POST /v1/branches/a%2Fb/rename": lambda client: client.history.rename("a/b", "c"),
     "POST /v1/names/remove": lambda client: client.history.remove("a/b", "c"),
     "POST /v1/operations/undo": lambda client: client.history.undo(7),
@@ -26,10 +29,11 @@ LOOKS: dict[str, Callable[[Client], object]] = {
     "GET /v1/operations?limit=3": lambda client: client.history.operations(3),
 }
 CAPTURE = {
-    **dict.fromkeys(("capture", "branch", "tier", "reason", "message", "created", "base"), "x"),
-    "names": [],
-    "parents": [],
-    "layers": {},
+    **dict.fromkeys(("capture", "branch", "tier", "reason", "message", "created", "base", "user", "cwd"), "x"),
+    **{name: [] for name in ("names", "parents", "degraded", "environment")},
+    **{name: {} for name in ("layers", "machine")},
+    **dict.fromkeys(("image", "exit", "paused_ms")),
+    "durable": False,
 }
 
 
@@ -72,10 +76,57 @@ def test_what_is_asked_for_is_said(socket: Path) -> None:
             call(Client(HOME))
     assert bodies == [
         {"name": "c", "message": "", "tier": "auto", "force": False, "park": False},
-        {"name": "c", "only": "files"},
+        {"name": "c", "only": "files", "lose_processes": False},
         {"discard": False, "checkpoint": "c"},
         {"name": "c", "branches": ["a/b"], "count": None, "prefix": None},
+        {"name": "c", "only": None},
         {"to": "c"},
         {"names": ["a/b", "c"]},
-        {"number": 7},
+        {"number": 7, "branch": None, "lose_processes": False},
     ]
+
+
+OPERATION = {
+    "number": 18,
+    "at": "2026-01-01T00:00:00.000Z",
+    "verb": "undo",
+    "moves": {},
+    "sessions": {},
+    "undone": False,
+    "undoes": 17,
+    "undo": None,
+    "said": "it moved nothing",
+    "note": "",
+}
+UNDONE = {"number": 17, "verb": "remove", "undo": "let one be 0123456789ab again", "lost": [], "degraded": []}
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_undo_asks_what_would_be_lost_then_acts_once_whatever_is_printed(
+    socket: Path, options: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def plan(talk: Talk) -> None:
+        asked.append(talk.request())
+        talk.answer(200, {"operation": None, "undone": {**UNDONE, "lost": ["the processes"]}})
+
+    def answer(talk: Talk) -> None:
+        asked.append((*talk.request(), capfd.readouterr().err))
+        talk.answer(200, {"operation": OPERATION, "undone": UNDONE})
+
+    with listening(socket, plan, answer):
+        assert front.run(["undo", "17", "--home", HOME, *options]) == 0
+    assert asked == [
+        ("POST /v1/operations/undo", {"number": 17, "branch": None, "dry_run": True}),
+        (
+            "POST /v1/operations/undo",
+            {"number": 17, "branch": None, "lose_processes": False},
+            "will not come back: the processes\n",
+        ),
+    ]
+    printed = capfd.readouterr().out
+    if options:
+        assert json.loads(printed) == {**OPERATION, "degraded": []}
+    else:
+        assert printed == "took back 17 (remove): let one be 0123456789ab again\n"

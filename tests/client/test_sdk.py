@@ -7,22 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.homes import Home, open_home
 from waypoint.client import Client, Session
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 
 pytestmark = pytest.mark.privileged
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
-    with open_home("sdk") as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def client(home: Home) -> Client:
-    return Client(home.path)
 
 
 @pytest.fixture

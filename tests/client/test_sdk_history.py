@@ -4,22 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.homes import Home, open_home
 from waypoint.client import Client, Session
 from waypoint.model.errors import CannotCapture, StateConflict, UnknownName, UsageProblem
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Home]:
-    with open_home("sdk") as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def client(home: Home) -> Client:
-    return Client(home.path)
 
 
 @pytest.fixture
@@ -77,7 +65,10 @@ def test_forks_are_sessions(client: Client, session: Session) -> None:
     named = client.fork("c", "one", "two")
     counted = client.fork("c", count=2, prefix="p")
     assert [fork.branch for fork in (*named, *counted)] == ["one", "two", "p-1", "p-2"]
+    known = {one.branch: (one.id, one.pid) for one in client.sessions()}
     for fork in (*named, *counted):
+        assert (fork.facts.state, (fork.facts.id, fork.facts.pid)) == ("live", known[fork.branch])
+        assert fork.facts.upper_bytes is None  # of the fork's own answer: nothing was asked for, nothing measured
         fork.exec(f"mine=$mine-{fork.branch}")
     assert named[1].exec("echo $mine").output == b"42-two\n"
     with pytest.raises(StateConflict):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.peer import PATIENCE_S, Talk, listening
+from tests.client.peer import Talk, listening
+from tests.waiting import PATIENCE_S
 from waypoint.client import wire
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 
@@ -59,6 +60,32 @@ def test_an_answer_may_come_in_any_pieces(path: Path) -> None:
         assert wire.request(str(path), "GET", "/") == {"a": "b"}
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_a_chunked_answer_may_come_in_any_pieces(path: Path, size: int) -> None:
+    chunks = b'1\r\n{\r\n6;x=y\r\n"a":"b\r\n00002\r\n"}\r\n0\r\n\r\n'
+    answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n" + chunks
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        for start in range(0, len(answer), size):
+            talk.sock.sendall(answer[start : start + size])
+
+    with listening(path, script):
+        assert wire.request(str(path), "GET", "/") == {"a": "b"}
+
+
+@pytest.mark.parametrize("chunks", [b"", b"2", b"2\r\n{}", b"2\r\n{}\r\n", b"2\r\n{}\r\n0\r\n"])
+def test_a_chunked_answer_without_its_last_chunk_is_a_cut(path: Path, chunks: bytes) -> None:
+    """Though what has come of it may be whole JSON."""
+
+    def script(talk: Talk) -> None:
+        talk.request()
+        talk.sock.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+
+    with listening(path, script), pytest.raises(wire.Cut):
+        wire.request(str(path), "GET", "/")
+
+
 def test_an_error_is_raised_as_its_class_with_its_four_parts(path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.request()
@@ -84,7 +111,12 @@ def test_an_answer_that_breaks_off_is_a_cut(path: Path) -> None:
         b"SSH-2.0-OpenSSH\r\n\r\n",
         b"HTTP/1.1 abc\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n123456789\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}x\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 1000,
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{",
         b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000,

@@ -10,24 +10,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.daemon.memory_service import MemoryService
+from tests.daemon.memory_service import MEMORY_ROUTES, MemoryService
 from tests.daemon.raw_client import RawClient
-from waypoint.daemon.http import Limits
-from waypoint.daemon.server import Server
+from waypoint.daemon.http.conversation import Served
+from waypoint.daemon.http.messages import Limits
+from waypoint.daemon.http.route import Routes
+from waypoint.daemon.http.server import Server
 
 
 class RunningServer:
     """`service` may be looked at from the test's thread; change it only through `on_loop`."""
 
-    def __init__(self, path: str, limits: Limits) -> None:
+    def __init__(self, path: str, limits: Limits, routes: Routes) -> None:
         self.path = path
         self._limits = limits
+        self._routes = routes
         self._up: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="server")
         self._thread.start()
         self._up.result(10)
 
-    def connect(self, timeout_s: float = 20.0) -> RawClient:
+    def connect(self, timeout_s: float = 2.0) -> RawClient:
         return RawClient(self.path, timeout_s)
 
     def on_loop(self, call: Callable[[], object]) -> None:
@@ -43,10 +46,11 @@ class RunningServer:
         self._loop = asyncio.get_running_loop()
         self.service = MemoryService()
         self.stopping = asyncio.Event()
+        self.service.stop_daemon = self.stopping.set
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.path)
             listener.listen(512)
-            server = Server(listener, lambda: self.service, self.stopping.set, self._limits)
+            server = Server(listener, Served(lambda: self.service, self._routes), self._limits)
             server.start()
             self._up.set_result(None)
             await self.stopping.wait()
@@ -56,11 +60,12 @@ class RunningServer:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
-    """Starts servers; each argument replaces one of the limits."""
+    """Starts servers, with `routes` besides the usual ones; each other argument replaces one of the limits."""
     running: list[RunningServer] = []
 
-    def start(**limits: float) -> RunningServer:
-        running.append(RunningServer(str(tmp_path / f"{len(running)}.sock"), Limits(**limits)))  # type: ignore[arg-type]
+    def start(routes: Routes = (), **limits: float) -> RunningServer:
+        path = str(tmp_path / f"{len(running)}.sock")
+        running.append(RunningServer(path, Limits(**limits), MEMORY_ROUTES + routes))  # type: ignore[arg-type]
         return running[-1]
 
     yield start

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tests.daemon.raw_client import Answer, RawClient
-from waypoint.linux import pidfd
+from tests.waiting import PATIENCE_S
+from waypoint.linux.tasks import pidfd
 from waypoint.model import paths
 
 DAEMON = Path(__file__).with_name("memory_daemon.py")
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 20.0
 
 
 class KeptHome:
@@ -43,7 +43,7 @@ class KeptHome:
 
     def ask(self, method: str, target: str, body: object = None) -> Answer:
         """As a client should: asked again if the daemon dies over it; the socket must be there all the time."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 with RawClient(self.socket) as client:
@@ -59,7 +59,7 @@ class KeptHome:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what gives no event, asking the daemon something between two looks."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, "waited for too long"
             self.ask("GET", "/v1/status")
@@ -69,7 +69,7 @@ class KeptHome:
 
 
 @contextlib.contextmanager
-def ending(*pids: int, deadline_s: float = DEADLINE_S) -> Iterator[None]:
+def ending(*pids: int, deadline_s: float = PATIENCE_S) -> Iterator[None]:
     """The body makes these processes end."""
     fds = [pidfd.open(pid) for pid in pids]
     try:
@@ -107,7 +107,7 @@ def _end(home: KeptHome) -> None:
         home.ask("POST", "/v1/daemon/stop")
     for name in (home.runtime / "supervisor.lock", home.folder / "daemon.lock"):
         if name.exists():
-            subprocess.run(["flock", "--timeout", str(DEADLINE_S), name, "true"], check=True)
+            subprocess.run(["flock", "--timeout", str(PATIENCE_S), name, "true"], check=True)
 
 
 def facts_of(pid: int) -> dict[str, object]:

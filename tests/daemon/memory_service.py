@@ -1,13 +1,17 @@
-"""A Service in memory, for the tests of the HTTP layer: its branches are names in a dict and its streams echo.
+"""A service in memory, for the tests of the HTTP layer: its branches are names in a dict and its streams echo.
 
-It keeps to the contract of waypoint.daemon.service; what it does inside a stream is chosen by the branch's name.
+Its functions have the shape of those in waypoint.service; what happens in a stream is chosen by the branch's name.
 """
 
 import asyncio
+import dataclasses
 import os
+from collections.abc import Awaitable, Callable, Iterator
 
 import waypoint
-from waypoint.daemon.service import Peer, Stream, StreamKind, StreamRequest
+from waypoint.daemon.http.route import Routes
+from waypoint.daemon.http.routes import ROUTES
+from waypoint.model.activity import JobFacts
 from waypoint.model.errors import (
     CannotCapture,
     Failed,
@@ -17,8 +21,22 @@ from waypoint.model.errors import (
     UnknownName,
     WaypointError,
 )
-from waypoint.model.requests import Capability, SessionFacts, StartRequest, StatusFacts, StopRequest
+from waypoint.model.facts import Capability, SessionFacts, StatusFacts, StopFacts
+from waypoint.model.names import parse_name
+from waypoint.model.queries import SessionsQuery
+from waypoint.model.requests import (
+    AttachRequest,
+    ExecRequest,
+    LogsRequest,
+    Request,
+    RunRequest,
+    StartRequest,
+    StopRequest,
+)
 from waypoint.model.streams import Inlet, Outlet
+from waypoint.service.background.events import Events
+from waypoint.service.background.jobs import Job, Jobs
+from waypoint.service.shapes import Peer, Stream
 
 # Starting a branch of such a name raises the error.
 TROUBLES: dict[str, Exception] = {
@@ -37,76 +55,162 @@ class MemoryService:
         self.ended_streams: list[str] = []
         self.released = asyncio.Event()
         self.shut_down = False
+        self.events = Events(asyncio.get_running_loop())
+        self.jobs = Jobs(self.events)
+        self.stop_daemon: Callable[[], None] = _do_nothing
+        self.between: Callable[[], None] = _do_nothing
+        self.stands_still: Callable[[], bool] = lambda: False
 
-    async def status(self) -> StatusFacts:
-        return StatusFacts(
-            pid=os.getpid(),
-            version=waypoint.__version__,
-            home="/memory",
-            sessions=len(self.branches),
-            started="2026-01-01T00:00:00Z",
-        )
-
-    async def sessions(self, *, all_branches: bool) -> list[SessionFacts]:
-        ended = [SessionFacts(branch="old", state="ended", created="2026-01-01T00:00:00Z")] if all_branches else []
-        return [*self.branches.values(), *ended]
-
-    async def start(self, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
-        self.peers.append(peer)
-        self.requests.append(request)
-        if request.branch == "slow":
-            await self.released.wait()
-        if request.branch in TROUBLES:
-            raise TROUBLES[request.branch]
-        fresh = request.branch not in self.branches
-        facts = SessionFacts(branch=request.branch, state="live", created="2026-01-01T00:00:00Z", net=request.net)
-        return self.branches.setdefault(request.branch, facts), fresh
-
-    async def session(self, branch: str) -> SessionFacts:
-        if branch not in self.branches:
-            raise UnknownName("find the branch", branch, "there is none of this name", "waypoint ps --all lists them")
-        return self.branches[branch]
-
-    async def stop(self, branch: str, request: StopRequest, peer: Peer) -> dict[str, object]:
-        await self.session(branch)
-        del self.branches[branch]
-        return {"branch": branch, "capture": None if request.discard else "c0ffee", "exit": 0}
-
-    async def open_stream(self, kind: StreamKind, branch: str, request: StreamRequest, peer: Peer) -> Stream:
-        await self.session(branch)
-        self.peers.append(peer)
-        self.requests.append(request)
-
-        async def stream(inlet: Inlet, outlet: Outlet) -> dict[str, object]:
-            try:
-                return await self._stream(branch, inlet, outlet)
-            finally:
-                self.ended_streams.append(branch)
-
-        return stream
-
-    async def doctor(self) -> list[Capability]:
-        return [Capability(name="overlay", state="ok")]
+    def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None:
+        """It has no launcher that could carry it out."""
 
     async def shutdown(self) -> None:
+        await self.jobs.close()
         self.shut_down = True
 
-    async def _stream(self, branch: str, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
-        match branch:
-            case "fails":
-                raise WaypointError("stream", branch, "as asked")
-            case "surprises":
-                raise KeyError("a secret value")
-            case "cancels":
-                raise asyncio.CancelledError
-            case "waits":
-                await self.released.wait()
-            case "floods":
-                block = memoryview(os.urandom(1 << 18))
-                while True:
-                    await outlet.output(block)
-        await _echo(inlet, outlet)
-        return {"exit": 0}
+
+async def status(memory: MemoryService) -> StatusFacts:
+    return StatusFacts(
+        pid=os.getpid(),
+        version=waypoint.__version__,
+        home="/memory",
+        sessions=len(memory.branches),
+        started="2026-01-01T00:00:00Z",
+    )
+
+
+async def sessions(memory: MemoryService, query: SessionsQuery) -> Iterator[SessionFacts]:
+    ended = [SessionFacts(branch="old", state="ended", created="2026-01-01T00:00:00Z")] if query.all else []
+    return iter([*memory.branches.values(), *ended])
+
+
+async def start(memory: MemoryService, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
+    for name in (request.branch, *([request.from_name] if request.from_name is not None else [])):
+        parse_name(name)
+    memory.peers.append(peer)
+    memory.requests.append(request)
+    if request.branch == "slow":
+        await memory.released.wait()
+    if request.branch in TROUBLES:
+        raise TROUBLES[request.branch]
+    fresh = request.branch not in memory.branches
+    facts = SessionFacts(branch=request.branch, state="live", created="2026-01-01T00:00:00Z", net=request.net)
+    return memory.branches.setdefault(request.branch, facts), fresh
+
+
+async def session(memory: MemoryService, branch: str) -> SessionFacts:
+    if branch not in memory.branches:
+        raise UnknownName("find the branch", branch, "there is none of this name", "waypoint ps --all lists them")
+    return memory.branches[branch]
+
+
+async def stop(memory: MemoryService, branch: str, request: StopRequest) -> StopFacts:
+    await session(memory, branch)
+    del memory.branches[branch]
+    return StopFacts(branch=branch, capture=None if request.discard else "c0ffee", exit=0)
+
+
+async def doctor(memory: MemoryService) -> list[Capability]:
+    return [Capability(name="overlay", state="ok")]
+
+
+class MemoryJobRequest(Request, frozen=True):
+    """`kind`: `count` (to a thousand, in a thread), `wait` (to be cancelled), `refuse`, `surprise`."""
+
+    kind: str
+
+
+async def start_job(memory: MemoryService, request: MemoryJobRequest) -> JobFacts:
+    async def work(job: Job) -> object:
+        match request.kind:
+            case "count":
+                return await asyncio.to_thread(_count, job)
+            case "wait":
+                memory.requests.append(job.id)
+                try:
+                    await memory.released.wait()
+                finally:
+                    memory.ended_streams.append(job.id)
+            case "refuse":
+                raise HostLacks("count", "the machine's fingers", "there are none", "count on something else")
+        raise KeyError("a secret value")
+
+    return memory.jobs.start(request.kind, work).facts(whole=False)
+
+
+def _count(job: Job) -> dict[str, int]:
+    for number in range(1, 1001):
+        job.report(items=number, items_total=1000, bytes=64 * number)
+    return {"counted": 1000}
+
+
+async def attach(memory: MemoryService, branch: str, request: AttachRequest, peer: Peer) -> Stream:
+    return await _open_stream(memory, branch, request, peer)
+
+
+async def execute(memory: MemoryService, branch: str, request: ExecRequest, peer: Peer) -> Stream:
+    return await _open_stream(memory, branch, request, peer)
+
+
+async def run(memory: MemoryService, branch: str, request: RunRequest, peer: Peer) -> Stream:
+    return await _open_stream(memory, branch, request, peer)
+
+
+async def logs(memory: MemoryService, branch: str, request: LogsRequest, peer: Peer) -> Stream:
+    return await _open_stream(memory, branch, request, peer)
+
+
+FUNCTIONS: dict[str, Callable[..., Awaitable[object]]] = {
+    "GET /v1/status": status,
+    "GET /v1/sessions": sessions,
+    "POST /v1/sessions": start,
+    "GET /v1/sessions/{branch}": session,
+    "POST /v1/sessions/{branch}/stop": stop,
+    "POST /v1/sessions/{branch}/attach": attach,
+    "POST /v1/sessions/{branch}/exec": execute,
+    "POST /v1/sessions/{branch}/run": run,
+    "POST /v1/sessions/{branch}/logs": logs,
+    "POST /v1/doctor": doctor,
+    "POST /v1/jobs": start_job,
+}
+
+MEMORY_ROUTES: Routes = tuple(
+    dataclasses.replace(route, function=FUNCTIONS.get(f"{route.method} {route.path}", route.function))
+    for route in ROUTES
+)
+"""The real table, with functions in memory behind the rows that the tests ask."""
+
+
+async def _open_stream(memory: MemoryService, branch: str, request: Request, peer: Peer) -> Stream:
+    await session(memory, branch)
+    memory.peers.append(peer)
+    memory.requests.append(request)
+
+    async def stream(inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        try:
+            return await _stream(memory, branch, inlet, outlet)
+        finally:
+            memory.ended_streams.append(branch)
+
+    return stream
+
+
+async def _stream(memory: MemoryService, branch: str, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+    match branch:
+        case "fails":
+            raise WaypointError("stream", branch, "as asked")
+        case "surprises":
+            raise KeyError("a secret value")
+        case "cancels":
+            raise asyncio.CancelledError
+        case "waits":
+            await memory.released.wait()
+        case "floods":
+            block = memoryview(os.urandom(1 << 18))
+            while True:
+                await outlet.output(block)
+    await _echo(inlet, outlet)
+    return {"exit": 0}
 
 
 async def _echo(inlet: Inlet, outlet: Outlet) -> None:
@@ -122,3 +226,7 @@ async def _echo(inlet: Inlet, outlet: Outlet) -> None:
             case "w":
                 size = [int.from_bytes(frame.payload[:2], "big"), int.from_bytes(frame.payload[2:], "big")]
                 await outlet.note({"size": size})
+
+
+def _do_nothing() -> None:
+    return

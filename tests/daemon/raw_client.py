@@ -19,7 +19,7 @@ class Answer(NamedTuple):
 class RawClient:
     """Blocking, with a deadline on every call: a daemon that does not answer fails the test."""
 
-    def __init__(self, path: str, timeout_s: float = 20.0) -> None:
+    def __init__(self, path: str, timeout_s: float = 2.0) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         try:
             # Blocking: with a deadline, connect would fail instead of waiting for a place in a full backlog.
@@ -57,12 +57,28 @@ class RawClient:
         return self.answer()
 
     def answer(self) -> Answer:
+        answer = self.head()
+        if answer.headers.get("transfer-encoding") == "chunked":
+            return answer._replace(body=b"".join(iter(self.chunk, b"")))
+        return answer._replace(body=self.take(int(answer.headers.get("content-length", 0))))
+
+    def head(self) -> Answer:
+        """The head of an answer, whose body is left to `chunk` and `take`."""
         while b"\r\n\r\n" not in self._buffer:
             self._more()
         head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        return Answer(int(first.split()[1]), headers, self.take(int(headers.get("content-length", 0))))
+        return Answer(int(first.split()[1]), headers, b"")
+
+    def chunk(self) -> bytes:
+        """The next chunk of a chunked body; empty: the last."""
+        while b"\r\n" not in self._buffer:
+            self._more()
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
+        data = self.take(int(line, 16))
+        assert self.take(2) == b"\r\n"
+        return data
 
     def take(self, size: int) -> bytes:
         """Exactly `size` bytes; EOFError if the daemon closes before."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.conftest import RunningServer
 from tests.daemon.raw_client import RawClient, frame
-from waypoint.daemon.http import Limits
+from waypoint.daemon.http.messages import Limits
 
 HOSTILE = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]

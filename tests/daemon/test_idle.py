@@ -29,6 +29,7 @@ def wake_ups(pid: int) -> int:
     return total
 
 
+@pytest.mark.requires("perf-cgroup")
 def test_with_idle_clients_neither_process_wakes_up(home: KeptHome) -> None:
     home.start()
     pids = [home.daemon_pid(), home.supervisor_pid()]

@@ -10,7 +10,7 @@ from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012 as DRAFT
 
 from tests.daemon.raw_client import RawClient
-from waypoint.daemon.routes import ROUTES
+from waypoint.daemon.http.routes import ROUTES
 
 PROTOCOL = (Path(__file__).parents[2] / "docs/protocol.md").read_text()
 DOCUMENTED = set(re.findall(r"`(GET|POST) (/v1/[^`?]*)(?:\?[^`]*)?`", PROTOCOL))

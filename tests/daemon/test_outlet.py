@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from waypoint.daemon.connection import Connection
-from waypoint.daemon.stream import MAX_PAYLOAD_BYTES, StreamInlet, StreamOutlet
+from waypoint.daemon.http.connection import Connection
+from waypoint.daemon.http.stream import MAX_PAYLOAD_BYTES, StreamInlet, StreamOutlet
 from waypoint.model.streams import Frame
 
 

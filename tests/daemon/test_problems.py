@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from waypoint.daemon.problems import log_bug
+from waypoint.service.background.bugs import log_bug
 
 
 def raised(error: BaseException, cause: BaseException | None) -> BaseException:

@@ -14,8 +14,9 @@ import pytest
 
 from tests.daemon.kept_home import DAEMON, KeptHome, ending, facts_of, kept_home, kill, write_config
 from tests.daemon.raw_client import RawClient
+from tests.waiting import wait_until
 from waypoint.daemon.siblings import MAX_DELAY_S, MAX_QUICK_DEATHS, QUICK_DEATH_S, Patience
-from waypoint.linux import pidfd
+from waypoint.linux.tasks import namespaces, pidfd
 
 pytestmark = pytest.mark.privileged
 
@@ -76,6 +77,22 @@ def test_a_supervisor_that_is_killed_is_replaced_by_the_daemon(home: KeptHome) -
     assert home.daemon_pid() != daemon
 
 
+def test_a_supervisor_that_was_replaced_is_outside_of_the_daemons_mounts(home: KeptHome) -> None:
+    home.start()
+    for _ in range(2):
+        home.daemon_pid()  # it runs
+        first = home.supervisor_pid()
+        kill(first)
+        home.until(lambda first=first: home.supervisor_pid() != first)  # type: ignore[misc]
+        home.until(lambda: f"supervisor {home.supervisor_pid()} watches" in home.log())
+        outside = os.stat("/proc/self/ns/mnt").st_ino
+        assert namespaces.namespace_inode(home.supervisor_pid(), "mnt") == outside
+        daemon = home.daemon_pid()
+        assert namespaces.namespace_inode(daemon, "mnt") != outside
+        kill(daemon)
+        assert namespaces.namespace_inode(home.daemon_pid(), "mnt") != outside
+
+
 def test_each_of_the_two_may_be_killed_again_and_again(home: KeptHome) -> None:
     home.start()
     for _ in range(3):
@@ -90,6 +107,7 @@ def test_each_of_the_two_may_be_killed_again_and_again(home: KeptHome) -> None:
 def test_after_both_were_killed_a_new_start_finds_the_socket_stale(home: KeptHome) -> None:
     home.start()
     first = home.daemon_pid()
+    os.kill(first, signal.SIGSTOP)  # it would start another supervisor before it is killed
     kill(home.supervisor_pid(), first)
     with pytest.raises(ConnectionRefusedError):
         RawClient(home.socket)
@@ -217,13 +235,30 @@ def test_a_home_that_cannot_be_served_is_told_to_the_clients(home: KeptHome) -> 
     assert not os.path.exists(home.socket)
 
 
+def test_a_home_that_was_mended_is_served_to_the_next_client(home: KeptHome) -> None:
+    (home.folder / "refuses").touch()
+    home.start()
+    assert home.ask("GET", "/v1/sessions").status == 501
+    (home.folder / "refuses").unlink()
+    home.start()
+    assert home.ask("GET", "/v1/sessions").status == 200
+
+
 def test_a_daemon_that_always_dies_is_given_up_in_words(home: KeptHome) -> None:
     (home.folder / "dies").touch()
     home.start()
-    with ending(home.supervisor_pid(), deadline_s=60.0):  # after 21 s, nearly all of waiting
+    with ending(home.supervisor_pid(), deadline_s=60.0):  # after 16 s, nearly all of waiting
         pass
     assert not os.path.exists(home.socket)
     assert "the daemon died 10 times" in home.log()
+
+
+def test_daemons_that_take_long_to_fail_are_waited_for_as_quick_deaths_are(home: KeptHome) -> None:
+    (home.folder / "dies-late").touch()
+    home.start()
+    wait_until(lambda: "starts the next daemon in 0.2 s" in home.log(), "three daemons have died")
+    (home.folder / "dies-late").unlink()
+    assert home.ask("GET", "/v1/status").status == 200
 
 
 def test_a_missing_home_is_an_error_in_words(home: KeptHome) -> None:
@@ -264,6 +299,6 @@ def test_a_large_log_is_moved_aside(home: KeptHome) -> None:
 
 def test_patience_ends_only_with_deaths_in_a_row() -> None:
     patience = Patience()
-    assert [patience.delay_after(0.5) for _ in range(7)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAX_DELAY_S]
+    assert [patience.delay_after(0.5) for _ in range(8)] == [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, MAX_DELAY_S]
     assert patience.delay_after(QUICK_DEATH_S) == 0
     assert [patience.delay_after(0.0) for _ in range(MAX_QUICK_DEATHS)][-1] is None

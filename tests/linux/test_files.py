@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux import files
+from waypoint.linux.storage import files
 
 
 def test_publishing_replaces_the_whole_file_and_sets_its_mode(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux import filesystem, mounts, programs
+from waypoint.linux.calls import programs
+from waypoint.linux.storage import filesystem, mounts
 
 MIB = 1 << 20
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux import loop, mounts, programs
+from waypoint.linux.calls import programs
+from waypoint.linux.storage import loop, mounts
 
 pytestmark = pytest.mark.privileged
 

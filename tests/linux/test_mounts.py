@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux import mounts, namespaces
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import namespaces
 
 LINE = rb"36 35 98:0 /mnt1 /mnt/with\040space rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue"
 

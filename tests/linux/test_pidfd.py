@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from waypoint.linux import pidfd
+from waypoint.linux.tasks import pidfd
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_process_that_is_not_there_cannot_be_opened() -> None:
 
 
 def test_a_descriptor_that_is_no_process_has_no_pid() -> None:
-    with pytest.raises(OSError, match="not the descriptor of a process"):
+    with pytest.raises(OSError, match="not a pidfd"):
         pidfd.pid_of(0)
 
 

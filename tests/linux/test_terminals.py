@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from waypoint.linux import terminals
+from waypoint.linux.tty import terminals
 
 
 @pytest.fixture

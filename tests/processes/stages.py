@@ -1,24 +1,232 @@
-"""Work on the doctor's stage, in a process of its own: it mounts, and becomes the parent of orphans."""
+"""A stage for CRIU itself: sessions without a daemon, in a process of their own, made by the launcher's functions.
 
+The process mounts what it needs and becomes the parent of orphans.
+"""
+
+import contextlib
+import faulthandler
+import itertools
 import os
 import pickle
+import signal
+import socket
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from waypoint.linux import cgroups, mounts, namespaces
-from waypoint.processes.trial import Subject
-from waypoint.session.trial.ground import Ground
-from waypoint.session.trial.throwaway import Throwaway
+from tests.criu_child import CriuChild
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.launch.criu import APART_SEEN
+from waypoint.launch.enter import enter
+from waypoint.launch.ground import start_plan
+from waypoint.launch.ground.base import BasePlan
+from waypoint.launch.ground.places import make_places, remove_group
+from waypoint.launch.program import MASTER_FD
+from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, EnterSpec, StartSpec
+from waypoint.launch.start import start
+from waypoint.launch.supervise import LaunchResult
+from waypoint.linux.net import netns
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import cgroups, namespaces, pidfd
+from waypoint.model.ids import new_id
+from waypoint.model.records import LiveRow, Setting
+from waypoint.processes.criu.externals import name_externals
+from waypoint.processes.criu.options import DumpOptions
+from waypoint.processes.criu.rpc import Criu
+from waypoint.processes.criu.worker import Spawn
+from waypoint.processes.freeze import freeze_for_dump
+from waypoint.session.birth.users import find_user
+from waypoint.upper.contract import PoolSizes
+from waypoint.upper.open_pool import open_pool
 
 Made = TypeVar("Made")
 
-WAIT_S = 20.0
+OWN_PROCESS_S = 120
+MIB = 1 << 20
+POOL_SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=64 * MIB, headroom_bytes=0, floor_bytes=0)
+
+# No `sh -i`: an interactive dash keeps /dev/tty open, which CRIU refuses ("ctty inheritance detected").
+SHELL = ["/bin/sh", "-c", 'while read -r line; do eval "$line"; done']
+HOLD = ["/bin/sh", "-c", "while :; do sleep 1000; done"]
+LAYERS = BasePlan(["/"], [])
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`pid`: its init, as the host sees it. `master`: of its terminal. `externals`: for a dump."""
+
+    pid: int
+    master: int
+    spec: StartSpec
+    row: LiveRow
+
+    @property
+    def cgroup(self) -> str:
+        return self.spec.cgroup
+
+    @property
+    def externals(self) -> tuple[str, ...]:
+        return name_externals(self.spec.outside, "").dump
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """What a session's copy is to stand on. `externals`: for the restore."""
+
+    spec: StartSpec
+    row: LiveRow
+    root: str
+    externals: tuple[str, ...]
+
+
+class Stage:
+    """Sessions in `folder`. Opened in the process of `in_own_process`; ends them all when it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        home, runtime = folder / "home", folder / "run"
+        for path in (home, runtime):
+            path.mkdir()
+        self._places = make_places(home, runtime, f"stage-{os.getpid()}-{new_id()}")
+        self._pool = open_pool(home, "auto", POOL_SIZES)
+        self._numbers = itertools.count()
+        self._groups: list[str] = []
+
+    def close(self) -> None:
+        for group in self._groups:
+            cgroups.end(group)
+        remove_group(self._places.cgroup)
+        self._pool.close()
+
+    def start(self) -> Session:
+        """A session with a shell on its terminal that carries out lines."""
+        row = self._row()
+        tree = Path(self._pool.create(row.tree))
+        start_plan.prepare_tree(tree, LAYERS, row.setting, new_id(), row.branch)
+        spec = self._spec(row, tree)
+        _wait_for_threads()
+        launched, handles = start(spec)
+        if not launched.pid:
+            raise OSError(launched.errno, launched.error, launched.path)
+        process, master, run_folder = handles
+        os.close(process)
+        os.close(run_folder)
+        return Session(launched.pid, master, spec, row)
+
+    def enter(self, session: Session, argv: list[str], stdio: int) -> int:
+        """Start one more process in the session, with `stdio` as its stdin, stdout and stderr; its pid."""
+        spec = session.spec
+        entry = EnterSpec(
+            pid=session.pid,
+            cgroup=spec.cgroup,
+            identity=spec.identity,
+            argv=argv,
+            env=spec.env,
+            cwd=spec.cwd,
+            tty=False,
+            rows=spec.rows,
+            cols=spec.cols,
+        )
+        _wait_for_threads()
+        return _pid_of(enter(entry, [stdio] * 3))
+
+    def listen(self, session: Session) -> int:
+        """Give it a process with a listening TCP socket; the port."""
+        with netns.work_in(session.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
+            # The socket as all three: a /dev/null of ours would be a file from outside the session.
+            self.enter(session, HOLD, listener.fileno())
+            port: int = listener.getsockname()[1]
+            return port
+
+    def connect(self, session: Session, port: int) -> None:
+        """Raises OSError if nothing listens on the port of its loopback."""
+        netns.work_in(session.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=5)).close()
+
+    def place(self, session: Session) -> Fork:
+        """Prepare a fork of `session`, which is frozen."""
+        row = self._row()
+        spec = self._spec(row, Path(self._pool.snapshot(session.row.tree, row.tree)))
+        externals = name_externals(spec.outside, APART_SEEN)
+        return Fork(spec, row, externals.root, externals.restore)
+
+    def adopt(self, pid: int, fork: Fork) -> Session:
+        """The session that was restored there."""
+        return Session(pid, pidfd.take(pid, MASTER_FD), fork.spec, fork.row)
+
+    def spawn_beside(self, session: Session) -> Spawn:
+        """How criu is started for a dump."""
+        run, group = str(self._places.kit.criu_run), self._places.dumps
+        return lambda command: CriuChild(
+            CriuBeside(
+                pid=session.pid,
+                session=session.cgroup,
+                run=run,
+                cgroup=group,
+                argv=command.argv(CRIU_SOCKET_FD),
+                env=command.env,
+            ),
+            command,
+        )
+
+    def spawn_into(self, fork: Fork) -> Spawn:
+        """How criu is started for a restore."""
+        run = str(self._places.kit.criu_run)
+        return lambda command: CriuChild(
+            CriuInto(ground=fork.spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env), command
+        )
+
+    def dump(self, session: Session, name: str = "images") -> int:
+        """Freeze the session, which stays so, and dump it to the folder `name`; an fd of that for the caller."""
+        folder = self.folder / name
+        folder.mkdir()
+        fd = os.open(folder, os.O_RDONLY)
+        freeze_for_dump(session.cgroup)
+        options = DumpOptions(
+            tree_pid=session.pid,
+            images_fd=fd,
+            work_fd=fd,
+            freeze_cgroup=session.cgroup,
+            externals=session.externals,
+            own_network=True,
+        )
+        _wait_for_threads()
+        Criu(criu_path(), self.spawn_beside(session)).dump(options)
+        return fd
+
+    def _row(self) -> LiveRow:
+        user = find_user("/", "root")
+        setting = Setting(base="/", binds=[], net="private", user=user, cwd="/", env={"TERM": "dumb"}, command=SHELL)
+        name = f"t{next(self._numbers)}"
+        return LiveRow(branch=name, session=name, tree=name, started=time.time(), setting=setting)
+
+    def _spec(self, row: LiveRow, tree: Path) -> StartSpec:
+        spec = start_plan.start_spec(row, LAYERS, self._places, tree, size=(24, 80))
+        cgroups.create(spec.cgroup)
+        self._groups.append(spec.cgroup)
+        return spec
+
+
+def _wait_for_threads() -> None:
+    """Wait until this process has no other thread. The launcher, which never has one, clones itself without glibc's
+    knowledge (launch/supervise.py), so a copy has the locks of glibc as they are: setgid(2) waits for ever in a copy if
+    a thread was just ending (`work_in` has one).
+    """
+    wait_until(lambda: len(os.listdir("/proc/self/task")) == 1, "no other thread runs", brief=True)
+
+
+def _pid_of(answer: LaunchResult) -> int:
+    launched, handles = answer
+    for fd in handles:
+        os.close(fd)
+    if not launched.pid:
+        raise OSError(launched.errno, launched.error, launched.path)
+    return launched.pid
 
 
 def criu_path() -> Path:
@@ -26,36 +234,46 @@ def criu_path() -> Path:
     return Path(os.environ["WAYPOINT_CRIU"])
 
 
-def on_stage(where: Path, work: Callable[[Throwaway], Made]) -> Made:
+def on_stage(where: Path, work: Callable[[Stage], Made]) -> Made:
     """What `work` returns; the test fails with what it raises."""
 
     def with_stage() -> Made:
-        with Ground(where) as ground, closing(Throwaway(ground)) as stage:
+        namespaces.become_subreaper()
+        with contextlib.closing(Stage(where)) as stage:
             return work(stage)
 
     return in_own_process(with_stage)
 
 
 def in_own_process(work: Callable[[], Made]) -> Made:
-    """Do `work` in a forked process with mounts of its own; what it returns must be picklable."""
-    said_r, said_w = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(said_r)
-        try:
-            namespaces.set_death_signal(9)
-            namespaces.unshare(namespaces.CLONE_NEWNS)
-            mounts.make_private("/")
-            answer = pickle.dumps((work(), ""))
-        except BaseException:
-            answer = pickle.dumps((None, traceback.format_exc()))
-        with open(said_w, "wb") as said:
+    """Do `work` in a forked process with mounts of its own; what it returns must be picklable.
+
+    Fails if that takes longer than OWN_PROCESS_S seconds; the process has then written to stderr where it stood.
+    """
+    with tempfile.TemporaryFile() as said:  # not a pipe, which what the process leaves behind might hold open
+        child = os.fork()
+        if child == 0:
+            faulthandler.register(signal.SIGALRM, file=2)
+            signal.alarm(OWN_PROCESS_S)
+            try:
+                namespaces.set_death_signal(9)
+                namespaces.unshare(namespaces.CLONE_NEWNS)
+                mounts.make_private("/")
+                answer = pickle.dumps((work(), ""))
+            except BaseException:
+                answer = pickle.dumps((None, traceback.format_exc()))
             said.write(answer)
-        os._exit(0)
-    os.close(said_w)
-    with open(said_r, "rb") as said:
+            said.flush()
+            os._exit(0)
+        process = pidfd.open(child)
+        if not pidfd.wait_ended(process, OWN_PROCESS_S + 5):
+            pidfd.send_signal(process, signal.SIGKILL)
+        os.close(process)
+        os.waitpid(child, 0)
+        said.seek(0)
         answer = said.read()
-    os.waitpid(child, 0)
+    if not answer:
+        pytest.fail("the process ended without an answer; its stderr says where it stood", pytrace=False)
     made, failure = pickle.loads(answer)
     if failure:
         pytest.fail(failure, pytrace=False)
@@ -63,21 +281,18 @@ def in_own_process(work: Callable[[], Made]) -> Made:
     return result
 
 
-def type_line(subject: Subject, line: str) -> None:
-    os.write(subject.master, f"{line}\n".encode())
+def type_line(session: Session, line: str) -> None:
+    os.write(session.master, f"{line}\n".encode())
 
 
-def wait_for_program(subject: Subject, *names: str) -> None:
-    """Until processes of these names (comm) run in the session. Fails after WAIT_S seconds."""
-    wait_until(lambda: set(names) <= {name_of(pid) for pid in cgroups.members(subject.cgroup)}, f"{names} in session")
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    """Look again and again, and let others run in between. Fails after WAIT_S seconds."""
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s for {what}"
-        os.sched_yield()
+def wait_for_program(session: Session, *names: str) -> None:
+    """Until processes of these names (comm) run in the session. Fails after PATIENCE_S seconds."""
+    wait_until(
+        lambda: set(names) <= {name_of(pid) for pid in cgroups.members(session.cgroup)},
+        f"{names} run in the session",
+        PATIENCE_S,
+        brief=True,
+    )
 
 
 def name_of(pid: int) -> str:

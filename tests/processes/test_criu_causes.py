@@ -1,12 +1,13 @@
 """Reasons that CRIU gave in real failures, recorded with 4.2.1 (others as the name says) on Linux 6.18."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from waypoint.model.errors import CannotCapture
-from waypoint.processes.criu_cause_table import CAUSES
-from waypoint.processes.criu_causes import CriuFailed, Diagnosis, diagnose, find_errors, read_errors
+from waypoint.model.errors import CannotCapture, Failed
+from waypoint.processes.criu.cause_table import CAUSES
+from waypoint.processes.criu.causes import Diagnosis, diagnose, died, failure, find_errors, read_errors
 
 LOGS = Path(__file__).parent / "logs"
 
@@ -29,12 +30,15 @@ RECORDED = {
     "no-process": "no-process",
     "no-source": "external-missing",
     "other-uid": "limits",
+    "out-of-memory": "out-of-memory",
     "pid-taken": "pid-taken",
     "port-taken": "port-taken",
     "program-changed": "program-changed",
     "program-gone": "file-gone",
     "session-leader-outside": "session-leader",
     "socket-options-4.1.1": "socket-options",
+    "helper-killed": "task-killed",
+    "task-killed": "task-killed",
     "traced": "traced",
     "userfaultfd": "kind-of-file",
     "vdso-3.17.1": "vdso",
@@ -82,13 +86,18 @@ def test_the_first_unknown_error_is_passed_on_in_criu_s_own_words() -> None:
     assert diagnosis.next_step
 
 
+def test_of_a_task_that_was_killed_the_readable_line_is_passed_on() -> None:
+    words = diagnose(read_errors(LOGS / "task-killed.log")).words
+    assert re.fullmatch(r"\d+ was killed by 9 unexpectedly: Killed", words)
+
+
 def test_a_log_that_is_not_there_has_no_errors(tmp_path: Path) -> None:
     assert read_errors(tmp_path / "dump.log") == []
-    assert diagnose([]).words == "it ended without a word"
+    assert diagnose([]).words == "CRIU ended without a message"
 
 
 def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> None:
-    failed = CriuFailed("dump", diagnose(read_errors(LOGS / "ghost.log")), tmp_path / "dump.log")
+    failed = failure("dump", diagnose(read_errors(LOGS / "ghost.log")), tmp_path / "dump.log")
     assert isinstance(failed, CannotCapture)
     assert failed.exit_code == 5
     assert failed.to_json() == {
@@ -98,5 +107,21 @@ def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> Non
         "on": f"(log: {tmp_path}/dump.log)",
         "said": "a process has a deleted file open, /tmp/big, that is too large to be kept with the image"
         " (80003072 bytes) (CRIU: Can't dump ghost file /tmp/big of 80003072 size, increase limit)",
-        "next": "close it, or end the process",
+        "next": "close the file, or end the process",
     }
+
+
+@pytest.mark.parametrize("log", ["disk-full", "helper-killed", "no-process", "out-of-memory", "task-killed", "vfork"])
+def test_what_happened_is_no_refusal(tmp_path: Path, log: str) -> None:
+    failed = failure("dump", diagnose(read_errors(LOGS / f"{log}.log")), tmp_path / "dump.log").moved(tmp_path / "kept")
+    assert isinstance(failed, Failed)
+    assert not isinstance(failed, CannotCapture)
+    assert (failed.exit_code, failed.log) == (125, tmp_path / "kept")
+
+
+@pytest.mark.parametrize("said", [[], ["Can't dump file 5 of that type [140] (unknown)"]])
+def test_a_criu_that_died_is_an_accident_whatever_it_had_said(tmp_path: Path, said: list[str]) -> None:
+    failed = failure("dump", died(said), tmp_path / "dump.log")
+    assert isinstance(failed, Failed)
+    assert "CRIU was killed" in failed.said
+    assert failed.next_step

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux import programs
+from waypoint.linux.calls import programs
 from waypoint.model.errors import HostLacks
-from waypoint.model.requests import Capability
-from waypoint.processes.criu_find import TRIAL_FILE, find, find_or_install, try_once
+from waypoint.model.facts import Capability
+from waypoint.setup.criu_find import TRIAL_FILE, find, find_or_install, try_once
 
 WORKS = [Capability(name="dump", state="ok", required_for="live")]
 FAILS = [Capability(name="dump", state="missing", why="no vDSO", remedy="get another", required_for="live")]

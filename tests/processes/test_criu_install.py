@@ -15,12 +15,13 @@ import pytest
 
 from tests.places import ROOT
 from tests.processes.mirror import kept_mirror
-from tests.processes.stages import in_own_process, wait_until
-from waypoint.linux import mounts
+from tests.processes.stages import in_own_process
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.storage import mounts
 from waypoint.model.errors import HostLacks
-from waypoint.processes.criu_install import install, installed
-from waypoint.processes.criu_rpc import Criu
-from waypoint.processes.debian_packages import find_mirror
+from waypoint.processes.criu.rpc import Criu
+from waypoint.setup.criu_install import install, installed
+from waypoint.setup.debian_packages import find_mirror
 
 has_apt = pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no apt-get here")
 pytestmark = [has_apt, pytest.mark.requires("network")]
@@ -32,7 +33,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from waypoint.processes.criu_install import install
+from waypoint.setup.criu_install import install
 def say(text):
     if text.startswith(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -86,6 +87,7 @@ def test_the_manifest_names_each_package_with_version_and_digest(home: Path) -> 
         assert hashlib.sha256((home / "criu" / name).read_bytes()).hexdigest() == digest
 
 
+@pytest.mark.alone("measures a time that a busy processor lengthens")
 def test_a_second_run_does_nothing_and_takes_no_time(home: Path) -> None:
     before = {path: path.lstat().st_mtime_ns for path in home.rglob("*")}
     said: list[str] = []
@@ -139,7 +141,7 @@ def test_killed_in_the_middle_of_downloading_it_takes_apt_along(tmp_path: Path, 
             assert process.poll() is None
             os.sched_yield()
         process.kill()
-    wait_until(lambda: not any(str(home) in command for command in command_lines()), "the end of apt-get")
+    wait_until(lambda: not any(str(home) in command for command in command_lines()), "apt-get has ended", PATIENCE_S)
     install(home, print, mirror=mirror)
     assert len(list(home.iterdir())) == 2
 

@@ -1,11 +1,13 @@
 """The codec of CRIU's messages, held against bytes that Google's protobuf library made of the same values."""
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waypoint.processes import criu_messages
-from waypoint.processes.criu_messages import OPTIONS, REQUEST, RESPONSE, STATS, Field, Message, Value, decode, encode
+from waypoint.processes.criu import messages as criu_messages
+from waypoint.processes.criu.messages import OPTIONS, REQUEST, RESPONSE, STATS, Field, Message, Value, decode, encode
 
 DUMP_REQUEST: dict[str, Value] = {
     "type": 1,
@@ -16,7 +18,6 @@ DUMP_REQUEST: dict[str, Value] = {
         "log_level": 1,
         "log_file": "dump.log",
         "work_dir_fd": -1,
-        "inherit_fd": [{"key": "pipe[12]", "fd": 5}],
         "ghost_limit": 64 << 20,
         "external": ["mnt[/]:m0", "mnt[/dev]:m1"],
         "freeze_cgroup": "/sys/fs/cgroup/x",
@@ -24,7 +25,7 @@ DUMP_REQUEST: dict[str, Value] = {
     },
 }
 DUMP_REQUEST_BYTES = bytes.fromhex(
-    "08011265080710922118014801520864756d702e6c6f678801ffffffffffffffffff01da010c0a08706970655b31325d1005980280808020aa0209"
+    "08011256080710922118014801520864756d702e6c6f678801ffffffffffffffffff01980280808020aa0209"
     "6d6e745b2f5d3a6d30aa020c6d6e745b2f6465765d3a6d31e202102f7379732f66732f6367726f75702f78800403"
 )
 
@@ -62,14 +63,12 @@ def test_fixed_size_fields_of_a_newer_criu_are_passed_over() -> None:
     assert decode(RESPONSE, later + b"\x08\x01") == {"type": 1}
 
 
-@pytest.mark.parametrize("end", range(1, len(DUMP_REQUEST_BYTES)))
-def test_a_message_that_is_cut_is_never_taken_for_whole(end: int) -> None:
-    cut = DUMP_REQUEST_BYTES[:end]
-    try:
-        assert decode(REQUEST, cut) == {"type": 1}
-    except ValueError:
-        return
-    assert end == 2  # exactly behind the first field
+def test_a_message_that_is_cut_is_never_taken_for_whole() -> None:
+    readable = {}
+    for end in range(1, len(DUMP_REQUEST_BYTES)):
+        with contextlib.suppress(ValueError):
+            readable[end] = decode(REQUEST, DUMP_REQUEST_BYTES[:end])
+    assert readable == {2: {"type": 1}}  # exactly behind the first field
 
 
 @pytest.mark.parametrize("content", [b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\x01a", b"\x12\x7f", b"\x48\x05"])
@@ -87,9 +86,11 @@ def test_any_bytes_give_values_or_a_value_error(content: bytes) -> None:
 
 
 def test_a_value_of_the_wrong_kind_is_a_type_error() -> None:
-    for name, value in (("pid", "7"), ("root", 7), ("external", "one"), ("inherit_fd", ["x"])):
+    for name, value in (("pid", "7"), ("root", 7), ("external", "one")):
         with pytest.raises(TypeError):
-            encode(OPTIONS, {name: value})  # type: ignore[dict-item]
+            encode(OPTIONS, {name: value})
+    with pytest.raises(TypeError):
+        encode(REQUEST, {"opts": "x"})
 
 
 def test_a_field_without_a_row_is_a_key_error() -> None:

@@ -1,7 +1,10 @@
-"""The conversation with the real CRIU, over single processes; sessions are in test_trial.py."""
+"""The conversation with the real CRIU, over single processes; sessions are in test_criu_sessions.py."""
 
+import errno
 import os
+import select
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -10,13 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.stages import criu_path, in_own_process, name_of, wait_until
-from waypoint.linux import mounts, namespaces
-from waypoint.model.errors import Failed, HostLacks
-from waypoint.processes.criu_causes import CriuFailed
-from waypoint.processes.criu_options import DumpOptions, Notice, RestoreOptions
-from waypoint.processes.criu_rpc import Criu
-from waypoint.processes.criu_worker import Command, Process, spawn_here
+from tests.processes.stages import criu_path, in_own_process, name_of
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks.states import task_state
+from waypoint.model.errors import HostLacks
+from waypoint.processes.criu.causes import CriuAccident, CriuFailed
+from waypoint.processes.criu.options import DumpOptions, Notice, RestoreOptions
+from waypoint.processes.criu.rpc import Criu, Dump
+from waypoint.processes.criu.worker import CriuCommand, Process, spawn_here
 
 needs_criu = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
@@ -34,15 +40,17 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     quiet = subprocess.DEVNULL
     command = ["sleep", "1000"]
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True) as process:
-        wait_until(lambda: name_of(process.pid) == "sleep", "sleep")
+        wait_until(lambda: name_of(process.pid) == "sleep", "sleep runs")
         yield process
         process.kill()
 
 
 def end(pid: int) -> None:
-    """A restored process: with `sibling` our child."""
+    """A restored process, which is nobody's child that we know."""
+    process = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    select.select([process], [], [])
+    os.close(process)
 
 
 def script(path: Path, text: str) -> Path:
@@ -81,7 +89,7 @@ def test_a_program_that_dies_in_a_dump_is_reported_with_its_words(tmp_path: Path
 def test_the_end_of_the_program_is_noticed_though_a_child_of_it_holds_the_socket(tmp_path: Path, folder: int) -> None:
     """As after a failed restore, whose half-made tasks live on."""
     broken = script(tmp_path / "criu", f"sleep 1000 & echo $! >{tmp_path}/pid; exit 1")
-    with pytest.raises(CriuFailed, match="without a word"):
+    with pytest.raises(CriuFailed, match="without a message"):
         Criu(broken).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder))
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
@@ -89,14 +97,32 @@ def test_the_end_of_the_program_is_noticed_though_a_child_of_it_holds_the_socket
 def test_a_silent_program_is_ended_after_the_deadline(tmp_path: Path, folder: int) -> None:
     started: list[Process] = []
 
-    def spawn(command: Command) -> Process:
+    def spawn(command: CriuCommand) -> Process:
         started.append(spawn_here(command))
         return started[0]
 
     silent = script(tmp_path / "criu", "exec sleep 1000")
-    with pytest.raises(Failed, match="said nothing"):
+    with pytest.raises(CriuAccident, match="sent nothing"):
         Criu(silent, spawn).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, deadline_s=0.1))
     assert started[0].wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("works", ["while [ -e on ]; do :; done", "sh -c 'while [ -e on ]; do :; done'; true"])
+def test_a_silent_program_that_works_is_waited_for(tmp_path: Path, folder: int, works: str) -> None:
+    """It, or a process that it has started, may have gigabytes to write."""
+    (tmp_path / "on").touch()
+    busy = script(tmp_path / "criu", f"cd {tmp_path}; {works}; echo 'it was let end' >&2; exit 1")
+    end = threading.Timer(0.6, (tmp_path / "on").unlink)
+    end.start()
+    with pytest.raises(CriuAccident, match="it was let end"):
+        Criu(busy).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, deadline_s=0.2))
+    end.join()
+
+
+def test_a_silent_program_that_works_in_vain_is_ended_all_the_same(tmp_path: Path, folder: int) -> None:
+    busy = script(tmp_path / "criu", "while :; do :; done")
+    with pytest.raises(CriuAccident, match="sent nothing"):
+        Criu(busy).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, deadline_s=0.05))
 
 
 def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
@@ -105,6 +131,47 @@ def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
         with pytest.raises(HostLacks):
             Criu(path).version()
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_dump_whose_request_cannot_be_sent_leaves_nothing(tmp_path: Path, folder: int) -> None:
+    """The request is larger than a packet may be."""
+    started: list[Process] = []
+
+    def spawn(command: CriuCommand) -> Process:
+        started.append(spawn_here(command))
+        return started[0]
+
+    silent = script(tmp_path / "criu", "exec sleep 1000")
+    externals = tuple(f"mnt[/{number:0>100}]:x" for number in range(10_000))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="too long"):
+        Criu(silent, spawn).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, externals=externals))
+    assert started[0].wait() == -signal.SIGKILL
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_program_is_ended_if_descriptors_run_out_at_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Process] = []
+
+    def spawn(command: CriuCommand) -> Process:
+        started.append(spawn_here(command))
+        return started[0]
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    silent = script(tmp_path / "criu", "exec sleep 1000")
+    before = os.listdir("/proc/self/fd")
+    for module, call, count in ((os, "pidfd_open", 1), (socket, "socketpair", 0)):
+        started.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(module, call, refuse)
+            with pytest.raises(OSError, match="Too many open files"):
+                Criu(silent, spawn).version()
+        assert [process.wait() for process in started] == [-signal.SIGKILL] * count
+        assert os.listdir("/proc/self/fd") == before
 
 
 # --- with the real one
@@ -136,13 +203,13 @@ class TestWithCriu:
         criu = Criu(criu_path())
         with ExitStack() as stack:
             images, work = (_open_new(stack, tmp_path / name) for name in ("images", "work"))
-            result = criu.dump(DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images))
-            assert result.stats.pages_written > 0
-            assert result.stats.frozen_us > 0
+            stats = criu.dump(DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images))
+            assert stats.pages_written > 0
+            assert stats.frozen_us > 0
             assert sleeper.poll() is None
             sleeper.kill()
             sleeper.wait()
-            restored = criu.restore(RestoreOptions(images_fd=images, work_fd=work, sibling=True))
+            restored = criu.restore(RestoreOptions(images_fd=images, work_fd=work))
             assert restored.pid == sleeper.pid
             assert name_of(restored.pid) == "sleep"
             end(restored.pid)
@@ -152,12 +219,16 @@ class TestWithCriu:
         seen: list[Notice] = []
         with ExitStack() as stack:
             images, work = (_open_new(stack, tmp_path / name) for name in ("images", "work"))
-            criu.dump(DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images, on_notice=seen.append))
-            assert [notice.stage for notice in seen] == ["pre-dump", "query-ext-files", "post-dump"]
-            seen.clear()
+            with criu.dumping(DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images)) as dump:
+                dump.wait_ready()
+                assert "inventory.img" not in os.listdir(images)
+                dump.go()
+                dump.wait_written()
+                assert "inventory.img" in os.listdir(images)
+                dump.let_go()
             sleeper.kill()
             sleeper.wait()
-            options = RestoreOptions(images_fd=images, work_fd=work, sibling=True, on_notice=seen.append)
+            options = RestoreOptions(images_fd=images, work_fd=work, on_notice=seen.append)
             restored = criu.restore(options)
         end(restored.pid)
         assert [notice.stage for notice in seen] == ["pre-restore", "post-restore", "pre-resume", "post-resume"]
@@ -180,20 +251,47 @@ class TestWithCriu:
             sleeper.wait()
             with pytest.raises(KeyError, match=stage):
                 criu.restore(RestoreOptions(images_fd=images, work_fd=work, on_notice=refuse))
-        wait_until(lambda: name_of(sleeper.pid) != "sleep" or _is_zombie(sleeper.pid), "the end of the restored task")
+        wait_until(
+            lambda: name_of(sleeper.pid) != "sleep" or _is_zombie(sleeper.pid),
+            "the restored task has ended",
+            PATIENCE_S,
+        )
 
-    def test_a_callback_that_raises_in_a_dump_leaves_the_process_running(
+    def test_a_callback_that_fails_because_criu_has_died_is_not_the_reason(
         self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
     ) -> None:
-        def refuse(notice: Notice) -> None:
-            raise KeyError(notice.stage)
+        started: list[Process] = []
 
+        def spawn(command: CriuCommand) -> Process:
+            started.append(spawn_here(command))
+            return started[-1]
+
+        def lose_it(notice: Notice) -> None:
+            started[-1].kill()
+            started[-1].wait()
+            raise ProcessLookupError(errno.ESRCH, "setns: No such process")
+
+        criu = Criu(criu_path(), spawn)
+        with ExitStack() as stack:
+            images, work = (_open_new(stack, tmp_path / name) for name in ("images", "work"))
+            criu.dump(DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images))
+            sleeper.kill()
+            sleeper.wait()
+            with pytest.raises(CriuFailed) as caught:
+                criu.restore(RestoreOptions(images_fd=images, work_fd=work, on_notice=lose_it))
+        assert caught.value.diagnosis.name == "died"
+
+    @pytest.mark.parametrize("step", ["wait_ready", "go", "wait_written"])
+    def test_a_dump_that_is_left_after_a_step_leaves_the_process_running(
+        self, step: str, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+    ) -> None:
         with ExitStack() as stack:
             images = _open_new(stack, tmp_path / "images")
-            options = DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images, on_notice=refuse)
-            with pytest.raises(KeyError, match="pre-dump"):
-                Criu(criu_path()).dump(options)
+            options = DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images)
+            with pytest.raises(KeyError, match=step):
+                _leave_after(step, Criu(criu_path()).dumping(options))
         assert sleeper.poll() is None
+        wait_until(lambda: task_state(sleeper.pid).state == "S", "it is asleep again, and not stopped")
 
     def test_a_dump_of_nothing_says_so_and_where_its_log_is(self, tmp_path: Path, folder: int) -> None:
         with pytest.raises(CriuFailed) as caught:
@@ -224,6 +322,14 @@ class TestWithCriu:
             thread.join()
         assert len(versions) == 8
         assert len(set(versions)) == 1
+
+
+def _leave_after(step: str, dumping: Dump) -> None:
+    with dumping as dump:
+        for name in ("wait_ready", "go", "wait_written"):
+            getattr(dump, name)()
+            if name == step:
+                raise KeyError(step)
 
 
 def _open_new(stack: ExitStack, path: Path) -> int:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from waypoint.model.errors import HostLacks
-from waypoint.processes import criu_messages, debian_packages
-from waypoint.processes.criu_messages import Message
-from waypoint.processes.debian_packages import DEFAULT_MIRROR, AptFailed, Archive, find_keyring, find_mirror, unpack
+from waypoint.processes.criu import messages as criu_messages
+from waypoint.processes.criu.messages import Message
+from waypoint.setup import debian_packages
+from waypoint.setup.debian_packages import DEFAULT_MIRROR, AptFailed, Archive, find_keyring, find_mirror, unpack
 
 ONE_LINE = "deb [arch=amd64] http://mirror.example.org/pub/debian bookworm main\n"
 DEB822 = "Types: deb\nURIs: http://mirror.example.org/pub/debian\nSuites: bookworm\nComponents: main\n"
@@ -92,7 +93,7 @@ class TestWithAMirror:
         said: list[str] = []
         archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
         archive.update(said.append)
-        assert said == ["the mirror's state of forky is out of date; taking it as it is"]
+        assert said == ["the mirror's list of forky is out of date; using it all the same"]
 
     def test_our_numbers_are_those_of_criu_s_own_description(self, tmp_path: Path) -> None:
         """Debian's development package has the file that CRIU itself is built from."""
@@ -104,7 +105,6 @@ class TestWithAMirror:
         tables = {
             "criu_req": criu_messages.REQUEST,
             "criu_opts": criu_messages.OPTIONS,
-            "inherit_fd": criu_messages.INHERIT_FD,
             "criu_features": criu_messages.FEATURES,
             "criu_resp": criu_messages.RESPONSE,
             "criu_version": criu_messages.VERSION,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.stages import name_of, on_stage, type_line, wait_for_program, wait_until
-from waypoint.linux import cgroups, procfs, tasks
+from tests.processes.stages import Session, Stage, name_of, on_stage, type_line, wait_for_program
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.tasks import cgroups, procfs
+from waypoint.linux.tasks.states import task_state
 from waypoint.model.errors import CannotCapture
 from waypoint.processes.freeze import freeze_for_dump, settled_states
-from waypoint.processes.trial import Subject
-from waypoint.session.trial.throwaway import Throwaway
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay", "userns", "timens")]
 
@@ -21,28 +21,28 @@ HELD_IN_VFORK = """python3 -c 'import os; os.mkfifo("/tmp/fifo"); os.posix_spawn
 
 
 def test_a_quiet_session_is_frozen_at_once(tmp_path: Path) -> None:
-    def work(stage: Throwaway) -> str:
-        subject = stage.start()
-        freeze_for_dump(subject.cgroup)
-        return cgroups.read(subject.cgroup, "cgroup.events")
+    def work(stage: Stage) -> str:
+        session = stage.start()
+        freeze_for_dump(session.cgroup)
+        return cgroups.read(session.cgroup, "cgroup.events")
 
     assert "frozen 1" in on_stage(tmp_path, work)
 
 
-def is_in_vfork(subject: Subject) -> bool:
+def is_in_vfork(session: Session) -> bool:
     """Parent and child are there, and the parent sleeps uninterruptibly."""
-    states = [tasks.task_state(pid) for pid in cgroups.members(subject.cgroup) if name_of(pid) == "python3"]
+    states = [task_state(pid) for pid in cgroups.members(session.cgroup) if name_of(pid) == "python3"]
     return len(states) == 2 and "D" in {task.state for task in states}
 
 
 def test_a_parent_held_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path) -> None:
-    def work(stage: Throwaway) -> tuple[str, str]:
-        subject = stage.start()
-        type_line(subject, f"{HELD_IN_VFORK} &")
-        wait_until(lambda: is_in_vfork(subject), "a vfork")
+    def work(stage: Stage) -> tuple[str, str]:
+        session = stage.start()
+        type_line(session, f"{HELD_IN_VFORK} &")
+        wait_until(lambda: is_in_vfork(session), "it is in a vfork", brief=True)
         with pytest.raises(CannotCapture) as caught:
-            freeze_for_dump(subject.cgroup, wait_s=0.1)
-        return caught.value.said, cgroups.read(subject.cgroup, "cgroup.freeze")
+            freeze_for_dump(session.cgroup, wait_s=0.1)
+        return caught.value.said, cgroups.read(session.cgroup, "cgroup.freeze")
 
     said, frozen = on_stage(tmp_path, work)
     assert "python3" in said
@@ -51,28 +51,29 @@ def test_a_parent_held_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path)
 
 
 def test_no_task_is_in_vfork_when_a_session_that_starts_many_programs_is_frozen(tmp_path: Path) -> None:
-    def work(stage: Throwaway) -> list[set[str]]:
-        subject = stage.start()
-        type_line(subject, "while :; do /bin/true; done")
+    def work(stage: Stage) -> list[set[str]]:
+        session = stage.start()
+        type_line(session, "while :; do /bin/true; done")
         seen = []
         for _ in range(50):
-            freeze_for_dump(subject.cgroup)
-            seen.append({task.state for task in settled_states(subject.cgroup).values()})
-            cgroups.thaw(subject.cgroup)
+            freeze_for_dump(session.cgroup)
+            seen.append({task.state for task in settled_states(session.cgroup).values()})
+            cgroups.thaw(session.cgroup)
         return seen
 
     assert set().union(*on_stage(tmp_path, work)) <= {"S"}
 
 
 @pytest.mark.requires("strace")
+@pytest.mark.alone("measures a time that a busy processor lengthens")
 def test_a_traced_process_is_named_at_once_with_its_tracer(tmp_path: Path) -> None:
-    def work(stage: Throwaway) -> tuple[str, float]:
-        subject = stage.start()
-        type_line(subject, "strace -o /dev/null sleep 1000 &")
-        wait_for_program(subject, "strace", "sleep")
+    def work(stage: Stage) -> tuple[str, float]:
+        session = stage.start()
+        type_line(session, "strace -o /dev/null sleep 1000 &")
+        wait_for_program(session, "strace", "sleep")
         begin = time.monotonic()
         with pytest.raises(CannotCapture) as caught:
-            freeze_for_dump(subject.cgroup)
+            freeze_for_dump(session.cgroup)
         return caught.value.said, time.monotonic() - begin
 
     said, seconds = on_stage(tmp_path, work)
@@ -85,30 +86,32 @@ def test_the_state_of_a_process_that_has_gone_is_no_state() -> None:
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(child, 0)
     with pytest.raises(ProcessLookupError):
-        tasks.task_state(child)
-    assert tasks.task_state(os.getpid()).tracer == 0
+        task_state(child)
+    assert task_state(os.getpid()).tracer == 0
 
 
-def running(subject: Subject) -> list[procfs.Stat]:
-    return [procfs.stat(pid) for pid in cgroups.members(subject.cgroup)]
+def running(session: Session) -> list[procfs.Stat]:
+    return [procfs.stat(pid) for pid in cgroups.members(session.cgroup)]
 
 
 def test_the_foreground_group_of_a_frozen_terminal_has_a_process(tmp_path: Path) -> None:
     """In a shell with job control each command has the terminal for its own group, and then for a moment nobody has."""
 
-    def work(stage: Throwaway) -> list[bool]:
-        subject = stage.start()
-        type_line(subject, "setsid -c -w bash --norc -ic 'while :; do /bin/true; done'")
+    def work(stage: Stage) -> list[bool]:
+        session = stage.start()
+        type_line(session, "setsid -c -w bash --norc -ic 'while :; do /bin/true; done'")
         wait_until(
-            lambda: any(procfs.stat(pid).foreground > 0 for pid in cgroups.members(subject.cgroup)), "a terminal"
+            lambda: any(procfs.stat(pid).foreground > 0 for pid in cgroups.members(session.cgroup)),
+            "a process has the terminal",
+            PATIENCE_S,
         )
         seen = []
         for _ in range(200):
-            freeze_for_dump(subject.cgroup)
-            found = running(subject)
+            freeze_for_dump(session.cgroup)
+            found = running(session)
             foregrounds = {one.foreground for one in found if one.foreground > 0}
             seen.append(bool(foregrounds) and foregrounds <= {one.group for one in found})
-            cgroups.thaw(subject.cgroup)
+            cgroups.thaw(session.cgroup)
         return seen
 
     seen = on_stage(tmp_path, work)

@@ -5,15 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.stages import criu_path, name_of, on_stage, type_line, wait_until
-from waypoint.linux import cgroups
-from waypoint.processes.criu_causes import CriuFailed
-from waypoint.processes.criu_options import DumpOptions
-from waypoint.processes.criu_rpc import Criu
-from waypoint.processes.freeze import freeze_for_dump
+from tests.processes.stages import Session, Stage, name_of, on_stage, type_line
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.tasks import cgroups
+from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.profiles import session_environment
-from waypoint.processes.trial import Subject
-from waypoint.session.trial.throwaway import Throwaway
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "criu", "node", "overlay", "timens", "userns")]
 
@@ -23,19 +19,19 @@ require("fs").readFile("/etc/passwd", () => { console.log("was" + "read"); setIn
 '""".replace("\n", "")
 
 
-def start_node(stage: Throwaway, environment: dict[str, str]) -> tuple[Subject, int]:
-    subject = stage.start()
+def start_node(stage: Stage, environment: dict[str, str]) -> tuple[Session, int]:
+    session = stage.start()
     variables = " ".join(f"{name}={value}" for name, value in environment.items())
-    type_line(subject, f"{variables} {PROGRAM} </dev/null &")
+    type_line(session, f"{variables} {PROGRAM} </dev/null &")
     seen = bytearray()
     while b"wasread" not in seen:
-        seen += os.read(subject.master, 4096)
-    wait_until(lambda: bool(nodes_of(subject)), "node")
-    return subject, nodes_of(subject)[0]
+        seen += os.read(session.master, 4096)
+    wait_until(lambda: bool(nodes_of(session)), "node runs", PATIENCE_S)
+    return session, nodes_of(session)[0]
 
 
-def nodes_of(subject: Subject) -> list[int]:
-    return [pid for pid in cgroups.members(subject.cgroup) if name_of(pid) in {"node", "MainThread"}]
+def nodes_of(session: Session) -> list[int]:
+    return [pid for pid in cgroups.members(session.cgroup) if name_of(pid) in {"node", "MainThread"}]
 
 
 def rings_of(pid: int) -> list[str]:
@@ -43,24 +39,17 @@ def rings_of(pid: int) -> list[str]:
     return [link for link in links if "io_uring" in link]
 
 
-def dump(stage: Throwaway, subject: Subject, name: str) -> None:
-    (stage.folder / name).mkdir()
-    fd = os.open(stage.folder / name, os.O_RDONLY)
-    freeze_for_dump(subject.cgroup)
-    options = DumpOptions(
-        tree_pid=subject.pid, images_fd=fd, work_fd=fd, freeze_cgroup=subject.cgroup, externals=subject.externals
-    )
+def dump(stage: Stage, session: Session, name: str) -> None:
     try:
-        Criu(criu_path(), stage.spawn_beside(subject)).dump(options)
+        os.close(stage.dump(session, name))
     finally:
-        cgroups.thaw(subject.cgroup)
-        os.close(fd)
+        cgroups.thaw(session.cgroup)
 
 
 def test_node_in_a_session_uses_no_io_uring_and_can_be_dumped(tmp_path: Path) -> None:
-    def work(stage: Throwaway) -> list[str]:
-        subject, node = start_node(stage, session_environment())
-        dump(stage, subject, "without")
+    def work(stage: Stage) -> list[str]:
+        session, node = start_node(stage, session_environment())
+        dump(stage, session, "without")
         return rings_of(node)
 
     assert on_stage(tmp_path, work) == []
@@ -68,10 +57,10 @@ def test_node_in_a_session_uses_no_io_uring_and_can_be_dumped(tmp_path: Path) ->
 
 @pytest.mark.requires("io_uring")
 def test_node_with_an_io_uring_is_refused_with_the_reason(tmp_path: Path) -> None:
-    def work(stage: Throwaway) -> tuple[list[str], str]:
-        subject, node = start_node(stage, {"UV_USE_IO_URING": "1"})
+    def work(stage: Stage) -> tuple[list[str], str]:
+        session, node = start_node(stage, {"UV_USE_IO_URING": "1"})
         with pytest.raises(CriuFailed) as caught:
-            dump(stage, subject, "with")
+            dump(stage, session, "with")
         return rings_of(node), caught.value.diagnosis.name
 
     rings, cause = on_stage(tmp_path, work)

@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,8 @@ import pytest
 from tests.places import ROOT
 from tests.repo import tree
 
-BELOW_SESSION = {"capture", "store", "upper", "processes", "linux", "model"}
+BELOW_CAPTURE = {"store", "upper", "processes", "linux", "model"}
+BELOW_SESSION = {"terminal", "launch", "capture", *BELOW_CAPTURE}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
@@ -20,10 +21,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"linux", "model"},
     "upper": {"linux", "model"},
     "processes": {"linux", "model"},
-    "capture": {"store", "upper", "processes", "linux", "model"},
+    "capture": {*BELOW_CAPTURE, "shellwrap"},
+    "launch": {"capture", *BELOW_CAPTURE},
+    "terminal": {"capture", *BELOW_CAPTURE, "shellwrap"},
     "session": {*BELOW_SESSION, "shellwrap"},
     "branch": BELOW_SESSION,
-    "daemon": {"session", "branch", *BELOW_SESSION, "shellwrap"},
+    "setup": BELOW_SESSION,
+    "service": {"session", "branch", "setup", *BELOW_SESSION},
+    "daemon": {"service", "linux", "model"},
     "client": {"model"},
     "cli": {"client", "model", "shellwrap"},
     "shellwrap": set(),
@@ -32,18 +37,33 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Per room, the rooms it may import from, besides the standard library and itself."""
 
 INSIDE: dict[str, dict[str, set[str]]] = {
-    "session": {
-        "launch": set(),
-        "ground": {"launch"},
-        "trial": {"ground", "launch"},
-        "terminal": set(),
-        "exec": {"terminal"},
-        "inside": {"exec"},
-        "shell": {"exec", "launch"},
+    "linux": {
+        "calls": set(),
+        "storage": {"calls"},
+        "tasks": {"calls", "storage"},
+        "net": {"calls", "tasks"},
+        "tty": {"calls"},
     },
+    "processes": {"criu": set()},
+    "capture": {"steps": set(), "layers": {"steps"}},
+    "launch": {"": set(), "ground": {""}},
+    "terminal": {
+        "": set(),
+        "hooks": {""},
+        "exec": {"", "hooks"},
+        "shell": {"", "hooks", "exec"},
+        "inside": {"hooks"},
+    },
+    "session": {"live": set(), "birth": {"live"}},
+    "setup": {"machine": set()},
+    "service": {"background": set(), "inside": {"", "background"}},
+    "daemon": {"http": set()},
+    "cli": {"": set(), "fast": {""}, "commands": {""}, "history": {""}},
+    "model": {"": set(), "verbs": {""}},
 }
-"""Rooms with rooms in them: per inner room, the ones beside it that it may import from. What lies outside of the inner
-rooms may import from all of them, and none of them from it.
+"""Rooms with rooms in them: per inner room, the ones beside it that it may import from. "" stands for the modules that
+lie in the room itself; where it has no row, they may import from all of its inner rooms. A module that all inner rooms
+may import has a row of its own.
 """
 
 MAY_USE: dict[str, set[str]] = {
@@ -51,8 +71,12 @@ MAY_USE: dict[str, set[str]] = {
     "store": {"msgspec"},
     "processes": {"msgspec"},
     "capture": {"msgspec"},
+    "launch": {"msgspec"},
+    "terminal": {"msgspec"},
     "session": {"msgspec"},
     "branch": {"msgspec"},
+    "setup": {"msgspec"},
+    "service": {"msgspec"},
     "daemon": {"msgspec", "h11"},
     "cli": {"click"},
 }
@@ -64,7 +88,7 @@ STANDARD_LIBRARY = sys.stdlib_module_names | {"_sha2", "_sha256"}
 
 
 def room_of(module: str) -> str:
-    """`waypoint.linux.libc` is in `linux`; `shellwrap.ring` in `shellwrap`; `waypoint` itself in none."""
+    """`waypoint.linux.calls.libc` is in `linux`; `shellwrap.ring` in `shellwrap`; `waypoint` itself in none."""
     parts = module.split(".")
     return parts[0] if parts[0] != "waypoint" else (parts[1] if len(parts) > 1 else "")
 
@@ -100,20 +124,49 @@ def test_imports_follow_the_table() -> None:
     assert [problem for path in paths for problem in forbidden(path)] == []
 
 
+def inner_room_of(module: str, room: str) -> str:
+    """`waypoint.terminal.exec.record` is in `exec`; `waypoint.terminal.reader` in none, which is ""."""
+    names = module.removeprefix(f"waypoint.{room}.").split(".")
+    return names[0] if names[0] in INSIDE[room] else ""
+
+
 def forbidden_inside(path: Path) -> Iterator[str]:
-    _, room, inner, *_ = tree.module_name(path).split(".")
+    room = path.parts[1]
+    inner = inner_room_of(tree.module_name(path), room)
+    allowed = {inner, *INSIDE[room].get(inner, INSIDE[room])}
     for line, name in imports(path):
-        if name.startswith(f"waypoint.{room}."):
-            target = name.split(".")[2]
-            if target not in {inner, *INSIDE[room][inner]}:
-                yield f"{path}:{line}: {inner} may not import {name}"
+        if name.startswith(f"waypoint.{room}.") and inner_room_of(name, room) not in allowed:
+            yield f"{path}:{line}: {inner or room} may not import {name}"
 
 
 def test_imports_inside_a_room_follow_the_table() -> None:
     for room, table in INSIDE.items():
-        paths = [path for path in tree.python_files("waypoint") if path.parts[1] == room and len(path.parts) > 3]
-        assert {path.parts[2] for path in paths} == set(table)
+        paths = [path for path in tree.python_files("waypoint") if path.parts[1] == room]
+        folders = {path.parts[2] for path in paths if len(path.parts) > 3}
+        assert folders == {inner for inner in table if inner and (ROOT / "waypoint" / room / inner).is_dir()}, room
         assert [problem for path in paths for problem in forbidden_inside(path)] == []
+
+
+def test_rooms_within_rooms_are_in_the_table() -> None:
+    deep = {path.parts[1] for path in tree.python_files("waypoint") if len(path.parts) > 3}
+    assert deep == set(INSIDE)
+
+
+def test_no_module_imports_itself_by_a_detour() -> None:
+    """Imports within functions and for types alone count, too."""
+    paths = {tree.module_name(path): path for path in tree.python_files(*tree.CODE)}
+    left = {module: set(known_modules(path, paths)) - {module} for module, path in paths.items()}
+    while ready := {module for module, below in left.items() if not below}:
+        left = {module: below - ready for module, below in left.items() if module not in ready}
+    assert left == {}
+
+
+def known_modules(path: Path, paths: Container[str]) -> Iterator[str]:
+    for _, name in imports(path):
+        if name in paths:
+            yield name
+        elif name.rpartition(".")[0] in paths:
+            yield name.rpartition(".")[0]
 
 
 def test_the_package_itself_imports_nothing() -> None:

@@ -3,13 +3,12 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.places import ROOT
+from tests.repo.trial import run_trial, write_trial
 
 WITHOUT_PROGRAMS = {"PATH": "/nonexistent"}
 
@@ -21,40 +20,30 @@ NEEDS_ZSH = """
 """
 
 
-def run_trial(folder: Path, source: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    file = folder / "test_trial.py"
-    file.write_text(re.sub(r"^ {4}", "", source, flags=re.MULTILINE))
-    options = ["-c", f"{ROOT}/pyproject.toml", "-p", "tests.conftest", "-p", "no:cacheprovider", "-m", ""]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYPOINT_")}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(file)],
-        cwd=ROOT,
-        env={**kept, "PYTEST_DEBUG_TEMPROOT": str(folder), **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_one(folder: Path, source: str, **variables: str) -> Any:
+    write_trial(folder, source)
+    return run_trial(folder, env=variables)
 
 
 def test_a_test_whose_need_is_missing_is_skipped_with_the_word(tmp_path: Path) -> None:
-    done = run_trial(tmp_path, NEEDS_ZSH, **WITHOUT_PROGRAMS)
+    done = run_one(tmp_path, NEEDS_ZSH, **WITHOUT_PROGRAMS)
     assert "1 skipped" in done.stdout
     assert "requires zsh: no program zsh" in done.stdout
 
 
 def test_where_everything_is_required_a_missing_need_fails(tmp_path: Path) -> None:
-    done = run_trial(tmp_path, NEEDS_ZSH, WAYPOINT_REQUIRE_ALL="1", **WITHOUT_PROGRAMS)
+    done = run_one(tmp_path, NEEDS_ZSH, WAYPOINT_REQUIRE_ALL="1", **WITHOUT_PROGRAMS)
     assert "this machine must have zsh: no program zsh" in done.stdout
     assert done.returncode == 1
 
 
 def test_a_need_that_the_machine_may_lack_is_skipped_all_the_same(tmp_path: Path) -> None:
     variables = {"WAYPOINT_REQUIRE_ALL": "1", "WAYPOINT_MAY_LACK": "vagrant,zsh", **WITHOUT_PROGRAMS}
-    assert "1 skipped" in run_trial(tmp_path, NEEDS_ZSH, **variables).stdout
+    assert "1 skipped" in run_one(tmp_path, NEEDS_ZSH, **variables).stdout
 
 
 def test_an_unknown_need_ends_the_run(tmp_path: Path) -> None:
-    done = run_trial(tmp_path, NEEDS_ZSH.replace("zsh", "zhs"))
+    done = run_one(tmp_path, NEEDS_ZSH.replace("zsh", "zhs"))
     assert "requires() knows no 'zhs'" in done.stderr
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
 
@@ -67,7 +56,7 @@ def test_the_callers_own_waypoint_does_not_reach_the_tests(tmp_path: Path) -> No
             assert not {"WAYPOINT_HOME", "WAYPOINT_BRANCH", "SUDO_UID"} & set(os.environ)
     """
     variables = {"WAYPOINT_HOME": "/srv/mine", "WAYPOINT_BRANCH": "mine", "SUDO_UID": "1000"}
-    done = run_trial(tmp_path, source.replace("\n    ", "\n"), **variables)
+    done = run_one(tmp_path, source, **variables)
     assert done.returncode == 0, done.stdout
 
 
@@ -83,7 +72,7 @@ def test_a_privileged_test_that_leaves_a_process_fails(tmp_path: Path) -> None:
     def test_trial():
         subprocess.run(["setsid", "--fork", "sleep", "60"], check=True)
     """
-    done = run_trial(tmp_path, source)
+    done = run_one(tmp_path, source)
     found = re.search(r"process: pid (\d+) sleep 60", done.stdout)
     assert found, done.stdout
     os.kill(int(found[1]), signal.SIGKILL)

@@ -11,6 +11,8 @@ from tests import leaks
 from tests.homes import RUN_VARIABLE
 from tests.places import RUNTIME
 
+pytestmark = pytest.mark.alone("looks once, where the usual check waits until what others make is named as theirs")
+
 
 @pytest.fixture(autouse=True)
 def _do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

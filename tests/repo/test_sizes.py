@@ -1,6 +1,7 @@
 """Small files, functions and classes."""
 
 import ast
+import collections
 from collections.abc import Iterator
 
 from tests.repo import tree
@@ -8,6 +9,7 @@ from tests.repo import tree
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 MAX_METHODS = 12
+MAX_MODULES = 12
 
 SOURCE_SUFFIXES = {".py", ".sh", ".bash", ".zsh", ".toml"}
 
@@ -43,6 +45,12 @@ def is_attribute_like(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def test_nothing_is_larger_than_the_house_allows() -> None:
     assert [f"{name}: {size}" for name, size in too_large()] == []
+
+
+def test_no_room_is_crowded() -> None:
+    """A room within a room is a room of its own."""
+    rooms = collections.Counter(path.parent for path in tree.python_files(*tree.CODE) if path.name != "__init__.py")
+    assert {str(room): count for room, count in rooms.items() if count > MAX_MODULES} == {}
 
 
 def test_a_long_function_and_a_broad_class_are_seen() -> None:

@@ -12,13 +12,18 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
-    "waypoint/linux/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
+    "waypoint/daemon/lifetime.py": "no event tells that a client that has connected is about to ask",
+    "waypoint/linux/tasks/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
+    "waypoint/linux/storage/btrfs.py": "before Linux 6.13 nothing tells that a deleted subvolume's space is free",
+    "waypoint/linux/tasks/lock_holder.py": "no event tells that whoever has just taken a lock has written its pid",
     "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",
-    "waypoint/session/exec/ending.py": "a timeout is nothing but time",
-    "waypoint/session/exec/signals.py": "no event tells a stranger that a process has come to rest",
-    "waypoint/session/inside/spool.py": "no event tells that somebody has come to wait in the open of a FIFO",
-    "waypoint/session/ground/places.py": "systemd moves a process into a scope without an event for it",
+    "waypoint/terminal/exec/ending.py": "a timeout is nothing but time",
+    "waypoint/terminal/exec/signals.py": "no event tells a stranger that a process has come to rest",
+    "waypoint/terminal/inside/spool.py": "no event tells that somebody has come to wait in the open of a FIFO",
+    "waypoint/launch/ground/places.py": "systemd moves a process into a scope without an event for it",
     "tests/bench/session.py": "what is counted there is what happens in a time of rest",
+    "tests/chaos/crowd.py": "it sleeps inside a session, to find out whether that is disturbed",
+    "tests/session/test_outages.py": "the distance of two kills, and the age of a daemon, are nothing but time",
     "tests/waiting.py": "the one place where tests ask again and again, with a deadline",
 }
 """Files that may sleep. Everywhere else one waits for the event, with a deadline."""
@@ -26,7 +31,7 @@ SLEEPS: dict[str, str] = {
 READS_ENVIRONMENT: dict[str, str] = {
     "waypoint/daemon/main.py": "a program: hands what the supervisor gave it on to the next supervisor",
     "waypoint/daemon/supervisor.py": "a program: passes on to the daemon the little that it may know of its caller",
-    "waypoint/daemon/trials.py": "a program: what it tries is the CRIU that the daemon was told to use",
+    "waypoint/setup/trials.py": "a program: what it tries is the CRIU that the daemon was told to use",
     "waypoint/client/address.py": "the SDK means the same home and branch as the command line if none is named",
 }
 """Files outside cli/ that may read the environment."""

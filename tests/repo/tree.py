@@ -24,7 +24,8 @@ def files() -> tuple[Path, ...]:
 
 
 def text(path: Path) -> str:
-    return (ROOT / path).read_text()
+    """What the file holds; of one that is no text, such as a kept database, the parts that are."""
+    return (ROOT / path).read_text(errors="surrogateescape")
 
 
 def python_files(*tops: str) -> Iterator[Path]:
@@ -41,7 +42,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def module_name(path: Path) -> str:
-    """`waypoint/linux/libc.py` is `waypoint.linux.libc`; a package's `__init__.py` is the package."""
+    """`waypoint/linux/calls/libc.py` is `waypoint.linux.calls.libc`; a package's `__init__.py` is the package."""
     parts = list(path.with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

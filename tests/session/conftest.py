@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.corner import corner as corner
 from tests.session.stage import Stage
+from tests.session.transactions import ground as ground
+from tests.session.transactions import w as w
 
 # Far longer than any of them takes: a test that waits for something that never comes fails by name.
 _LIMIT_S = 60

@@ -9,13 +9,14 @@ from typing import Any
 from tests.homes import Home
 from tests.waiting import wait_until
 from waypoint.client import Client
-from waypoint.linux import cgroups
+from waypoint.launch import guard
+from waypoint.linux.tasks import cgroups
 from waypoint.model.ids import is_id
 
 SETTLE_S = 15.0
 _TABLES = {
     "live": "SELECT ready, record FROM live",
-    "captures": "SELECT 1, record FROM captures",
+    "captures": "SELECT NOT ifnull(removed, 0), record FROM captures LEFT JOIN standings ON id = capture",
     "refs": "SELECT name, record FROM refs",
 }
 
@@ -39,7 +40,8 @@ def differences(home: Home) -> list[str]:
     pid = client.status().pid
     tables = {name: _rows(home, query) for name, query in _TABLES.items()}
     live = [row for _ready, row in tables["live"]]
-    captures = {row["id"]: row for _, row in tables["captures"]}
+    recorded = {row["id"] for _, row in tables["captures"]}
+    captures = {row["id"]: row for is_there, row in tables["captures"] if is_there}
     sessions = {row["session"] for row in live}
     group = group_of(home)
     found = [f"half-made on record: {row['branch']}" for ready, row in tables["live"] if not ready]
@@ -50,14 +52,13 @@ def differences(home: Home) -> list[str]:
     found += _compare("hot folder", hot, {path.name for path in (home.path / "hot").iterdir()})
     found += _compare("cgroup", sessions, {path.name for path in group.iterdir() if is_id(path.name)})
     found += _compare("runtime folder", sessions, {path.name for path in (home.runtime / "sessions").iterdir()})
+    found += _compare("group of a CRIU", set(), {path.name for path in group.glob("dumps/*/")})
     listed = {row.id or "" for row in client.sessions()}
     found += _compare("session in ps", sessions, listed)
     found += [f"{path} is left" for path in home.runtime.glob("view-*")]
     found += [f"{name} leads nowhere" for name, ref in tables["refs"] if ref["capture"] not in {None, *captures}]
     found += [
-        f"{key[:12]} has an unknown parent"
-        for key, row in captures.items()
-        if not set(row["parents"]) <= captures.keys()
+        f"{key[:12]} has an unknown parent" for key, row in captures.items() if not set(row["parents"]) <= recorded
     ]
     for row in live:
         found += _about_session(group / row["session"], row["branch"], {name for name, _ in tables["refs"]})
@@ -72,14 +73,27 @@ def group_of(home: Home) -> Path:
 
 
 def criu_pids(home: Home) -> list[int]:
-    """Of every CRIU that works for the home: dumps have a group, restores run in their session's."""
-    found = []
-    for path in group_of(home).glob("*/cgroup.procs"):
+    """Of every CRIU that works for the home: each one that dumps has a group, restores run in their session's."""
+    return [pid for pid in [*_members(group_of(home), "*"), *dumping_pids(home)] if name_of(pid) == "criu"]
+
+
+def name_of(pid: int) -> str:
+    """The name of the process; empty if it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    return ""
+
+
+def dumping_pids(home: Home) -> list[int]:
+    """Of every CRIU that dumps for the home, and of its helpers, but not of its guard."""
+    return [pid for pid in _members(group_of(home), "dumps/*") if name_of(pid) != guard.NAME]
+
+
+def _members(group: Path, below: str) -> list[int]:
+    found: list[int] = []
+    for path in group.glob(f"{below}/cgroup.procs"):
         with contextlib.suppress(OSError):  # the group is gone meanwhile
-            for pid in map(int, path.read_text().split()):
-                with contextlib.suppress(OSError):  # the process is
-                    if Path(f"/proc/{pid}/comm").read_text() == "criu\n":
-                        found.append(pid)
+            found += map(int, path.read_text().split())
     return found
 
 

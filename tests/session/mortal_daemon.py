@@ -12,12 +12,12 @@ import sys
 
 from shellwrap.ring import Ring
 from tests.session.stage import NO_SPARE, NONCE
-from waypoint.linux import procfs
+from waypoint.linux.tasks import procfs
 from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Frame
-from waypoint.session.exec.command_line import CommandLine
-from waypoint.session.exec.run_folder import RunFolder
-from waypoint.session.terminal.terminal import Terminal
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.terminal import Terminal
 
 
 class Pipe:

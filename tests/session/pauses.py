@@ -6,9 +6,11 @@ import select
 from collections.abc import Iterator
 from pathlib import Path
 
-from waypoint.capture.steps import Step
+import pytest
 
-DEADLINE_S = 20.0
+from tests.homes import Home, open_home
+from tests.waiting import PATIENCE_S
+from waypoint.capture.steps import Step
 
 
 class Pauses:
@@ -16,41 +18,61 @@ class Pauses:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._go = folder / "go"
-        os.mkfifo(self._go)
         self.env = {"WAYPOINT_PAUSE_AT": str(folder)}
+
+    @contextlib.contextmanager
+    def open_home(self, purpose: str) -> Iterator[Home]:
+        """A new home. Every command of it, the SDK too, and so each daemon that one of them starts, has `env`."""
+        with open_home(purpose) as home, pytest.MonkeyPatch.context() as patch:
+            home.must("daemon", "stop")
+            for name, value in self.env.items():
+                patch.setenv(name, value)
+            yield home
 
     @contextlib.contextmanager
     def armed(self, *steps: Step) -> Iterator["Armed"]:
         """The next time that a transaction comes to one of `steps`, it stops there, once."""
-        descriptors: dict[int, Step] = {}
+        armed = Armed(self._folder)
         try:
             for step in steps:
-                path = self._folder / step
-                os.mkfifo(path)
-                descriptors[os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)] = step
-            yield Armed(descriptors, self._go)
+                os.mkfifo(self._folder / f"go-{step}")
+                armed.arm(step)
+            yield armed
         finally:
-            for fd, step in descriptors.items():
+            armed.close()
+            for step in steps:
                 (self._folder / step).unlink(missing_ok=True)
-                os.close(fd)
+                (self._folder / f"go-{step}").unlink()
 
 
 class Armed:
-    def __init__(self, descriptors: dict[int, Step], go: Path) -> None:
-        self._waiting = descriptors.copy()
-        self._go = go
+    def __init__(self, folder: Path) -> None:
+        self._waiting: dict[int, Step] = {}
+        self._opened: list[int] = []
+        self._folder = folder
+        self._reached: Step | None = None
+
+    def arm(self, step: Step) -> None:
+        """Stop at `step`; once more, if the last `wait` has seen it, to be called before `go_on`."""
+        os.mkfifo(self._folder / step)
+        self._opened.append(os.open(self._folder / step, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        self._waiting[self._opened[-1]] = step
+
+    def close(self) -> None:
+        for fd in self._opened:
+            os.close(fd)
 
     def wait(self, or_end_of: int = -1) -> Step | None:
         """The step at which it has stopped; None if the process with pidfd `or_end_of` ended before."""
         poll = select.poll()
         for fd in (*self._waiting, *([or_end_of] if or_end_of >= 0 else [])):
             poll.register(fd, select.POLLIN)
-        ready = {fd for fd, events in poll.poll(1000 * DEADLINE_S) if events & select.POLLIN}
+        ready = {fd for fd, events in poll.poll(1000 * PATIENCE_S) if events & select.POLLIN}
         assert ready, f"{', '.join(self._waiting.values())} was not reached"
         reached = sorted(ready & self._waiting.keys())
-        return self._waiting.pop(reached[0]) if reached else None
+        self._reached = self._waiting.pop(reached[0]) if reached else None
+        return self._reached
 
     def go_on(self) -> None:
-        """Let it go on. The daemon must live."""
-        self._go.write_text("")
+        """Let the transaction that the last `wait` has seen go on. Raises OSError (ENXIO) if the daemon is dead."""
+        os.close(os.open(self._folder / f"go-{self._reached}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shellwrap.ring import Ring
-from waypoint.linux import pidfd, procfs, terminals
+from waypoint.linux.tasks import pidfd, procfs
+from waypoint.linux.tty import terminals
 from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Frame
-from waypoint.session.exec.command_line import CommandLine
-from waypoint.session.exec.run_folder import RunFolder, Spare
-from waypoint.session.terminal.terminal import Terminal
-from waypoint.session.terminal.view import Viewers
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.hooks.run_folder import RunFolder, Spare
+from waypoint.terminal.terminal import Terminal
+from waypoint.terminal.view import Viewers
 
 NONCE = "0123456789abcdef"
 
@@ -102,7 +103,7 @@ class Daemon:
         self.run_dir = os.open(stage.run, os.O_RDONLY | os.O_DIRECTORY)
         self.line = CommandLine(
             self.terminal,
-            RunFolder(self.run_dir, NO_SPARE),
+            RunFolder(self.run_dir, stage.spare),
             NONCE,
             str(stage.folder / "exec.json"),
             stage.processes,
@@ -129,13 +130,14 @@ class Stage:
         self.run = folder / "run"
         self.home = folder / "home"
         self.ring_size = 1 << 21
+        self.spare = NO_SPARE
         self.master = -1
         self.pid = 0
         self._stack = stack
 
     async def open(self, rc: str = "", options: tuple[str, ...] = (), *, wait: bool = True) -> "Daemon":
         """Start the shell, and a daemon that drives it; return when the first prompt is there (if `wait`)."""
-        self.run.mkdir(mode=0o700)
+        self.run.mkdir(mode=0o700, exist_ok=True)
         self.home.mkdir(exist_ok=True)
         (self.run / "nonce").write_text(f"{NONCE}\n")
         (self.home / f".{self.shell}rc").write_text(f"PS1='P> '\n{rc}\n")
@@ -203,7 +205,7 @@ class Stage:
         if self.shell == "zsh":
             env["ZDOTDIR"] = str(HOOKS / "zdotdir")
         rc = ["--rcfile", str(HOOKS / "hooks.bash")] if self.shell == "bash" else []
-        argv = ["/bin/sh", str(HOOKS / "wrapper.sh"), path, *rc, *options, "-i"]
+        argv = ["/bin/sh", str(HOOKS / "init.sh"), path, *rc, *options, "-i"]
         self.pid = os.fork()
         if self.pid == 0:
             _become(argv, env, slave, str(self.home))

@@ -1,7 +1,7 @@
 """Which of the host's mounts a session gets an overlay of, planned over recorded mount tables."""
 
-from waypoint.linux.mounts import MountRecord, parse_mounts
-from waypoint.session.ground.base import plan_base
+from waypoint.launch.ground.base import plan_base
+from waypoint.linux.storage.mounts import MountRecord, parse_mounts
 
 # A Debian 13 desktop: /home and /tmp of their own, a USB stick, a network share, a snap, the usual kernel file systems.
 TABLE = rb"""
@@ -27,7 +27,7 @@ TABLE = rb"""
 
 def plan(base: str = "/", table: bytes = TABLE) -> tuple[list[str], str]:
     found = plan_base(base, parse_mounts(table), hidden=("/var/lib/waypoint",), check=lambda _mount: "")
-    return [layer.target for layer in found.layers], "\n".join(found.left_out)
+    return found.overlays, "\n".join(found.left_out)
 
 
 def test_every_local_writable_mount_gets_an_overlay_parents_first() -> None:

@@ -2,9 +2,12 @@
 nothing.
 """
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -14,7 +17,8 @@ from tests.session.pauses import Pauses
 from tests.waiting import wait_until
 from waypoint.capture.steps import Step
 from waypoint.client import Client, Session
-from waypoint.linux import machine
+from waypoint.linux.calls import machine
+from waypoint.terminal.exec.ending import MARGIN_S
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
@@ -30,11 +34,6 @@ def home(pauses: Pauses) -> Iterator[Home]:
         fresh.must("daemon", "stop")
         fresh.must("ps", env=pauses.env)
         yield fresh
-
-
-@pytest.fixture
-def client(home: Home) -> Client:
-    return Client(home.path)
 
 
 @pytest.fixture
@@ -82,18 +81,19 @@ REFUSED = [
     pytest.param(["checkpoint", "new", "--tier", "best"], 2, "best", id="an unknown tier"),
     pytest.param(["restore", "nosuch"], 2, "nothing has this name", id="restore of an unknown name"),
     pytest.param(["restore", "ffff"], 2, "nothing has this name", id="restore of an unknown id"),
-    pytest.param(["restore", "taken", "--branch", "dead"], 4, "branch of this name", id="restore onto another branch"),
+    pytest.param(["restore", "taken", "--new", "dead"], 4, "branch of this name", id="restore onto another branch"),
     pytest.param(["fork", "nosuch", "f1"], 2, "nothing has this name", id="fork of an unknown name"),
     pytest.param(["fork", "taken", "main"], 4, "branch of this name", id="fork onto a live branch"),
     pytest.param(["fork", "taken", "f1", "dead"], 4, "branch of this name", id="fork onto a dead branch"),
     pytest.param(["fork", "taken", "f1", "taken"], 4, "checkpoint of this name", id="fork onto a checkpoint"),
-    pytest.param(["fork", "taken", "f1", "f1"], 2, "exclude each other", id="fork onto the same twice"),
+    pytest.param(["fork", "taken", "f1", "f1"], 2, "f1 is given twice", id="fork onto the same twice"),
     pytest.param(["fork", "taken", "f1", "f1/a"], 2, "exclude each other", id="forks that exclude each other"),
     pytest.param(["fork", "taken", "-n", "0"], 2, "", id="no fork"),
     pytest.param(["fork", "taken", "-n", "257"], 2, "256", id="too many forks"),
     pytest.param(["fork", "taken", "f1", "-n", "2"], 2, "exclude each other", id="branches and a number"),
     pytest.param(["stop", "main", "--checkpoint", "new", "--discard"], 2, "leave out", id="stop to keep and discard"),
     pytest.param(["stop", "main", "--checkpoint", "taken"], 4, "checkpoint of this name", id="stop to a taken name"),
+    pytest.param(["shell", "taken", "-d"], 4, "checkpoint of this name", id="a session on a checkpoint's name"),
     pytest.param(["branch", "rename", "main", "other"], 4, "live session", id="rename of a live branch"),
     pytest.param(["branch", "rename", "dead", "taken"], 4, "checkpoint of this name", id="rename to a taken name"),
     pytest.param(["rm", "main"], 4, "live session", id="rm of a live branch"),
@@ -113,6 +113,9 @@ def test_what_cannot_be_is_refused_and_changes_nothing(home: Home, client: Clien
         done = home.cli(*argv)
         assert (done.code, done.stdout) == (code, ""), (argv, done)
         assert str(said) in done.stderr, (argv, done)
+        # Only `checkpoint` has the option.
+        assert done.stderr.count("--force") == done.stderr.count("waypoint checkpoint --force"), (argv, done)
+        assert argv[0] in ("checkpoint", "stop") or "--force" not in done.stderr, (argv, done)
     assert operations(client) == before
     assert {row.name for row in client.history.branches()} == {"dead", "main"}
     assert main.exec("echo $kept").output == b"yes\n"
@@ -168,7 +171,7 @@ def test_a_restore_ends_a_command_in_flight_with_a_reason(home: Home, client: Cl
         done = busy.result(20)
     assert (done.code, done.stdout) == (125, "")
     assert done.stderr.startswith("waypoint: ")
-    assert main.exec("echo $kept; ls /srv").output == b"yes\n"
+    assert main.exec("echo $kept; test -e /srv/begun || echo gone").output == b"yes\ngone\n"
 
 
 def test_a_checkpoint_during_a_stop_says_that_the_session_is_gone(
@@ -183,6 +186,29 @@ def test_a_checkpoint_during_a_stop_says_that_the_session_is_gone(
         assert stop.result().code == 0
         refused(checkpoint.result(), 4, "no live session")
     assert fork.code == 2
+
+
+@pytest.mark.parametrize("tier", ["live", "files"])
+@pytest.mark.parametrize("step", [Step.FROZEN, Step.DRAINED, Step.SEALED])
+def test_a_session_that_ends_while_it_is_captured_ends_when_the_capture_is_over(
+    home: Home, client: Client, main: Session, pauses: Pauses, step: Step, tier: str
+) -> None:
+    main.exec("echo work > /srv/work")
+    with pauses.armed(step) as armed, ThreadPoolExecutor(1) as threads:
+        checkpoint = threads.submit(home.cli, "checkpoint", "late", "--tier", tier)
+        assert armed.wait() == step
+        (pid,) = [row["pid"] for row in home.must("ps", "--json").json()]
+        os.kill(pid, signal.SIGKILL)
+        if (step, tier) != (Step.SEALED, "live"):  # there CRIU still traces the processes, and pid 1 waits for them
+            wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "pid 1 has ended")
+        armed.go_on()
+        done = checkpoint.result()
+    wait_until(lambda: home.must("ps", "--json").json() == [], "the session has ended")
+    if (step, tier) == (Step.SEALED, "live"):  # all of the session was in the images before
+        assert client.history.show("late").tier == "live"
+    elif done.code:
+        refused(done, 4, "its session has just ended")
+    assert client.start("main").exec("cat /srv/work").output == b"work\n"
 
 
 def test_what_meets_a_session_that_ends_by_itself_waits_for_its_end(
@@ -265,6 +291,26 @@ def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, cli
     plain.restore("counting")
     before = plain.run("cat", "/srv/n").stdout
     wait_until(lambda: plain.run("cat", "/srv/n").stdout not in (b"", before), "it counts again")
+
+
+def test_a_timeout_that_comes_due_within_a_capture_harms_neither_command_nor_capture(
+    client: Client, main: Session, pauses: Pauses
+) -> None:
+    timeout_s = 3.0
+    text = "sh -c 'trap \"echo cleaned up; exit 3\" INT; echo >/srv/begun; while :; do sleep 0.05; done'"
+    with ThreadPoolExecutor(2) as threads, pauses.armed(Step.FROZEN) as armed:
+        begun = time.monotonic()
+        ran = threads.submit(main.exec, text, timeout_s=timeout_s)
+        wait_until(lambda: main.run("test", "-e", "/srv/begun").exit == 0, "the command runs")
+        made = threads.submit(main.checkpoint, "while-it-ran")
+        assert armed.wait() == Step.FROZEN
+        assert time.monotonic() < begun + timeout_s, "the session was frozen too late for this test"
+        assert not wait([ran, made], timeout_s + MARGIN_S + 1, return_when=FIRST_COMPLETED).done
+        armed.go_on()
+        assert (made.result().tier, made.result().degraded) == ("live", [])
+        assert (ran.result().exit, ran.result().output) == (124, b"cleaned up\n")
+    (copy,) = client.fork("while-it-ran", "copy")
+    assert copy.exec("echo $kept", wait_prompt_s=20.0).output == b"yes\n"
 
 
 def test_more_copies_than_memory_are_refused_together(home: Home, main: Session) -> None:

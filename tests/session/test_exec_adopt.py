@@ -13,7 +13,9 @@ import pytest
 
 from shellwrap.marks import Mark
 from tests.session.stage import Client, Stage
-from waypoint.linux import pidfd
+from waypoint.linux.tasks import pidfd
+from waypoint.terminal.exec.execution import Execution
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
 
 async def run_until_death(stage: Stage, text: str, at: str, client: Client, **fields: object) -> None:
@@ -28,6 +30,29 @@ async def run_until_death(stage: Stage, text: str, at: str, client: Client, **fi
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.create_task(stage.exec(text, client, **fields))
         pytest.fail(f"the daemon outlived {at}")
+
+
+@pytest.mark.parametrize("error", [NotAtPrompt("busy"), OSError(5, "Input/output error")])
+async def test_a_daemon_that_stops_while_a_failed_command_waits_to_be_closed_keeps_nobody_waiting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    daemon = await stage.open()
+    closing: asyncio.Future[Execution] = asyncio.get_running_loop().create_future()
+
+    async def fail(run: Execution) -> None:
+        daemon.terminal.moving.clear()  # a capture: the record may not be changed before it is done
+        asyncio.get_running_loop().call_soon(closing.set_result, run)
+        raise error
+
+    monkeypatch.setattr(Execution, "_wait_started", fail)
+    asking = asyncio.create_task(stage.exec("true"))
+    run = await closing
+    daemon.die()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
+    await asyncio.wait([run.result], timeout=20)
+    assert run.result.cancelled()
+    assert run.started.is_set()
 
 
 @pytest.mark.parametrize("at", ["A", "S", "E", "P"])
@@ -226,6 +251,9 @@ async def test_at_whatever_turn_of_its_loop_a_daemon_dies_each_command_runs_once
     assert (await stage.exec("echo $n")).output == f"{count}\n".encode()
     assert (await stage.exec("stty -a </dev/tty | grep -c -- -opost; true")).output == b"1\n"
     mark = len(stage.printed())
+    await (
+        stage.daemon.line.wait_idle()
+    )  # before, ^U would act on what is in the line discipline, not on the half-typed line
     await stage.type(b"\x15stty -a </dev/tty\r")
     await stage.wait_printed(b"opost", mark)
     assert b"-opost" not in stage.printed(mark)

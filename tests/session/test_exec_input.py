@@ -108,6 +108,24 @@ async def test_with_a_terminal_control_c_is_a_character(stage: Stage) -> None:
     assert (await task).exit == 130
 
 
+async def test_a_command_begins_in_its_clients_window(stage: Stage) -> None:
+    await stage.open()
+    ran = await stage.exec("stty size", tty=True, rows=20, cols=66)
+    assert ran.output == b"20 66\r\n"
+
+
+async def test_the_window_may_change_while_the_command_waits_for_its_turn(stage: Stage) -> None:
+    await stage.open()
+    other, client = Client(), Client()
+    before = asyncio.create_task(stage.exec("echo ready; read -r x", other, tty=True))
+    await other.wait_output(b"ready")
+    client.send("w", (20).to_bytes(2, "big") + (66).to_bytes(2, "big"))
+    task = asyncio.create_task(stage.exec("stty size", client, tty=True, rows=30, cols=100))
+    await stage.type(b"\r")
+    assert (await before).exit == 0
+    assert (await task).output == b"20 66\r\n"
+
+
 async def test_a_clients_window_counts_while_its_command_has_the_terminal(stage: Stage) -> None:
     await stage.open()
     client = Client()

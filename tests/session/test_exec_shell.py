@@ -1,5 +1,9 @@
 """The shell itself may end, be replaced, or lose our hooks: exec says which."""
 
+import asyncio
+import os
+import signal
+
 import pytest
 
 from tests.session.stage import Client, Stage
@@ -19,6 +23,18 @@ async def test_after_the_end_there_is_nothing_to_run_in(stage: Stage) -> None:
     ran = await stage.exec("echo hi")
     assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
     assert "ended" in ran.said
+
+
+async def test_one_that_waits_for_the_prompt_is_told_why_the_session_ends(bash: Stage) -> None:
+    await bash.open()
+    await bash.type(b"sleep 1000\r")
+    await bash.wait_foreground(1)
+    waiting = asyncio.create_task(bash.exec("echo hi"))
+    bash.daemon.terminal.epitaph = "the session was replaced"
+    shell = bash.daemon.line.watch.shell
+    assert shell is not None
+    os.kill(shell.pid, signal.SIGKILL)
+    assert await waiting == (125, b"", "waypoint", False, "the session was replaced")
 
 
 async def test_a_program_in_the_shells_place_is_reported(stage: Stage) -> None:
@@ -180,3 +196,20 @@ async def test_the_folder_is_clean_after_a_command(stage: Stage) -> None:
     await stage.exec("cat", client, stdin=True)
     await stage.daemon.line.wait_idle()
     assert sorted(path.name for path in stage.run.iterdir()) == ["go", "nonce"]
+
+
+async def test_with_a_folder_or_variables_of_its_own_nothing_of_a_command_stays(stage: Stage) -> None:
+    await stage.open()
+    given = {"cwd": "/usr", "env": {"A": "1 '2'\n3"}}
+    ran = await stage.exec('pwd; echo "$A"; mine=here # a comment', **given)
+    assert ran == (0, b"/usr\n1 '2'\n3\n", "command", False, "")
+    assert (await stage.exec('pwd; echo "${A-}${mine-}"')).output == os.fsencode(f"{stage.home}\n\n")
+    assert (await stage.exec("cat <<X\n$A\nX\n(exit 3)", **given)).exit == 3
+    assert (await stage.exec("echo before; exit 5", **given)) == (5, b"before\n", "command", False, "")
+    refused = await stage.exec("echo before\necho (", **given)
+    assert refused.exit == 2
+    assert b"before\n" not in refused.output
+    refused = await stage.exec("echo never", cwd="/no/such/folder")
+    assert refused.exit == 125
+    assert b"never" not in refused.output
+    assert b"/no/such/folder" in refused.output

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from tests.session.stage import Client, Ran, Stage
+from waypoint.model.requests import ExecRequest
+from waypoint.terminal.exec.ending import MARGIN_S
 
 # What runs, and how many programs that are not the shell are in the foreground then. (A plain `wait` is none of them:
 # zsh 5.9 does not end it at ^C, at whatever terminal.)
@@ -19,6 +21,8 @@ LONG = [
     ("(sleep 1000; true)", 1),
     ("for i in 1 2 3; do sleep 1000; done", 1),
 ]
+
+BEGIN_S = 0.4  # what a command may need to begin, and a timeout counts from there
 
 
 async def start(stage: Stage, text: str, programs: int, client: Client) -> "asyncio.Task[Ran]":
@@ -72,6 +76,43 @@ async def test_a_timeout_stops_what_runs_and_is_ours(stage: Stage, text: str) ->
     assert (await stage.exec("echo fine")).output == b"fine\n"
 
 
+STUBBORN = [  # what runs, and the signal that it needs
+    ("sleep 1000", "INT"),
+    ("sh -c 'trap \"\" INT; while :; do sleep 0.01; done'", "TERM"),
+    ("sh -c 'trap \"\" INT TERM; while :; do sleep 0.01; done'", "KILL"),
+    ('for i in 1 2 3; do sh -c \'trap "" INT; trap "exit 0" TERM; while :; do sleep 0.01; done\'; done', "TERM"),
+    ("while :; do /bin/true; done", None),  # a shell that starts programs all the time may lose a signal
+]
+
+
+@pytest.mark.parametrize(("text", "needed"), STUBBORN)
+async def test_a_timeout_is_a_bound_and_what_stopped_the_command_is_told(
+    stage: Stage, text: str, needed: str | None
+) -> None:
+    await stage.open()
+    client, loop = Client(), asyncio.get_running_loop()
+    began = loop.time()
+    request = ExecRequest(text=f"{text}; echo not reached", timeout_s=0.3)
+    end = await stage.daemon.line.execute(request, client, client)
+    assert loop.time() - began < 0.3 + MARGIN_S + BEGIN_S
+    assert (end["exit"], end["by"], end["signal"]) == (124, "waypoint", needed or end["signal"])
+    assert end["said"] == f"the command was stopped after 0.3 s, by SIG{end['signal']}"
+    assert b"not reached" not in client.output_bytes
+    assert (await stage.exec("echo fine")).output == b"fine\n"
+
+
+async def test_vim_is_ended_at_its_timeout_and_leaves_the_terminal_as_it_was(stage: Stage) -> None:
+    await stage.open()
+    client, loop = Client(), asyncio.get_running_loop()
+    began = loop.time()
+    end = await stage.daemon.line.execute(ExecRequest(text="vim notes", tty=True, timeout_s=1.0), client, client)
+    assert loop.time() - began < 1.0 + MARGIN_S + BEGIN_S
+    assert (end["exit"], end["signal"]) == (124, "TERM")
+    assert b"\x1b[?1049h" in client.output_bytes
+    assert not stage.daemon.terminal.modes.alternate
+    assert (await stage.exec("echo fine")).output == b"fine\n"
+
+
 async def test_a_timeout_counts_from_the_commands_start(bash: Stage) -> None:
     await bash.open()
     slow = asyncio.create_task(bash.exec("sleep 0.5; echo slow"))
@@ -86,9 +127,11 @@ async def test_a_command_that_ends_in_time_is_not_touched(stage: Stage) -> None:
 
 async def test_a_shell_that_cannot_be_stopped_is_reported_and_blocks_only_for_a_while(bash: Stage) -> None:
     await bash.open()
+    began = asyncio.get_running_loop().time()
     ran = await bash.exec("trap '' INT; n=0; while [[ ! -e go-on ]]; do :; done; trap - INT", timeout_s=0.1)
+    assert asyncio.get_running_loop().time() - began < 0.1 + MARGIN_S + BEGIN_S
     assert (ran.exit, ran.by) == (124, "waypoint")
-    assert "still runs" in ran.said
+    assert "still runs; SIGKILL" in ran.said
     refused = await bash.exec("echo never", wait_prompt_s=0.2)
     assert (refused.exit, refused.by) == (125, "waypoint")
     (bash.home / "go-on").touch()

@@ -13,12 +13,13 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from tests.chaos import victims
 from tests.homes import Home, open_home
-from tests.waiting import wait_until
+from tests.upper.grounds import loops_of
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
-DEADLINE_S = 30.0
 MIB = 1 << 20
 
 
@@ -46,23 +47,13 @@ def host_pid(home: Home, branch: str, name: str) -> int:
     raise AssertionError(f"no process {name} in {branch}")
 
 
-@contextlib.contextmanager
-def background(home: Home, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        home.argv(*args), env=home.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as client:
-        try:
-            yield client
-        finally:
-            client.kill()
-
-
 @pytest.fixture
-def live(home: Home) -> Home:
-    """A home with a live session of an ordinary user's kind on branch main."""
-    home.must("shell", "-d", "main")
-    home.must("exec", "--", "PS1='ready> '; kept=yes")
-    return home
+def live() -> Iterator[Home]:
+    """A home of the test's own, with a live session of an ordinary user's kind on branch main."""
+    with open_home() as home:
+        home.must("shell", "-d", "main")
+        home.must("exec", "--", "PS1='ready> '; kept=yes")
+        yield home
 
 
 def test_a_killed_daemon_is_replaced_and_the_session_goes_on(live: Home) -> None:
@@ -80,11 +71,11 @@ def test_a_killed_daemon_is_replaced_and_the_session_goes_on(live: Home) -> None
 
 def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_flood(live: Home) -> None:
     size = int(os.environ.get("WAYPOINT_TEST_FLOOD_MIB", "200")) * MIB
-    person = pexpect.spawn(live.argv("attach")[0], live.argv("attach")[1:], env=live.env, timeout=DEADLINE_S)
+    person = pexpect.spawn(live.argv("attach")[0], live.argv("attach")[1:], env=live.env, timeout=PATIENCE_S)
     drain = subprocess.Popen(["cat"], stdin=person.child_fd, stdout=subprocess.DEVNULL)
     try:
-        with background(
-            live, "exec", "--", f"yes | head -c {size}; echo the end; exit_code() {{ return 7; }}; exit_code"
+        with live.background(
+            "exec", "--", f"yes | head -c {size}; echo the end; exit_code() {{ return 7; }}; exit_code"
         ) as client:
             assert client.stdout is not None
             taken = client.stdout.read(4 * MIB)
@@ -114,7 +105,7 @@ def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_f
 
 def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
     argv = live.argv("attach")
-    person = pexpect.spawn(argv[0], argv[1:], env=live.env, timeout=DEADLINE_S)
+    person = pexpect.spawn(argv[0], argv[1:], env=live.env, timeout=PATIENCE_S)
     try:
         person.expect("ready> ")
         os.kill(daemon_pid(live), signal.SIGKILL)
@@ -128,8 +119,8 @@ def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
 
 
 def test_a_killed_client_leaves_the_command_running(live: Home) -> None:
-    with background(
-        live, "exec", "--", "echo begun; while [ ! -e /tmp/go-on ]; do sleep 0.05; done; echo done > /tmp/done"
+    with live.background(
+        "exec", "--", "echo begun; while [ ! -e /tmp/go-on ]; do sleep 0.05; done; echo done > /tmp/done"
     ) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == b"begun\n"
@@ -148,10 +139,34 @@ def test_a_killed_supervisor_is_replaced(live: Home) -> None:
     assert daemon_pid(live) != daemon
 
 
+def test_a_supervisor_and_then_the_daemon_killed_are_replaced_at_once(live: Home) -> None:
+    log = live.path / "daemon.log"
+    for _round in range(2):
+        first, daemon = supervisor_pid(live), daemon_pid(live)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda first=first: supervisor_pid(live) not in (0, first), "a new supervisor")  # type: ignore[misc]
+        second = supervisor_pid(live)
+        wait_until(lambda second=second: f"supervisor {second} watches" in log.read_text(), "it watches the daemon")  # type: ignore[misc]
+        os.kill(daemon, signal.SIGKILL)
+        assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
+        assert log.read_text().count(f"supervisor[{second}] daemon ") == 1, "a daemon failed to start"
+
+
 def test_daemon_and_supervisor_killed_together_start_again_with_the_next_command(live: Home) -> None:
     for pid in (supervisor_pid(live), daemon_pid(live)):
         os.kill(pid, signal.SIGKILL)
     assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
+
+
+@pytest.mark.parametrize("text", ["exit 3", "kill -KILL $$", "exec false"])
+def test_an_exec_that_ends_the_session_is_no_bug_and_its_text_is_not_kept(live: Home, text: str) -> None:
+    assert live.cli("exec", "--", f"{text}; : a-secret").code != 0
+    wait_until(lambda: not facts(live), "the session has ended")
+    pool = Path(f"/proc/{daemon_pid(live)}/root{live.path}/pool")
+    kept = [path.name for path in pool.rglob("run/waypoint/*")]
+    assert "exit" in kept
+    assert [name for name in kept if name == "req" or name.startswith(("cmd.", "in."))] == []
+    assert "bug" not in (live.path / "daemon.log").read_text()
 
 
 def test_a_killed_shell_ends_the_session_and_its_files_are_kept(live: Home) -> None:
@@ -168,11 +183,11 @@ def test_a_killed_init_ends_the_session_and_its_files_are_kept(live: Home) -> No
     live.must("exec", "--", "echo work > /srv/work; sleep 1000 &")
     pid = facts(live)["pid"]
     assert isinstance(pid, int)
-    with background(live, "exec", "--", "echo begun; sleep 1000") as client:
+    with live.background("exec", "--", "echo begun; sleep 1000") as client:
         assert client.stdout is not None
         assert client.stdout.readline() == b"begun\n"
         os.kill(pid, signal.SIGKILL)
-        assert client.wait(DEADLINE_S) == 125
+        assert client.wait(PATIENCE_S) == 125
     wait_until(lambda: not facts(live), "the session has ended")
     live.must("shell", "-d", "main")
     assert live.must("exec", "--", "cat /srv/work").stdout == "work\n"
@@ -197,7 +212,7 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
     """
     live.must("shell", "-d", "other")
     live.must("exec", "-b", "other", "--", "echo work > /srv/work; sync")
-    pids = [supervisor_pid(live), daemon_pid(live)]
+    pids = [*victims.pids(live, "launcher"), supervisor_pid(live), daemon_pid(live)]
     pids += [row["pid"] for row in live.must("ps", "--json").json()]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -220,9 +235,9 @@ def _runs(pid: int) -> bool:
 
 
 @pytest.fixture
-def small_home(tmp_path: Path) -> Iterator[Home]:
+def small_home(corner: Path) -> Iterator[Home]:
     """A home on a file system of its own, of 4 GiB, so that it can be filled."""
-    image, folder = tmp_path / "disk.img", tmp_path / "disk"
+    image, folder = corner / "disk.img", corner / "disk"
     folder.mkdir()
     subprocess.run(["truncate", "-s", "4G", str(image)], check=True)
     subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
@@ -263,6 +278,7 @@ def test_a_full_disk_under_the_pool_harms_no_session(small_home: Home) -> None:
     fill.unlink()
 
 
+@pytest.mark.alone("compares all mounts of the machine")
 def test_nothing_of_the_hosts_own_has_changed(live: Home) -> None:
     """/dev/ptmx, hostname, mounts and settings, before and after a session that tried to change them and was killed."""
 
@@ -295,15 +311,10 @@ def test_nothing_is_left_when_everything_of_ours_is_killed() -> None:
     """No mount, loop device or process; the autouse check of this suite looks at cgroups and files too."""
     with open_home("killed") as home:
         home.must("shell", "-d", "main")
-        pids = [supervisor_pid(home), daemon_pid(home), facts(home)["pid"]]
+        pids = [*victims.pids(home, "launcher"), supervisor_pid(home), daemon_pid(home), facts(home)["pid"]]
         for pid in pids:
             assert isinstance(pid, int)
             os.kill(pid, signal.SIGKILL)
-        image = str(home.path / "pool.img")
-        wait_until(lambda: image not in _loop_files(), "the pool's loop device is gone")
+        image = home.path / "pool.img"
+        wait_until(lambda: loops_of(image) == [], "the pool's loop device is gone")
         assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
-
-
-def _loop_files() -> str:
-    files = Path("/sys/block").glob("loop*/loop/backing_file")
-    return "\n".join(path.read_text() for path in files if path.exists())

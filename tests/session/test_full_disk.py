@@ -1,5 +1,7 @@
 """Where the disk under a session is full, its shell still takes commands: somebody has to make room again."""
 
+import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -7,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.session.stage import HOOKS
+from tests.session.stage import HOOKS, Ran, Stage
 from waypoint.capture.left_status import read_status
-from waypoint.session.exec.run_folder import RunFolder, Spare
+from waypoint.terminal.hooks.asking import KEY
+from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 
 pytestmark = pytest.mark.privileged
 
@@ -67,7 +70,57 @@ def test_nothing_of_others_is_followed_or_overwritten(run_folder: RunFolder, ful
     assert precious.read_text() == "kept"
 
 
-@pytest.mark.parametrize("script", ["wrapper.sh", "run.sh"])
+@pytest.fixture
+def nameless(tmp_path: Path) -> Iterator[Path]:
+    """The run folder of a stage, on a file system that has room for the shell's own files and then for no name more."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=5,mode=700", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+async def test_a_command_runs_where_there_is_no_room_for_a_name(nameless: Path, stage: Stage) -> None:
+    stage.spare = Spare("/dev/shm", lambda: os.open("/dev/shm", os.O_RDONLY))
+    before = set(os.listdir("/dev/shm"))
+    await stage.open()
+    assert (await stage.exec("true")).exit == 0
+    with contextlib.suppress(OSError):
+        for number in range(5):
+            (nameless / f"fill{number}").touch()
+    with pytest.raises(OSError, match="No space left"):
+        os.symlink("x", nameless / "y")
+    assert await stage.exec("echo one\necho two") == Ran(0, b"one\ntwo\n", "command", ended=False, said="")
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+async def test_a_request_of_somebody_else_is_not_taken(nameless: Path, bash: Stage) -> None:
+    forged = Path("/dev/shm/.waypoint-req")
+    await bash.open()
+    forged.write_text("stat 0 0\n")
+    try:
+        os.chown(forged, 65534, 65534)
+        assert not await _answers(bash)
+        os.chown(forged, 0, 0)
+        assert await _answers(bash)  # the control: so it would have been heard
+    finally:
+        forged.unlink()
+
+
+async def _answers(stage: Stage) -> bool:
+    """Whether the hooks find a request when their key is pressed."""
+    before = stage.daemon.terminal.ring.end
+    await stage.type(KEY)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await stage.wait_printed(b"\x1b]7717;T;0;0;", before)
+            return True
+    return False
+
+
+@pytest.mark.parametrize("script", ["init.sh", "wrapper.sh", "run.sh"])
 def test_an_exit_status_is_left_all_the_same(full: Path, script: str) -> None:
     first = [str(full / "exit")] if script == "run.sh" else []
     done = subprocess.run(

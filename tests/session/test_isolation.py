@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.homes import Home, open_home
-from waypoint.linux.libc import syscall
+from waypoint.linux.calls.libc import syscall
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
@@ -188,7 +188,7 @@ def test_the_hosts_processes_are_not_seen(place: Home) -> None:
     )
     assert code == 1, said
     code, said = inside(place, "tr '\\0' ' ' < /proc/1/cmdline")
-    assert said.startswith("/bin/sh /.waypoint/wrapper.sh ")
+    assert said.startswith("/bin/sh /.waypoint/init.sh ")
 
 
 def test_the_hosts_loopback_is_not_reached(place: Home) -> None:

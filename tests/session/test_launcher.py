@@ -8,7 +8,7 @@ from tests.places import ROOT
 IMPORTS = """
 import sys
 sys.path[:0] = %r
-import waypoint.session.launch.launcher
+import waypoint.launch.launcher
 print(*sys.modules)
 """
 

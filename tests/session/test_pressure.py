@@ -106,6 +106,7 @@ class Worker:
         history.operations()
 
 
+@pytest.mark.alone("needs the whole machine for its time")
 def test_whatever_many_clients_do_at_once_record_and_machine_agree(pressed: Home, user: str) -> None:
     workers = [Worker(pressed, user, SEED * CLIENTS + number) for number in range(CLIENTS)]
     end = time.monotonic() + SECONDS

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from tests.session.stage import Client, Stage
-from waypoint.session.exec.command_line import CommandLine
-from waypoint.session.shell.asked import STATE_FILE, Asked, ask_state, still_holds
-from waypoint.session.shell.dump import Dump, parse
-from waypoint.session.shell.putting_back import put_back
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.shell.asked import STATE_FILE, Asked, ask_state, still_holds
+from waypoint.terminal.shell.dump import ShellDump, parse
+from waypoint.terminal.shell.putting_back import put_back
 
 BASH_STATE = r"""
 plain=word; empty=; export exported='two  words'; declare -x never_set; declare -a no_elements; declare -A no_keys
@@ -79,7 +79,7 @@ async def at_prompt(stage: Stage) -> CommandLine:
     return stage.daemon.line
 
 
-async def state_of(stage: Stage) -> Dump:
+async def state_of(stage: Stage) -> ShellDump:
     await at_prompt(stage)
     asked = await ask_state(stage.daemon.line)
     assert asked is not None, stage.printed()
@@ -89,7 +89,7 @@ async def state_of(stage: Stage) -> Dump:
     return parse(data, asked.layer.kind)
 
 
-def told(dump: Dump, part: str) -> object:
+def told(dump: ShellDump, part: str) -> object:
     """That part of it, without what changes by itself."""
     if part != "variables":
         return getattr(dump, part)
@@ -129,7 +129,7 @@ async def test_a_state_comes_back_exactly(stage: Stage, other: bool) -> None:  #
         stays = await put_back(stage.daemon.line, await state_of(stage), before, "it")
         assert stays == []
     after = await state_of(stage)
-    for part in Dump.__slots__:
+    for part in ShellDump.__slots__:
         assert told(after, part) == told(before, part), part
     assert not list(stage.home.rglob("ran"))
     assert not (stage.run / "back").exists()
@@ -190,6 +190,7 @@ async def test_options_that_change_the_language_do_not_reach_it(stage: Stage) ->
     assert not list(stage.home.rglob("ran"))
 
 
+@pytest.mark.alone("measures a time that a busy processor lengthens")
 async def test_a_busy_or_deaf_shell_is_not_waited_for(stage: Stage) -> None:
     await stage.open()
     line = stage.daemon.line

@@ -12,8 +12,8 @@ import pytest
 
 from shellwrap.marks import Mark, format_mark
 from shellwrap.ring import SMALLEST_SIZE, Ring
-from waypoint.linux import terminals
-from waypoint.session.terminal.terminal import Terminal
+from waypoint.linux.tty import terminals
+from waypoint.terminal.terminal import Terminal
 
 
 class Pair:

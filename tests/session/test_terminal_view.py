@@ -1,14 +1,17 @@
 """What people see of a session: its bytes without our marks, also when they come late or read slowly."""
 
 import asyncio
+import re
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shellwrap.marks import format_mark
-from tests.session.stage import Client, Stage
-from waypoint.session.terminal.view_filter import ViewFilter
+from tests.session.stage import HOOKS, Client, Stage
+from waypoint.terminal.drawing import WRAPPERS
+from waypoint.terminal.view_filter import ViewFilter, command_line
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x1b"), max_size=12).map(str.encode)
 KEYS = ("0123456789abcdef", "fedcba9876543210")
@@ -23,7 +26,21 @@ MARKS = st.sampled_from(
         format_mark("E", KEYS[0], "0" * 16, "0", "Z"),
     ]
 )
-STREAM = st.lists(st.one_of(TEXT, MARKS, st.sampled_from([b"\n", b"\x1b", b"\x1b]7717;", b"\x1b[?2004l"])), max_size=20)
+DRAWINGS = st.sampled_from(  # what bash 5.2 and zsh 5.9 really draw, in rows of 80 and of 20 columns
+    [
+        b' \\builtin eval "$__wp_x"\r\n\x1b[?2004l\r',
+        b' \\builtin eval "$_\r__wp_x"\r\n\x1b[?2004l\r',
+        b' \\builtin\rn eval "$__wp_x"\r\n',
+        b"\x1b[9D" + WRAPPERS[1] + b"\x1b[K\x1b[A\x1b[22D\x1b[?1l\x1b>\x1b[?2004l\x1b[1B\r\r\n",
+        b"\x08\x08" + WRAPPERS[1][4:] + b"\x1b[?2004l\r\r\n",  # in place of a half-typed line that begins alike
+        b"\x08" + WRAPPERS[2] + b"\x1b[K\x1b[5A\x08\x08\x1b[?1l\x1b>\x1b[?2004l\x1b[5B\r\r\n",
+    ]
+)
+OTHER = st.sampled_from([b"\n", b"\x1b", b"\x1b]7717;", b"\x1b[?2004l"])
+STREAM = st.lists(st.one_of(TEXT, MARKS, DRAWINGS, OTHER), max_size=20)
+LINES = st.lists(st.one_of(TEXT, st.sampled_from([b"\x1b[31m", b" ", b"\\builtin eval"])), max_size=5).map(
+    lambda parts: b"".join(part + b"\r\n" for part in parts)
+)
 
 
 def shown(pieces: list[bytes]) -> bytes:
@@ -36,6 +53,25 @@ def test_cutting_the_stream_changes_nothing(data: bytes, cuts: list[int]) -> Non
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [data[begin:end] for begin, end in pairwise(places)]
     assert shown(pieces) == shown([data])
+
+
+@given(LINES, DRAWINGS, LINES, st.lists(st.integers(0, 400), max_size=8))
+def test_what_is_printed_beside_the_wrapper_is_shown_and_the_wrapper_is_not(
+    before: bytes, drawing: bytes, after: bytes, cuts: list[int]
+) -> None:
+    head, end = format_mark("A", *KEYS, "0"), format_mark("V", *KEYS, "raw", "ls")
+    data = head + b"P> " + before + drawing + after + end
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    seen = shown([data[begin:end] for begin, end in pairwise(places)])
+    assert seen.replace(b"\x1b[?2004l", b"").replace(b"\x1b[?1l", b"").replace(b"\x1b>", b"") == (
+        b"P> " + before + after + command_line("ls")
+    )
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_wrappers_that_are_hidden_are_those_of_the_hooks(wrapper: bytes) -> None:
+    hooks = (HOOKS / "hooks.bash").read_text() + (HOOKS / "zdotdir/.zshrc").read_text()
+    assert f"='{wrapper.decode()}'" in hooks
 
 
 @given(STREAM)
@@ -53,7 +89,7 @@ def test_a_command_is_shown_in_place_of_the_line_that_ran_it() -> None:
     data = (
         b"$ half\r\x1b[K"
         + format_mark("A", *KEYS, "4")
-        + b"$ { wrapper }\r\n\x1b[?2004l\r"
+        + b'$  \\builtin eval "$__wp_x"\r\n\x1b[?2004l\r'
         + format_mark("S", *KEYS)
         + format_mark("V", *KEYS, "raw", "printf %27a%5Cnb%27%01 %C3%A4")
         + b"a\nb\n"
@@ -62,12 +98,12 @@ def test_a_command_is_shown_in_place_of_the_line_that_ran_it() -> None:
         + b"$ half\n"
     )
     line = "\r\x1b[K\x1b[2m\u00bb printf 'a\\nb'\ufffd \u00e4\x1b[22m\r\n".encode()
-    assert shown([data]) == b"$ half\r\x1b[K" + line + b"\x1b[?2004la\r\nb\r\n$ half\n"
+    assert shown([data]) == b"$ half\r\x1b[K$ \x1b[?2004l" + line + b"a\r\nb\r\n$ half\n"
 
 
-def test_an_old_mark_in_a_file_hides_little() -> None:
+def test_an_old_mark_in_a_file_hides_nothing() -> None:
     data = format_mark("A", *KEYS, "0") + b"x" * 8193 + b"the rest"
-    assert shown([data, b" is shown"]) == b" is shown"
+    assert shown([data, b" is shown"]) == b"x" * 8193 + b"the rest is shown"
 
 
 async def attach(stage: Stage, client: Client, rows: int = 24, cols: int = 80) -> "asyncio.Task[None]":
@@ -209,6 +245,26 @@ async def test_logs_are_what_a_viewer_would_have_seen(stage: Stage) -> None:
     await following.wait_output(b"three\r\n")
     following.leave()
     await task
+
+
+@pytest.mark.parametrize("cols", [20, 80])
+async def test_logs_have_all_that_a_background_job_prints_while_commands_run(stage: Stage, cols: int) -> None:
+    stage.ring_size = 1 << 24
+    await stage.open()
+    stage.daemon.terminal.window.resize(24, cols)
+    await stage.exec('sh -c \'n=0; until [ -e stop ]; do n=$((n+1)); echo "job $n."; done; echo la""st\' &')
+    for _ in range(20):
+        await stage.exec("echo one")
+    (stage.home / "stop").touch()
+    await stage.wait_printed(b"last")
+    await stage.daemon.line.wait_idle()
+    client = Client()
+    await stage.daemon.viewers.logs(client, client, follow=False)
+    assert stage.daemon.terminal.ring.start == 0
+    # Where the terminal's buffer is full, the output of others may come in the middle of a line.
+    whole_lines = set(re.findall(rb"job \d+\.\r", stage.printed()))
+    assert len(whole_lines) > 20
+    assert whole_lines <= set(re.findall(rb"job \d+\.\r", client.output_bytes))
 
 
 async def test_keys_are_not_lost_when_the_session_takes_none(bash: Stage) -> None:

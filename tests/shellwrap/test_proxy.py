@@ -17,9 +17,9 @@ import pexpect.fdpexpect
 import pytest
 
 from tests.shellwrap import proxy_program
+from tests.waiting import PATIENCE_S
 
 PROGRAM = str(proxy_program.__file__)
-PATIENCE_S = 20
 Attributes = list[int | list[bytes | int]]
 
 

@@ -7,14 +7,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, FilesLayer, Layers, LiveRow, Ref, Setting, User
+from waypoint.model.records import Capture, FilesLayer, Layers, LiveRow, Operation, Ref, Setting, User
 from waypoint.store.names import Names
 
 USER = User(name="ann", uid=1000, gid=1000, groups=[1000], home="/home/ann", shell="/bin/bash")
@@ -58,13 +57,6 @@ def end(names: Names, row: LiveRow, capture: Capture) -> None:
 def name_it(names: Names, name: str, capture: Capture) -> None:
     with names.change("checkpoint") as change:
         change.create(name, Ref(kind="checkpoint", capture=capture.id))
-
-
-@pytest.fixture
-def names(tmp_path: Path) -> Iterator[Names]:
-    store = Names(tmp_path / "names.db")
-    yield store
-    store.close()
 
 
 def test_a_session_that_ends_becomes_the_tip_of_its_branch(names: Names) -> None:
@@ -202,8 +194,23 @@ def test_an_operation_is_undone_until_that_is_undone(names: Names) -> None:
     (first,) = names.operations()
     for undone in (first.number, first.number + 1):
         with names.change("undo") as change:
-            change.undoes = undone
+            change.undo(undone, [])
     assert [operation.undone for operation in names.operations()] == [False, True, False]
+
+
+def test_a_change_stands_though_it_could_not_be_told(names: Names, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(operation: Operation) -> None:
+        raise ValueError(f"secret of {operation.verb}")
+
+    names.on_operation = refuse
+    row = row_of("main")
+    begin(names, row)
+    assert [live.session for live in names.live()] == [row.session]
+    assert [operation.verb for operation in names.operations()] == ["start"]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "ValueError" in said
+    assert "in refuse" in said
+    assert "secret of start" not in said
 
 
 def test_a_file_that_is_no_database_is_damage(tmp_path: Path) -> None:
@@ -256,3 +263,16 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
         names.close()
         assert ended <= known
         assert begun <= known | live
+
+
+def test_what_is_off_the_record_may_be_removed_and_what_is_on_it_may_not(names: Names) -> None:
+    row, capture_id = row_of("main"), new_id()
+    with names.change("capture") as change:
+        change.doom(capture_id)
+    begin(names, row)
+    assert names.doomed() == {capture_id}
+    end(names, row, capture_of(row, capture_id))
+    assert names.doomed() == {row.session, row.tree}
+    with names.change("sweep") as change:
+        opened = change.open_anew().opened
+    assert (names.doomed(), names.identity().opened) == (set(), opened)

@@ -5,18 +5,18 @@ import functools
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.linux import loop, mounts, programs
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.calls import programs
+from waypoint.linux.storage import loop, mounts
 from waypoint.upper.contract import Pool, PoolSizes
 from waypoint.upper.open_pool import Driver, open_pool
 
 MIB = 1 << 20
 SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=32 * MIB, headroom_bytes=32 * MIB, floor_bytes=32 * MIB)
-DEADLINE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +85,17 @@ def loops_of(image: Path) -> list[str]:
     return [row["name"] for row in json.loads(listed.stdout or b"{}").get("loopdevices", [])]
 
 
+def wait_for_no_loop(image: Path) -> None:
+    """Until no loop device has this file: the kernel detaches one some time after its last user is gone."""
+    wait_until(lambda: loops_of(image) == [], f"{image} has no loop device", PATIENCE_S)
+
+
 def used_bytes(path: str) -> int:
     """Of data and metadata. What is free may be less by more: btrfs sets space aside for its metadata when it thinks
     that it will need it (32 MiB at a time in a pool of this size, where a busy machine is enough), and keeps it.
     """
     numbers = os.statvfs(path)
     return (numbers.f_blocks - numbers.f_bfree) * numbers.f_frsize
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Look again and again, leaving the processor to others, until `condition` holds or DEADLINE_S have passed."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0)
 
 
 def check_btrfs(image: Path) -> str:

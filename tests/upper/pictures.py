@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.upper.grounds import MIB
-from waypoint.linux import filesystem
+from waypoint.linux.storage import filesystem
 from waypoint.upper.copy_pool import SEALED
 
 ODD_NAMES = [

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import GROUNDS, MIB, SIZES, used_bytes, wait_until
-from waypoint.linux import btrfs
+from tests.upper.grounds import GROUNDS, MIB, SIZES, used_bytes
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.storage import btrfs
 from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.open_pool import open_pool
 
@@ -113,4 +114,4 @@ def test_the_space_of_removed_trees_comes_back(pool: Pool) -> None:
         btrfs.sync_filesystem(folder)
         return used_bytes(folder) < before + 8 * MIB
 
-    wait_until(is_back)
+    wait_until(is_back, "the space is back", PATIENCE_S)

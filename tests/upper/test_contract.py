@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, Ground, fill, used_bytes, wait_until
+from tests.upper.grounds import MIB, Ground, fill, used_bytes
 from tests.upper.pictures import furnish, picture
-from waypoint.linux import btrfs, mounts
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.storage import btrfs, mounts
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.open_pool import open_pool
@@ -96,20 +97,20 @@ def test_removing_a_missing_tree_is_fine(pool: Pool) -> None:
     pool.remove("gone")
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/", "nul\0", "n" * 201, "ä" * 101])
-def test_what_is_no_name_is_refused_everywhere(pool: Pool, name: str) -> None:
+def test_what_is_no_name_is_refused_everywhere(pool: Pool) -> None:
     pool.create("one")
-    attempts: list[Callable[[], object]] = [
-        lambda: pool.create(name),
-        lambda: pool.snapshot("one", name),
-        lambda: pool.snapshot(name, "two"),
-        lambda: pool.remove(name),
-        lambda: pool.path(name),
+    attempts: list[Callable[[str], object]] = [
+        lambda name: pool.create(name),
+        lambda name: pool.snapshot("one", name),
+        lambda name: pool.snapshot(name, "two"),
+        lambda name: pool.remove(name),
+        lambda name: pool.path(name),
     ]
-    for attempt in attempts:
-        with pytest.raises(ValueError, match="not the name of an upper tree"):
-            attempt()
-    assert pool.list() == ("one",)
+    for name in ["", ".", "..", ".hidden", "a/b", "/", "nul\0", "n" * 201, "ä" * 101]:
+        for attempt in attempts:
+            with pytest.raises(ValueError, match="not the name of an upper tree"):
+                attempt(name)
+        assert pool.list() == ("one",), name
 
 
 def test_odd_names_go_through_every_call(pool: Pool) -> None:
@@ -360,7 +361,7 @@ def test_a_full_pool_refuses_snapshots_but_seals_syncs_opens_and_removes(pool: P
     assert pool.list() == ("filler", *made, "one", "two")
     pool.remove("filler")
     assert pool.list() == (*made, "one", "two")
-    wait_until(lambda: snapshot_if_there_is_room(pool, "two", "newer") == ["newer"])
+    wait_until(lambda: snapshot_if_there_is_room(pool, "two", "newer") == ["newer"], "there is room", PATIENCE_S)
     assert all(picture(pool.path(name)) == picture(pool.path("two")) for name in (*made, "newer"))
     assert picture(pool.path("one")) == before
     pool.close()
@@ -377,3 +378,19 @@ def snapshot_if_there_is_room(pool: Pool, source: str, name: str) -> list[str]:
             btrfs.sync_filesystem(pool.path(source))  # hastens what the kernel does by itself after some seconds
         return []
     return [name]
+
+
+def test_what_a_tree_shares_and_what_only_it_has(pool: Pool) -> None:
+    Path(pool.create("one"), "both").write_bytes(os.urandom(8 * MIB))
+    pool.snapshot("one", "two")
+    Path(pool.path("two"), "own").write_bytes(os.urandom(3 * MIB))
+    pool.sync("two")
+    pool.settle()
+    one, two = pool.shares("one"), pool.shares("two")
+    copies = 2 if pool.driver == "copy" else 1  # where nothing can be shared, all is each tree's own
+    assert [found.total_bytes // MIB for found in (one, two)] == [8, 11]
+    assert [found.own_bytes // MIB for found in (one, two)] == ([8, 11] if copies == 2 else [0, 3])
+    assert pool.unique_bytes() // MIB == 8 * copies + 3
+    assert pool.disk_bytes() >= pool.unique_bytes()
+    with pytest.raises(UnknownName):
+        pool.shares("none")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import Ground, check_btrfs, loops_of, wait_until
+from tests.upper.grounds import Ground, check_btrfs, loops_of, wait_for_no_loop
 from tests.upper.pictures import furnish, picture
 from tests.upper.victims import duration, kill_after, leftovers, started
-from waypoint.linux import btrfs
+from waypoint.linux.storage import btrfs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
 
@@ -61,7 +61,7 @@ def test_a_growth_that_was_killed_is_completed_at_the_next_start(corner: Path) -
     image, sizes = corner / "pool.img", []
     for number in range(TRIES):
         kill_after("grow", ground, 0.002 * number)
-        wait_until(lambda: loops_of(image) == [])
+        wait_for_no_loop(image)
         pool = ground.open()
         status = image.stat()
         assert status.st_blocks * 512 >= status.st_size
@@ -81,7 +81,7 @@ def test_nothing_is_left_mounted_or_attached_when_the_only_user_is_killed(corner
     pool.close()
     with started("hold", ground):
         assert len(loops_of(corner / "pool.img")) == 1
-    wait_until(lambda: loops_of(corner / "pool.img") == [])
+    wait_for_no_loop(corner / "pool.img")
 
 
 def test_a_pool_that_a_session_still_uses_is_found_again_and_not_attached_twice(corner: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_pool_that_a_session_still_uses_is_found_again_and_not_attached_twice(
         session.communicate(b"written by the session\n")
         assert Path(again.path("one"), "held").read_text() == "written by the session\n"
         again.close()
-    wait_until(lambda: loops_of(moved / "pool.img") == [])
+    wait_for_no_loop(moved / "pool.img")
     assert "no error found" in check_btrfs(moved / "pool.img")
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, SIZES, Ground, check_btrfs, fill, loops_of, mount_new, wait_until
+from tests.upper.grounds import MIB, SIZES, Ground, check_btrfs, fill, loops_of, mount_new, wait_for_no_loop
 from tests.upper.pictures import furnish, picture
-from waypoint.linux import btrfs, filesystem, mounts, programs
+from waypoint.linux.calls import programs
+from waypoint.linux.storage import btrfs, filesystem, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
-from waypoint.upper.contract import GrowthOutcome, PoolSizes, usual_sizes
+from waypoint.upper.contract import GrowthOutcome, Pool, PoolSizes, usual_sizes
 from waypoint.upper.open_pool import open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
@@ -47,7 +48,7 @@ def test_the_file_is_private_has_all_its_space_and_goes_out_of_use_with_the_pool
     btrfs.sync_filesystem(str(folder))
     assert is_reserved(image)
     pool.close()
-    wait_until(lambda: loops_of(image) == [])
+    wait_for_no_loop(image)
     assert os.listdir(folder) == []
     assert is_reserved(image)
 
@@ -90,19 +91,49 @@ def test_it_grows_in_whole_steps_when_less_than_the_headroom_is_free(small_disk:
     Path(tree, "more").write_bytes(os.urandom(24 * MIB))
     pool.sync("one")
     pool.close()
-    wait_until(lambda: loops_of(small_disk / "pool.img") == [])
+    wait_for_no_loop(small_disk / "pool.img")
     assert "no error found" in check_btrfs(small_disk / "pool.img")
 
 
-def test_it_takes_as_many_steps_as_the_headroom_needs_and_the_floor_allows(small_disk: Path) -> None:
-    wide = PoolSizes(SIZES.initial_bytes, step_bytes=16 * MIB, headroom_bytes=1 << 40, floor_bytes=20 * MIB)
+def test_it_takes_as_many_steps_as_are_needed(small_disk: Path) -> None:
+    pool = open_pool(small_disk, "btrfs", dataclasses.replace(SIZES, step_bytes=SIZES.headroom_bytes // 2))
+    before = pool.free_bytes()
+    growth = pool.grow_if_needed(before - MIB)
+    assert growth.outcome is GrowthOutcome.GROWN
+    assert growth.added_bytes == SIZES.headroom_bytes
+    assert growth.free_bytes == before + SIZES.headroom_bytes
+    assert pool.grow_if_needed(before - MIB).outcome is GrowthOutcome.ENOUGH
+    pool.close()
+
+
+def test_the_last_step_is_as_large_as_the_floor_allows(small_disk: Path) -> None:
+    wide = PoolSizes(SIZES.initial_bytes, step_bytes=64 * MIB, headroom_bytes=1 << 40, floor_bytes=20 * MIB)
     pool = open_pool(small_disk, "btrfs", wide)
     growth = pool.grow_if_needed()
     assert growth.outcome is GrowthOutcome.GROWN
-    assert growth.added_bytes % wide.step_bytes == 0
-    assert growth.added_bytes > wide.step_bytes
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
-    assert wide.floor_bytes <= free < wide.floor_bytes + wide.step_bytes
+    assert wide.floor_bytes <= free < wide.floor_bytes + 2 * MIB
+    pool.close()
+
+
+def test_what_is_still_in_the_page_cache_is_not_free(small_disk: Path) -> None:
+    pool = Ground(small_disk, "btrfs").open()
+    tree = pool.create("one")
+    before, said_before = pool.free_bytes(), filesystem.free_bytes(tree)
+    Path(tree, "data").write_bytes(bytes(64 * MIB))
+    assert said_before - filesystem.free_bytes(tree) < 32 * MIB, "the data is on the device already: nothing is tried"
+    assert 63 * MIB < before - pool.free_bytes() < 80 * MIB
+    Path(tree, "more").write_bytes(bytes(SIZES.initial_bytes - SIZES.headroom_bytes - 64 * MIB))
+    assert pool.grow_if_needed().outcome is GrowthOutcome.GROWN
+    pool.close()
+
+
+def test_room_ahead_is_taken_where_there_is_room_and_is_no_need(small_disk: Path) -> None:
+    pool = Ground(small_disk, "btrfs").open()
+    fill(small_disk / "junk")
+    assert pool.grow_if_needed(SIZES.initial_bytes).outcome is GrowthOutcome.ENOUGH
+    os.unlink(small_disk / "junk")
+    assert pool.grow_if_needed(SIZES.initial_bytes).outcome is GrowthOutcome.GROWN
     pool.close()
 
 
@@ -123,7 +154,7 @@ def test_it_does_not_grow_below_the_floor_and_says_so(small_disk: Path) -> None:
     fill(f"{pool.create('one')}/file")
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     with open(small_disk / "junk", "wb") as junk:
-        os.posix_fallocate(junk.fileno(), 0, free - SIZES.floor_bytes - SIZES.step_bytes + MIB)
+        os.posix_fallocate(junk.fileno(), 0, free - SIZES.floor_bytes - MIB)
     growth = pool.grow_if_needed()
     assert growth.outcome is GrowthOutcome.REFUSED
     assert growth.added_bytes == 0
@@ -160,7 +191,7 @@ def test_a_full_disk_and_a_full_pool_damage_nothing(small_disk: Path) -> None:
     assert pool.grow_if_needed().outcome is GrowthOutcome.REFUSED
     pool.sync("filler")
     pool.close()
-    wait_until(lambda: loops_of(small_disk / "pool.img") == [])
+    wait_for_no_loop(small_disk / "pool.img")
     assert "no error found" in check_btrfs(small_disk / "pool.img")
 
     pool = Ground(small_disk, "btrfs").open()
@@ -176,7 +207,7 @@ def test_a_full_disk_and_a_full_pool_damage_nothing(small_disk: Path) -> None:
 
 def test_a_disk_too_full_for_a_new_pool_is_said_and_nothing_is_left(small_disk: Path) -> None:
     for sizes, words in (
-        (dataclasses.replace(SIZES, floor_bytes=300 * MIB), "256 MiB for it would leave less than 300 MiB free"),
+        (dataclasses.replace(SIZES, floor_bytes=300 * MIB), "256 MiB would leave less than 300 MiB free on the disk"),
         (dataclasses.replace(SIZES, initial_bytes=500 * MIB, floor_bytes=-(1 << 40)), "No space left on device"),
         (dataclasses.replace(SIZES, initial_bytes=MIB), "minimum size"),
     ):
@@ -194,7 +225,7 @@ def test_a_file_that_was_copied_with_holes_gets_its_space_back(small_disk: Path)
     before = picture(pool.path("one"))
     pool.close()
     image = small_disk / "pool.img"
-    wait_until(lambda: loops_of(image) == [])
+    wait_for_no_loop(image)
     subprocess.run(["fallocate", "--dig-holes", image], check=True)
     assert not is_reserved(image)
 
@@ -239,7 +270,7 @@ def test_a_pool_is_not_mounted_over_what_somebody_has_put_there(corner: Path) ->
 def test_a_damaged_file_is_an_error_in_words_and_is_left_alone(corner: Path) -> None:
     Ground(corner, "btrfs").open().close()
     image = corner / "pool.img"
-    wait_until(lambda: loops_of(image) == [])
+    wait_for_no_loop(image)
     with image.open("r+b") as file:
         for offset in (64 << 10, 64 << 20):  # the superblock and its copy
             file.seek(offset)
@@ -248,7 +279,73 @@ def test_a_damaged_file_is_an_error_in_words_and_is_left_alone(corner: Path) -> 
     with pytest.raises(Failed, match="open the pool"):
         open_pool(corner)
     assert image.read_bytes() == before
-    wait_until(lambda: loops_of(image) == [])
+    wait_for_no_loop(image)
+
+
+def furnish_and_remove(pool: Pool) -> dict[str, object]:
+    """Let the pool grow to five times its first size, then remove four fifths of what it grew for. What is left."""
+    for number in range(10):
+        Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
+        furnish(pool.path(f"tree-{number}") + "/odd")
+        pool.snapshot(f"tree-{number}", f"copy-{number}", sealed=True)
+        while pool.grow_if_needed(150 * MIB).outcome is GrowthOutcome.GROWN:
+            pass
+    for number in range(10):
+        if number % 5:
+            pool.remove(f"tree-{number}")
+            pool.remove(f"copy-{number}")
+    pool.settle()
+    return {name: picture(pool.path(name)) for name in pool.list()}
+
+
+def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> None:
+    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    kept = furnish_and_remove(pool)
+    before = image.stat()
+    assert before.st_size > 1024 * MIB
+    given = pool.shrink(lambda: True, is_idle=True)
+    after = image.stat()
+    assert (before.st_blocks - after.st_blocks) * 512 == given == before.st_size - after.st_size
+    assert given > 400 * MIB, "but for what lies where nothing else has room for it"
+    assert is_reserved(image)
+    assert {name: picture(pool.path(name)) for name in pool.list()} == kept
+    for name in kept:
+        pool.remove(name)
+    pool.settle()
+    pool.shrink(lambda: True, is_idle=True)
+    assert image.stat().st_blocks * 512 <= SIZES.initial_bytes + 16 * MIB
+    assert pool.shrink(lambda: True, is_idle=True) == 0
+    Path(pool.create("new"), "data").write_bytes(os.urandom(64 * MIB))
+    pool.close()
+    wait_for_no_loop(image)
+    assert "no error found" in check_btrfs(image)
+
+
+def test_it_keeps_the_headroom_and_stops_when_it_is_told_to(corner: Path) -> None:
+    pool = Ground(corner, "btrfs").open()
+    furnish_and_remove(pool)
+    size = (corner / "pool.img").stat().st_size
+    assert pool.shrink(lambda: False, is_idle=False) == 0
+    asked = iter(range(100))
+    pool.shrink(lambda: next(asked) < 6, is_idle=False)
+    assert next(asked) <= 8, "at most one more piece of either kind"
+    pool.shrink(lambda: True, is_idle=False)
+    assert (corner / "pool.img").stat().st_size < size
+    assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
+    pool.close()
+
+
+def test_a_crash_between_the_file_system_and_its_file_costs_nothing(corner: Path) -> None:
+    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    kept = furnish_and_remove(pool)
+    size = image.stat().st_size
+    btrfs.resize(pool.folder, size - 64 * MIB)
+    pool.close()
+    wait_for_no_loop(image)
+    pool = Ground(corner, "btrfs").open()
+    assert btrfs.space_on_device(pool.folder).total_bytes == size
+    assert {name: picture(pool.path(name)) for name in pool.list()} == kept
+    pool.close()
 
 
 def test_usual_sizes_follow_the_disk() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.upper.grounds import MIB, SIZES, mount_new, used_bytes
-from waypoint.linux import mounts, programs
+from waypoint.linux.calls import programs
+from waypoint.linux.storage import mounts
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.upper.open_pool import Driver, open_pool
 
@@ -71,7 +72,7 @@ def test_a_pool_is_not_opened_with_the_other_driver(corner: Path) -> None:
         home = corner / made
         home.mkdir()
         open_pool(home, made, SIZES).close()  # type: ignore[arg-type]
-        with pytest.raises(StateConflict, match=f"it has a pool of the driver {made}"):
+        with pytest.raises(StateConflict, match=f"the home has a pool of the driver {made}"):
             open_pool(home, other, SIZES)  # type: ignore[arg-type]
 
 

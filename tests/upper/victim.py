@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 
 from tests.upper.grounds import MIB, SIZES
-from waypoint.linux import filesystem, mounts, namespaces
+from waypoint.linux.storage import filesystem, mounts
+from waypoint.linux.tasks import namespaces
 from waypoint.upper.contract import Pool
 from waypoint.upper.loop_pool import PoolFile
 from waypoint.upper.open_pool import Driver, open_pool

@@ -1,1 +1,1 @@
-"""Names: which capture a branch continues from."""
+"""Operations on names and on the graph of captures: renaming, removing, walking back, undoing."""

@@ -1,26 +1,62 @@
-"""The graph of captures: who goes on from whom."""
+"""The graph of captures: its edges lead from each capture to its parents, the captures that it goes on from."""
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from waypoint.model.records import Capture
-from waypoint.store.names import Names
+from waypoint.store.reading import PIECE, Link, RecordReader
+
+Item = TypeVar("Item")
 
 
-def walk_back(names: Names, tips: Iterable[Capture], limit: int | None = None) -> list[Capture]:
-    """The captures that `tips` go on from, themselves included, the newest first; a child never behind its parent."""
-    found: list[Capture] = []
+def walk_back(names: RecordReader, tips: Iterable[Capture], limit: int | None = None) -> Iterator[Capture]:
+    """The captures `tips` and all their ancestors, the newest first, at most `limit`; a child comes before its parents.
+
+    Each capture is read only when the caller asks for it.
+    """
     seen: set[str] = set()
     waiting = [(-capture.created, number, capture) for number, capture in enumerate(tips)]
     heapq.heapify(waiting)
     numbers = itertools.count(len(waiting))  # captures themselves cannot be compared
-    while waiting and (limit is None or len(found) < limit):
+    while waiting and (limit is None or len(seen) < limit):
         _, _, capture = heapq.heappop(waiting)
         if capture.id in seen:
             continue
         seen.add(capture.id)
-        found.append(capture)
+        yield capture
         for parent in (names.capture(parent) for parent in capture.parents if parent not in seen):
             heapq.heappush(waiting, (-parent.created, next(numbers), parent))
-    return found
+
+
+def walk_all(names: RecordReader, between: Callable[[], None]) -> Iterator[str]:
+    """The ids of all captures, the newest first; a child comes before its parents, also if the clock was set back
+    between them, so that the child has an earlier time.
+
+    The first step reads the places of all captures in the graph, since the child of the newest capture may have the
+    earliest time of all. It calls `between` once for each PIECE captures. Parents that are on no record are left out.
+    """
+    links: dict[str, Link] = {}
+    children = Counter[str]()  # for each capture, how many of its children are still to come
+    for piece in names.iter_links():
+        between()
+        links.update((link.id, link) for link in piece)
+        children.update(parent for link in piece for parent in link.parents)
+    ready = [(-link.created, link.id) for link in links.values() if not children[link.id]]
+    heapq.heapify(ready)
+    while ready:
+        _, capture_id = heapq.heappop(ready)
+        yield capture_id
+        for parent in links[capture_id].parents:
+            children[parent] -= 1
+            if not children[parent] and parent in links:
+                heapq.heappush(ready, (-links[parent].created, parent))
+
+
+def in_pieces(items: Iterable[Item], limit: int | None = None) -> Iterator[list[Item]]:
+    """The first `limit` of `items` (None: all) as lists of at most PIECE."""
+    left = itertools.islice(items, limit)
+    while piece := list(itertools.islice(left, PIECE)):
+        yield piece

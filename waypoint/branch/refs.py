@@ -1,4 +1,4 @@
-"""Moving names about: renaming and removing them. Sessions are not touched: what is live stays where it is."""
+"""Renaming branches and removing names. Neither touches a session: a live branch cannot be renamed or removed."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,7 +8,10 @@ from waypoint.store.names import Names
 
 
 def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
-    """Raises UnknownName, StateConflict (live, or `new` is taken)."""
+    """Rename a branch to `new`. `live`: the branches with a live session.
+
+    Raises UnknownName, StateConflict if the branch is live or `new` is taken. After a failure nothing is renamed.
+    """
     parse_name(new)
     with names.change("rename") as change:
         ref = change.ref(branch)
@@ -20,9 +23,10 @@ def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
 
 
 def remove(names: Names, doomed: Sequence[str], live: Collection[str]) -> None:
-    """Remove names of either kind, all of them or none; what they stood for stays, by its id.
+    """Remove the names `doomed`, of branches and of checkpoints, all or none. The captures stay, and have their ids.
 
-    Raises UnknownName, StateConflict (a live branch).
+    `live`: the branches with a live session. Raises UsageProblem if no name is given, UnknownName, StateConflict for a
+    live branch.
     """
     if not doomed:
         raise UsageProblem("remove", "names", "none was given", "name at least one")

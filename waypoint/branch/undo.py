@@ -1,16 +1,23 @@
-"""What taking back an operation means. Plans only: sessions are somebody else's."""
+"""Taking back an operation: planning the steps, and writing the moves of names. The caller acts on sessions itself."""
 
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from waypoint.model.errors import StateConflict
-from waypoint.model.records import Aspect, Operation, Ref
-from waypoint.store.names import Names
+from waypoint.model.names import DEFAULT_BRANCH
+from waypoint.model.records import Aspect, Caller, Capture, Login, Operation, Ref
+from waypoint.store.change import Change
 
 Act = Literal["end", "start", "restore"]
 
+Lookup = Callable[[str], Ref | None]
+"""Looks up what a name stands for: `Names.ref`, `Change.ref`, or the `get` of a dict from `Names.refs`."""
+
 
 class Deed(NamedTuple):
-    """What is to happen to a branch's session. `capture`: what it goes back to, for `restore`; `only`: that aspect."""
+    """A step on a branch's session. For `restore`: `capture` is the id of the capture that is brought back, None if it
+    is the branch's tip; `only` is the aspect that is brought back, None if it is all of the session.
+    """
 
     act: Act
     branch: str
@@ -19,26 +26,70 @@ class Deed(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """First the deeds, then the names. `words`: all of it, for people."""
+    """The steps of an undo: first the deeds, then the moves of `names` (None: remove the name).
+
+    `words`: all steps as a text for people.
+    """
 
     deeds: list[Deed]
     names: dict[str, Ref | None]
     words: str
 
 
-def plan(names: Names, operation: Operation) -> Plan:
-    """How to take `operation` back as things are now. Raises StateConflict if it cannot be, with the reason."""
+def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_ended: Callable[[Login], bool]) -> bool:
+    """Whether the operation is one of `branch`: an operation on this branch and on no other session, or asked for by
+    whoever works on this branch.
+
+    `branch` None: whether it is one of `caller`: the same user asked for it, working on no branch in particular, in the
+    same login or in one that `has_ended`; or it came from within the branch that is meant where none is named. So what
+    others do who are logged in now is never `caller`'s. A `caller` that is None is the daemon itself, which may mean
+    every operation.
+    """
+    by = operation.by
+    if branch is not None:
+        return _is_on(operation, branch) or (by is not None and by.branch == branch)
+    if caller is None:
+        return True
+    if by is None:
+        return _is_on(operation, DEFAULT_BRANCH)
+    if by.uid is None:
+        return by.branch == DEFAULT_BRANCH
+    if by.uid != caller.uid or by.branch is not None:
+        return False
+    return by.login is None or by.login == caller.login or has_ended(by.login)
+
+
+def is_from_within(operation: Operation, branch: str) -> bool:
+    """Whether the operation may be seen and taken back from within the session on `branch`: it is on this branch and on
+    no other session, or was asked for from within.
+    """
+    by = operation.by
+    return _is_on(operation, branch) or (by is not None and by.uid is None and by.branch == branch)
+
+
+def _is_on(operation: Operation, branch: str) -> bool:
+    concerns = branch in operation.sessions or branch in operation.moves
+    return concerns and operation.sessions.keys() <= {branch}
+
+
+def plan(ref: Lookup, operation: Operation) -> Plan:
+    """The steps that take `operation` back, given what `ref` says of names now.
+
+    Raises StateConflict, with the reason, if the operation cannot be taken back.
+    """
     deeds = [_deed(operation, branch, *states) for branch, states in sorted(operation.sessions.items())]
     if operation.undone:
         raise _impossible(operation, "it was taken back already")
+    if operation.expired:
+        raise _impossible(operation, "older than what 'waypoint gc' has kept")
     if operation.verb == "discard":
         raise _impossible(operation, "what the session wrote was thrown away")
     ends = {deed.branch for deed in deeds if deed.act == "end"}
     moves: dict[str, Ref | None] = {}
     for name, move in operation.moves.items():
-        if names.ref(name) != move.after:
+        if ref(name) != move.after:
             raise _impossible(operation, f"{name} has been moved since")
-        if name not in ends or move.before is None:  # what ends is kept, as the tip of a branch that stays
+        if name not in ends or move.before is None:  # an ended session is kept, as the tip of a branch that stays
             moves[name] = move.before
     if not deeds and not moves:
         raise _impossible(operation, "it moved nothing")
@@ -47,12 +98,71 @@ def plan(names: Names, operation: Operation) -> Plan:
     return Plan(deeds, moves, ", ".join(words))
 
 
+def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Operation]) -> None:
+    """Write the moves of names of `steps`. The deeds of `steps` have been carried out before.
+
+    `since`: the operations that were logged after the plan was made. Each one on the session of a deed was made by that
+    deed, and becomes a part of the undo. Raises StateConflict if a name has been moved by others since the plan was
+    made, if the session of a deed has changed once more, or if a branch that is to be removed has a live session.
+    """
+    if operation.number < change.first_kept():
+        raise _impossible(operation, "what it replaced was removed meanwhile, by gc")
+    expected = {name: operation.moves[name].after for name in steps.names}
+    parts = _parts(operation, steps, since)
+    for part in parts:
+        expected.update({name: move.after for name, move in part.moves.items() if name in expected})
+    for name, ref in expected.items():
+        if change.ref(name) != ref:
+            raise _impossible(operation, f"{name} has been moved meanwhile")
+    live = {row.branch for row in change.live()}
+    for name in (name for name, ref in steps.names.items() if ref is None):
+        if name in live:
+            raise _impossible(operation, f"{name} has a live session", f"stop it first: waypoint stop {name}")
+        change.put(name, None)
+    for name, ref in steps.names.items():
+        if ref is not None:
+            if change.ref(name) is None:
+                change.check_free(name, ref.kind)
+            change.put(name, ref)
+    change.undo(operation.number, [part.number for part in parts])
+
+
+def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> list[Operation]:
+    """The operations of `since` that the deeds have made. Raises StateConflict if a session has changed twice."""
+    left = {deed.branch for deed in steps.deeds}
+    branches = frozenset(left)
+    parts = []
+    for entry in since:
+        on = branches & entry.sessions.keys()
+        for branch in on:
+            if branch not in left:
+                raise _impossible(operation, f"the session on {branch} has changed meanwhile")
+            left.remove(branch)
+        parts += [entry] if on else []
+    return parts
+
+
+def losses(steps: Plan, operation: Operation, ref: Lookup, capture: Callable[[str], Capture]) -> list[str]:
+    """What the steps will not bring back, in words: the processes of sessions of which only the files were kept.
+    `capture`: looks up a capture by its id.
+    """
+    lost = []
+    for deed in steps.deeds:
+        if deed.act != "end" and deed.only is None:
+            tip = ref(deed.branch)
+            kept = deed.capture or (tip.capture if tip else None)
+            if kept is not None and capture(kept).tier == "files":
+                lost.append(f"the processes that ran on {deed.branch}: capture {kept[:12]} keeps files only")
+    return lost
+
+
 _WORDS = {"end": "end the session on", "start": "start again, from what was kept,", "restore": "bring back what was on"}
 
 
 def _deed(operation: Operation, branch: str, before: bool, after: bool) -> Deed:  # noqa: FBT001 - a pair of states
     if before and after:
-        return Deed("restore", branch, operation.replaced, operation.only)
+        aside = operation.aside.get(branch)
+        return Deed("restore", branch, aside.capture if aside else None, aside.only if aside else None)
     return Deed("start" if before else "end", branch)
 
 
@@ -67,5 +177,5 @@ def _words_of(name: str, before: Ref | None) -> str:
     return f"let {name} be {(before.capture or 'nothing')[:12]} again"
 
 
-def _impossible(operation: Operation, said: str) -> StateConflict:
-    return StateConflict("take back", f"operation {operation.number} ({operation.verb})", said, "see 'waypoint op log'")
+def _impossible(operation: Operation, said: str, next_step: str = "see 'waypoint op log'") -> StateConflict:
+    return StateConflict("take back", f"operation {operation.number} ({operation.verb})", said, next_step)

@@ -1,18 +1,18 @@
-"""The exit status that a wrapper in the session has left in a file, or, on a full disk, in a link."""
+"""The exit status that a wrapper in the session has left: in a file or, on a full disk, as the target of a link."""
 
 import contextlib
 import os
 from pathlib import Path
 
-from waypoint.linux import files
+from waypoint.linux.storage import files
 
 _MAX_BYTES = 16
 
 
 def read_status(folder: int, path: str) -> int | None:
-    """The status at `path` below the folder; None if none was left there.
+    """The status at `path` below the folder that the descriptor `folder` has open; None if no status was left there.
 
-    The session's user can write there: it is opened without following links and read up to a bound.
+    The session's user can write at `path`, so no link on the way is followed, and at most _MAX_BYTES are read.
     """
     text = b""
     with contextlib.suppress(OSError):

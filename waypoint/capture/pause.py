@@ -1,89 +1,104 @@
 """The time for which a session stands still, so that its files, memory and terminal are of one moment."""
 
+import contextlib
+import threading
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterator
 
 from waypoint.capture.steps import Step, reach
-from waypoint.linux import cgroups
+from waypoint.linux.tasks import cgroups
 from waypoint.processes.freeze import freeze_for_dump
-from waypoint.upper.contract import Pool
+
+# The longest time for which `Quiet.wait` blocks. It is bounded so that sessions that are captured one after another
+# without end do not stop the daemon's other work.
+PATIENCE_S = 0.05
 
 
-class Subject(Protocol):
-    """A live session, as a capture sees it. Its calls may be made in any thread."""
+class Quiet:
+    """Keeps the daemon's long computations out of the pauses. Python runs one thread at a time: while a thread decodes
+    a long history, each step of a capture waits for the interpreter (0.5 ms a step, see daemon/lifetime.py).
+    """
 
-    @property
-    def tree(self) -> str:
-        """Its upper tree in the pool."""
-        ...
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pauses = 0
 
-    @property
-    def cgroup(self) -> str: ...
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Mark the `with` block as a time in which a session stands still, or is about to. Any number of pauses may
+        overlap.
+        """
+        with self._changed:
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._pauses -= 1
+                self._changed.notify_all()
 
-    def stand_still(self) -> None:
-        """It is frozen: take what its terminal has printed, take nothing more and type nothing."""
-        ...
+    def stands_still(self) -> bool:
+        """Say whether a session stands still at this moment, or is about to. The event loop may call it."""
+        return bool(self._pauses)
 
-    def copy_memory(self) -> None:
-        """It is frozen, and dumped if it is to be: have copies of its terminal and of the files in its memory."""
-        ...
+    def wait(self) -> None:
+        """Return when no session stands still nor is about to, or after PATIENCE_S seconds. A thread with a long
+        computation calls this about once a millisecond. The event loop must not call it.
+        """
+        if self._pauses:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._pauses, PATIENCE_S)
 
-    def go_on(self) -> None:
-        """It runs again."""
-        ...
 
-
-@dataclass(slots=True)
 class Pause:
-    """Used once. `began`, `ended`: of time.monotonic(); 0 until then."""
+    """The pause of one session; each object is used once. `ms`: the length of the pause in milliseconds, 0 before the
+    end of the pause.
+    """
 
-    subject: Subject
-    pool: Pool
-    sealed_name: str
-    began: float = 0.0
-    ended: float = 0.0
+    def __init__(self, cgroup: str, quiet: Quiet) -> None:
+        self._cgroup = cgroup
+        self._quiet = contextlib.ExitStack()
+        self._enter_quiet = quiet.pause
+        self._began = 0.0
+        self._is_frozen = False
+        self.ms = 0.0
+
+    def announce(self) -> None:
+        """Keep the daemon's long computations back from now on, so that none is under way when the pause begins. To be
+        called some milliseconds before `begin`. Call `end` in any case.
+        """
+        self._quiet.enter_context(self._enter_quiet())
 
     def begin(self, *, for_dump: bool) -> None:
-        """Freeze the session, take its terminal.
+        """Freeze the session. With `for_dump`, freeze it at a moment at which CRIU can stop all its tasks.
 
-        `for_dump`: at a moment at which CRIU can stop its tasks; raises CannotCapture, and the session runs, if there
-        is none. Whatever else this raises, `end` is to be called.
+        Raises CannotCapture if no such moment is found, OSError if a task does not stop in time. Call `end` in any
+        case.
         """
-        try:
-            self.began = freeze_for_dump(self.subject.cgroup) if for_dump else _freeze(self.subject.cgroup)
-        except OSError:  # a task that does not stop in time, say
-            cgroups.thaw(self.subject.cgroup)
-            raise
+        self._is_frozen = True
+        self._began = freeze_for_dump(self._cgroup) if for_dump else self._freeze()
         reach(Step.FROZEN)
-        self.subject.stand_still()
-        reach(Step.DRAINED)
 
-    def snapshot(self) -> None:
-        """Copy its files, but for those in memory."""
-        self.pool.snapshot(self.subject.tree, self.sealed_name, sealed=True)
-
-    def finish(self) -> None:
-        """With the snapshot there: copy what is in memory alone."""
-        self.subject.copy_memory()
-        reach(Step.SEALED)
-
-    def end(self, *, hold: bool = False) -> None:
-        """Let it run, nothing if it does; with `hold` it stays frozen, for somebody else to end."""
-        if self.began and not self.ended:
-            if not hold:
-                cgroups.thaw(self.subject.cgroup)
-            self.ended = time.monotonic()
-            if not hold:
-                self.subject.go_on()
+    def stop_clock(self) -> None:
+        """Set `ms`: what comes from now on is no part of the pause, for example a session that is held and then ended.
+        Does nothing the second time.
+        """
+        if self._began and not self.ms:
+            self.ms = max(0.001, round(1000 * (time.monotonic() - self._began), 3))
+            self._quiet.close()
             reach(Step.THAWED)
 
-    @property
-    def ms(self) -> float:
-        return round(1000 * (self.ended - self.began), 3)
+    def end(self) -> None:
+        """Thaw the session, if it is frozen because of this pause. May be called more than once. Raises OSError."""
+        try:
+            if self._is_frozen:
+                self._is_frozen = False
+                cgroups.thaw(self._cgroup)
+        finally:
+            self.stop_clock()
+            self._quiet.close()
 
-
-def _freeze(cgroup: str) -> float:
-    began = time.monotonic()
-    cgroups.freeze(cgroup)
-    return began
+    def _freeze(self) -> float:
+        began = time.monotonic()
+        cgroups.freeze(self._cgroup)
+        return began

@@ -1,30 +1,36 @@
-"""What a session leaves behind becomes a capture: its upper tree is sealed and is the new tip of its branch.
+"""A capture of an ended session: the session's upper tree is sealed, and the capture is the new tip of its branch.
 
-Costs the same whatever the session wrote. Steps, in order: no process is left; the tree is sealed; names point to it. A
-crash between leaves the branch marked as live without a session, which the next start of the daemon ends by the same
-steps.
+The cost does not depend on how much the session wrote. Steps, in order: the caller has ended all processes; the tree is
+sealed; the capture is put on record. A crash between two steps leaves a branch that is recorded as live without a
+session: the next daemon repeats the steps for it when it starts.
 """
 
 import os
 import time
-from dataclasses import dataclass
-from typing import Protocol
 
 from waypoint.capture.left_status import read_status
 from waypoint.model.ids import new_id
+from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, EndReason, FilesLayer, Layers, LiveRow
 from waypoint.store.change import Change
 from waypoint.store.names import Names
+from waypoint.upper import layout
 from waypoint.upper.contract import Pool
 
-EXIT_FILE = "run/waypoint/exit"
+EXIT_FILE = f"{RUN_FOLDER}/exit"
 
 
 def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
-    """Seal the tree of the ended session `row`. Nothing may have it mounted any more."""
+    """Seal the tree of the ended session `row` and record the capture of it as the branch's tip. Returns the capture.
+
+    Nothing may have the tree mounted any more. Raises Failed if the record cannot be written (disk full); the tree may
+    be sealed by then, and `seal` may be called again.
+    """
     status = read_exit_status(pool.path(row.tree))
     pool.seal(row.tree)
     with names.change("end") as change:
+        if row not in change.live():  # the capture was recorded by an earlier call: no two may have one tree
+            return change.capture(tip_of(change, row.branch)[0])
         capture = Capture(
             id=new_id(),
             branch=row.branch,
@@ -43,58 +49,15 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
 
 
 def tip_of(change: Change, branch: str) -> list[str]:
-    """The branch's tip, as the parents of what comes next on it."""
+    """The parents of the next capture on the branch: its tip, or none if the branch has no tip."""
     ref = change.ref(branch)
     return [ref.capture] if ref is not None and ref.capture else []
 
 
-class Conclusion(Protocol):
-    """What becomes of a session that has ended."""
-
-    def conclude(self, pool: Pool, names: Names, row: LiveRow) -> Capture | None:
-        """Nothing may have the tree of `row` mounted any more. What is kept of it, if something is."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """Its files are kept, as the branch's tip."""
-
-    reason: EndReason
-
-    def conclude(self, pool: Pool, names: Names, row: LiveRow) -> Capture | None:
-        return seal(pool, names, row, self.reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Discarded:
-    """Nothing of it is kept. A branch on which nothing was captured goes with it."""
-
-    def conclude(self, pool: Pool, names: Names, row: LiveRow) -> Capture | None:
-        with names.change("discard") as change:
-            change.forget(row)
-            ref = change.ref(row.branch)
-            if ref is not None and ref.kind == "branch" and ref.capture == ref.origin:
-                change.put(row.branch, None)
-        pool.remove(row.tree)
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """All of it is in `capture` already, and on record is that it lives no more."""
-
-    capture: Capture
-
-    def conclude(self, pool: Pool, names: Names, row: LiveRow) -> Capture | None:
-        pool.remove(row.tree)
-        return self.capture
-
-
 def read_exit_status(tree: str) -> int | None:
-    """The status that the wrapper left in the session's files; None if it did not get to write one."""
+    """The shell's exit status, which the wrapper left in the session's files below `tree`; None if there is none."""
     try:
-        folder = os.open(f"{tree}/m0/upper", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = os.open(layout.upper_of(tree), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -1,8 +1,8 @@
-"""The steps of the transactions by name, so that each can be stopped at: a test kills something there, and looks.
+"""The named steps of the transactions. A test can stop the daemon at a step, kill a process and see what is left.
 
-`WAYPOINT_PAUSE_AT=FOLDER` in the daemon's environment makes it stop, once, at each step for which there is a FIFO
-`FOLDER/STEP`: it takes the FIFO's name away, opens it for writing, and goes on when the FIFO `FOLDER/go` was opened for
-writing and closed.
+`WAYPOINT_PAUSE_AT=FOLDER` in the daemon's environment makes the daemon stop, once, at each step for which there is a
+FIFO `FOLDER/STEP`. The daemon renames this FIFO to `.STEP`, writes the step's name into it, and goes on when the test
+has opened the FIFO `FOLDER/go-STEP` for writing and closed it. Two threads may stand at two steps at a time.
 """
 
 import contextlib
@@ -15,22 +15,23 @@ PATIENCE_S = 60.0
 
 
 class Step(StrEnum):
-    """Each is passed when what it says is done."""
+    """A step is reached when the work that its comment describes is done."""
 
-    PREPARED = "prepared"  # a capture's folders are there, the dirty data is written out
+    PREPARED = "prepared"  # a capture's folders exist, the session's dirty data is written to disk
     FROZEN = "frozen"
     DRAINED = "drained"  # the terminal is empty
     DUMPED = "dumped"
-    SEALED = "sealed"  # the files are snapshot, what was in memory alone is copied
+    SEALED = "sealed"  # the snapshot of the files exists, the files of /dev/shm are copied
     THAWED = "thawed"
     RECORDED = "recorded"  # the capture and its names are on record
-    RESERVED = "reserved"  # a restore: the branch is spoken for
-    GROUNDED = "grounded"  # the files are there to be mounted
-    RESTORED = "restored"  # the processes live
-    CONFIRMED = "confirmed"  # the session is on record, for everybody to see
-    REWOUND = "rewound"  # a restore of the files alone: those of the live session are back
-    ENDED = "ended"  # an end: its processes are gone
-    CONCLUDED = "concluded"  # what becomes of its files is done, and on record
+    RESERVED = "reserved"  # the start of a session on the branch is on record
+    GROUNDED = "grounded"  # the new session's upper tree and cgroup exist
+    RESTORED = "restored"  # the new session's processes live
+    CONFIRMED = "confirmed"  # the new session is on record as live
+    REWOUND = "rewound"  # a restore of the files alone: the live session has the capture's files
+    ENDED = "ended"  # the ending session's processes are gone
+    REMOVING = "removing"  # what `gc` removes is doomed; before each removal from the disk
+    CONCLUDED = "concluded"  # the ended session's files are sealed or removed, and the outcome is on record
 
 
 class _Stops:
@@ -41,19 +42,19 @@ _stops = _Stops()
 
 
 def arm(folder: str) -> None:
-    """Stop at the steps that `folder` names from now on; empty: at none."""
+    """From now on, stop at the steps for which there are FIFOs in `folder`; "": stop at no step."""
     _stops.folder = Path(folder) if folder else None
 
 
 def reach(step: Step) -> None:
-    """Stop here if this is a step to stop at. Blocks: to be called in a thread, or where everything may stand.
+    """Stop here if a test has asked for it. Blocks, so it must not be called in the event loop.
 
-    For PATIENCE_S seconds at most: who stopped us may have died of it.
+    Stops for at most PATIENCE_S seconds: the test may have died.
     """
     if _stops.folder is not None:
-        with contextlib.suppress(FileNotFoundError):  # none, or another thread has come first
+        with contextlib.suppress(FileNotFoundError):  # no FIFO for this step, or another thread has renamed it
             taken = (_stops.folder / step).rename(_stops.folder / f".{step}")
+            go = os.open(_stops.folder / f"go-{step}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             taken.write_text(step)
-            go = os.open(_stops.folder / "go", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             select.select([go], [], [], PATIENCE_S)
             os.close(go)

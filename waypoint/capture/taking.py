@@ -1,165 +1,215 @@
-"""Taking a capture of a live session: what the checkpoint transaction does between asking and recording.
+"""Taking a capture of a live session: the part of a checkpoint between the request and the record.
 
-Order: the dirty data is written out while the session still runs; CRIU is started and asked, and just before it looks
-for the tasks it says so (`pre-dump`): then the session is frozen, its terminal drained; CRIU dumps, and the files are
-sealed meanwhile; the session goes on. Nothing is on record before all of it has worked.
+All work that can be done beforehand is done while the session runs. The session is frozen while CRIU dumps its
+processes and the pool snapshots its files; then the session goes on. `layers.table` gives the order of the layers,
+`layers.layer.Part` the order of the steps of each. Nothing here writes a record: the caller does, once all has worked.
 """
 
 import contextlib
-import os
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
-from waypoint.capture.hot import Hot
-from waypoint.capture.pause import Pause, Subject
-from waypoint.capture.steps import Step, reach
-from waypoint.linux.descriptors import open_folder
-from waypoint.model.errors import CannotCapture, WaypointError
-from waypoint.model.records import Tier
-from waypoint.processes.criu_causes import CriuFailed
-from waypoint.processes.criu_options import EVERYTHING, DumpOptions, Notice
-from waypoint.processes.criu_rpc import Criu
-from waypoint.upper.contract import Pool
+import msgspec
 
-# CRIU gives up if it cannot stop a task for so long; the session stands still meanwhile.
-STOP_S = 5
+from waypoint.capture.layers.layer import Area, Part, Taking
+from waypoint.capture.layers.processes import PROCESSES
+from waypoint.capture.layers.subject import Subject
+from waypoint.capture.layers.table import LAYERS
+from waypoint.capture.pause import Pause, Quiet
+from waypoint.linux.calls import machine
+from waypoint.linux.tasks import procfs
+from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.records import Capture, Layers, Machine, Reason, Tier
+from waypoint.processes.criu.causes import CriuFailed
+from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
+from waypoint.processes.criu.rpc import Criu, CriuProgram
 
+log = logging.getLogger(__name__)
 
-@dataclass(slots=True)
-class Taken:
-    """What came of it. The tree is in the pool, the rest in the hot area, both under the capture's id."""
-
-    tier: Tier
-    paused_ms: float
-    frozen_us: int = 0
-    image_bytes: int = 0
-    degraded: list[str] = field(default_factory=list)
+WITHOUT_PROCESSES = "without its processes"
+"""How `Capture.degraded` begins to say that the processes could not be kept; a colon and the reason follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """`criu` started beside the session; None with the reason `why_not` if there is none."""
+class Wanted(NamedTuple):
+    """The capture that is asked for. `tier` None: `live` if the processes can be dumped, else `files`. `hold`: leave
+    the session frozen and its terminal held; the caller then either ends the session, or thaws it and calls
+    `Subject.go_on`.
+    """
 
-    pool: Pool
-    hot: Hot
+    tier: Tier | None
+    reason: Reason
+    message: str = ""
+    hold: bool = False
+
+
+class Dumper(NamedTuple):
+    """The CRIU that dumps one session. `program` and `criu` are None if no CRIU works; `why_not`: the reason."""
+
+    program: CriuProgram | None
     criu: Criu | None
     why_not: str = ""
 
 
-def take(
-    means: Means, subject: Subject, dump: DumpOptions, capture_id: str, tier: Tier | None, *, hold: bool = False
-) -> Taken:
-    """Take a capture. Blocks. `dump`: the options, but for folders and notices. `tier` None: the best that can be had.
+class Order(NamedTuple):
+    """A capture to be taken: into which area, of which session, with which CRIU, under which id, how faithfully."""
 
-    `hold`: leave the session frozen. Raises CannotCapture if `tier` is `live` and cannot be had, Failed (disk full).
-    Then the session goes on as it was, and nothing is left in pool or hot area.
+    area: Area
+    quiet: Quiet
+    subject: Subject
+    dumper: Dumper
+    capture_id: str
+    wanted: Wanted
+
+
+def take(order: Order) -> Capture:
+    """Take the capture. The capture is on no record yet, and has no parents. Blocks.
+
+    The tier `files` in place of `live` is for what the session is: its processes cannot be dumped, and CRIU has said so
+    twice. It is never for what happened meanwhile: after an accident (CRIU was killed or hung, memory or disk ran out)
+    the capture is tried once more, and a second failure is an error.
+
+    Raises CannotCapture if `wanted.tier` is `live` and the processes cannot be dumped, Failed and OSError for what
+    happened. After a failure the session goes on as it was, and the caller removes what was made (`drop_layers`).
     """
+    tries = _Tries(order)
+    if order.wanted.tier == "files":
+        return tries.of_files()
     try:
-        means.hot.make(capture_id)
-        if tier == "files":
-            _prepare(means, subject)
-            return _files(means, subject, capture_id, hold=hold)
-        try:
-            if means.criu is None:
-                raise CannotCapture("dump", "the processes", means.why_not, "see 'waypoint doctor'")
-            return _live(means, means.criu, subject, dump, capture_id, hold=hold)
-        except CannotCapture as error:
-            if tier == "live":
-                raise
-            return _without_processes(means, subject, capture_id, error, hold=hold)
-    except BaseException:
-        means.pool.remove(capture_id)
-        means.hot.remove(capture_id)
-        raise
-
-
-def _prepare(means: Means, subject: Subject) -> None:
-    """Write out what is dirty, so that the frozen part has little to write."""
-    means.pool.sync(subject.tree)
-    reach(Step.PREPARED)
-
-
-def _files(means: Means, subject: Subject, capture_id: str, *, hold: bool) -> Taken:
-    pause = Pause(subject, means.pool, capture_id)
-    try:
-        pause.begin(for_dump=False)
-        pause.snapshot()
-        pause.finish()
-    except BaseException:
-        pause.end()
-        raise
-    pause.end(hold=hold)
-    return Taken("files", pause.ms)
-
-
-def _without_processes(means: Means, subject: Subject, capture_id: str, error: CannotCapture, *, hold: bool) -> Taken:
-    """CRIU refuses. Begin again, with the files alone."""
-    means.pool.remove(capture_id)
-    means.hot.remove(capture_id)
-    means.hot.make(capture_id)
-    taken = _files(means, subject, capture_id, hold=hold)
-    taken.degraded.append(f"without its processes: {error.said}")
-    return taken
-
-
-def _live(means: Means, criu: Criu, subject: Subject, dump: DumpOptions, capture_id: str, *, hold: bool) -> Taken:
-    pause = Pause(subject, means.pool, capture_id)
-    images = means.hot.images(capture_id)
-    snapshot: Future[None]
-
-    def stop(notice: Notice) -> None:
-        nonlocal snapshot
-        if notice.stage == "pre-dump":
-            prepared.result()
-            pause.begin(for_dump=True)
-            snapshot = beside.submit(pause.snapshot)
-        elif notice.stage == "post-dump":
-            reach(Step.DUMPED)
-            snapshot.result()
-            if (images / "remap-fpath.img").exists():
-                # A file that is open under a name that was removed, and has another one, gets a name from CRIU until
-                # the dump ends, by which the restore finds it. The snapshot may have come before that.
-                means.pool.remove(capture_id)
-                pause.snapshot()
-            pause.finish()
-
-    # CRIU takes its time to start: so long the dirty data is written out.
-    with open_folder(images) as fd, open_folder(images.parent) as work, ThreadPoolExecutor(1) as beside:
-        prepared = beside.submit(_prepare, means, subject)
-        options = replace(dump, images_fd=fd, work_fd=work, freeze_cgroup=subject.cgroup, timeout_s=STOP_S)
-        try:
-            let_go = None if hold else pause.end
-            result = criu.dump(replace(options, on_notice=stop, on_let_go=let_go))
-        except CriuFailed as error:
-            known = _diagnosed(means, criu, options, error, pause, capture_id)
-            pause.end()
-            raise known from error
-        except BaseException:
-            pause.end()
+        return tries.of_all()
+    except CannotCapture as error:
+        if order.wanted.tier == "live":
             raise
-        pause.end(hold=hold)
-    for name in ("dump.log", "stats-dump"):
-        (images.parent / name).unlink(missing_ok=True)
-    return Taken("live", pause.ms, result.stats.frozen_us, image_bytes(images))
+        taken = tries.of_files()
+        taken.degraded.append(f"{WITHOUT_PROCESSES}: {error.said}")
+        return taken
 
 
-def _diagnosed(
-    means: Means, criu: Criu, options: DumpOptions, error: CriuFailed, pause: Pause, capture_id: str
-) -> CriuFailed:
-    """`error` with a log that says more: the dump is tried once more, with the session still frozen. One that died
-    without a word would do so again.
+class _Tries:
+    """The tries at one capture, one after the other. The capture that succeeds counts the pauses of all of them."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._paused_ms = 0.0
+        self._begun = False
+
+    def of_files(self) -> Capture:
+        return self._once(None, ERRORS_ONLY)
+
+    def of_all(self) -> Capture:
+        """Take the capture with the processes. After any failure that need not be final, try a second time.
+
+        Raises CannotCapture only if the processes were refused in both tries: a CRIU that has died may leave traces in
+        the session for a moment, which the next CRIU refuses.
+        """
+        dumper = self._order.dumper
+        if dumper.criu is None:
+            raise CannotCapture("dump", "the processes", dumper.why_not, "see 'waypoint doctor'")
+        try:
+            return self._once(dumper, ERRORS_ONLY)
+        except (CriuFailed, Failed, OSError) as error:
+            first = error
+        log.warning("capture of %s, first try: %s", self._order.subject.facts.branch, first)
+        try:
+            return self._once(dumper, EVERYTHING)
+        except CannotCapture as error:
+            if isinstance(first, CannotCapture):
+                raise
+            raise first from error
+
+    def _once(self, dumper: Dumper | None, log_level: int) -> Capture:
+        order = self._order
+        if self._begun:
+            drop_layers(order.area, order.capture_id)
+        self._begun = True
+        pause = Pause(order.subject.facts.cgroup, order.quiet)
+        try:
+            taken = _take(order, pause, dumper, log_level)
+        finally:
+            self._paused_ms += pause.ms
+        return msgspec.structs.replace(taken, paused_ms=round(self._paused_ms, 3))
+
+
+def drop_layers(area: Area, capture_id: str, layers: Layers | None = None) -> None:
+    """Remove all that a capture has on disk. `layers`: its record; None if taking it has failed.
+
+    Does nothing if there is nothing.
     """
-    if pause.began and not error.died:
-        with contextlib.suppress(WaypointError):
-            try:
-                criu.dump(replace(options, log_level=EVERYTHING))
-            except CriuFailed as again:
-                error = again
-    return error.moved(means.hot.keep_log(error.log, f"{capture_id}-dump.log"))
+    for layer in LAYERS:
+        layer.drop(area, capture_id, getattr(layers, layer.kind, None))
+    area.hot.remove(capture_id)
 
 
-def image_bytes(images: Path) -> int:
-    """The size of a live capture's images, all together. Raises FileNotFoundError."""
-    with os.scandir(images) as entries:
-        return sum(entry.stat().st_size for entry in entries)
+def _take(order: Order, pause: Pause, dumper: Dumper | None, log_level: int) -> Capture:
+    """Take the capture once. `dumper` None: capture without the processes."""
+    area, _, subject, _, capture_id, wanted = order
+    area.hot.make(capture_id)
+    layers = [layer for layer in LAYERS if dumper is not None or layer is not PROCESSES]
+    facts = subject.facts
+    # `moving`: what makes the session go on. Each call in it is made even if the one before it has raised.
+    with ThreadPoolExecutor(2) as beside, contextlib.ExitStack() as moving:
+        moving.callback(subject.go_on)
+        moving.callback(pause.end)
+        taking = Taking(capture_id, subject, area, beside, log_level=log_level)
+        if dumper is not None:
+            taking.program, taking.criu = dumper.program, dumper.criu
+        parts = [layer.part(taking) for layer in layers]
+        with _standing_still(parts, pause, for_dump=dumper is not None):
+            for part in reversed(parts):
+                part.begin()
+            clock = time.clock_gettime(time.CLOCK_BOOTTIME)
+            for part in reversed(parts):
+                part.finish()
+            for part in parts:
+                part.release()
+        if wanted.hold:
+            pause.stop_clock()
+        else:
+            moving.close()
+        records = {layer.kind: part.record() for layer, part in zip(layers, parts, strict=True)}
+        capture = Capture(
+            id=capture_id,
+            branch=facts.branch,
+            parents=[],
+            created=time.time(),
+            tier="files" if dumper is None else "live",
+            layers=Layers(**records),  # type: ignore[arg-type]  # each kind is a field of Layers
+            setting=facts.setting,
+            reason=wanted.reason,
+            message=wanted.message,
+            degraded=taking.degraded,
+            machine=describe_machine(),
+            clock=clock,
+        )
+        moving.pop_all()
+    return capture
+
+
+@contextlib.contextmanager
+def _standing_still(parts: Sequence[Part], pause: Pause, *, for_dump: bool) -> Iterator[None]:
+    """Prepare all parts, then freeze the session. If that fails or the `with` block fails, every part is cancelled."""
+    with contextlib.ExitStack() as cancelling:
+        for part in reversed(parts):
+            cancelling.callback(part.cancel)
+        for part in parts:
+            part.prepare()
+        pause.announce()
+        for part in parts:
+            part.ready()
+        pause.begin(for_dump=for_dump)
+        yield
+        cancelling.pop_all()
+
+
+def describe_machine() -> Machine:
+    """The facts of this machine that decide where the images of processes can be restored."""
+    cpu = machine.cpu()
+    return Machine(
+        kernel=machine.kernel_release(),
+        architecture=machine.architecture(),
+        cpu=cpu.model,
+        cpu_features=cpu.features,
+        boot_id=procfs.boot_id(),
+    )

@@ -1,1 +1,3 @@
-"""Commands: parse, one client call, render. Environment, terminal and sys.exit only here."""
+"""The command line. A command parses its words, makes a client call and prints the answer. Only this package reads the
+environment and the terminal, and ends the process.
+"""

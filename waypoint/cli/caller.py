@@ -1,21 +1,66 @@
-"""What of the process that called us goes with a session: its terminal, how that speaks, who is meant."""
+"""The caller of this process: the home and the branch that are meant, the variables, the user and the terminal.
+
+Loaded by every verb of the fast path: client/wire.py says what may be imported here.
+"""
 
 import os
 
+from waypoint.client.address import find_home, pick_branch
 from waypoint.model.errors import UsageProblem
 
-# What a session takes of its caller's environment (docs/protocol.md, section 1).
-_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ"})
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from waypoint.model.verbs import Given
+
+# The variables that a session takes from its caller's environment (docs/protocol.md, section 1).
+_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
+
+
+def home_of(given: "Given") -> str:
+    """The real path of the home that the command uses."""
+    return find_home(given.text("home"))
+
+
+def branch_of(given: "Given") -> str:
+    """The branch that a command on one branch uses: named by the argument, if the verb has one, or by `--branch`, else
+    $WAYPOINT_BRANCH, else `main`. Every verb finds its branch so.
+
+    Raises UsageProblem if the argument and the option name two branches.
+    """
+    named = named_branches(given)
+    if len(named) > 1:
+        raise UsageProblem("use", "--branch", f"two branches were given: {' and '.join(named)}", "leave one out")
+    return named[0] if named else pick_branch()
+
+
+def named_branches(given: "Given") -> list[str]:
+    """The branches that arguments and `--branch` name, each once. Raises UsageProblem for a bad name."""
+    one = given.text("argument") if "argument" in given else None
+    several = given.texts("arguments") if "arguments" in given else []
+    return list(dict.fromkeys(pick_branch(name) for name in (one, *several, given.text("branch")) if name is not None))
 
 
 def caller_env() -> dict[str, str]:
-    """What of our own environment tells a session how this terminal and this person speak."""
+    """The variables of this process that tell a session the terminal's type, the user's language, the time zone, and
+    whether its prompt shows the branch.
+    """
     return {name: value for name, value in os.environ.items() if name in _TAKEN or name.startswith("LC_")}
 
 
 def sudo_caller() -> str | None:
-    """Who called sudo, if we run under it: the daemon sees root."""
+    """The user who called sudo, None if this process does not run under sudo. The daemon itself sees only root."""
     return os.environ.get("SUDO_USER") if os.geteuid() == 0 and os.environ.get("SUDO_UID") else None
+
+
+def asker_of(given: "Given") -> dict[str, object]:
+    """The fields of a request that goes on with a live session, by which the daemon tells whether it is the caller's.
+
+    Raises UsageProblem for an empty --user.
+    """
+    user, default = given.text("user"), sudo_caller()
+    if user == "":  # it may come from an unset variable: do not use a default
+        raise UsageProblem("use", "--user", "its value is empty", "leave it out, or give one")
+    return {name: value for name, value in (("user", user), ("default_user", default)) if value is not None}
 
 
 def require_terminal(tried: str, on: str, next_step: str) -> None:

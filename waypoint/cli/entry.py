@@ -1,19 +1,18 @@
-"""From the process's arguments to a command's code: the hot verbs at once, all others by way of click."""
+"""From the process's arguments to a command's code. Verbs of the fast path run without click, all others with it."""
 
 import os
 import sys
 
-from waypoint.cli import hot_verbs
-from waypoint.model.errors import WaypointError
+from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, fail
+from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.verbs import asks_for_json, fast, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-EXIT_INTERRUPTED = 130
-EXIT_NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
-# Set by the shell's completion function, as click makes it.
-COMPLETION_VARIABLE = "_WAYPOINT_COMPLETE"
+# The word with which the shells' completion functions ask. It is no verb: `waypoint` inside of a session refuses it.
+COMPLETE = "__complete"
 
 
 def main(argv: list[str]) -> "NoReturn":
@@ -22,18 +21,29 @@ def main(argv: list[str]) -> "NoReturn":
     try:
         leave(_run(argv))
     except WaypointError as error:
-        complain(str(error))
-        leave(error.exit_code)
+        leave(fail(error, as_json=_asks_for_json(argv)))
     except KeyboardInterrupt:
         leave(EXIT_INTERRUPTED)
     except BrokenPipeError:
         leave(EXIT_NO_READER)
+    except OSError as error:  # of this process's own files: stdout on a full disk, a folder that is gone
+        where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        failure = Failed("go on", "", f"{error.strerror or error}{where}")
+        leave(fail(failure, as_json=_asks_for_json(argv)))
+
+
+def _asks_for_json(argv: list[str]) -> bool:
+    """Whether the result, and so an error, is to be one JSON value. The verbs that are not in `fast` take no words of
+    a command line, so `--json` means the same in all of them.
+    """
+    return bool(argv) and asks_for_json(fast.VERBS.get(argv[0]), argv[1:])
 
 
 def _occupy_standard_streams() -> None:
-    """Where our caller has closed 0, 1 or 2, nothing of ours may get that number: our socket would pass for stdin.
+    """Open /dev/null in place of descriptors 0, 1 and 2 that the caller has closed. Otherwise the next file that this
+    process opens, such as its socket, would get the number and pass for stdin.
 
-    What stands in for them can be used as little as a closed one.
+    The stand-ins cannot be used either: stdin is opened for writing, stdout and stderr for reading.
     """
     for fd in (0, 1, 2):
         try:
@@ -42,35 +52,28 @@ def _occupy_standard_streams() -> None:
             os.open(os.devnull, os.O_RDONLY if fd else os.O_WRONLY)
 
 
-def complain(text: str) -> None:
-    """Say on stderr what went wrong. A stderr that nobody reads is no second problem."""
-    try:
-        os.write(2, f"waypoint: {text}\n".encode(errors="backslashreplace"))
-    except OSError:
-        return
-
-
 def leave(code: int) -> "NoReturn":
-    """End at once: tearing the interpreter down takes time, and nothing waits in buffers but Python's own."""
+    """Flush Python's own streams, and end the process without the interpreter's shutdown, which takes time."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # nobody reads it, or it was closed before we began
+        except (OSError, ValueError, AttributeError):  # its reader is gone, or it was closed before the start
             continue
     os._exit(code & 0xFF)
 
 
 def _run(argv: list[str]) -> int:
-    verb = hot_verbs.VERBS.get(argv[0]) if argv else None
-    if verb is not None and COMPLETION_VARIABLE not in os.environ:
-        parameters = hot_verbs.parse(verb, argv[1:])
-        if parameters is not None:
-            from waypoint.cli import hot
+    if argv and argv[0] == COMPLETE:
+        completed: int = __import__("waypoint.cli.completion", fromlist=["run"]).run(argv[1:])
+        return completed
+    verb = fast.VERBS.get(argv[0]) if argv else None
+    given = parse(verb, argv[1:]) if verb is not None else None
+    if verb is not None and given is not None:
+        code: int = __import__(f"waypoint.cli.fast.{verb.name}", fromlist=["run"]).run(given)
+        return code
+    from waypoint.model.packages import make_importable
 
-            return hot.ACTIONS[verb.name](parameters)
-    from waypoint.cli import packages
+    make_importable("click")
+    from waypoint.cli import front
 
-    packages.make_importable()
-    from waypoint.cli.group import run
-
-    return run(argv)
+    return front.run(argv, as_json=_asks_for_json(argv))

@@ -1,4 +1,6 @@
-"""What the `waypoint` script runs, as `python -I -S main.py ARGS`. Short: a script is compiled at every start."""
+"""The file that the `waypoint` script runs, as `python -I -S main.py ARGS`. The file is short because Python compiles a
+script anew at every start.
+"""
 
 import os
 import sys

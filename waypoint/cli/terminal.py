@@ -1,24 +1,27 @@
-"""Sessions and commands on this process's own terminal: where the proxy and the client's streams meet."""
+"""Sessions and commands on this process's own terminal: the proxy copies between the terminal and a client's stream."""
 
 import sys
+from collections.abc import Mapping
 
 from shellwrap.detach_key import DetachKey
 from shellwrap.proxy import Outcome, Why, run
 from shellwrap.window_size import terminal_size
 from waypoint.cli.caller import caller_env
+from waypoint.cli.output import SHORT
 from waypoint.client.attach import Attachment, CommandTerminal
 
 EXIT_SIGNAL = 128
 _SIGHUP = 1
 
 
-def attach(home: str, branch: str) -> int:
-    """Show the session here until it ends or is left. The exit status: the shell's, 0 if it was left.
+def attach(home: str, branch: str, asker: dict[str, object]) -> int:
+    """Show the session on this terminal until it ends or the user detaches. Returns the exit status: the shell's, 0
+    after a detach. Says at the beginning where the user is now, and at the end what is kept.
 
-    stdin must be a terminal. Raises WaypointError.
+    `asker`: the fields of the request that say whose session it is. stdin must be a terminal. Raises WaypointError.
     """
     rows, cols = terminal_size(0)
-    attachment = Attachment(home, branch, rows, cols)
+    attachment = Attachment(home, branch, rows, cols, asker, _greeting)
     try:
         outcome = run(attachment, size=(rows, cols), detach_key=DetachKey())
     finally:
@@ -26,35 +29,63 @@ def attach(home: str, branch: str) -> int:
     if outcome.why is Why.OVER:
         return _shell_status(branch, attachment)
     if outcome.why is Why.DETACHED:
-        sys.stderr.write(f"\n[detached from {branch}]\n")
-        return 0
+        return _say_detached(branch)
     return _status_of(outcome)
 
 
 def run_on_terminal(home: str, branch: str, verb: str, request: dict[str, object]) -> dict[str, object]:
-    """`exec --tty` or `run -t` on this terminal; the fields of its `x` frame. Raises WaypointError."""
+    """Run an `exec --tty` or `run -t` on this terminal. Returns the fields of its `x` frame. Raises WaypointError."""
     rows, cols = terminal_size(0)
+    request = {**request, "rows": rows, "cols": cols}
     if verb == "run":
-        request = {**request, "rows": rows, "cols": cols, "env": caller_env()}
+        asked = request.get("env")
+        request["env"] = {**caller_env(), **(asked if isinstance(asked, dict) else {})}
     command = CommandTerminal(home, branch, verb, request)
     try:
-        outcome = run(command, size=(rows, cols) if verb == "run" else None)
+        outcome = run(command, size=(rows, cols))
     finally:
         command.close()
     return command.end if outcome.why is Why.OVER else {"exit": _status_of(outcome), "by": "waypoint"}
 
 
 def _shell_status(branch: str, attachment: Attachment) -> int:
-    if attachment.end.get("reason") == "detached":  # by the daemon: it was asked to, or we did not keep up
-        sys.stderr.write(f"\n[detached from {branch}]\n")
-        return 0
+    if attachment.end.get("reason") == "detached":  # by the daemon, on request or because this client was too slow
+        return _say_detached(branch)
     code = attachment.end.get("exit")
-    if isinstance(code, int):
-        return code
-    sys.stderr.write(f"\n[session {branch} ended without an exit status]\n")
-    return EXIT_SIGNAL
+    sys.stderr.write(f"\n[{_farewell(branch, attachment.end)}]\n")
+    return code if isinstance(code, int) else EXIT_SIGNAL
+
+
+def _say_detached(branch: str) -> int:
+    """Returns the exit status."""
+    sys.stderr.write(f"\n[detached from {branch}]\n[it goes on; to come back: waypoint attach {branch}]\n")
+    return 0
+
+
+def _greeting(session: Mapping[str, object]) -> bytes:
+    """The line for who enters a session. `session`: as in the note of docs/protocol.md, section 2."""
+    base, shared = session.get("base"), session.get("shared")
+    of = "this machine" if base == "/" else str(base)
+    but = f", but {', '.join(map(str, shared))} is the machine's own" if isinstance(shared, list) and shared else ""
+    line = f"{session.get('branch')}: everything here is a copy of {of}{but}. Leave: exit, or Ctrl-] d to let it run"
+    return f"[{line}]\r\n".encode(errors="backslashreplace")
+
+
+def _farewell(branch: str, end: Mapping[str, object]) -> str:
+    """What to say at the end of a session. `end`: the fields of its `x` frame."""
+    ended = f"{branch} has ended" if isinstance(end.get("exit"), int) else f"{branch} has ended without an exit status"
+    if "kept" not in end:  # unknown: it could not be put on record, or the daemon is of an earlier version
+        return ended
+    kept, changed = end["kept"], end.get("changed")
+    if not isinstance(kept, dict):
+        return f"{ended}; nothing of it is kept"
+    files = "1 file" if changed == 1 else f"{changed} files"
+    more = "more than " if end.get("more") else ""
+    what = f" ({more}{files} changed)" if isinstance(changed, int) else ""
+    how = " with its processes" if kept.get("tier") == "live" else ""
+    return f"{ended}; kept as {str(kept.get('capture'))[:SHORT]}{how}{what}; to go on: waypoint shell {branch}"
 
 
 def _status_of(outcome: Outcome) -> int:
-    """As a shell reports a program that a signal ended."""
+    """The exit status that a shell reports for a program that this signal (SIGHUP if none is known) has ended."""
     return EXIT_SIGNAL + (outcome.signal if outcome.why is Why.SIGNALLED else _SIGHUP)

@@ -1,23 +1,23 @@
-"""Which home and which branch are meant where none is named. What lies where below a home says model/paths.py."""
+"""The home and the branch that are meant if none is named. model/paths.py has the paths below a home."""
 
 import os
 
-from waypoint.model.names import parse_name
-from waypoint.model.paths import SYSTEM_HOME
-
-# Only a session has this: it comes with the skeleton layer (docs/architecture.md, "Where things are").
-SESSION_MARK = "/.waypoint/wrapper.sh"
+from waypoint.model.errors import UsageProblem
+from waypoint.model.names import DEFAULT_BRANCH, is_name, parse_name
+from waypoint.model.paths import SYSTEM_HOME, WRAPPER
 
 
 def find_home(asked: str | None = None) -> str:
-    """The real path of the home: `asked`, else $WAYPOINT_HOME, else the machine's; it need not exist.
-
-    An ordinary user has a home of their own only after making one; otherwise the machine's is meant, whose daemon may
-    serve them.
+    """The real path of the home: `asked`, else $WAYPOINT_HOME, else an ordinary user's own home if it has been set up,
+    else the machine's, whose daemon may serve ordinary users too. The home need not exist. Raises UsageProblem for a
+    path that cannot be followed.
     """
     named = asked or os.environ.get("WAYPOINT_HOME")
     if named:
-        return os.path.realpath(named)
+        try:
+            return os.path.realpath(named)
+        except OSError as error:  # a link that the kernel follows for nobody, such as /proc/1/root
+            raise UsageProblem("use", f"the home {named}", error.strerror or "", "name another folder") from error
     if os.geteuid() != 0:
         own = os.path.expanduser("~/.local/share/waypoint")
         if os.path.exists(f"{own}/config.json"):
@@ -26,9 +26,20 @@ def find_home(asked: str | None = None) -> str:
 
 
 def pick_branch(asked: str | None = None) -> str:
-    """`asked`, else $WAYPOINT_BRANCH (set in a session to its own), else `main`. Raises UsageProblem for a bad name."""
-    return parse_name(asked if asked is not None else os.environ.get("WAYPOINT_BRANCH") or "main")
+    """`asked`, else $WAYPOINT_BRANCH (in a session: the session's branch), else `main`. Raises UsageProblem for a bad
+    name.
+    """
+    return parse_name(asked if asked is not None else os.environ.get("WAYPOINT_BRANCH") or DEFAULT_BRANCH)
+
+
+def working_branch() -> str | None:
+    """The branch that this process works on, which $WAYPOINT_BRANCH names (in a session: the session's branch); None if
+    the variable is not set, or is no name.
+    """
+    named = os.environ.get("WAYPOINT_BRANCH", "")
+    return named if is_name(named) else None
 
 
 def is_inside_session() -> bool:
-    return os.path.exists(SESSION_MARK)
+    """True if this process runs inside a session: Waypoint's script exists only there."""
+    return os.path.exists(f"/{WRAPPER}")

@@ -1,7 +1,8 @@
-"""Streams that are shown on a terminal: the client's end, which outlives the daemon it began with.
+"""The client's end of a stream that is shown on a terminal; the stream outlives the daemon that it began with.
 
-They have the shape of shellwrap.proxy.Remote. When a stream is cut, the next daemon is asked to go on with it, and is
-given the input that the old one had not read. What that had read and not passed on is lost.
+The classes implement shellwrap.proxy.Remote. When a stream is cut, the client asks the next daemon to go on with it,
+and sends that daemon the input which the old one had not read. Input that the old daemon had read but not typed is
+lost.
 """
 
 import os
@@ -12,30 +13,36 @@ from waypoint.client.link import open_channel, quote_branch
 from waypoint.model.errors import Failed, from_json
 from waypoint.model.paths import log_path
 
-NOTICE_AFTER_S = 1.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NOTICE_AFTER_S = 1.0  # how long the client waits for a daemon before it shows NOTICE
 NOTICE = b"\r\n[waypoint: waiting for the daemon]\r\n"
-# So many daemons in a row may take the request and die before they have answered it.
+# How many daemons in a row may take the request and die before they answer it.
 MAX_FRUITLESS = 5
 
 
-class _Line:
-    """The connection under a stream: opened again with daemon after daemon."""
+class _Connection:
+    """The connection of a stream, which is opened anew with each next daemon."""
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         self._home = home
         self._on = f"branch {branch}"
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
         self._fruitless = 0
-        self._cut_at: float | None = None  # since when we wait for a daemon, until it has been said
+        self._cut_at: float | None = None  # when the wait for a daemon began (monotonic); None: no notice is due
         self.channel = self._open(request)
 
     def note_open(self) -> None:
-        """A daemon has taken the stream."""
+        """Note that a daemon has taken the stream: the count of daemons that died begins anew."""
         self._fruitless = 0
         self._cut_at = None
 
     def open_after(self, cut: wire.Cut, request: dict[str, object]) -> None:
-        """Ask the next daemon, and give it what was typed and not taken. Raises Failed if daemon after daemon dies."""
+        """Send `request` to the next daemon, with the input that the last one had not read. Raises Failed if
+        MAX_FRUITLESS daemons in a row died.
+        """
         self._fruitless += 1
         if self._fruitless > MAX_FRUITLESS:
             raise self.failed(f"{MAX_FRUITLESS} daemons in a row went away")
@@ -51,11 +58,11 @@ class _Line:
         self.channel = self._open(request)
 
     def due_s(self) -> float | None:
-        """Seconds until `notice` has something to say."""
+        """Seconds until `notice` returns a text; None if no notice is due."""
         return None if self._cut_at is None else self._cut_at + NOTICE_AFTER_S - time.monotonic()
 
     def notice(self) -> bytes:
-        """What a person should be told of the wait, once it has become long."""
+        """The text to show when the wait for a daemon has become long, once for each wait; b"" at other times."""
         remaining_s = self.due_s()
         if remaining_s is None or remaining_s > 0:
             return b""
@@ -75,63 +82,68 @@ class _Line:
 
 
 class TerminalStream:
-    """A stream of the branch's session on a terminal. No method waits, but for starting a daemon where none is left.
+    """A stream between a session of a branch and this terminal. No method blocks, except to start a daemon if none
+    runs.
 
-    `end` has the fields of the `x` frame once `receive` has returned None.
+    `end`: the fields of the `x` frame, once `receive` has returned None.
     """
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
-        """Ask for the stream; a refusal is raised by `receive`. Raises as `open_channel`."""
+        """Ask the daemon for the stream. `request` has the terminal's size as `rows` and `cols`. Raises as
+        `open_channel`; a refusal is raised by `receive`.
+        """
         self.end: dict[str, object] = {}
-        self._line = _Line(home, branch, verb, request)
+        self._size = {"rows": request["rows"], "cols": request["cols"]}
+        self._connection = _Connection(home, branch, verb, request)
 
     def fileno(self) -> int:
-        return self._line.channel.fileno()
+        return self._connection.channel.fileno()
 
     def receive(self) -> bytes | None:
-        """Output that has arrived, b"" if there is none, None after the end.
+        """Output that has arrived; b"" if there is none, None after the stream's end.
 
-        Raises the daemon's error, also when it refuses to go on, and Failed if that is not possible.
+        Raises the daemon's error, also if the next daemon refuses to go on; Failed if no daemon can go on.
         """
         if self.end:
             return None
-        output = bytearray(self._line.notice())
+        output = bytearray(self._connection.notice())
         try:
-            if self._line.channel.fill(wait=False):
+            if self._connection.channel.fill(wait=False):
                 output += self._take()
         except wire.Cut as cut:
-            self._line.open_after(cut, self._request_after(cut))
+            self._connection.open_after(cut, self._request_after(cut))
         return bytes(output) or (None if self.end else b"")
 
     def send(self, data: bytes) -> None:
         for start in range(0, len(data), wire.MAX_PAYLOAD_BYTES):
-            self._line.channel.out.queue("i", data[start : start + wire.MAX_PAYLOAD_BYTES])
+            self._connection.channel.out.queue("i", data[start : start + wire.MAX_PAYLOAD_BYTES])
 
     def flush(self) -> int:
-        return self._line.channel.out.flush()
+        return self._connection.channel.out.flush()
 
     def resize(self, rows: int, cols: int) -> None:
-        self._line.channel.out.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
+        self._size = {"rows": rows, "cols": cols}
+        self._connection.channel.out.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
 
     def repaint(self) -> None:
-        """A command's output cannot be had again; programs that use the whole screen repaint after `resize`."""
+        """Does nothing: a command's output cannot be sent again. Full-screen programs repaint after `resize`."""
 
     def due_s(self) -> float | None:
-        return self._line.due_s()
+        return self._connection.due_s()
 
     def close(self) -> None:
-        self._line.channel.close()
+        self._connection.channel.close()
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
-        """What to ask the next daemon. Raises Failed if it could not go on."""
-        raise self._line.failed(str(cut))
+        """The request with which the next daemon goes on. Raises Failed if no other daemon can go on."""
+        raise self._connection.failed(str(cut))
 
     def _note(self, facts: dict[str, object]) -> None:
-        """An `n` frame has come."""
+        """Take the facts of an `n` frame."""
 
     def _take(self) -> bytes:
         output = bytearray()
-        channel = self._line.channel
+        channel = self._connection.channel
         while not self.end and (item := channel.take()) is not None:
             kind, payload = chr(item[0]), item[1]
             if kind == "o":
@@ -141,7 +153,7 @@ class TerminalStream:
             elif kind == "x":
                 self.end = plainjson.decode_object(bytes(payload))
         if channel.is_open:
-            self._line.note_open()
+            self._connection.note_open()
         parts = self.end.get("error")
         if isinstance(parts, dict):
             raise from_json(parts)
@@ -149,47 +161,56 @@ class TerminalStream:
 
 
 class Attachment(TerminalStream):
-    """The session's own terminal. The daemon sends what repaints the screen first, also after a cut."""
+    """The stream of the session's own terminal. The daemon repaints the screen at its beginning, also after a cut."""
 
-    def __init__(self, home: str, branch: str, rows: int, cols: int) -> None:
-        self._size = (rows, cols)
-        super().__init__(home, branch, "attach", self._request())
-
-    def resize(self, rows: int, cols: int) -> None:
-        self._size = (rows, cols)
-        super().resize(rows, cols)
+    def __init__(
+        self,
+        home: str,
+        branch: str,
+        rows: int,
+        cols: int,
+        asker: "Mapping[str, object] | None" = None,
+        greeting: "Callable[[Mapping[str, object]], bytes] | None" = None,
+    ) -> None:
+        """`asker`: `user` and `default_user` of the request (docs/protocol.md, section 2). `greeting`: makes of the
+        facts about the session what is to be seen before its screen, once.
+        """
+        self._asker = dict(asker or {})
+        self._greeting = greeting
+        self._greeted = b""
+        super().__init__(home, branch, "attach", {"rows": rows, "cols": cols, **self._asker})
 
     def repaint(self) -> None:
-        """Attach once more, since that is what the daemon sends the screen for."""
-        self._line.reopen(self._request())
+        """Attach again: the daemon repaints the screen for a new stream."""
+        self._connection.reopen({**self._size, **self._asker})
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
-        return self._request()
+        return {**self._size, **self._asker}
 
-    def _request(self) -> dict[str, object]:
-        rows, cols = self._size
-        return {"rows": rows, "cols": cols}
+    def _note(self, facts: dict[str, object]) -> None:
+        session = facts.get("session")
+        if self._greeting is not None and isinstance(session, dict):
+            self._greeted, self._greeting = self._greeting(session), None
+
+    def _take(self) -> bytes:
+        output = super()._take()  # the note is the first frame of the stream
+        greeted, self._greeted = self._greeted, b""
+        return greeted + output
 
 
 class CommandTerminal(TerminalStream):
-    """An `exec --tty`, which goes on with the next daemon, or a `run -t`, which is lost with its daemon."""
+    """The stream of an `exec --tty`, which the next daemon continues, or of a `run -t`, which ends with its daemon."""
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
+        """`request` has `rows` and `cols`."""
         self._exec_id = ""
         self._received = 0
-        self._size: tuple[int, int] | None = None
         self._first = {**request, "id": os.urandom(8).hex()} if verb == "exec" else request
         super().__init__(home, branch, verb, self._first)
-
-    def resize(self, rows: int, cols: int) -> None:
-        self._size = (rows, cols)
-        super().resize(rows, cols)
 
     def _note(self, facts: dict[str, object]) -> None:
         if isinstance(facts.get("exec"), str):
             self._exec_id = str(facts["exec"])
-            if self._size:  # what was said of it before was said too early, or to a daemon that is gone
-                super().resize(*self._size)
 
     def _take(self) -> bytes:
         output = super()._take()
@@ -198,7 +219,7 @@ class CommandTerminal(TerminalStream):
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
         if "id" not in self._first:
-            raise self._line.failed(str(cut))
-        if not self._exec_id:  # whether it has begun, the daemon knows by its id
-            return self._first
-        return {"resume": self._exec_id, "offset": self._received}
+            raise self._connection.failed(str(cut))
+        if not self._exec_id:  # the command may have begun or not: by the id in the request the next daemon knows
+            return {**self._first, **self._size}
+        return {"resume": self._exec_id, "offset": self._received, **self._size}

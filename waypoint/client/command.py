@@ -1,6 +1,6 @@
-"""One `exec` or `run` under way: its bytes both ways, its signals, its end, across restarts of the daemon.
+"""The client's end of one `exec` or `run`: its input, output, signals and end, across restarts of the daemon.
 
-Loaded by every `waypoint exec`: see wire.py on what may be imported here.
+Every `waypoint exec` loads this module: wire.py says what may be imported here.
 """
 
 import os
@@ -17,43 +17,45 @@ if TYPE_CHECKING:
 
     Sink = Callable[[memoryview], None]
 
-INPUT_BYTES = 65536
-# As much input as this waits here for a command that does not read; then ours is read no further.
+INPUT_BYTES = 65536  # most bytes of stdin that are read at a time
+# Bytes of stdin that are buffered for a command which does not read. When the buffer is full, stdin is read no further.
 MAX_QUEUED_BYTES = 4 * INPUT_BYTES
-# So many daemons in a row may take the stream and die before they have sent a byte of it.
+# How many daemons in a row may take the stream and die before they send a frame of it.
 MAX_FRUITLESS = 5
 _OUTPUT, _ERRORS, _NOTE, _END = b"oenx"
 
 
 class Command:
-    """A command in a session: making one sends the request, `wait` drives it to its end."""
+    """A command in a session: the constructor sends the request, `wait` passes bytes until the command's end."""
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`; Failed if the daemon dies over it."""
         self._home = home
         self._on = f"branch {branch}"
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
-        self._received = 0  # bytes of output: where an exec goes on after a cut
+        self._received = 0  # bytes of output so far: the position from which an exec goes on after a cut
         self._exec_id = ""
         self._fruitless = 0
         self._input = -1
         self._has_stdin = bool(request.get("stdin"))
         self._stdin_broke = False
         self.deadline: float | None = None  # of time.monotonic(): when `wait` gives up
-        # A descriptor that wakes `wait` for a signal's handler (signal.set_wakeup_fd). Without it, a signal that comes
-        # just before a system call waits, like us, for the next output. -1: none.
+        # A descriptor that wakes `wait` when a signal has arrived (signal.set_wakeup_fd); -1: none. Without it, the
+        # handler of a signal that arrives just before a system call runs only after the next output.
         self.wake_fd = -1
-        # Named by us, so that it can be asked for again when nobody knows whether it has begun.
+        # The client chooses the command's id, so that it can repeat the request if the daemon died before it answered.
         self._request = {**request, "id": os.urandom(8).hex()} if verb == "exec" else request
         self._channel = self._open(self._request)
 
     def signal(self, name: str) -> None:
-        """Send a signal (`INT`, ...) to the command. May be called in a signal handler."""
+        """Send the signal `name` (`INT`, `TERM`, ...) to the command. May be called in a signal handler."""
         self._channel.out.queue("k", name.encode())
         self._channel.out.flush()
 
     def queue_signal(self, name: str) -> None:
-        """As `signal`, from another thread than that in `wait`, which sends it when `wake_fd` has woken it."""
+        """As `signal`, but from another thread than the one in `wait`. `wait` sends the signal when `wake_fd` wakes
+        it.
+        """
         self._channel.out.queue("k", name.encode())
 
     def resize(self, rows: int, cols: int) -> None:
@@ -61,12 +63,11 @@ class Command:
         self._channel.out.flush()
 
     def wait(self, on_output: "Sink", on_errors: "Sink", input_fd: int = -1) -> dict[str, object]:
-        """Pass bytes until the command has ended; the fields of the `x` frame.
+        """Pass input and output until the command has ended. Returns the fields of the `x` frame.
 
-        The sinks get views that are overwritten when they return. `input_fd`: what is read from it is the command's
-        input, its end is the input's end; -1: none.
-        Raises the error that the daemon reports, Failed if the stream is lost for good, TimeoutError at `deadline`,
-        and what a sink raises.
+        `on_output` and `on_errors` get views that are valid only during the call. `input_fd`: the descriptor that the
+        command's input is read from; -1: none. Raises the error that the daemon reports, Failed if the stream cannot be
+        resumed, TimeoutError at `deadline`, and any exception of `on_output` and `on_errors`.
         """
         self._input = input_fd
         try:
@@ -92,7 +93,9 @@ class Command:
                     raise self._lost(str(cut)) from cut
 
     def _wait_ready(self, queued: int) -> None:
-        """Return once there is something to receive, having passed on input meanwhile. `queued`: bytes to be sent."""
+        """Pass on input until there is something to receive. `queued`: bytes that wait to be sent. Raises
+        TimeoutError.
+        """
         while self._input >= 0 or self.wake_fd >= 0 or self.deadline is not None or queued:
             poll = select.poll()
             if self.wake_fd >= 0:
@@ -104,7 +107,7 @@ class Command:
             if not ready and self._remaining_ms() == 0:
                 raise TimeoutError
             if self.wake_fd in ready:
-                os.read(self.wake_fd, 64)  # the handlers have run by now
+                os.read(self.wake_fd, 64)  # the signals' handlers have run by now
             if self._input in ready:
                 self._read_input()
             queued = self._channel.out.flush()
@@ -119,14 +122,14 @@ class Command:
             data = os.read(self._input, INPUT_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # closed, or a terminal that has hung up
+        except OSError:  # stdin is closed, or a terminal that has hung up
             data = b""
         self._channel.out.queue("i", data)
         if not data:
             self._input = -1
 
     def _pass_on(self, on_output: "Sink", on_errors: "Sink") -> dict[str, object] | None:
-        """Hand over everything that has been received; the end, if it is there."""
+        """Hand all received output over. Returns the fields of the `x` frame, if that has come; else None."""
         while (item := self._channel.take()) is not None:
             kind, payload = item
             self._fruitless = 0
@@ -144,14 +147,16 @@ class Command:
         return None
 
     def _go_on_after(self, cut: wire.Cut) -> None:
-        """Take up the stream again with the next daemon, which waits for us. Raises Failed if that cannot be."""
+        """Resume the stream with the next daemon, which keeps the output for this client. Raises Failed if no daemon
+        can.
+        """
         self._channel.close()
         self._fruitless += 1
         if "id" not in self._request:
             raise self._lost(str(cut))
         if self._fruitless > MAX_FRUITLESS:
             raise self._lost(f"{MAX_FRUITLESS} daemons in a row went away")
-        # The command's stdin ended with the daemon that fed it. Its output is still ours, and must be taken.
+        # The command's stdin ended with the daemon that fed it, but its output can still be received.
         self._stdin_broke = self._stdin_broke or self._has_stdin
         if self._has_stdin:
             self._input = -1
@@ -166,11 +171,11 @@ class Command:
         if isinstance(parts, dict):
             raise from_json(parts)
         if self._stdin_broke:
-            raise self._lost("the daemon was replaced, and the command's input may have been cut short by it")
+            raise self._lost("the daemon was replaced, which may have cut the command's input short")
         return end
 
     def _lost(self, said: str) -> Failed:
-        return Failed("see a command through in", self._on, said, "what it printed is in: waypoint logs")
+        return Failed("follow the command in", self._on, said, "see what it has printed: waypoint logs")
 
 
 def _facts(payload: memoryview) -> dict[str, object]:

@@ -1,19 +1,23 @@
-"""What the SDK's calls return, as records. Fields that a newer daemon adds are left out."""
+"""From the daemon's answers to records (`waypoint.model.facts`), and the records that are the SDK's alone."""
 
-from dataclasses import dataclass, field, fields
-from typing import Literal, Self, TypedDict
+from dataclasses import dataclass, fields
+from typing import Literal, TypedDict, TypeVar
 
 from waypoint.model.errors import Failed
 
-Tier = Literal["auto", "live", "respawn", "files"]
+Record = TypeVar("Record")
+"""One of the dataclasses of `waypoint.model.facts`."""
+
+WantedTier = Literal["auto", "live", "respawn", "files"]
 """How faithfully a checkpoint is to keep the processes; `auto` is the best that can be had."""
 
 
-class Setting(TypedDict, total=False):
+class StartOptions(TypedDict, total=False):
     """What may be asked of a new session (docs/protocol.md, `POST /v1/sessions`). What is left out, the daemon decides.
 
     `from_name`: the branch or capture whose files it goes on from. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
-    `env`: only what tells how the terminal speaks is taken. `command`: in place of the user's shell.
+    `cwd`: a folder that the session must have. `shell`: the path or name of a shell. `env`: only what tells how the
+    terminal speaks is taken. `command`: in place of the user's shell.
     """
 
     from_name: str
@@ -22,6 +26,7 @@ class Setting(TypedDict, total=False):
     net: Literal["private", "host", "none"]
     user: str
     cwd: str
+    shell: str
     env: dict[str, str]
     rows: int
     cols: int
@@ -29,169 +34,47 @@ class Setting(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """Base of what can be made from a JSON object."""
-
-    @classmethod
-    def parse(cls, value: object) -> Self:
-        """Raises Failed if `value` is no object or lacks a field."""
-        try:
-            if not isinstance(value, dict):
-                raise TypeError(f"got {type(value).__name__}")
-            return cls(**{one.name: value[one.name] for one in fields(cls) if one.name in value})
-        except TypeError as error:
-            raise Failed("understand", "the daemon", f"{cls.__name__}: {error}", "use one version of both") from error
-
-
-@dataclass(frozen=True, slots=True)
-class SessionFacts(Record):
-    """A session; with `state` `ended` or `lost`, a branch that could be started again, of which little is known."""
-
-    branch: str
-    state: str
-    created: str
-    id: str | None = None
-    pid: int | None = None
-    uptime_s: float | None = None
-    user: str | None = None
-    base: str | None = None
-    net: str | None = None
-    cwd: str | None = None
-    memory_bytes: int | None = None
-    processes: int | None = None
-    upper_bytes: int | None = None
-    attached: int | None = None
-    left_out: list[str] | None = None
-    capture: str | None = None
-    degraded: list[str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonStatus(Record):
-    pid: int
-    version: str
-    home: str
-    sessions: int
-    started: str
-
-
-@dataclass(frozen=True, slots=True)
-class Capability(Record):
-    """One row of `doctor`. `state`: ok, missing or degraded. `required_for`: session, live or optional."""
-
-    name: str
-    state: str
-    why: str = ""
-    remedy: str = ""
-    required_for: str = "optional"
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped(Record):
-    """`capture`: where the files are kept (None: discarded). `exit`: the shell's status (None: it was killed by us)."""
-
-    branch: str
-    capture: str | None = None
-    exit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFacts(Record):
-    """`image`: null until it is in the store. `degraded`: what is not kept as faithfully as it might be, in words."""
-
-    name: str
-    capture: str
-    image: str | None
-    tier: str
-    paused_ms: float
-    total_ms: float
-    durable: bool
-    degraded: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureFacts(Record):
-    """One moment of a session, as `GET /v1/captures` tells of it. `names`: checkpoints, and branches whose tip it is.
-
-    `layers`: by aspect (files, processes, shell, terminal) what was kept of it, None where nothing was.
-    """
-
-    capture: str
-    names: list[str]
-    branch: str
-    parents: list[str]
-    tier: str
-    reason: str
-    message: str
-    created: str
-    base: str
-    layers: dict[str, dict[str, object] | None]
-    image: str | None = None
-    durable: bool = False
-    user: str = ""
-    cwd: str = ""
-    exit: int | None = None
-    paused_ms: float | None = None
-    degraded: list[str] = field(default_factory=list)
-    environment: list[str] = field(default_factory=list)
-    machine: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class BranchFacts(Record):
-    """`tip`: the capture that the branch goes on from, made at `captured`; None before its first."""
-
-    name: str
-    live: bool
-    created: str
-    tip: str | None = None
-    tier: str | None = None
-    captured: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OperationFacts(Record):
-    """One entry of the operation log.
-
-    `moves`: names with the captures that they stood for before and after. `sessions`: branches with whether they had a
-    live session before and after. `undoes`: the operation that this one took back. `undo`: what taking this one back
-    would do; None if it cannot be, for the reason in `said`.
-    """
-
-    number: int
-    at: str
-    verb: str
-    moves: dict[str, tuple[str | None, str | None]]
-    sessions: dict[str, tuple[bool, bool]]
-    undone: bool
-    undoes: int | None = None
-    undo: str | None = None
-    said: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ExecResult:
-    """`by`: whose code it is, `command` or `waypoint` (124: timeout). `ended`: the session ended with the command."""
+    """`by`: whose code it is, `command` or `waypoint` (124: timeout). `ended`: the session ended with the command.
+    `signal`: the last signal that the command got at its timeout, such as `INT` or `KILL`; "": none.
+    """
 
     output: bytes
     exit: int
     by: str
     ended: bool
+    signal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
+    """What a process in the session printed, and its exit status."""
+
     stdout: bytes
     stderr: bytes
     exit: int
 
 
-def field_of(answer: object, name: str) -> object:
-    """One field of an answer; None if it has none of this name."""
-    return answer.get(name) if isinstance(answer, dict) else None
+def parse(kind: type[Record], value: object) -> Record:
+    """The JSON object `value` as a record; fields that a newer daemon adds are left out.
+
+    Raises Failed if `value` is no object or lacks a field.
+    """
+    try:
+        if not isinstance(value, dict):
+            raise TypeError(f"got {type(value).__name__}")
+        names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # a TypeVar cannot be bound to them
+        return kind(**{name: value[name] for name in names if name in value})
+    except TypeError as error:
+        raise Failed("understand", "the daemon", f"{kind.__name__}: {error}", "use one version of both") from error
 
 
-def list_of(answer: object, name: str) -> list[object]:
-    """One field of an answer, which is a list; empty if it is none."""
+def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:
+    """The list in the field `name` of an answer, as records; empty if there is none. Raises as `parse`."""
     found = field_of(answer, name)
-    return found if isinstance(found, list) else []
+    return [parse(kind, item) for item in found] if isinstance(found, list) else []
+
+
+def field_of(answer: object, name: str) -> object:
+    """One field of an answer; None if the answer has none of this name."""
+    return answer.get(name) if isinstance(answer, dict) else None

@@ -1,7 +1,10 @@
 """What was: captures, the branches and checkpoints that stand for them, and the log of what moved those."""
 
-from waypoint.client.facts import BranchFacts, CaptureFacts, OperationFacts, field_of, list_of
+from dataclasses import replace
+
+from waypoint.client.facts import field_of, parse, parse_list
 from waypoint.client.link import ask, quote_branch
+from waypoint.model.facts import BranchFacts, CaptureFacts, DuFacts, GcFacts, OperationFacts, StrangerFacts, UndoneFacts
 from waypoint.model.names import parse_name
 
 
@@ -20,16 +23,16 @@ class History:
         query = ["all=1"] if all else [f"name={quote_branch(parse_name(name))}"]
         query += [f"limit={limit}"] if limit is not None else []
         answer = ask(self._home, "GET", f"/v1/captures?{'&'.join(query)}")
-        return [CaptureFacts.parse(item) for item in list_of(answer, "captures")]
+        return parse_list(CaptureFacts, answer, "captures")
 
     def show(self, name: str) -> CaptureFacts:
         """What `name` stands for. Raises UnknownName."""
         answer = ask(self._home, "GET", f"/v1/captures/{quote_branch(parse_name(name))}")
-        return CaptureFacts.parse(field_of(answer, "capture"))
+        return parse(CaptureFacts, field_of(answer, "capture"))
 
     def branches(self) -> list[BranchFacts]:
         """All of them, live or not, sorted by name."""
-        return [BranchFacts.parse(item) for item in list_of(ask(self._home, "GET", "/v1/branches"), "branches")]
+        return parse_list(BranchFacts, ask(self._home, "GET", "/v1/branches"), "branches")
 
     def rename(self, branch: str, new: str) -> None:
         """Raises UnknownName, StateConflict (the branch is live, or there is `new`)."""
@@ -46,15 +49,51 @@ class History:
         """The log of what moved a name or a session, the newest first."""
         query = f"?limit={limit}" if limit is not None else ""
         answer = ask(self._home, "GET", f"/v1/operations{query}")
-        return [OperationFacts.parse(item) for item in list_of(answer, "operations")]
+        return parse_list(OperationFacts, answer, "operations")
 
-    def undo(self, number: int | None = None) -> OperationFacts:
-        """Take back the operation, None: the last one that was not yet. The entry that this made in the log.
+    def undo(
+        self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
+    ) -> OperationFacts:
+        """Take back the operation, None: the last one of `branch` that was not yet; with neither, the last one of
+        $WAYPOINT_BRANCH, or if that is not set, the last one that this user asked for from this login. The entry that
+        this made in the log.
 
-        Raises UnknownName, StateConflict if it cannot be taken back as things are now.
+        A session that is replaced or ended is captured first, with its processes unless `lose_processes`. Raises
+        UnknownName, StateConflict if it cannot be taken back as things are now, CannotCapture if processes cannot be
+        kept.
         """
-        answer = self._ask_once("/v1/operations/undo", {"number": number})
-        return OperationFacts.parse(field_of(answer, "operation"))
+        return self.take_back(number, branch=branch, lose_processes=lose_processes)[0]
+
+    def take_back(
+        self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
+    ) -> tuple[OperationFacts, UndoneFacts]:
+        """As `undo`; also says what was taken back, and how."""
+        body: dict[str, object] = {"number": number, "branch": branch, "lose_processes": lose_processes}
+        answer = self._ask_once("/v1/operations/undo", body)
+        return parse(OperationFacts, field_of(answer, "operation")), parse(UndoneFacts, field_of(answer, "undone"))
+
+    def plan_undo(self, number: int | None = None, *, branch: str | None = None) -> UndoneFacts:
+        """What `undo` would take back, how, and what it would not bring back. Raises as `undo`; changes nothing."""
+        body = {"number": number, "branch": branch, "dry_run": True}
+        return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
+
+    def gc(self, *, keep_operations_s: float | None = None, dry_run: bool = False) -> GcFacts:
+        """Remove the captures that no name stands for and no kept operation can bring back, and what names.db does not
+        know. `keep_operations_s`: the operations of so many last seconds are kept; None: as the home's setting says.
+
+        Raises StateConflict if a gc is running.
+        """
+        body: dict[str, object] = {"keep_operations_s": keep_operations_s, "dry_run": dry_run}
+        answer = self._ask_once("/v1/gc", body)
+        return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
+
+    def du(self, *names: str) -> DuFacts:
+        """What holds how much of the disk: all captures and live sessions, or those that `names` stand for.
+
+        Raises UnknownName.
+        """
+        query = f"?names={'%20'.join(quote_branch(parse_name(name)) for name in names)}" if names else ""
+        return parse(DuFacts, ask(self._home, "GET", f"/v1/usage{query}"))
 
     def _ask_once(self, target: str, body: dict[str, object]) -> object:
         return ask(self._home, "POST", target, body, may_repeat=False)

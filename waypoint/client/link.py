@@ -4,7 +4,7 @@ import os
 
 from waypoint.client import wire
 from waypoint.model.errors import Failed, HostLacks
-from waypoint.model.paths import log_path, socket_path
+from waypoint.model.paths import log_path, socket_path, spelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def open_channel(home: str, target: str, body: object) -> wire.Channel:
 
     Raises HostLacks if there is no daemon and none can be started, or if this user may not talk to it; wire.Cut.
     """
-    return _reach(home, lambda path: wire.Channel(path, target, body))
+    return reach(home, lambda path: wire.Channel(path, target, body))
 
 
 def ask(home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True) -> object:
@@ -32,7 +32,7 @@ def ask(home: str, method: str, target: str, body: object = None, *, may_repeat:
     """
     for is_last in (False, True):
         try:
-            return _reach(home, lambda path: wire.request(path, method, target, body))
+            return reach(home, lambda path: wire.request(path, method, target, body))
         except wire.Cut as cut:
             if is_last or not may_repeat:
                 raise _unanswered(method, target, cut) from cut
@@ -60,7 +60,11 @@ def _unanswered(method: str, target: str, cut: wire.Cut) -> Failed:
     return Failed("get an answer to", f"{method} {target}", str(cut), "see what became of it: waypoint ps --all")
 
 
-def _reach(home: str, act: "Callable[[str], T]") -> "T":
+def reach(home: str, act: "Callable[[str], T]") -> "T":
+    """Do `act` with the path of the daemon's socket; start the daemon if none listens, and do it again.
+
+    Raises HostLacks as `open_channel` does, Failed if no daemon stays up, and what `act` raises.
+    """
     path = socket_path(home)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
@@ -86,5 +90,5 @@ def not_allowed(home: str) -> HostLacks:
         "talk to",
         f"the daemon of {home}",
         "this user may not use its socket",
-        f"use sudo, or ask an administrator to run: waypoint setup --user {user}",
+        f"be root ('sudo {spelled(home)} COMMAND'), or be let in: sudo {spelled(home, 'setup', '--user', user)}",
     )

@@ -1,13 +1,18 @@
 """JSON through the C parts of the standard library's own module, without loading that module.
 
-`import json` costs 8 ms, nearly all of it for `re`; the scanner and the encoder behind it are C and need none of it.
+`import json` takes 8 ms, nearly all of it to import `re`. The scanner and the encoder behind it are written in C and do
+not need `re`.
 """
 
 import _json
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class _Settings:
-    """What `_json.make_scanner` reads from its context; the values are json.JSONDecoder's defaults."""
+    """The attributes that `_json.make_scanner` reads; the values are the defaults of json.JSONDecoder."""
 
     strict = True
     object_hook = None
@@ -24,11 +29,14 @@ def _refuse(value: object) -> object:
 _scan = _json.make_scanner(_Settings())  # type: ignore[arg-type]  # typeshed asks for a scanner; any object serves
 
 
-def encode(value: object) -> str:
-    """One line of ASCII. Raises TypeError or ValueError for what JSON cannot hold (NaN among it)."""
+def encode(value: object, default: "Callable[[object], object]" = _refuse) -> str:
+    """`value` as one line of ASCII. `default` gets each value that JSON does not have and returns one that it has.
+
+    Raises TypeError or ValueError for a value that JSON does not have, as NaN.
+    """
     encoder = _json.make_encoder(
         markers={},
-        default=_refuse,
+        default=default,
         encoder=_json.encode_basestring_ascii,
         indent=None,
         key_separator=": ",
@@ -41,7 +49,7 @@ def encode(value: object) -> str:
 
 
 def decode(data: bytes | str) -> object:
-    """The value of a whole JSON text (UTF-8, with white space around it). Raises ValueError if it is none."""
+    """The value of a JSON text (UTF-8, with or without white space around it). Raises ValueError if it is not one."""
     text = (data if isinstance(data, str) else data.decode()).strip(" \t\r\n")
     try:
         value, end = _scan(text, 0)
@@ -56,7 +64,7 @@ def decode(data: bytes | str) -> object:
 
 
 def decode_object(data: bytes | str) -> dict[str, object]:
-    """As `decode`, for a text that must be one JSON object."""
+    """As `decode`, for a text that must be a JSON object. Raises ValueError if it is not."""
     value = decode(data)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")

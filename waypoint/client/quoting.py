@@ -1,4 +1,4 @@
-"""From words to the text of a command line."""
+"""Quoting: makes the text of a shell's command line from words."""
 
 import os
 
@@ -8,7 +8,7 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 
 def quote(word: str) -> str:
-    """`word` so that a shell (bash, zsh) reads it as this one word. Bytes that are no text go as $'\\xNN'."""
+    """`word`, quoted so that bash and zsh read it as one word. Bytes that are not UTF-8 are written as $'\\xNN'."""
     if word and _PLAIN.issuperset(word):
         return word
     if any(0xDC80 <= ord(character) <= 0xDCFF for character in word):
@@ -17,9 +17,8 @@ def quote(word: str) -> str:
 
 
 def as_json_text(text: str) -> str:
-    """`text`, if it can travel in JSON: arguments that are no UTF-8 reach Python with surrogates in them.
-
-    Raises UsageProblem if it cannot.
+    """`text`, checked to be encodable in JSON. Python turns argument bytes that are not UTF-8 into surrogates, which
+    are not: then this raises UsageProblem.
     """
     try:
         text.encode()
@@ -30,5 +29,8 @@ def as_json_text(text: str) -> str:
 
 
 def exec_text(words: "list[str] | tuple[str, ...]") -> str:
-    """The shell text of `waypoint exec -- WORDS`: one word is text itself, several are words that are quoted."""
+    """The shell text of `waypoint exec -- WORDS`: a single word is taken as the text itself, several words are quoted.
+
+    Raises UsageProblem if a single word is not UTF-8.
+    """
     return as_json_text(words[0] if len(words) == 1 else " ".join(map(quote, words)))

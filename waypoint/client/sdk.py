@@ -23,23 +23,12 @@ from typing import Literal, Unpack
 from waypoint.client.address import find_home
 from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
-from waypoint.client.facts import (
-    Capability,
-    CheckpointFacts,
-    DaemonStatus,
-    ExecResult,
-    RunResult,
-    SessionFacts,
-    Setting,
-    Stopped,
-    Tier,
-    field_of,
-    list_of,
-)
+from waypoint.client.facts import ExecResult, RunResult, StartOptions, WantedTier, field_of, parse, parse_list
+from waypoint.client.following import iter_events, iter_logs
 from waypoint.client.history import History
 from waypoint.client.link import ask, ask_running, quote_branch
-from waypoint.client.logs import iter_logs
 from waypoint.client.quoting import as_json_text, exec_text
+from waypoint.model.facts import Capability, CheckpointFacts, SessionFacts, StatusFacts, StopFacts, StrangerFacts
 from waypoint.model.names import parse_name
 
 OnOutput = Callable[[bytes], object]
@@ -55,19 +44,21 @@ class Client:
     def sessions(self, *, all: bool = False) -> list[SessionFacts]:
         """Live sessions; with `all`, also branches that could be started again."""
         answer = ask(self.home, "GET", f"/v1/sessions{'?all=1' if all else ''}")
-        return [SessionFacts.parse(item) for item in list_of(answer, "sessions")]
+        return parse_list(SessionFacts, answer, "sessions")
 
-    def start(self, branch: str = "main", **setting: Unpack[Setting]) -> "Session":
+    def start(self, branch: str = "main", **options: Unpack[StartOptions]) -> "Session":
         """Start the branch's session, or find the live one, which keeps the setting it has.
 
         Returns once the session is there; `facts` of the result is what the daemon says of it.
         """
-        answer = ask(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **setting})
-        return Session(self, branch, SessionFacts.parse(field_of(answer, "session")))
+        answer = ask(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **options})
+        return Session(self, branch, parse(SessionFacts, field_of(answer, "session")))
 
-    def session(self, branch: str = "main") -> "Session":
-        """The session of `branch`; whether it lives is not asked."""
-        return Session(self, parse_name(branch))
+    def session(self, branch: str = "main", *, user: str | None = None) -> "Session":
+        """The session of `branch`; whether it lives is not asked. `user`: whose session it is, if it is another user's:
+        `exec`, `run` and `attach` then go on as this one, and raise StateConflict otherwise.
+        """
+        return Session(self, parse_name(branch), user=user)
 
     def fork(self, name: str, *branches: str, count: int | None = None, prefix: str | None = None) -> list["Session"]:
         """Live sessions on new `branches`, all of them or none, each a copy of what `name` stands for.
@@ -77,26 +68,45 @@ class Client:
         """
         body: dict[str, object] = {"name": parse_name(name), "branches": [parse_name(branch) for branch in branches]}
         body |= {"count": count, "prefix": prefix}
-        forks = list_of(ask(self.home, "POST", "/v1/forks", body, may_repeat=False), "forks")
-        return [self.session(str(field_of(fork, "branch"))) for fork in forks]
+        answer = field_of(ask(self.home, "POST", "/v1/forks", body, may_repeat=False), "forks")
+        made = [parse(SessionFacts, field_of(fork, "session")) for fork in answer] if isinstance(answer, list) else []
+        return [Session(self, facts.branch, facts) for facts in made]
 
     @property
     def history(self) -> History:
         """Captures, branches, and the log of what moved them."""
         return History(self.home)
 
-    def status(self) -> DaemonStatus:
-        return DaemonStatus.parse(ask(self.home, "GET", "/v1/status"))
+    def restore(self, name: str, *, only: Literal["files", "shell"] | None = None) -> "Session":
+        """As Session.restore, on the branch that `name` was taken on; if `name` is a branch, on this one."""
+        answer = ask(self.home, "POST", "/v1/restores", {"name": parse_name(name), "only": only}, may_repeat=False)
+        facts = parse(SessionFacts, field_of(answer, "session"))
+        return Session(self, facts.branch, facts)
 
-    def running(self) -> DaemonStatus | None:
+    def status(self) -> StatusFacts:
+        return parse(StatusFacts, ask(self.home, "GET", "/v1/status"))
+
+    def running(self) -> StatusFacts | None:
         """The status of a daemon that runs; None, and none is started, if there is none."""
         answer = ask_running(self.home, "GET", "/v1/status")
-        return None if answer is None else DaemonStatus.parse(answer)
+        return None if answer is None else parse(StatusFacts, answer)
+
+    def strangers(self) -> list[StrangerFacts]:
+        """What lies in the home and is unknown to its names.db; it is kept."""
+        return parse_list(StrangerFacts, ask(self.home, "GET", "/v1/strangers"), "strangers")
 
     def doctor(self) -> list[Capability]:
         """Try every capability on a throw-away session. Takes seconds."""
         answer = ask(self.home, "POST", "/v1/doctor")
-        return [Capability.parse(item) for item in list_of(answer, "capabilities")]
+        return parse_list(Capability, answer, "capabilities")
+
+    def events(self, *, follow: bool = True, after: int | None = None) -> Iterator[dict[str, object]]:
+        """What has happened, as far back as the daemon keeps it, and with `follow` what happens from now on.
+
+        `after`: only what follows the event with this `seq`. Each event is an object as in docs/protocol.md, section 1;
+        the first is a `begin`. Goes on with the next daemon, after a `restarted`; ends when the daemon is stopped.
+        """
+        return iter_events(self.home, follow=follow, after=after)
 
     def stop_daemon(self) -> None:
         """Stop the daemon and its supervisor, if they run; back when the daemon has ended.
@@ -118,9 +128,12 @@ class Client:
 class Session:
     """The session of one branch."""
 
-    def __init__(self, client: Client, branch: str, known: SessionFacts | None = None) -> None:
-        """Use Client.start or Client.session. `known`: what was answered at the start."""
+    def __init__(
+        self, client: Client, branch: str, known: SessionFacts | None = None, *, user: str | None = None
+    ) -> None:
+        """Use Client.start or Client.session. `known`: what was answered at the start. `user`: as in Client.session."""
         self._client = client
+        self._user = user if user is not None or known is None else known.user
         self._known = known
         self.branch = branch
 
@@ -132,7 +145,7 @@ class Session:
     def refresh(self) -> SessionFacts:
         """Ask the daemon for the facts of now. Raises UnknownName if the branch has no session."""
         answer = ask(self._client.home, "GET", self._path())
-        self._known = SessionFacts.parse(field_of(answer, "session"))
+        self._known = parse(SessionFacts, field_of(answer, "session"))
         return self._known
 
     def exec(
@@ -147,9 +160,10 @@ class Session:
     ) -> ExecResult:
         """Run a command line in the session's own shell: text, or a list of words that are quoted.
 
-        `timeout_s` counts from the command's start, then `exit` is 124. `wait_prompt_s`: how long to wait for a busy
-        shell (default 5). `tty`: pagers and questions as on a terminal. `on_output` gets each piece as it comes; then
-        the result's `output` is empty. Goes on with the next daemon if this one dies, but with `stdin`.
+        `timeout_s` counts from the command's start; at most 0.5 s later the call returns with `exit` 124.
+        `wait_prompt_s`: how long to wait for a busy shell (default 5). `tty`: pagers and questions as on a terminal.
+        `on_output` gets each piece as it comes; then the result's `output` is empty. Goes on with the next daemon if
+        this one dies, but with `stdin`.
         """
         text = as_json_text(command) if isinstance(command, str) else exec_text(list(command))
         request: dict[str, object] = {"text": text, "tty": tty, "stdin": stdin is not None}
@@ -158,7 +172,8 @@ class Session:
         output = bytearray()
         sink = _sink(on_output, output)
         end = self._carry("exec", request, sink, sink, stdin)
-        return ExecResult(bytes(output), _exit(end), str(end.get("by", "command")), end.get("ended") is True)
+        by, last_signal = str(end.get("by", "command")), str(end.get("signal", ""))
+        return ExecResult(bytes(output), _exit(end), by, end.get("ended") is True, last_signal)
 
     def run(
         self,
@@ -167,7 +182,9 @@ class Session:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> RunResult:
-        """Run a separate process in the session. Ends with Failed if the daemon dies meanwhile."""
+        """Run a separate process in the session: a program and its arguments. Ends with Failed if the daemon dies
+        meanwhile.
+        """
         request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "stdin": stdin is not None}
         request |= {"cwd": cwd, "env": dict(env or {})}
         output, errors = bytearray(), bytearray()
@@ -176,38 +193,43 @@ class Session:
 
     def attach(self, rows: int = 24, cols: int = 80) -> Attachment:
         """The session's terminal, for shellwrap.proxy or a screen of your own. Survives restarts of the daemon."""
-        return Attachment(self._client.home, self.branch, rows, cols)
+        return Attachment(self._client.home, self.branch, rows, cols, {"user": self._user})
 
     def logs(self, *, follow: bool = False) -> Iterator[bytes]:
         """The terminal's scrollback, piece by piece; with `follow`, then what comes, until the session ends."""
         return iter_logs(self._client.home, self.branch, follow=follow)
 
     def checkpoint(
-        self, name: str, *, message: str = "", tier: Tier = "auto", force: bool = False, park: bool = False
+        self, name: str, *, message: str = "", tier: WantedTier = "auto", force: bool = False, park: bool = False
     ) -> CheckpointFacts:
         """Capture the session, which goes on, and let `name` stand for that.
 
         `tier`: raise CannotCapture rather than keep less than this. `force`: move a checkpoint of that name, which is
-        a StateConflict otherwise. `park`: end the session with it.
+        a StateConflict otherwise. `park`: end the session with it, of which the processes are kept unless `tier` is
+        `files`.
         """
         body = {"name": parse_name(name), "message": message, "tier": tier, "force": force, "park": park}
-        return CheckpointFacts.parse(self._ask_once("checkpoint", body))
+        return parse(CheckpointFacts, self._ask_once("checkpoint", body))
 
-    def restore(self, name: str, *, only: Literal["files", "shell"] | None = None) -> SessionFacts:
+    def restore(
+        self, name: str, *, only: Literal["files", "shell"] | None = None, lose_processes: bool = False
+    ) -> SessionFacts:
         """Bring back what `name` stands for, in place; start the session with it if it is not live.
 
-        What is replaced is captured first. Attached terminals stay attached.
+        What is replaced is captured first, with its processes unless `lose_processes`: CannotCapture if they cannot be
+        kept. Attached terminals stay attached.
         """
-        answer = self._ask_once("restore", {"name": parse_name(name), "only": only})
-        self._known = SessionFacts.parse(field_of(answer, "session"))
+        body: dict[str, object] = {"name": parse_name(name), "only": only, "lose_processes": lose_processes}
+        answer = self._ask_once("restore", body)
+        self._known = parse(SessionFacts, field_of(answer, "session"))
         return self._known
 
-    def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> Stopped:
+    def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> StopFacts:
         """End the session and keep its files as the branch's tip, or throw them away.
 
         `checkpoint`: the name of one that is made first, with the processes; then that is the tip.
         """
-        return Stopped.parse(self._ask_once("stop", {"discard": discard, "checkpoint": checkpoint}))
+        return parse(StopFacts, self._ask_once("stop", {"discard": discard, "checkpoint": checkpoint}))
 
     def _path(self) -> str:
         return f"/v1/sessions/{quote_branch(self.branch)}"
@@ -224,7 +246,8 @@ class Session:
         stdin: bytes | None,
     ) -> dict[str, object]:
         with _readable(stdin) as input_fd:
-            return Command(self._client.home, self.branch, verb, request).wait(on_output, on_errors, input_fd)
+            command = Command(self._client.home, self.branch, verb, {**request, "user": self._user})
+            return command.wait(on_output, on_errors, input_fd)
 
 
 def _sink(on_output: OnOutput | None, output: bytearray) -> Callable[[memoryview], None]:

@@ -1,7 +1,7 @@
-"""Starting the daemon of a home, when a command finds that none listens.
+"""Starting the daemon of a home, when a command finds that no process listens on the home's socket.
 
-What is started is the supervisor, which detaches itself, sees to it that there is one of it, and tells when the socket
-listens: docs/protocol.md, section 5.
+The command starts the supervisor, which detaches itself, makes sure that it is the only one, and reports when the
+socket listens (docs/protocol.md, section 5).
 """
 
 import os
@@ -12,18 +12,17 @@ import time
 
 from waypoint.client.address import is_inside_session
 from waypoint.model.errors import Failed, HostLacks
-from waypoint.model.paths import log_path
+from waypoint.model.paths import as_root, config_path, is_config_of_home, log_path, spelled
 
-READY_S = 60.0  # a supervisor may have to wait for another one to end
+READY_S = 60.0  # how long a supervisor may take to report; it may have to wait for another one to end
 SUPERVISOR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "daemon", "supervisor.py")
 
 
 def start_daemon(home: str) -> int:
-    """Return once the control socket of `home` listens, whoever started what listens. May be called by many at once.
+    """Return once a process listens on the control socket of `home`. Many processes may call this at once.
 
-    The pid is the supervisor's; 0 if it is just being replaced.
-
-    Raises HostLacks if this user cannot start one or the home has not been set up, Failed if it does not come up.
+    Returns the supervisor's pid, or 0 if the supervisor is just being replaced. Raises HostLacks if this user cannot
+    start a daemon or the home has not been set up, Failed if the daemon does not start.
     """
     on = f"the daemon of {home}"
     if is_inside_session():
@@ -33,10 +32,9 @@ def start_daemon(home: str) -> int:
             "start",
             on,
             "it does not run, and only root can start it",
-            "use sudo, or ask an administrator to run 'waypoint setup --user YOU' and 'waypoint daemon run'",
+            f"sudo {spelled(home, 'ps')} (any command of root's starts it)",
         )
-    if not os.path.exists(f"{home}/config.json"):
-        raise HostLacks("start", on, "this home has not been set up", f"waypoint --home {home} setup")
+    _check_is_home(home, on)
     reader, writer = os.pipe()
     try:
         try:
@@ -45,21 +43,42 @@ def start_daemon(home: str) -> int:
                 pass_fds=[writer],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # not ended by a Ctrl-C that is meant for us
+                start_new_session=True,  # a Ctrl-C that is meant for this command does not reach it
             )
         finally:
             os.close(writer)
         words = _read_line(reader)
-        supervisor.wait()  # the one that we started; what goes on is a fork of it
+        supervisor.wait()  # the process that was started ends at once; the supervisor is a fork of it
     finally:
         os.close(reader)
     if not words.startswith("ready "):
-        raise Failed("start", on, words.removeprefix("error ").strip() or "it said nothing", f"see {log_path(home)}")
+        said = words.removeprefix("error ").strip() or "the supervisor ended without a message"
+        raise Failed("start", on, said, f"see {log_path(home)}")
     return int(words.removeprefix("ready "))
 
 
+def _check_is_home(home: str, on: str) -> None:
+    """Raise HostLacks if no home has been set up at `home`: a folder that is not Waypoint's is left as it is.
+
+    A config.json that is no JSON passes: the daemon says what is wrong with it.
+    """
+    import json
+
+    said = "this home has not been set up"
+    try:
+        with open(config_path(home), "rb") as file:
+            if is_config_of_home(json.load(file)):
+                return
+        said = f"{config_path(home)} is not that of a home of Waypoint"
+    except ValueError:
+        return
+    except OSError as error:
+        said += "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
+    raise HostLacks("start", on, said, as_root(home, "setup"))
+
+
 def _read_line(fd: int) -> str:
-    """One line, without its end; empty if the other side ends without one. Raises Failed after READY_S."""
+    """Read one line, without its newline; empty if the other end is closed without one. Raises Failed after READY_S."""
     deadline = time.monotonic() + READY_S
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -1,17 +1,24 @@
 """The client's end of docs/protocol.md: HTTP/1.1 requests over a Unix socket, and the frames of an upgraded stream.
 
 Our own, because http.client and its friends take longer to load than a whole `waypoint exec` may last. Knows only what
-the daemon's answers need: a status line, headers, a body with a length. One connection per request: a connection costs
-less than noticing that a kept one belongs to a daemon that is gone.
+the daemon's answers need: a status line, headers, a body with a length or in chunks. One connection per request: a
+connection costs less than noticing that a kept one belongs to a daemon that is gone.
 """
 
 import _socket
 
 from waypoint.client import plainjson
+from waypoint.client.address import working_branch
 from waypoint.model.errors import Failed, WaypointError, from_json
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BRANCH_HEADER = "Waypoint-Branch"
 MAX_PAYLOAD_BYTES = 1 << 20  # of one frame, either way
 MAX_HEAD_BYTES = 1 << 16
+MAX_CHUNK_LINE_BYTES = 256
 RECEIVE_BYTES = 1 << 18  # what one recv may bring: more than a socket's default buffer holds
 _HEAD_END = b"\r\n\r\n"
 _PREFIX_BYTES = 5  # of a frame: kind and length
@@ -42,7 +49,7 @@ class Head:
         self.size = size
 
 
-def parse_head(data: bytes) -> Head | None:
+def parse_head(data: "bytes | bytearray") -> Head | None:
     """The head of an answer that starts `data`, None if it is not all there yet. Raises Failed if it is not HTTP."""
     end = data.find(_HEAD_END)
     if end < 0:
@@ -69,6 +76,8 @@ def send_request(path: str, method: str, target: str, body: object = None, *, up
     content = b"" if body is None else plainjson.encode(body).encode()
     connection = "Upgrade\r\nUpgrade: waypoint-stream" if upgrade else "close"
     kind = "Content-Type: application/json\r\n" if content else ""
+    branch = working_branch()
+    kind += f"{BRANCH_HEADER}: {branch}\r\n" if branch else ""
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: waypoint\r\nConnection: {connection}\r\n"
         f"{kind}Content-Length: {len(content)}\r\n\r\n"
@@ -93,17 +102,72 @@ def request(path: str, method: str, target: str, body: object = None) -> object:
     """
     sock = send_request(path, method, target, body)
     try:
-        data = b""
-        while True:
-            head = parse_head(data)
-            if head and (content := _whole_body(head, data)) is not None:
-                return _judge(head.status, content)
-            piece = _receive(sock)
-            if not piece:
-                raise Cut("the daemon closed the connection before it had answered")
-            data += piece
+        head, data = read_head(sock)
+        return judge(head.status, b"".join(iter_body(sock, head, data)))
     finally:
         sock.close()
+
+
+def read_head(sock: _socket.socket) -> "tuple[Head, bytearray]":
+    """The head of the answer, and what has come behind it. Raises Cut, Failed if it is not HTTP."""
+    data = bytearray()
+    while (head := parse_head(data)) is None:
+        data += _receive(sock)
+    del data[: head.size]
+    return head, data
+
+
+def iter_body(sock: _socket.socket, head: Head, data: bytearray) -> "Iterator[bytes]":
+    """Yield the body of an answer as it comes, in pieces of any size. `data`: as `read_head` gave it.
+
+    Raises Cut if the body breaks off, Failed if it is no HTTP.
+    """
+    if head.headers.get("transfer-encoding", "").lower() == "chunked":
+        while not (found := take_chunks(data))[1]:
+            yield found[0]
+            data += _receive(sock)
+        yield found[0]
+        return
+    left = _length(head)
+    while left > len(data):
+        left -= len(data)
+        yield bytes(data)
+        data[:] = _receive(sock)
+    yield bytes(data[:left])
+
+
+def take_chunks(data: bytearray) -> "tuple[bytes, bool]":
+    """Remove the whole chunks (RFC 9112, 7.1) that `data` begins with: their content, and whether they are the last.
+
+    Raises Failed for what is no chunk.
+    """
+    found: list[bytes] = []
+    start = 0
+    is_last = False
+    while not is_last:
+        end = data.find(b"\r\n", start)
+        if end < 0:
+            if len(data) - start > MAX_CHUNK_LINE_BYTES:
+                raise _nonsense("a chunk without a size")
+            break
+        size = _chunk_size(bytes(data[start:end]))
+        rest = end + 2 + size
+        if len(data) < rest + 2:
+            break
+        if data[rest : rest + 2] != b"\r\n":  # behind the last chunk: no trailers, our daemon sends none
+            raise _nonsense("a chunk that does not end where it should")
+        found.append(bytes(data[end + 2 : rest]))
+        start = rest + 2
+        is_last = not size
+    del data[:start]
+    return b"".join(found), is_last
+
+
+def _chunk_size(line: bytes) -> int:
+    digits = line.partition(b";")[0].strip().lower()
+    if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdef"):
+        raise _nonsense(f"a chunk of size {line[:60]!r}")
+    return int(digits, 16)
 
 
 def frame(kind: str, payload: bytes = b"") -> bytes:
@@ -241,7 +305,7 @@ class Channel:
             if content is None:
                 self._make_room(len(data) + 1)
                 return False
-            _judge(head.status, content)
+            judge(head.status, content)
             raise _nonsense(f"status {head.status} to an upgrade")
         self._start += head.size
         self.is_open = True
@@ -281,22 +345,30 @@ def _payloads(frames: list[bytes], kind: str) -> list[bytes]:
 
 
 def _receive(sock: _socket.socket) -> bytes:
+    """What has come, at least one byte. Raises Cut at the end of the connection."""
     try:
-        return sock.recv(RECEIVE_BYTES)
+        piece = sock.recv(RECEIVE_BYTES)
     except ConnectionResetError as error:
         raise Cut(str(error)) from error
+    if not piece:
+        raise Cut("the daemon closed the connection before it had answered")
+    return piece
 
 
-def _whole_body(head: Head, data: bytes) -> bytes | None:
-    """The body after `head` in `data`; None while some of it is missing."""
+def _length(head: Head) -> int:
     length = head.headers.get("content-length", "0")
     if not length.isdecimal() or "transfer-encoding" in head.headers:
         raise _nonsense("an answer without a length")
-    end = head.size + int(length)
+    return int(length)
+
+
+def _whole_body(head: Head, data: bytes) -> bytes | None:
+    """The body after `head` in `data`, which has a length; None while some of it is missing."""
+    end = head.size + _length(head)
     return data[head.size : end] if len(data) >= end else None
 
 
-def _judge(status: int, content: bytes) -> object:
+def judge(status: int, content: bytes) -> object:
     """The value in an answer's body, or the error that it carries."""
     try:
         value = plainjson.decode(content) if content else None

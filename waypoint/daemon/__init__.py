@@ -1,1 +1,1 @@
-"""The daemon: HTTP server, routes, supervisor, the trials of doctor."""
+"""The daemon process: its supervision, its control socket, and HTTP in front of the service."""

@@ -1,4 +1,4 @@
-"""A process that belongs to nobody: no terminal, no folder, no file of its caller; and the log it writes.
+"""Turning a process into a background process, with no terminal, folder or open file of its caller, and its log.
 
 Part of the supervisor, which must stay small: nothing heavy may be imported here.
 """
@@ -8,19 +8,20 @@ import os
 import signal
 import time
 
-from waypoint.model.paths import log_path
+from waypoint.model.paths import log_path, older_log_path
 
 MAX_LOG_BYTES = 4 << 20
-# Set by Waypoint's own people and parts, or needed to write text; anything else may be a secret of the caller's.
+# Variables that the daemon keeps of its caller's environment: Waypoint's own, and those for text and times. Others
+# may be secrets.
 _KEPT_VARIABLES = ("WAYPOINT_", "LC_")
 _KEPT_NAMES = ("LANG", "TZ")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def detach(keep: set[int]) -> None:
-    """Go on as an orphan in a session of its own; the calling process ends with 0. Closes all descriptors but `keep`.
+    """Fork: the child goes on as an orphan in a new session (setsid(2)), in `/`; the calling process exits with 0.
 
-    0, 1 and 2 become /dev/null.
+    Of the child's descriptors only `keep` stay open; 0, 1 and 2 become /dev/null.
     """
     if os.fork():
         os._exit(0)
@@ -41,27 +42,45 @@ def detach(keep: set[int]) -> None:
 
 
 def own_environment(caller: dict[str, str]) -> dict[str, str]:
-    """What a daemon may know of the environment that it was started from."""
+    """The environment for a daemon that was started from the environment `caller`."""
     kept = {name: caller[name] for name in caller if name.startswith(_KEPT_VARIABLES) or name in _KEPT_NAMES}
     return {"PATH": SYSTEM_PATH, **kept}
 
 
 def open_log(home: str) -> None:
-    """Make 1 and 2 the home's log, moved aside before if it has grown large. Without one, they stay what they are."""
+    """Make descriptors 1 and 2 the home's log, of mode 0600, after renaming a log over MAX_LOG_BYTES. If the log cannot
+    be opened, 1 and 2 stay what they are.
+
+    Supervisor and daemon write to one file. After the one has renamed it, the other writes to the renamed file until it
+    calls this, too.
+    """
     path = log_path(home)
     with contextlib.suppress(OSError):  # a full or read-only disk must not keep the daemon from running
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = _open(path)
         if os.fstat(fd).st_size > MAX_LOG_BYTES:
-            os.rename(path, f"{path}.1")
+            os.rename(path, older_log_path(home))
             os.close(fd)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = _open(path)
         os.dup2(fd, 1)
         os.dup2(fd, 2)
         os.close(fd)
 
 
+def _open(path: str) -> int:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(fd, 0o600)  # whoever has made it
+    return fd
+
+
+def is_log_full() -> bool:
+    """Whether what descriptor 2 writes to is over MAX_LOG_BYTES, so that `open_log` is due. Never for a terminal."""
+    with contextlib.suppress(OSError):
+        return os.fstat(2).st_size > MAX_LOG_BYTES
+    return False
+
+
 def log(words: str) -> None:
-    """A line in the form that the daemon's own lines have."""
+    """Write `words` as a line of the supervisor to the log, in the form of the daemon's lines. Never fails."""
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} supervisor[{os.getpid()}] {words}\n"
-    with contextlib.suppress(OSError):  # as above
+    with contextlib.suppress(OSError):  # a full disk must not keep the supervisor from running
         os.write(2, line.encode(errors="replace"))

@@ -1,21 +1,26 @@
-"""The daemon's watch over its supervisor: if that dies, a new one is started, which takes over the listening socket."""
+"""The daemon's watch over its supervisor: if the supervisor dies, the daemon starts a new one and hands it the
+listening socket.
+"""
 
 import asyncio
 import os
 
-from waypoint.daemon.problems import LOG
 from waypoint.daemon.siblings import Patience, spawn_supervisor
-from waypoint.linux import pidfd
+from waypoint.linux.tasks import pidfd
+from waypoint.service.background.bugs import LOG
 
 
 class Guard:
-    """Works by events on descriptors; while all is well nothing wakes it up."""
+    """Watches a pidfd of the supervisor in the event loop; costs nothing while the supervisor lives."""
 
-    def __init__(self, home: str, script: str, listen_fd: int, env: dict[str, str]) -> None:
-        """`script`: what the next daemon is started from. Must be made in a running event loop."""
+    def __init__(self, home: str, script: str, env: dict[str, str], *, listen_fd: int, mounts_fd: int) -> None:
+        """`script`: the path from which the new supervisor starts later daemons. `mounts_fd`: the mount namespace in
+        which the new supervisor runs. Both descriptors stay the caller's. To be made in a running event loop.
+        """
         self._home = home
         self._script = script
         self._listen_fd = listen_fd
+        self._mounts_fd = mounts_fd
         self._env = env
         self._loop = asyncio.get_running_loop()
         self._patience = Patience()
@@ -25,13 +30,13 @@ class Guard:
         self._off = False
 
     def watch(self, supervisor_fd: int) -> None:
-        """Start again what is behind the pidfd `supervisor_fd` when it has died."""
+        """Watch the supervisor with pidfd `supervisor_fd`, which this object closes; start a new one when it dies."""
         self._supervisor_fd = supervisor_fd
         self._since = self._loop.time()
         self._loop.add_reader(supervisor_fd, self._replace)
 
     def stop(self) -> None:
-        """Let the supervisor end."""
+        """Watch no more: the daemon stops, and the supervisor may end."""
         self._off = True
         if self._supervisor_fd >= 0:
             self._loop.remove_reader(self._supervisor_fd)
@@ -46,7 +51,7 @@ class Guard:
     def _start_later(self) -> None:
         delay_s = self._patience.delay_after(self._loop.time() - self._since)
         if delay_s is None:
-            LOG.error("no supervisor stays alive; from here on the daemon is on its own")
+            LOG.error("no supervisor stays alive; the daemon goes on without one")
             return
         self._loop.call_later(delay_s, self._start)
 
@@ -60,6 +65,7 @@ class Guard:
                 self._home,
                 daemon=(self._script, self._self_fd),
                 listen_fd=self._listen_fd,
+                mounts_fd=self._mounts_fd,
                 ready_fd=ready_write,
                 env=self._env,
             )
@@ -73,18 +79,18 @@ class Guard:
             os.close(ready_write)
 
     def _take_report(self, ready_fd: int, child: int) -> None:
-        """The supervisor says that it is there, or, by the end of the pipe, that it is not."""
+        """Read the new supervisor's report `ready PID`; the end of the pipe means that it has not started."""
         self._loop.remove_reader(ready_fd)
         words = os.read(ready_fd, 4096).decode(errors="replace").strip()
         os.close(ready_fd)
-        os.waitpid(child, 0)  # it has forked and ended before its fork could write
+        os.waitpid(child, 0)  # the child has ended already: the supervisor that wrote is a fork of it
         verb, _, pid = words.partition(" ")
         try:
             if verb != "ready" or self._off:
                 raise ProcessLookupError(words)
             supervisor_fd = pidfd.open(int(pid))
         except (ProcessLookupError, ValueError):
-            LOG.error("the new supervisor is gone again: %s", words)
+            LOG.error("the new supervisor has ended: %s", words)
             self._start_later()
         else:
             LOG.info("supervisor %s watches this daemon", pid)

@@ -1,4 +1,4 @@
-"""The daemon as a process: from taking the home's lock to a clean stop."""
+"""The life of a daemon process: it takes the home's lock, opens the service, answers requests and stops cleanly."""
 
 import asyncio
 import contextlib
@@ -10,83 +10,133 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol, TextIO
 
+from waypoint.daemon import listening
+from waypoint.daemon.background import is_log_full, open_log
 from waypoint.daemon.guard import Guard
-from waypoint.daemon.http import Limits
-from waypoint.daemon.problems import LOG, log_bug
-from waypoint.daemon.server import Server
-from waypoint.daemon.service import Service
-from waypoint.daemon.siblings import parse_options, take_fd
-from waypoint.linux import files, mounts, namespaces
+from waypoint.daemon.http.conversation import Served, Service
+from waypoint.daemon.http.messages import Limits
+from waypoint.daemon.http.route import Routes
+from waypoint.daemon.http.server import Server
+from waypoint.daemon.siblings import parse_options, supervisor_command, take_fd
+from waypoint.linux.storage import files, mounts
+from waypoint.linux.tasks import lock_holder, namespaces
 from waypoint.model.errors import WaypointError
-from waypoint.model.paths import daemon_lock_path, socket_path
+from waypoint.model.paths import daemon_lock_path
+from waypoint.service.background.bugs import LOG, log_bug
 
-OpenService = Callable[[str], Awaitable[Service]]
-"""Makes the service of the home at a path. A WaypointError that it raises is told to every client."""
 
-EXIT_LOCKED = 75
-# How long requests under way may take to end when the daemon stops; streams are ended at once.
+class StoppableService(Service, Protocol):
+    """What the process, too, must know of the home that it serves: as those of service.home.Home."""
+
+    stop_daemon: Callable[[], None]
+
+    def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None: ...
+
+    async def shutdown(self) -> None: ...
+
+
+OpenService = Callable[[str], Awaitable[StoppableService]]
+"""Opens the service of the home at a path. If it raises a WaypointError, every client is answered with that."""
+
+EXIT_LOCKED = 75  # exit status if another daemon serves the home
+# How long requests in progress may take to end when the daemon stops; streams are ended at once.
 STOP_S = 5.0
-# How long the service may take to shut down. All together less than the supervisor waits before it kills us.
+# How long the service may take to shut down. With STOP_S it is less than the supervisor waits before it kills a daemon.
 SHUTDOWN_S = 12.0
-# Threads for what blocks. Python's own number, six on two processors, would let a few long dumps hold up all else.
+# Threads for blocking calls. With Python's default, six on two processors, a few long dumps would hold up everything.
 WORKERS = 32
-# How long a daemon that cannot serve its home tells the reason to those who ask, before it ends.
-REFUSE_S = 1.0
+# How long a thread may run Python code while another waits for its turn. A capture takes some forty steps while its
+# session stands still, and each step waits for its turn if other threads compute (capture/pause.py).
+SWITCH_S = 0.0005
+# How long a daemon that cannot serve its home still takes connections that were made before its end began.
+REFUSE_S = 0.2
 
 
-def run(argv: list[str], environ: dict[str, str], open_service: OpenService) -> int:
-    """Serve a home until told to stop, then end the process. `argv`: HOME --listen-fd N --supervisor-fd N.
+def run(argv: list[str], environ: dict[str, str], open_service: OpenService, routes: Routes) -> int:
+    """Serve a home until a stop is asked for, then end the process. `argv`: HOME, and the options --listen-fd N,
+    --supervisor-fd N and --serving-fd N.
 
-    Returns only if another daemon serves the home: the exit status for that.
+    Returns only if another daemon serves the home: then EXIT_LOCKED.
 
-    Its own mount namespace, in which what it mounts is unseen by the machine and ends with its last process.
+    The process enters a new mount namespace: the host does not see its mounts, and they vanish with the last
+    process in that namespace.
     """
     home, options = parse_options(argv)
     listen_fd, supervisor_fd = take_fd(options, "listen-fd"), take_fd(options, "supervisor-fd")
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # writes to the log where each thread is
     logging.basicConfig(
-        format="%(asctime)s daemon[%(process)d] %(message)s", datefmt="%Y-%m-%d %H:%M:%S", level=logging.INFO
+        format="%(asctime)s daemon[%(process)d] %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        level=logging.INFO,
+        handlers=[_BoundedLog(home)],
     )
     try:
-        files.lock(daemon_lock_path(home), wait=False)  # until the process ends
+        lock_fd = files.lock(daemon_lock_path(home), wait=False)  # held until the process ends
+        lock_holder.sign(lock_fd)  # for who cannot reach it otherwise
     except BlockingIOError:
         LOG.error("another daemon serves this home")
         return EXIT_LOCKED
+    # For a supervisor that this daemon starts: later daemons must not begin with a copy of this daemon's mounts.
+    mounts_fd = namespaces.open_own("mnt")
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.make_slave("/")
-    daemon = _Daemon(home, socket.socket(fileno=listen_fd))
-    asyncio.run(_exit_after(daemon.serve(open_service, supervisor_fd, environ)))
+    sys.setswitchinterval(SWITCH_S)
+    daemon = _Daemon(home, socket.socket(fileno=listen_fd), routes, take_fd(options, "serving-fd"))
+    asyncio.run(_exit_after(daemon.serve(open_service, supervisor_fd, mounts_fd, environ)))
     raise AssertionError("unreachable")
 
 
 async def _exit_after(serving: Awaitable[None]) -> None:
-    """End the process, not just the loop: asyncio would wait for each thread and task that is still busy, or stuck."""
+    """Await `serving`, then end the process by os._exit: asyncio.run would wait for threads that are still busy or
+    stuck.
+    """
     status = 1
     try:
         await serving
         status = 0
-    except Exception as error:  # the last chance to say why
+    except Exception as error:  # logged here, since nobody above could
         log_bug(error, "the home")
     finally:
         sys.stderr.flush()
         os._exit(status)
 
 
+class _BoundedLog(logging.StreamHandler[TextIO]):
+    """Writes to stderr, which is the home's log, and begins a new file when that is full."""
+
+    def __init__(self, home: str) -> None:
+        super().__init__(sys.stderr)
+        self._home = home
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if is_log_full():
+            open_log(self._home)
+        super().emit(record)
+
+
 class _Daemon:
-    def __init__(self, home: str, listener: socket.socket) -> None:
+    def __init__(self, home: str, listener: socket.socket, routes: Routes, serving_fd: int) -> None:
         self._home = home
         self._listener = listener
+        self._routes = routes
+        self._serving_fd = serving_fd
         self._stopping = asyncio.Event()
+        self._socket = listening.named_socket(home)
+        self._is_lost = False  # whether somebody else has removed the socket's name: no client can reach this daemon
 
-    async def serve(self, open_service: OpenService, supervisor_fd: int, environ: dict[str, str]) -> None:
+    async def serve(
+        self, open_service: OpenService, supervisor_fd: int, mounts_fd: int, environ: dict[str, str]
+    ) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_unhandled)
         loop.set_default_executor(ThreadPoolExecutor(WORKERS))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_stop)
-        guard = Guard(self._home, os.path.abspath(sys.argv[0]), self._listener.fileno(), environ)
+        fds = {"listen_fd": self._listener.fileno(), "mounts_fd": mounts_fd}
+        guard = Guard(self._home, os.path.abspath(sys.argv[0]), environ, **fds)
         guard.watch(supervisor_fd)
         try:
             service = await open_service(self._home)
@@ -94,37 +144,52 @@ class _Daemon:
             LOG.error("cannot serve this home: %s", problem)
             await self._refuse(problem)
         else:
+            argv = supervisor_command(self._home, os.path.abspath(sys.argv[0]))
+            service.leave_will(argv, environ, mounts_fd)
             await self._answer(service)
         guard.stop()
 
-    async def _answer(self, service: Service) -> None:
-        server = Server(self._listener, lambda: service, self._begin_stop, Limits())
+    async def _answer(self, service: StoppableService) -> None:
+        service.stop_daemon = self._begin_stop
+        server = Server(self._listener, Served(lambda: service, self._routes), Limits())
         server.start()
         LOG.info("serving")
+        self._tell_serving()
         await self._stopping.wait()
         LOG.info("stopping")
-        await server.stop(STOP_S)
+        await server.stop(STOP_S, keep_streams=self._is_lost)
         async with asyncio.timeout(SHUTDOWN_S):
             await service.shutdown()
 
+    def _tell_serving(self) -> None:
+        """Tell the supervisor that has started this daemon that the daemon serves its home."""
+        if self._serving_fd >= 0:
+            with contextlib.suppress(BrokenPipeError):  # that supervisor has died
+                os.write(self._serving_fd, b"s")
+            os.close(self._serving_fd)
+
     async def _refuse(self, problem: WaypointError) -> None:
-        """Give `problem` as the answer to whatever is asked, for a while; the next client starts a new daemon."""
+        """Answer the clients that are waiting with `problem`, then stop. A later client starts a new daemon, which may
+        find that the cause is gone.
+        """
 
         def refuse() -> Service:
             raise problem
 
-        server = Server(self._listener, refuse, self._begin_stop, Limits())
+        server = Server(self._listener, Served(refuse, self._routes), Limits())
         server.start()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), REFUSE_S)
         self._begin_stop()
+        await asyncio.sleep(REFUSE_S)
         await server.stop(STOP_S)
 
     def _begin_stop(self) -> None:
-        """Take away the socket's name: nobody can come any more, and the supervisor knows that our end is meant."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(socket_path(self._home))
-        self._stopping.set()
+        """Begin to stop: remove the socket's name, so that no client can connect and the supervisor knows that this
+        daemon ends on purpose.
+        """
+        if not self._stopping.is_set():
+            self._is_lost = listening.named_socket(self._home) != self._socket
+            listening.remove_name(self._home, self._socket)
+            self._stopping.set()
 
 
 def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

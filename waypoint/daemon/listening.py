@@ -1,4 +1,5 @@
-"""The control socket as a name in the file system: made with the right owner, found stale, or found served.
+"""The control socket's name in the file system: making it with the right owner and mode, and finding out whether a
+process listens on it.
 
 Part of the supervisor, which must stay small: nothing heavy may be imported here.
 """
@@ -8,26 +9,31 @@ import json
 import os
 import socket
 
-from waypoint.model.paths import RUNTIME, runtime_folder, socket_path
+from waypoint.linux.storage import files
+from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder, socket_path
 
 BACKLOG = 512
 
 
 def make_runtime_folder(home: str) -> None:
-    """Others may pass through it to the socket, but not list it. Raises OSError, PermissionError if it is not ours."""
+    """Make /run/waypoint and the home's folder in it, mode 0711: other users may reach the socket but not list the
+    folders.
+
+    Raises OSError; PermissionError if one of them belongs to another user or others may write to it.
+    """
     for folder in (RUNTIME, runtime_folder(home)):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o711)
-            os.chmod(folder, 0o711)  # whatever the umask
+        files.make_folder(folder, RUNTIME_MODE)
         found = os.lstat(folder)
         if found.st_uid != os.geteuid() or found.st_mode & 0o170022 != 0o040000:
             raise PermissionError(1, "not a folder that only this user can write to", folder)
 
 
 def listen(home: str) -> socket.socket:
-    """Replace what has the socket's name by a new listening socket. The caller holds the supervisor's lock.
+    """Make a new listening socket under the socket's name; an old socket with that name is removed. The caller must
+    hold the supervisor's lock.
 
-    Who may connect is told by `owner_uid` and `group_gid` in config.json. Nobody can before its owner and mode are set.
+    `owner_uid` and `group_gid` in config.json say who may connect; nobody can before owner and mode are set. Raises
+    OSError, ValueError for a broken config.json.
     """
     path = socket_path(home)
     with contextlib.suppress(FileNotFoundError):
@@ -45,13 +51,32 @@ def listen(home: str) -> socket.socket:
     return listener
 
 
+def named_socket(home: str) -> tuple[int, int] | None:
+    """The socket that has the control socket's name now: its device and inode. None if nothing has the name.
+
+    The number stays that of one socket as long as a process has it open, even if the name is removed and given anew.
+    """
+    try:
+        found = os.lstat(socket_path(home))
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def remove_name(home: str, mine: tuple[int, int] | None) -> None:
+    """Remove the control socket's name, if it is still that of the socket `mine`, and not of a later supervisor's."""
+    if mine is not None and named_socket(home) == mine:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(socket_path(home))
+
+
 def is_served(home: str) -> bool:
-    """Whether some process listens on the socket; it need not answer."""
+    """True if a process listens on the home's socket. That process need not be answering."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # noqa: FBT003 - its only form
         try:
             probe.connect(socket_path(home))
-        except BlockingIOError:  # its backlog is full
+        except BlockingIOError:  # the backlog is full
             return True
         except (FileNotFoundError, ConnectionRefusedError):
             return False

@@ -1,6 +1,7 @@
-"""How the supervisor starts the daemon, the daemon a supervisor, and how patient either is with the other.
+"""How supervisor and daemon start each other (docs/protocol.md, section 5), and how long each waits before it starts
+the other again.
 
-Part of the supervisor, which must stay small: nothing heavy may be imported here. docs/protocol.md, section 5.
+Part of the supervisor, which must stay small: nothing heavy may be imported here.
 """
 
 import fcntl
@@ -8,62 +9,87 @@ import os
 import signal
 import sys
 
-QUICK_DEATH_S = 1.0
-FIRST_DELAY_S = 0.1
+QUICK_DEATH_S = 1.0  # a process that lived for less has died quickly
+FIRST_DELAY_S = 0.1  # wait after the second quick death in a row; doubled after each further one
 MAX_DELAY_S = 5.0
-MAX_QUICK_DEATHS = 10
+MAX_QUICK_DEATHS = 10  # in a row; after so many no process is started any more
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 SUPERVISOR_SCRIPT = f"{_HERE}/supervisor.py"
 DAEMON_SCRIPT = f"{_HERE}/main.py"
 
-# What a process inherits as ignored stays ignored over exec; SIGPIPE is Python's own doing.
+# Signals that get their default action in a started process: an ignored one would stay ignored over execve. Python
+# itself ignores SIGPIPE.
 _DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGALRM)
 
 
 class Patience:
-    """How long to wait before starting again something that died: not at all, unless it dies as soon as it starts."""
+    """How long to wait before a process that died is started again: not at all, unless it died soon after its start,
+    and the one before it too. One early death may be an accident, as is one that comes while another is made good.
+    """
 
     def __init__(self) -> None:
         self._quick_deaths = 0
 
     def delay_after(self, lived_s: float) -> float | None:
-        """Seconds to wait now that it has died after `lived_s`; None: give up."""
+        """Seconds to wait after a process that lived for `lived_s` seconds; None: start none any more. For a process
+        that has failed to start, `lived_s` is 0.
+        """
         if lived_s >= QUICK_DEATH_S:
             self._quick_deaths = 0
             return 0.0
         self._quick_deaths += 1
         if self._quick_deaths >= MAX_QUICK_DEATHS:
             return None
-        return min(MAX_DELAY_S, FIRST_DELAY_S * (1 << (self._quick_deaths - 1)))
+        return min(MAX_DELAY_S, FIRST_DELAY_S * (1 << (self._quick_deaths - 2))) if self._quick_deaths > 1 else 0.0
 
 
-def spawn_daemon(script: str, home: str, *, listen_fd: int, supervisor_fd: int, env: dict[str, str]) -> int:
-    """Start a daemon that serves the listening socket and watches its supervisor by pidfd. Returns the child's pid."""
-    passed = {"--listen-fd": listen_fd, "--supervisor-fd": supervisor_fd}
-    return _spawn([script, home], passed, env)
+def spawn_daemon(
+    script: str, home: str, *, listen_fd: int, supervisor_fd: int, serving_fd: int, env: dict[str, str]
+) -> int:
+    """Start a daemon that serves the socket `listen_fd` and watches the supervisor with pidfd `supervisor_fd`. Once it
+    answers requests, it writes a byte to `serving_fd`.
+
+    Returns the pid of the child, which is the daemon. Raises OSError.
+    """
+    passed = {"--listen-fd": listen_fd, "--supervisor-fd": supervisor_fd, "--serving-fd": serving_fd}
+    return _spawn(_command(script, home), passed, env)
 
 
-def spawn_supervisor(home: str, *, daemon: tuple[str, int], listen_fd: int, ready_fd: int, env: dict[str, str]) -> int:
-    """Start a supervisor for a daemon that runs: `daemon` is its script, for the next one, and its pidfd.
+def spawn_supervisor(
+    home: str, *, daemon: tuple[str, int], listen_fd: int, mounts_fd: int, ready_fd: int, env: dict[str, str]
+) -> int:
+    """Start a supervisor for a running daemon, in the mount namespace `mounts_fd`. `daemon`: the script to start later
+    daemons from, and the daemon's pidfd.
 
-    Returns the pid of the child, which ends at once: the supervisor is a fork of it and tells its pid on `ready_fd`.
+    Returns the pid of a child that ends at once: the supervisor is a fork of it and writes its own pid to `ready_fd`.
+    Raises OSError.
     """
     script, daemon_fd = daemon
-    passed = {"--listen-fd": listen_fd, "--daemon-fd": daemon_fd, "--ready-fd": ready_fd}
-    return _spawn([SUPERVISOR_SCRIPT, home, "--daemon", script], passed, env)
+    passed = {"--listen-fd": listen_fd, "--daemon-fd": daemon_fd, "--mounts-fd": mounts_fd, "--ready-fd": ready_fd}
+    return _spawn(supervisor_command(home, script), passed, env)
+
+
+def supervisor_command(home: str, script: str) -> list[str]:
+    """The command that starts a supervisor of the home, which starts daemons from the path `script`."""
+    return _command(SUPERVISOR_SCRIPT, home, "--daemon", script)
+
+
+def _command(*words: str) -> list[str]:
+    """The command that runs a script with this process's interpreter."""
+    return [sys.executable, "-I", "-S", *words]
 
 
 def _spawn(command: list[str], passed: dict[str, int], env: dict[str, str]) -> int:
-    """Run `command` with our own interpreter; it inherits the descriptors in `passed`, under their numbers."""
+    """Run `command`; it inherits the descriptors in `passed` under their numbers."""
     options = [word for name, fd in passed.items() for word in (name, str(fd))]
     return os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-I", "-S", *command, *options],
+        command[0],
+        [*command, *options],
         env,
-        # A duplicate onto itself: all it does is to clear close-on-exec, in the child only.
+        # dup2 of a descriptor onto itself: clears close-on-exec, in the child only.
         file_actions=[(os.POSIX_SPAWN_DUP2, fd, fd) for fd in passed.values()],
-        # Not a session of its own: a session leader that opens a terminal would take it as its controlling one.
+        # A process group and not a session: a session leader that opens a terminal gets it as its controlling terminal.
         setpgroup=0,
         setsigmask=[],
         setsigdef=_DEFAULT_SIGNALS,
@@ -71,7 +97,7 @@ def _spawn(command: list[str], passed: dict[str, int], env: dict[str, str]) -> i
 
 
 def parse_options(argv: list[str]) -> tuple[str, dict[str, str]]:
-    """The home and the options of `HOME [--name value]...`. Raises ValueError."""
+    """Parse `HOME [--name value]...`: the home's real path, and the values by name. Raises ValueError."""
     home, *rest = argv
     names, values = rest[::2], rest[1::2]
     if len(names) != len(values) or any(not name.startswith("--") for name in names):
@@ -80,7 +106,7 @@ def parse_options(argv: list[str]) -> tuple[str, dict[str, str]]:
 
 
 def take_fd(options: dict[str, str], name: str) -> int:
-    """An inherited descriptor, from now on close-on-exec and beyond the standard ones; -1 if it was not given."""
+    """The inherited descriptor in option `name`, made close-on-exec and moved above 2; -1 without the option."""
     fd = int(options.get(name, -1))
     if 0 <= fd <= 2:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)

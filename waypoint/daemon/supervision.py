@@ -1,10 +1,10 @@
-"""The supervisor: keeps the listening socket, and a daemon that serves it, until the home is stopped.
+"""The supervisor: keeps the listening socket open and a daemon running that serves it, until the home is stopped.
 
-Clients that connect while there is no daemon wait in the socket's backlog for the next one. The daemon watches the
-supervisor the same way (`guard.py`), so that either may be killed. A daemon that stops on purpose removes the socket's
-name first: this is what tells its end from its death, also to a supervisor that is not its parent.
+Clients that connect while there is no daemon wait in the socket's backlog for the next one. The daemon in turn watches
+the supervisor (`guard.py`), so either may be killed. A daemon that stops on purpose first removes the socket's name:
+so a supervisor, its parent or not, can tell an intended end from a death. docs/protocol.md, section 5.
 
-It must stay small: nothing heavy may be imported here. docs/protocol.md, section 5.
+The supervisor must stay small: nothing heavy may be imported here.
 """
 
 import contextlib
@@ -18,42 +18,48 @@ import time
 from waypoint.daemon import listening, siblings
 from waypoint.daemon.background import detach, log, open_log, own_environment
 from waypoint.daemon.siblings import MAX_QUICK_DEATHS, Patience
-from waypoint.linux import files, pidfd
-from waypoint.model.paths import socket_path, start_lock_path, supervisor_lock_path
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import lock_holder, pidfd
+from waypoint.model.paths import daemon_lock_path, log_path, start_lock_path, supervisor_lock_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-# A supervisor whose socket has lost its name is of no use to anyone: it is asked to end, and gets this long for it.
-REPLACE_S = 30
-# How long a daemon may take to stop before it is killed.
+# Seconds that another supervisor gets to end when it is asked to, because no client can reach its socket: the socket's
+# name is gone.
+REPLACE_S = 30.0
+# Seconds that a daemon gets to stop before it is killed.
 STOP_S = 20.0
 
 
 def main(argv: list[str], environ: dict[str, str]) -> None:
-    """Run a supervisor in the background; the calling process ends when it has forked.
+    """Run a supervisor in the background. The calling process exits as soon as it has forked.
 
-    Says on --ready-fd `ready PID` once the socket is listening, whoever listens, or `error WORDS`.
+    Writes to --ready-fd: `ready PID`, with the supervisor's pid, once a process listens on the socket, even if that is
+    another supervisor's; or `error WORDS`.
     """
     home, options = siblings.parse_options(argv)
-    ready_fd, listen_fd, daemon_fd = (
-        siblings.take_fd(options, name) for name in ("ready-fd", "listen-fd", "daemon-fd")
-    )
-    detach(keep={fd for fd in (ready_fd, listen_fd, daemon_fd) if fd >= 0})
-    open_log(home)
+    ready_fd, listen_fd, daemon_fd, mounts_fd = fds = [
+        siblings.take_fd(options, name) for name in ("ready-fd", "listen-fd", "daemon-fd", "mounts-fd")
+    ]
+    detach(keep={fd for fd in fds if fd >= 0})
     try:
-        with _one_after_the_other(home):
+        _enter_mounts(mounts_fd)
+        with _start_lock_held(home):
+            open_log(home)  # not before: a home that is just being removed gets no new file
             lock_fd = _lock(home)
             if lock_fd < 0:
-                _report(ready_fd, f"ready {_holder(home)}")
+                _report(ready_fd, f"ready {lock_holder.signed_by(supervisor_lock_path(home))}")
                 return
             if listen_fd < 0 and listening.is_served(home):
-                # By a daemon whose supervisor has just died. It is about to start another itself.
+                # A daemon whose supervisor has just died serves the socket; that daemon is about to start a supervisor.
                 _report(ready_fd, "ready 0")
                 return
-            os.pwrite(lock_fd, f"{os.getpid()}\n".ljust(16).encode(), 0)
+            lock_holder.sign(lock_fd)
+            if listen_fd < 0:
+                _end_lost_daemon(home)
             listener = socket.socket(fileno=listen_fd) if listen_fd >= 0 else listening.listen(home)
             _report(ready_fd, f"ready {os.getpid()}")
     except (OSError, ValueError) as error:
@@ -64,8 +70,21 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
     Supervisor(home, listener, script, own_environment(environ)).run(daemon_fd)
 
 
+def _enter_mounts(mounts_fd: int) -> None:
+    """Enter the mount namespace `mounts_fd`, unless that is -1, and close the descriptor.
+
+    A daemon starts a supervisor in its own mount namespace. Later daemons would begin with a copy of that daemon's
+    mounts, and the mounts would last as long as the supervisor.
+    """
+    if mounts_fd >= 0:
+        from waypoint.linux.tasks import namespaces  # imports ctypes: only for a supervisor that replaces another one
+
+        namespaces.setns(mounts_fd, namespaces.CLONE_NEWNS)
+        os.close(mounts_fd)
+
+
 class Supervisor:
-    """The one of its home, whose lock it holds until the process ends."""
+    """The supervisor of a home. The process holds the supervisor's lock of that home until it ends."""
 
     def __init__(self, home: str, listener: socket.socket, script: str, env: dict[str, str]) -> None:
         self._home = home
@@ -73,6 +92,7 @@ class Supervisor:
         self._script = script
         self._env = env
         self._asked_to_stop = False
+        self._socket = listening.named_socket(home)
         self._self_fd = pidfd.open(os.getpid())
         self._wake, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
@@ -81,48 +101,62 @@ class Supervisor:
             signal.signal(number, self._note_stop)
 
     def run(self, daemon_fd: int) -> None:
-        """Keep a daemon running until one stops on purpose, we are told to end, or all die at once.
+        """Keep a daemon running until one stops on purpose, this process is asked to end, or daemon after daemon dies
+        soon after its start. At the end the socket's name is removed.
 
-        `daemon_fd`: the pidfd of one that runs already, or -1. At the end the socket has no name.
+        `daemon_fd`: the pidfd of a daemon that runs already, or -1.
         """
         patience = Patience()
         why = self._keep_running(daemon_fd, patience)
-        log(f"ends: {why}")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(socket_path(self._home))
+        self._log(f"ends: {why}")
+        listening.remove_name(self._home, self._socket)
 
     def _keep_running(self, daemon_fd: int, patience: Patience) -> str:
-        started = float("-inf")
         while True:
+            served_s = float("inf")
             if daemon_fd >= 0:
                 self._watch(daemon_fd)
             else:
-                started = time.monotonic()
-                self._run_one()
+                served_s = self._run_one()
             daemon_fd = -1
-            if self._asked_to_stop or not os.path.exists(socket_path(self._home)):
+            if self._asked_to_stop or self._socket is None or listening.named_socket(self._home) != self._socket:
                 return "stopped"
-            delay_s = patience.delay_after(time.monotonic() - started)
+            delay_s = patience.delay_after(served_s)
             if delay_s is None:
                 return f"the daemon died {MAX_QUICK_DEATHS} times, each as soon as it was started"
-            if delay_s and self._wait_asked(delay_s):
-                return "stopped"
+            if delay_s:
+                self._log(f"starts the next daemon in {delay_s:g} s")
+                if self._wait_asked(delay_s):
+                    return "stopped"
 
-    def _run_one(self) -> None:
-        """Start a daemon and wait for its end."""
-        open_log(self._home)
-        fds = {"listen_fd": self._listener.fileno(), "supervisor_fd": self._self_fd}
+    def _log(self, words: str) -> None:
+        if os.path.exists(log_path(self._home)):  # else the home is being removed
+            open_log(self._home)  # the daemon may have renamed it
+        log(words)
+
+    def _run_one(self) -> float:
+        """Start a daemon and wait for its end. Returns the seconds from its start to its end; 0.0 for a daemon that has
+        never served its home, however long its start took.
+        """
+        serving, serving_write = os.pipe()
+        os.set_blocking(serving, False)
+        fds = {"listen_fd": self._listener.fileno(), "supervisor_fd": self._self_fd, "serving_fd": serving_write}
+        started = time.monotonic()
         try:
             pid = siblings.spawn_daemon(self._script, self._home, env=self._env, **fds)
         except OSError as error:
-            log(f"cannot start a daemon: {error}")
-            return
-        log(f"daemon {pid} started")
-        daemon_fd = pidfd.open(pid)
-        self._watch(daemon_fd)
+            self._log(f"cannot start a daemon: {error}")
+            return 0.0
+        else:
+            self._log(f"daemon {pid} started")
+            self._watch(pidfd.open(pid))
+            return time.monotonic() - started if _has_byte(serving) else 0.0
+        finally:
+            os.close(serving)
+            os.close(serving_write)
 
     def _watch(self, daemon_fd: int) -> None:
-        """Wait for the end of the daemon; pass on our own."""
+        """Wait for the daemon's end. If this process is asked to stop, ask the daemon to, and kill it after STOP_S."""
         watch = select.poll()
         watch.register(daemon_fd, select.POLLIN)
         watch.register(self._wake, select.POLLIN)
@@ -135,10 +169,10 @@ class Supervisor:
         pidfd.wait_ended(daemon_fd, STOP_S)
         status = pidfd.reap(daemon_fd)
         os.close(daemon_fd)
-        log(f"the daemon ended: {'not our child' if status is None else status}")
+        self._log(f"the daemon ended: {'exit status unknown, not a child' if status is None else status}")
 
     def _wait_asked(self, timeout_s: float) -> bool:
-        """Wait until we are asked to stop; False if we were not, in `timeout_s`."""
+        """Wait until this process is asked to stop; False if that has not happened within `timeout_s`."""
         watch = select.poll()
         watch.register(self._wake, select.POLLIN)
         watch.poll(timeout_s * 1000)
@@ -148,51 +182,56 @@ class Supervisor:
         self._asked_to_stop = True
 
 
+def _has_byte(pipe: int) -> bool:
+    """Whether a byte was written to the pipe, whose reading end is non-blocking. Its writing end may still be open."""
+    with contextlib.suppress(BlockingIOError):
+        return bool(os.read(pipe, 1))
+    return False
+
+
 @contextlib.contextmanager
-def _one_after_the_other(home: str) -> "Iterator[None]":
+def _start_lock_held(home: str) -> "Iterator[None]":
+    """Hold the home's start lock for the `with`: supervisors start one at a time. Raises OSError."""
     if not os.path.isdir(home):
         raise FileNotFoundError(errno.ENOENT, "there is no such home", home)
     listening.make_runtime_folder(home)
-    with files.locked(start_lock_path(home)):
+    with files.locked(start_lock_path(home)) as lock_fd:
+        lock_holder.sign(lock_fd)
         yield
 
 
 def _lock(home: str) -> int:
-    """The supervisor's lock, or -1 if another supervisor holds it and its socket is there.
+    """Take the supervisor's lock and return its descriptor; -1 if another supervisor holds it and its socket is served.
 
-    One whose socket has no name is stopping, or has lost it for good: it is told to stop and waited for, REPLACE_S.
+    Another supervisor whose socket has no name is stopping, or cannot be reached any more: it is asked to end. Raises
+    TimeoutError if it still holds the lock after REPLACE_S.
     """
     path = supervisor_lock_path(home)
     with contextlib.suppress(BlockingIOError):
         return files.lock(path, wait=False)
     if listening.is_served(home):
         return -1
-    with contextlib.suppress(ProcessLookupError):
-        holder_fd = pidfd.open(_holder(home))
-        # Still held after the pid was opened, so this is the holder and not who came after it.
-        with contextlib.suppress(BlockingIOError):
-            return files.lock(path, wait=False)
-        pidfd.send_signal(holder_fd, signal.SIGTERM)
-    signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(REPLACE_S)
+    return lock_holder.take_over(path, patience_s=REPLACE_S)
+
+
+def _end_lost_daemon(home: str) -> None:
+    """Stop a daemon of the home that no supervisor with a lock watches, and wait for its end: somebody has removed the
+    runtime folder under it, with its socket and its supervisor's lock. Its sessions go on, and the daemon writes down
+    anew where they are found. Its own supervisor ends with it, since the socket has not their name any more.
+
+    Raises TimeoutError if the daemon has not ended after STOP_S.
+    """
+    path = daemon_lock_path(home)
     try:
-        return files.lock(path, wait=True)
-    finally:
-        signal.alarm(0)
-
-
-def _give_up(number: int, frame: "FrameType | None") -> None:
-    raise TimeoutError(f"another supervisor holds the lock, but not the socket, and has not ended in {REPLACE_S} s")
-
-
-def _holder(home: str) -> int:
-    """The pid in the lock's file: that of the supervisor, if the lock is held. 0 if it has none."""
-    with open(supervisor_lock_path(home), "rb") as file:
-        return int(file.read() or b"0")
+        lock_fd = files.lock(path, wait=False)
+    except BlockingIOError:
+        log("a daemon runs whose runtime folder was removed: it is stopped, the next one makes the folder again")
+        lock_fd = lock_holder.take_over(path, patience_s=STOP_S)
+    os.close(lock_fd)
 
 
 def _report(ready_fd: int, words: str) -> None:
     if ready_fd >= 0:
-        with contextlib.suppress(BrokenPipeError):  # who started us has not waited
+        with contextlib.suppress(BrokenPipeError):  # the process that started this one no longer waits
             os.write(ready_fd, f"{words}\n".encode(errors="replace"))
         os.close(ready_fd)

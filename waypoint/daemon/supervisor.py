@@ -1,6 +1,6 @@
 """The supervisor as a program: `python -I -S supervisor.py HOME [--ready-fd N]`.
 
-Short: a script is compiled at every start.
+The file is short because Python compiles a script at every start.
 """
 
 import os

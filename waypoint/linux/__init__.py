@@ -1,4 +1,4 @@
-"""Thin functions over the kernel, named after the call they make, raising OSError with the call and the path.
+"""Thin wrappers of kernel interfaces. Each is named after its call and raises OSError with the call and the path.
 
-The only room with ctypes, ioctl, /proc, mounts, namespaces and cgroups. Universal wrappers; policy lives elsewhere.
+This is the only room with ctypes, ioctl, /proc, mounts, namespaces and cgroups. Out of scope: any policy.
 """

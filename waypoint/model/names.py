@@ -1,19 +1,21 @@
-"""Names of branches and checkpoints, which share one name space.
+"""The rules for names of branches and checkpoints, which share one name space.
 
-Kept free of imports beyond the standard library's cheapest: the command line's fast path checks names first of all.
+This module imports nothing that is slow to load: the command line's fast path checks names before anything else.
 """
 
 from waypoint.model.errors import UsageProblem
 
 MAX_NAME_BYTES = 100
+DEFAULT_BRANCH = "main"  # the branch that is meant if none is named
 _FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _REST = _FIRST | frozenset("._-")
 
 
 def parse_name(text: str) -> str:
-    """Return `text` if it is a legal name, else raise UsageProblem saying which rule it breaks.
+    """Return `text` if it is a legal name. Raises UsageProblem, whose message tells the rule that `text` breaks.
 
-    Parts of `[A-Za-z0-9][A-Za-z0-9._-]*` joined by `/`, at most 100 bytes, no part ending in `.lock` (as in git).
+    A legal name has parts of the form `[A-Za-z0-9][A-Za-z0-9._-]*`, joined by `/`, and at most MAX_NAME_BYTES bytes. No
+    part ends in `.lock` (as in git).
     """
     broken = _broken_rule(text)
     if broken:
@@ -21,6 +23,11 @@ def parse_name(text: str) -> str:
             "use the name", repr(text), broken, "use letters, digits, '.', '_' and '-', in parts joined by '/'"
         )
     return text
+
+
+def is_name(text: str) -> bool:
+    """True if `text` is a legal name, as `parse_name` says."""
+    return not _broken_rule(text)
 
 
 def _broken_rule(text: str) -> str:
@@ -42,5 +49,5 @@ def _broken_rule_of_part(part: str) -> str:
 
 
 def excludes(name: str, other: str) -> bool:
-    """True if both cannot exist at once: `a` excludes `a/b`, as a file excludes a folder of the same name."""
+    """True if the two names cannot exist at once: `a` excludes `a/b`, as a file excludes a folder of the same name."""
     return name.startswith(f"{other}/") or other.startswith(f"{name}/")

@@ -1,12 +1,12 @@
-"""What is stored about branches, captures and sessions."""
+"""The records about branches, captures, sessions and operations that the store keeps."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a session's processes run as; numbers, since a base directory may not know the name."""
+    """The user as whom a session's processes run. The numbers are stored because another base may not know the name."""
 
     name: str
     uid: int
@@ -17,15 +17,20 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True):
-    """A host path that is present in the session as it is, outside of what is rolled back."""
+    """A path of the host that is mounted in the session as it is: a restore does not bring its files back."""
 
     source: str
     target: str
     readonly: bool
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """How a session was asked for. Kept with each capture, so that a branch goes on as it was."""
+class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The properties with which a session is started. Kept with each capture, so that a branch goes on with them.
+
+    `base`: the root file system below the session. `cwd`: the folder in which the shell starts. `env`: the variables
+    taken from the caller. `command`: run in place of a shell, if it is not empty. `shell`: the path of the shell that
+    was asked for; empty: that of the user.
+    """
 
     base: str
     binds: list[Bind]
@@ -34,15 +39,17 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     env: dict[str, str]
     command: list[str]
+    shell: str = ""
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
 Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked"]
-"""Why a capture was made: its session ended in one of four ways; it was asked for; its session was about to be replaced
-by a restore; its session was forked."""
+"""Why a capture was made. Its session ended: `exited` (its shell was left), `stopped` (a request), `crashed` (its
+processes were killed) or `lost` (the machine went down). `checkpoint`: a client asked for the capture. `replaced`: a
+restore was about to replace the session or an aspect of it. `forked`: the session was forked."""
 
 Aspect = Literal["files", "shell"]
-"""What of a capture can be brought back by itself, into a session that goes on."""
+"""A part of a capture that can be brought back by itself, into a session that goes on."""
 
 Tier = Literal["live", "files"]
 """How faithfully a capture keeps processes: as they were (CRIU), or not at all."""
@@ -57,10 +64,11 @@ class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     """CRIU's images, in the capture's hot folder.
 
-    `outside`: where the session had mounts from outside, in the order by which the images number them; the first are
-    the `overlays`.
-    `proc_readonly`, `env`, `nonce`: as in the session's runtime record. `frozen_us`: how long CRIU held the processes.
-    `ports`: of the host's network, if the session shares that (`tcp 8000`).
+    `count`, `programs`: the number and the names of the processes. `frozen_us`: how long CRIU held the processes, in
+    microseconds. `criu`: the version that made the images. `outside`: where file systems from outside were mounted in
+    the session, in the order by which the images number them; the first are the `overlays`. `proc_readonly`, `env`,
+    `nonce`: as in the session's runtime record. `ports`: the ports of the host's network that the processes had, if
+    the session shares this network (`tcp 8000`).
     """
 
     size_bytes: int
@@ -77,7 +85,7 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The scrollback, in the capture's hot folder. `end`: how many bytes the terminal had printed."""
+    """The scrollback, in the capture's hot folder. `end`: the number of bytes that the terminal had printed."""
 
     size_bytes: int
     rows: int
@@ -88,7 +96,7 @@ class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
 class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the session's shell as data, in the file /run/waypoint/state of the captured files.
 
-    A file of that name in a capture without this layer is a left-over.
+    In a capture without this layer, a file with this name is a left-over to be ignored.
     """
 
     size_bytes: int
@@ -96,7 +104,7 @@ class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """The aspects of a session that a capture has. Those that are None it has not."""
+    """The aspects of a session that a capture has. A layer that is None was not captured."""
 
     files: FilesLayer
     processes: ProcessesLayer | None = None
@@ -105,7 +113,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a capture was made. Process images need the same features of the processor, or more."""
+    """The machine on which a capture was made. Process images need a processor with the same features, or more."""
 
     kernel: str
     architecture: str
@@ -117,9 +125,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
     """One moment of a session, recorded.
 
-    `parents`: the captures that it goes on from; one, or none for a branch's first. `exit`: the shell's status, where
-    the session had ended and it is known. `paused_ms`: how long the session stood still for it. `degraded`: what is
-    not as faithful as was asked for, in words. `clock`: CLOCK_BOOTTIME of the machine at that moment, in seconds.
+    `parents`: the ids of the captures that this one goes on from: one, or none for the first of a branch. `created`: in
+    seconds since the epoch. `exit`: the shell's exit status, if the session had ended and the status is known.
+    `paused_ms`: how long the session stood still, in milliseconds; None if the session had ended. `degraded`: in words,
+    what was kept less faithfully than it might be. `clock`: CLOCK_BOOTTIME of the machine at that moment, in seconds.
     """
 
     id: str
@@ -138,8 +147,43 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     clock: float = 0.0
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about a capture that change after its record was written; the record itself never changes.
+
+    `image`: the capture's id in the store; None until the capture is there. `durable`: whether the capture survives a
+    power loss. `removed`: whether its content was removed from the disk; the record of such a capture stays as long as
+    a kept capture descends from it.
+    """
+
+    image: str | None = None
+    durable: bool = False
+    removed: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The note that a tree, folder or capture is being made which outlives the daemon and is on no other record yet.
+
+    `purpose`: what is being made, in words. `since`: when the note was written, in seconds since the epoch.
+    """
+
+    purpose: str
+    since: float
+
+
+class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a names.db is. `id`: random, made with the database. `opened`: how many daemons have opened it; a copy that
+    was put back has a lower number than the places that were used since.
+    """
+
+    id: str
+    opened: int
+
+
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that was started on a branch and not yet ended: what to seal if the machine goes down."""
+    """A session that was started on a branch and has not ended. If the machine goes down, the next daemon seals `tree`.
+
+    `session`: its id. `tree`: the name of its upper tree. `started`: in seconds since the epoch.
+    """
 
     branch: str
     session: str
@@ -152,9 +196,9 @@ RefKind = Literal["branch", "checkpoint"]
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stands for. `capture`: a branch's tip (None until its first), a checkpoint's capture.
-
-    `origin`: the tip that a branch was made with.
+    """What a name stands for. `capture`: the id of the branch's tip (None before its first capture), or of the
+    checkpoint's capture. `origin`: the id of the tip with which the branch was made. `created`: in seconds since the
+    epoch.
     """
 
     kind: RefKind
@@ -164,18 +208,52 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operation did to one name. None: there was, or is, no such name."""
+    """What an operation did to one name: the name's ref `before` and `after`. None: the name did not exist."""
 
     before: Ref | None
     after: Ref | None
 
 
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the operation log. `sessions`: whether the named branches had a live session before, and after.
+class Aside(msgspec.Struct, frozen=True, kw_only=True):
+    """What was kept when a live session, or one aspect of it, was replaced.
 
-    `replaced`: the capture of what a restore in place has put aside; `only`: the aspect that was restored, if not all.
-    `undoes`: the number of the operation that this one took back, `carried`: those of the operations by which it did.
-    `undone`: whether a later one has taken this one back (and not been taken back itself).
+    `capture`: the id of the capture of the session before. `only`: the aspect that was replaced in a session that went
+    on; None: the whole session was replaced.
+    """
+
+    capture: str
+    only: Aspect | None = None
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True):
+    """A process session (setsid(2)), such as that of a terminal: its leader's pid, and when the leader was started, in
+    clock ticks since boot.
+    """
+
+    pid: int
+    start: int
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asked for an operation.
+
+    `uid`: the user; None for a process inside the session on `branch`. `login`: where the caller was logged in, None if
+    that is not known. `branch`: the branch that the caller works on ($WAYPOINT_BRANCH); None: on no one in particular.
+    """
+
+    uid: int | None = None
+    login: Login | None = None
+    branch: str | None = None
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the operation log.
+
+    `at`: in seconds since the epoch. `moves`: by name. `sessions`: by branch, whether it had a live session before, and
+    after. `aside`: by branch, what was kept where a live session was replaced. `by`: who asked for it, None if nobody
+    did (a shell that ended). `undoes`: the number of the operation that this one took back. `undone`: whether this
+    operation was taken back (and not done again by another undo). `note`: in words, what it did besides moving names
+    and sessions. `expired`: whether what its undo needs may have been removed.
     """
 
     number: int
@@ -183,11 +261,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     verb: str
     moves: dict[str, Move]
     sessions: dict[str, tuple[bool, bool]] = {}
-    replaced: str | None = None
-    only: Aspect | None = None
+    aside: dict[str, Aside] = {}
+    by: Caller | None = None
     undoes: int | None = None
-    carried: list[int] = []
     undone: bool = False
-
-
-Number = Annotated[int, msgspec.Meta(ge=1)]
+    note: str = ""
+    expired: bool = False

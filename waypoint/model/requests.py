@@ -1,17 +1,27 @@
-"""Requests and answers of the control interface, as typed records. Unknown fields are refused.
+"""Requests of the control interface, as typed records. Unknown fields are refused.
 
-The daemon decodes into these and makes its OpenAPI document from them. The client does not import this module (it must
-start fast).
+The daemon decodes request bodies into these records and makes its OpenAPI document from them. The client, which must
+start fast, does not import this module. The answers are in `waypoint.model.facts`.
 """
 
 from typing import Annotated, Literal
 
 import msgspec
 
+MAX_NUMBER = (1 << 63) - 1
+"""The largest number that names.db can hold (sqlite.org/datatype3.html)."""
+
+MAX_SECONDS = 10**9
+
 Cells = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 """Rows or columns of a terminal, as the kernel holds them (struct winsize)."""
 
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+
+VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+"""A name that a shell takes for a variable's."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,6 +29,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class StartRequest(Request, frozen=True):
+    """`user`, `cwd` and `shell` are what is asked for. `default_user`, `default_cwd` and `default_shell` are the
+    caller's: they are used where nothing is asked for, if they can be used. `shell`: a path or a name.
+    """
+
     branch: str
     from_name: str | None = None
     base: str | None = None
@@ -27,6 +41,9 @@ class StartRequest(Request, frozen=True):
     user: str | None = None
     default_user: str | None = None
     cwd: str | None = None
+    default_cwd: str | None = None
+    shell: str | None = None
+    default_shell: str | None = None
     env: dict[str, str] = {}
     rows: Cells = 24
     cols: Cells = 80
@@ -34,14 +51,16 @@ class StartRequest(Request, frozen=True):
 
 
 class StopRequest(Request, frozen=True):
-    """`checkpoint`: the name of a checkpoint to be made first."""
+    """`checkpoint`: the name of a checkpoint to be made before the session ends."""
 
     discard: bool = False
     checkpoint: str | None = None
 
 
 class CheckpointRequest(Request, frozen=True):
-    """`tier`: `auto` is the best that can be had; `respawn` is none that this version knows."""
+    """`tier`: `auto` is `live` if the processes can be dumped, else `files`; with `park` it is `live`. This version
+    cannot do `respawn`.
+    """
 
     name: str
     message: str = ""
@@ -51,10 +70,13 @@ class CheckpointRequest(Request, frozen=True):
 
 
 class RestoreRequest(Request, frozen=True):
-    """`name`: a checkpoint, a branch, a capture's id or a unique prefix of one."""
+    """`name`: a checkpoint, a branch, a capture's id or a unique prefix of one. `lose_processes`: of a session that is
+    replaced, only the files are kept; otherwise a session whose processes cannot be kept is not replaced.
+    """
 
     name: str
     only: Literal["files", "shell"] | None = None
+    lose_processes: bool = False
 
 
 class ForkRequest(Request, frozen=True):
@@ -75,35 +97,68 @@ class RemoveRequest(Request, frozen=True):
 
 
 class UndoRequest(Request, frozen=True):
-    """`number`: of the operation; null: the last one that was not taken back yet."""
+    """`number`: the number of the operation; null: the last operation that was not taken back yet, of `branch`, or if
+    that is null too, of the caller. `dry_run`: only tell what would be taken back, and what would not come back.
+    `lose_processes`: as for a restore, of all sessions that the undo replaces or ends.
+    """
 
-    number: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    number: Count | None = None
+    branch: str | None = None
+    dry_run: bool = False
+    lose_processes: bool = False
 
 
-class AttachRequest(Request, frozen=True):
+class GcRequest(Request, frozen=True):
+    """`keep_operations_s`: operations of so many last seconds can be taken back afterwards; null: as long as the home's
+    setting says. `dry_run`: only tell what would be removed.
+    """
+
+    keep_operations_s: Seconds | None = None
+    dry_run: bool = False
+
+
+class CallersRequest(Request, frozen=True, kw_only=True):
+    """Base of the requests that go on with a live session. `user`: whose session it must be. `default_user`: who asks,
+    if that is not the connection's user. Without `user` the session must be the asker's, if the asker is not root.
+    """
+
+    user: str | None = None
+    default_user: str | None = None
+
+
+class AttachRequest(CallersRequest, frozen=True):
     rows: Cells = 24
     cols: Cells = 80
 
 
-class ExecRequest(Request, frozen=True):
-    """Either `text` (a new command) or `resume` and `offset` (go on with one whose stream was cut).
+class ExecRequest(CallersRequest, frozen=True):
+    """Either `text` (a new command) or `resume` and `offset` (go on with a command whose stream was cut).
 
-    `id`: the client's own name for the command. Asked again with it after a cut, the daemon goes on with the command
-    if it has begun, and never runs it twice.
+    `id`: an id that the client has chosen for the command. If the client repeats the request with the same id after a
+    cut, the daemon goes on with the command, if it has begun, and never runs it twice.
+
+    `rows` and `cols`: with `tty` the size of the client's window, which the terminal has before the command begins;
+    zeros: unknown, the terminal's size stays.
+
+    `cwd` and `env`: folder and variables for this command alone. With them the command runs in a subshell.
     """
 
     text: str = ""
     tty: bool = False
     stdin: bool = False
+    rows: Cells = 0
+    cols: Cells = 0
     timeout_s: Seconds | None = None
     wait_prompt_s: Seconds = 5.0
+    cwd: str | None = None
+    env: dict[VariableName, str] = {}
     id: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{16})?$")] = ""
     resume: str | None = None
-    offset: Annotated[int, msgspec.Meta(ge=0)] = 0
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)] = 0
 
 
-class RunRequest(Request, frozen=True):
-    argv: list[str]
+class RunRequest(CallersRequest, frozen=True, kw_only=True):
+    argv: Annotated[list[str], msgspec.Meta(min_length=1)]
     tty: bool = False
     stdin: bool = False
     rows: Cells = 24
@@ -114,144 +169,3 @@ class RunRequest(Request, frozen=True):
 
 class LogsRequest(Request, frozen=True):
     follow: bool = False
-
-
-class SessionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One session, or (`ended`, `lost`) a branch that could be started again, as the interface shows it.
-
-    `degraded`: in the answer to a restore, what of it could not be brought back, in words.
-    """
-
-    branch: str
-    state: Literal["live", "ended", "lost"]
-    created: str
-    id: str | None = None
-    pid: int | None = None
-    uptime_s: float | None = None
-    user: str | None = None
-    base: str | None = None
-    net: str | None = None
-    cwd: str | None = None
-    memory_bytes: int | None = None
-    processes: int | None = None
-    upper_bytes: int | None = None
-    attached: int | None = None
-    left_out: list[str] | None = None
-    capture: str | None = None
-    degraded: list[str] | None = None
-
-
-class LayerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One aspect that a capture has kept. `digest` is null until it is in the store."""
-
-    size_bytes: int | None
-    digest: str | None = None
-
-
-class ProcessFacts(LayerFacts, frozen=True, kw_only=True):
-    count: int
-    programs: list[str]
-    frozen_ms: float
-    criu: str
-
-
-class TerminalFacts(LayerFacts, frozen=True, kw_only=True):
-    rows: int
-    cols: int
-
-
-class LayersFacts(msgspec.Struct, frozen=True, kw_only=True):
-    files: LayerFacts
-    processes: ProcessFacts | None = None
-    shell: LayerFacts | None = None
-    terminal: TerminalFacts | None = None
-
-
-class CaptureFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One capture. `image`: null until it is in the store. `names`: checkpoints, and branches whose tip it is."""
-
-    capture: str
-    image: str | None
-    names: list[str]
-    branch: str
-    parents: list[str]
-    tier: Literal["live", "files"]
-    reason: str
-    message: str
-    created: str
-    durable: bool
-    base: str
-    user: str
-    cwd: str
-    exit: int | None
-    paused_ms: float | None
-    degraded: list[str]
-    environment: list[str]
-    machine: dict[str, str]
-    layers: LayersFacts
-
-
-class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint acknowledges."""
-
-    name: str
-    capture: str
-    image: str | None
-    tier: Literal["live", "files"]
-    paused_ms: float
-    total_ms: float
-    durable: bool
-    degraded: list[str]
-
-
-class ForkFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the sessions that a fork made. `ms`: from the request until it ran."""
-
-    branch: str
-    pid: int
-    ms: float
-
-
-class BranchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    tip: str | None
-    live: bool
-    tier: Literal["live", "files"] | None
-    created: str
-    captured: str | None
-
-
-class OperationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry of the operation log. `moves`: names with what they stood for before and after (null: nothing).
-
-    `undoes`: the number of the operation that this one took back. `undo`: what taking this one back would do; null if
-    it cannot be, for the reason in `said`.
-    """
-
-    number: int
-    at: str
-    verb: str
-    moves: dict[str, tuple[str | None, str | None]]
-    sessions: dict[str, tuple[bool, bool]]
-    undone: bool
-    undoes: int | None
-    undo: str | None
-    said: str
-
-
-class StatusFacts(msgspec.Struct, frozen=True, kw_only=True):
-    pid: int
-    version: str
-    home: str
-    sessions: int
-    started: str
-
-
-class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of `doctor`: what was tried, whether it works, why not, what to do."""
-
-    name: str
-    state: Literal["ok", "missing", "degraded"]
-    why: str = ""
-    remedy: str = ""
-    required_for: Literal["session", "live", "optional"] = "optional"

@@ -1,41 +1,43 @@
-"""The two ends of a client's stream, as the session sees them. The daemon's connection is the real implementation.
+"""Interfaces of the two directions of a client's stream. A session is written against them; the daemon implements them.
 
-Kinds of frames are those of docs/protocol.md, section 2.
+docs/protocol.md, section 2, has the kinds of frames.
 """
 
 from typing import NamedTuple, Protocol
 
 
 class Frame(NamedTuple):
-    """One frame from a client: kind `i`, `w` or `k`."""
+    """One frame from a client: kind `i` (input), `w` (window size) or `k` (signal)."""
 
     kind: str
     payload: bytes
 
 
 class Inlet(Protocol):
-    """What one client sends, in order."""
+    """The frames that one client sends, in order."""
 
     async def receive(self) -> Frame | None:
-        """The next frame; None when the client is gone (closed, or broke the protocol). Safe to cancel: no frame is
-        lost.
+        """Wait for the next frame and return it; None if the client has closed or broken the protocol.
+
+        A cancelled call loses no frame.
         """
         ...
 
 
 class Outlet(Protocol):
-    """Where the frames for one client go. Each call returns when the socket has taken the bytes: this is the
-    back-pressure.
+    """Sends frames to one client. Each call returns when the socket has taken the bytes: this is the back-pressure.
+
+    Every method raises ConnectionError if the client is gone.
     """
 
     async def output(self, data: bytes | memoryview) -> None:
-        """An `o` frame (split by the implementation if over 1 MiB). Raises ConnectionError when the client is gone."""
+        """Send output as an `o` frame, or as several if `data` has more than 1 MiB."""
         ...
 
     async def errors(self, data: bytes | memoryview) -> None:
-        """An `e` frame."""
+        """Send the output of stderr as an `e` frame."""
         ...
 
     async def note(self, facts: dict[str, object]) -> None:
-        """An `n` frame."""
+        """Send facts about the stream as an `n` frame (JSON)."""
         ...

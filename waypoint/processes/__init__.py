@@ -1,1 +1,1 @@
-"""Process images: finding and installing CRIU, its RPC, dump and restore."""
+"""Dumping and restoring processes with CRIU, workload profiles, and the checks that are made before a dump."""

@@ -1,20 +1,19 @@
-"""Shells within a session's shell. CRIU gives a controlling terminal to session leaders only (docs/criu.md), so after a
-restore these can hand it to no job any more.
+"""Finding interactive shells that run inside a session's shell: they lose their job control in a restore.
+
+CRIU gives a controlling terminal back to session leaders only (docs/criu.md). A nested shell is not one, so after a
+restore it cannot put a job in the foreground.
 """
 
 from collections.abc import Iterable
 
-from waypoint.linux import procfs
+from waypoint.linux.tasks import procfs
 
-# Interactive shells keep the terminal open above the descriptors that users may redirect: bash at 255, others from 10.
+# An interactive shell keeps the terminal open on a descriptor that users do not redirect: bash on 255, others from 10.
 _FIRST_OWN_FD = 10
 
 
 def find(pids: Iterable[int]) -> list[str]:
-    """The names of those among the processes that control jobs on a terminal of which they are not the leader, sorted.
-
-    What ends meanwhile counts as none.
-    """
+    """The sorted program names of the nested interactive shells among `pids`. Processes that have ended are skipped."""
     return sorted(name for pid in pids if (name := _name_of_nested_shell(pid)))
 
 
@@ -23,11 +22,12 @@ def _name_of_nested_shell(pid: int) -> str:
         stat = procfs.stat(pid)
         if stat.session == pid or not _keeps_terminal(pid):
             return ""
-        # A subshell has the descriptor as well, but is its parent's copy: it controls nothing.
-        is_copy = procfs.stat(stat.parent)[-2:] == stat[-2:]
+        # A subshell, which controls no jobs, has the descriptor too. Being forked from its parent, it has the same
+        # addresses of code and stack.
+        is_subshell = procfs.stat(stat.parent)[-2:] == stat[-2:]
     except ProcessLookupError:
         return ""
-    return "" if is_copy else stat.name
+    return "" if is_subshell else stat.name
 
 
 def _keeps_terminal(pid: int) -> bool:

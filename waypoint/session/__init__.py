@@ -1,1 +1,1 @@
-"""Life of a live session: plan, launch, terminal, exec, adopt, end."""
+"""Live sessions: starting, capturing, restoring, forking, adopting and ending them."""

@@ -1,52 +1,81 @@
-"""What is told about sessions and branches."""
+"""Facts about sessions and branches, as the control interface answers them."""
 
 import asyncio
+import dataclasses
+import heapq
+import itertools
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
 
-from waypoint.linux import cgroups, procfs
+from waypoint.launch.ground import start_plan
+from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import WaypointError
+from waypoint.model.facts import SessionFacts
 from waypoint.model.records import Capture
-from waypoint.model.requests import SessionFacts
-from waypoint.session.live import LiveSession
+from waypoint.model.times import iso_time
+from waypoint.session.live.session import LiveSession
+from waypoint.session.registry import Registry
+from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 
 async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
-    """Costs a walk over the session's upper tree, in a thread."""
+    """All facts about a live session. Walks over the session's upper tree, in a thread. Raises WaypointError."""
     row = live.record.row
     upper = None
     try:
         upper = await asyncio.to_thread(pool.usage, row.tree)
     except WaypointError:
-        if live.ending is None:  # else its tree may be gone
+        if live.ending is None:  # the tree of an ending session may be gone: its size is then unknown
             raise
-    return SessionFacts(
-        branch=row.branch,
-        state="live",
-        created=iso_time(row.started),
-        id=row.session,
-        pid=live.record.init_pid,
+    return dataclasses.replace(
+        of_start(live),
         uptime_s=round(time.time() - row.started, 3),
-        user=row.setting.user.name,
-        base=row.setting.base,
-        net=row.setting.net,
-        cwd=row.setting.cwd,
         memory_bytes=_memory_bytes(live),
         processes=len(live.processes()),
         upper_bytes=upper,
-        attached=live.attached,
-        left_out=live.record.left_out,
     )
 
 
+async def of_all(sessions: Registry, *, all_branches: bool) -> Iterator[SessionFacts]:
+    """The facts about all live sessions, sorted by branch; with `all_branches` also about branches that can be started
+    again. The iterator of those blocks, since each step may read from the store; it is for use in one thread.
+    """
+    asked, names = sessions.live, sessions.resources.names
+    found = await asyncio.gather(*(of_live(live, sessions.resources.pool) for live in asked))
+    # Some sessions may have ended while the facts were collected.
+    rows = [row for live, row in zip(asked, found, strict=True) if sessions.find(live.branch) is live]
+    rows.sort(key=lambda row: row.branch)
+    if not all_branches:
+        return iter(rows)
+    live = {session.branch for session in sessions.live}
+    ended = _iter_ended(names, live, sessions.resources.captures.quiet.wait)
+    return heapq.merge(rows, itertools.chain.from_iterable(ended), key=lambda row: row.branch)
+
+
+def _iter_ended(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[SessionFacts]]:
+    """The facts about all branches that have a capture and are not among `live`, sorted by branch. Calls `between`
+    before each list of them.
+    """
+    for refs in names.iter_refs():
+        between()
+        ended = [
+            (name, ref.created, ref.capture)
+            for name, ref in refs.items()
+            if ref.kind == "branch" and ref.capture and name not in live
+        ]
+        tips = names.captures_of([tip for _, _, tip in ended])
+        yield [of_capture(name, created, tips[tip]) for name, created, tip in ended]
+
+
 def _memory_bytes(live: LiveSession) -> int:
-    """What the memory controller says where it is in cgroup2, else the processes' shares (PSS) added up."""
+    """The session's memory: as cgroup2's memory controller accounts it, else the sum of the processes' shares (PSS)."""
     charged = cgroups.memory_bytes(live.record.cgroup)
     return sum(procfs.share_bytes(pid) for pid in live.processes()) if charged is None else charged
 
 
 def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
+    """The facts about a branch without a live session. `created`: when the branch was made, seconds since the epoch."""
     return SessionFacts(
         branch=branch,
         state="lost" if tip.reason == "lost" else "ended",
@@ -59,13 +88,8 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
     )
 
 
-def iso_time(seconds: float) -> str:
-    """UTC, to the millisecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def of_start(live: LiveSession) -> SessionFacts:
-    """What the start of a session answers: all that costs no walk."""
+    """The facts that the start of a session answers: those that need no walk over files."""
     row = live.record.row
     return SessionFacts(
         branch=row.branch,
@@ -79,4 +103,7 @@ def of_start(live: LiveSession) -> SessionFacts:
         cwd=row.setting.cwd,
         attached=live.attached,
         left_out=live.record.left_out,
+        shared=[bind.target for bind in row.setting.binds],
+        shell=None if row.setting.command else start_plan.shell_argv(row.setting)[0][0],
+        hooks=start_plan.has_hooks(row.setting),
     )

@@ -1,1 +1,1 @@
-"""What must outlive everything: branches, captures and operations, in one SQLite file."""
+"""The records that must outlive every process: branches, captures and operations, in one SQLite file."""

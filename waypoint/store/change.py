@@ -1,135 +1,145 @@
-"""One transaction on names.db: what moves in it, checked, and its entry in the operation log."""
+"""One transaction on names.db: its checked changes to names, captures and live sessions, and its entry in the log."""
 
-import sqlite3
 import time
+from pathlib import Path
 
 import msgspec
 
-from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.records import Aspect, Capture, LiveRow, Move, Operation, Ref
+from waypoint.model.errors import StateConflict
+from waypoint.model.records import Aside, Aspect, Capture, LiveRow, Operation, Ref, Standing
+from waypoint.store import callers
+from waypoint.store.belonging import BelongingChange
+from waypoint.store.reading import Execute
 
 
-class Change:
-    """Made by `Names.change`. Whatever raises takes all of it back."""
+class Change(BelongingChange):
+    """A transaction, as `Names.change` yields it. An exception in the `with` block takes the whole transaction back.
 
-    def __init__(self, db: sqlite3.Connection, verb: str) -> None:
-        self._db = db
+    `number`: the number of its entry in the operation log, set at the end of the transaction; None if it has no entry.
+    """
+
+    def __init__(self, execute: Execute, path: Path, verb: str) -> None:
+        super().__init__(execute, path)
+        self.number: int | None = None
         self._verb = verb
-        self._moves: dict[str, Move] = {}
-        self.sessions: dict[str, tuple[bool, bool]] = {}
-        self.replaced: str | None = None
-        self.only: Aspect | None = None
-        self.undoes: int | None = None
-        self.carried: list[int] = []
+        self._sessions: dict[str, tuple[bool, bool]] = {}
+        self._aside: dict[str, Aside] = {}
+        self._undoes: int | None = None
+        self._by_undo: list[int] = []
 
     def add(self, capture: Capture) -> None:
-        """Record a capture."""
-        self._db.execute(
+        """Record a capture. Releases the claim on its id, and takes back its doom."""
+        self._execute(
             "INSERT INTO captures VALUES (?, ?, ?)", (capture.id, capture.created, msgspec.json.encode(capture))
         )
+        self.unclaim(capture.id)
+        self.spare(capture.id)
 
-    def ref(self, name: str) -> Ref | None:
-        row = self._db.execute("SELECT record FROM refs WHERE name = ?", (name,)).fetchone()
-        return msgspec.json.decode(row[0], type=Ref) if row else None
+    def set_standing(self, capture_id: str, standing: Standing) -> None:
+        """Record what has become of a capture. Raises StoreDamaged if there is no such capture."""
+        self.capture(capture_id)
+        row = (capture_id, standing.image, standing.durable, standing.removed)
+        self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)", row)
 
-    def create(self, name: str, ref: Ref) -> None:
-        """Raises StateConflict if the name is taken, or excluded by one (`a` excludes `a/b`)."""
-        self.check_free(name, ref.kind)
-        self.put(name, ref)
+    def claim(self, claimed: str, purpose: str) -> None:
+        """Note that the tree, folder or capture with the id `claimed` is being made, so that the sweep spares it.
 
-    def check_free(self, name: str, kind: str) -> None:
-        """Raises StateConflict as `create`."""
-        taken = self.ref(name)
-        on = f"{kind} {name}"
-        if taken is not None:
-            next_step = "choose another name" if taken.kind == "branch" else "choose another name, or give --force"
-            raise StateConflict("create", on, f"there is a {taken.kind} of this name", next_step)
-        above = [name[:place] for place, character in enumerate(name) if character == "/"]
-        # Those below it: "0" is what comes behind "/".
-        query = f"SELECT name FROM refs WHERE name IN ({', '.join('?' * len(above))}) OR name > ? AND name < ? LIMIT 1"
-        row = self._db.execute(query, (*above, f"{name}/", f"{name}0")).fetchone()
-        if row is not None:
-            found = self.ref(row[0])
-            said = f"the {found.kind if found else 'name'} {row[0]} exists"
-            raise StateConflict("create", on, said, "choose another name")
+        `purpose`: in words, what is being made. The claim lasts until `unclaim`, or until a capture of this id is
+        recorded; it outlives the daemon. Raises StateConflict if the id is claimed already.
+        """
+        if claimed in self.claims():
+            raise StateConflict("claim", f"id {claimed}", "it is claimed already", "use a new id")
+        self._execute("INSERT INTO claims VALUES (?, ?, ?)", (claimed, purpose, time.time()))
 
-    def put(self, name: str, ref: Ref | None) -> None:
-        """Let the name stand for `ref`, whatever it stood for; None: remove it."""
-        before = self._moves[name].before if name in self._moves else self.ref(name)
-        if ref is None:
-            self._db.execute("DELETE FROM refs WHERE name = ?", (name,))
-        else:
-            self._db.execute(
-                "INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (name, ref.capture, msgspec.json.encode(ref))
-            )
-        self._moves[name] = Move(before=before, after=ref)
-
-    def advance(self, branch: str, capture_id: str) -> None:
-        """Move the branch's tip. Raises UnknownName if there is no such branch (any more)."""
-        ref = self.ref(branch)
-        if ref is None or ref.kind != "branch":
-            raise UnknownName("move", f"branch {branch}", "there is no such branch")
-        self.put(branch, msgspec.structs.replace(ref, capture=capture_id))
+    def unclaim(self, claimed: str) -> None:
+        """Release the claim on this id, if there is one."""
+        self._execute("DELETE FROM claims WHERE id = ?", (claimed,))
 
     def reserve(self, row: LiveRow, *, beside: bool = False) -> None:
-        """Note that a session is being started; nobody sees it before `ready`. `beside`: it is to replace the live one.
+        """Note that a session is being started; `live` does not list the session before `ready`.
 
-        Raises StateConflict if the branch has a live session, or its name cannot be a branch.
+        `beside`: the session is to replace the live session of its branch. Raises StateConflict if the branch has a
+        live session and not `beside`, or if no branch of this name can be made.
         """
-        found = self._db.execute("SELECT ready FROM live WHERE branch = ?", (row.branch,)).fetchall()
+        found = self._execute("SELECT ready FROM live WHERE branch = ?", (row.branch,)).fetchall()
         if found and not beside:
             raise StateConflict("start", f"branch {row.branch}", "it has a live session", "attach to it")
         ref = self.ref(row.branch)
         if ref is None or ref.kind != "branch":
             self.check_free(row.branch, "branch")
-        self._db.execute("INSERT INTO live VALUES (?, ?, 0, ?)", (row.session, row.branch, msgspec.json.encode(row)))
+        self._execute("INSERT INTO live VALUES (?, ?, 0, ?)", (row.session, row.branch, msgspec.json.encode(row)))
 
     def ready(self, row: LiveRow, origin: str | None) -> None:
-        """The session is there, and goes on from `origin`, now its branch's tip. Makes the branch if need be."""
+        """Note that the session `row` is live. `origin`: the capture that it goes on from, which becomes the branch's
+        tip; None: it began with the plain base. Makes the branch if it does not exist.
+        """
         ref = self.ref(row.branch)
         if ref is None or ref.kind != "branch":
             self.create(row.branch, Ref(kind="branch", capture=origin, origin=origin, created=row.started))
         elif origin is not None and ref.capture != origin:
             self.advance(row.branch, origin)
-        self._db.execute("UPDATE live SET ready = 1 WHERE session = ?", (row.session,))
+        self._execute("UPDATE live SET ready = 1 WHERE session = ?", (row.session,))
         self._note(row.branch, after=True)
 
     def forget(self, row: LiveRow) -> None:
-        """The session is there no more."""
-        found = self._db.execute("SELECT ready FROM live WHERE session = ?", (row.session,)).fetchone()
-        self._db.execute("DELETE FROM live WHERE session = ?", (row.session,))
+        """Remove the session `row` from the record: it has ended, or its start was taken back. Its processes, its
+        folder and its tree are doomed; a tree that belongs to a recorded capture is kept all the same.
+        """
+        found = self._execute("SELECT ready FROM live WHERE session = ?", (row.session,)).fetchone()
+        self._execute("DELETE FROM live WHERE session = ?", (row.session,))
+        self.doom(row.session)
+        self.doom(row.tree)
         if found and found[0]:
             self._note(row.branch, after=False)
 
+    def replace_session(self, branch: str, aside: str) -> None:
+        """Note that the live session on `branch` is replaced by another one. `aside`: the id of the recorded capture of
+        the replaced session. The caller changes the rows of both sessions (`forget` and `ready`).
+        """
+        self._aside[branch] = Aside(capture=aside)
+
     def replace_aspect(self, branch: str, aside: str, only: Aspect) -> None:
-        """The branch's session goes on, with one aspect of it replaced. `aside`: the capture, on record, of before.
-        That is what the session goes on from, and becomes the branch's tip.
+        """Note that the aspect `only` of the session on `branch` is replaced, and that the session goes on.
+
+        `aside`: the id of the recorded capture of the session before the replacement; it becomes the branch's tip.
         """
         self.advance(branch, aside)
-        self.sessions[branch] = (True, True)
-        self.replaced, self.only = aside, only
+        self._sessions[branch] = (True, True)
+        self._aside[branch] = Aside(capture=aside, only=only)
 
-    def log(self) -> None:
-        """Write the entry of the operation log; none if neither a name nor a session changed."""
-        if not self._moves and not self.sessions and self.undoes is None:
-            return
+    def undo(self, number: int, parts: list[int]) -> None:
+        """Note that this change takes back operation `number`. `parts`: the numbers of the operations that ended,
+        started or restored sessions for this undo; they are marked as parts of it.
+        """
+        self._undoes, self._by_undo = number, parts
+
+    def log(self) -> Operation | None:
+        """Write the entry in the operation log and return it. None, and no entry, if neither a name nor a session has
+        changed and there is no note.
+        """
+        if not self._moves and not self._sessions and self._undoes is None and not self.note:
+            return None
         entry = Operation(
             number=0,
             at=time.time(),
             verb=self._verb,
             moves=self._moves,
-            sessions=self.sessions,
-            replaced=self.replaced,
-            only=self.only,
-            undoes=self.undoes,
-            carried=self.carried,
+            sessions=self._sessions,
+            aside=self._aside,
+            by=callers.current(),
+            undoes=self._undoes,
+            note=self.note,
         )
-        number = self._db.execute("INSERT INTO operations (record) VALUES (?)", (msgspec.json.encode(entry),)).lastrowid
-        if self.undoes is not None:
-            self._db.execute("UPDATE operations SET undone_by = ? WHERE number = ?", (number, self.undoes))
-            # An undo that was undone leaves what it had undone as it was.
-            self._db.execute("UPDATE operations SET undone_by = NULL WHERE undone_by = ?", (self.undoes,))
+        query = "INSERT INTO operations (record) VALUES (?)"
+        number = self.number = self._execute(query, (msgspec.json.encode(entry),)).lastrowid
+        if self._undoes is not None:
+            self._execute("UPDATE operations SET undone_by = ? WHERE number = ?", (number, self._undoes))
+            # If this undo takes back an earlier undo, the operation that the earlier one took back is in effect again.
+            self._execute("UPDATE operations SET undone_by = NULL WHERE undone_by = ?", (self._undoes,))
+            for part in [number, *self._by_undo]:
+                self._execute("UPDATE operations SET undo = ? WHERE number = ?", (number, part))
+        return msgspec.structs.replace(entry, number=number or 0)
 
     def _note(self, branch: str, *, after: bool) -> None:
-        before = self.sessions[branch][0] if branch in self.sessions else not after
-        self.sessions[branch] = (before, after)
+        before = self._sessions[branch][0] if branch in self._sessions else not after
+        self._sessions[branch] = (before, after)

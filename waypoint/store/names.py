@@ -1,140 +1,95 @@
-"""Names, captures, live sessions and operations: one SQLite file, `<home>/names.db`. Here: reading it.
+"""Names, captures, live sessions and operations: one SQLite file, `<home>/names.db`.
 
 Every change is one transaction with one entry in the operation log (change.py). With WAL and synchronous=NORMAL a
-commit survives SIGKILL of anything of ours at once, and a power loss never tears the file, though it may take back the
-last commits (sqlite.org/wal.html). One process writes: the daemon holds the home's lock.
+commit survives SIGKILL of the daemon at once; a power loss never tears the file, but may take back the last commits
+(sqlite.org/wal.html). Only one process uses the file: the daemon, which holds the home's lock. Any of its threads may
+read.
 """
 
 import contextlib
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-
-from waypoint.model.errors import Failed, StoreDamaged, UnknownName
-from waypoint.model.ids import is_id_prefix
-from waypoint.model.records import Capture, LiveRow, Operation, Ref
+from waypoint.model.records import Operation
 from waypoint.store.change import Change
+from waypoint.store.connections import ReadConnections, open_writer
+from waypoint.store.failures import told
+from waypoint.store.log import LogReader
+from waypoint.store.reserve import Reserve
 
-FORMAT = 2
-
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS refs (name TEXT PRIMARY KEY, capture TEXT, record BLOB NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS refs_of_capture ON refs (capture);
-CREATE TABLE IF NOT EXISTS captures (id TEXT PRIMARY KEY, created REAL NOT NULL, record BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS live (
-    session TEXT PRIMARY KEY, branch TEXT NOT NULL, ready INTEGER NOT NULL, record BLOB NOT NULL) WITHOUT ROWID;
-CREATE UNIQUE INDEX IF NOT EXISTS one_session_on_a_branch ON live (branch) WHERE ready;
-CREATE TABLE IF NOT EXISTS operations (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, undone_by INTEGER, record BLOB NOT NULL);
-PRAGMA user_version = {FORMAT};
-"""
+log = logging.getLogger(__name__)
 
 
-class Names:
-    """The open file. Closed by `close`; a second instance in the same process is a mistake."""
+class Names(LogReader):
+    """The open file. Its reading methods see committed transactions only; within `change`, the `Change` sees its own
+    transaction too. There must be one instance for each file: the threads' turns to write are kept in memory.
+    """
 
-    def __init__(self, path: Path) -> None:
-        """Open or create. Raises StoreDamaged if the file is not ours or of another format."""
+    def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
+        """Open or create the file `path`. Migrates a file of an earlier format. `reserve`: gives up space for writing.
+
+        Raises StoreDamaged if the file is no database or its format is not known, Failed if the machine refuses to open
+        or migrate it (disk full, read-only, in use): then it is as it was.
+        """
         self._lock = threading.Lock()
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            path.chmod(0o600)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            (found,) = self._db.execute("PRAGMA user_version").fetchone()
-            if found not in (0, FORMAT):
-                next_step = "use a newer waypoint" if found > FORMAT else "use the waypoint that made this home"
-                raise StoreDamaged("open", str(path), f"its format is {found}, this program knows {FORMAT}", next_step)
-            self._db.executescript(_SCHEMA)
-        except sqlite3.DatabaseError as error:
-            raise StoreDamaged("open", str(path), str(error), "move the file away to start afresh") from error
+        # Called with each entry that the log has gained, in the order of the log. Must not block. What it raises is
+        # written to the daemon's log and goes no further, since the change is committed by then.
+        self.on_operation: Callable[[Operation], None] | None = None
+        self._reserve = reserve
+        self._readers = ReadConnections(path)
+        super().__init__(self._readers.execute, path)
+        if reserve is not None:
+            reserve.make_room()
+        self._writer = open_writer(path)
 
     def close(self) -> None:
-        self._db.close()
-
-    def ref(self, name: str) -> Ref | None:
-        """What the name stands for; None if there is no such name."""
-        row = self._db.execute("SELECT record FROM refs WHERE name = ?", (name,)).fetchone()
-        return msgspec.json.decode(row[0], type=Ref) if row else None
-
-    def refs(self) -> dict[str, Ref]:
-        """All names, sorted."""
-        rows = self._db.execute("SELECT name, record FROM refs ORDER BY name").fetchall()
-        return {name: msgspec.json.decode(record, type=Ref) for name, record in rows}
-
-    def names_of(self, capture_id: str) -> list[str]:
-        """The branches whose tip it is, and the checkpoints."""
-        rows = self._db.execute("SELECT name FROM refs WHERE capture = ? ORDER BY name", (capture_id,))
-        return [name for (name,) in rows.fetchall()]
-
-    def capture(self, capture_id: str) -> Capture:
-        """Raises StoreDamaged if it is not there: ids come from our own rows."""
-        row = self._db.execute("SELECT record FROM captures WHERE id = ?", (capture_id,)).fetchone()
-        if row is None:
-            raise StoreDamaged("read", f"capture {capture_id}", "no such record", "run 'waypoint verify'")
-        return msgspec.json.decode(row[0], type=Capture)
-
-    def captures(self) -> list[Capture]:
-        """All of them, the oldest first."""
-        rows = self._db.execute("SELECT record FROM captures ORDER BY created").fetchall()
-        return [msgspec.json.decode(record, type=Capture) for (record,) in rows]
-
-    def live(self, *, ready: bool = True) -> list[LiveRow]:
-        """The sessions that were started and have not ended; with `ready` False those whose start was not finished."""
-        rows = self._db.execute("SELECT record FROM live WHERE ready = ? ORDER BY branch", (ready,)).fetchall()
-        return [msgspec.json.decode(record, type=LiveRow) for (record,) in rows]
-
-    def resolve(self, text: str) -> Capture:
-        """The capture that a name, a capture's id or a unique prefix of one stands for. Raises UnknownName."""
-        ref = self.ref(text)
-        if ref and ref.capture:
-            return self.capture(ref.capture)
-        ids: list[str] = []
-        if is_id_prefix(text):
-            ids = [i for (i,) in self._db.execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 3", (f"{text}*",))]
-        if len(ids) == 1:
-            return self.capture(ids[0])
-        if ids:
-            raise UnknownName("find", repr(text), "more than one capture starts with this", "give more digits")
-        if ref:
-            next_step = f"make a checkpoint of it: waypoint checkpoint NAME -b {text}"
-            raise UnknownName("go back to", repr(text), "nothing has been captured on this branch yet", next_step)
-        raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists what there is")
-
-    def operations(self, limit: int | None = None) -> list[Operation]:
-        """The log, the newest first."""
-        rows = self._db.execute(
-            "SELECT number, undone_by, record FROM operations ORDER BY number DESC LIMIT ?",
-            (-1 if limit is None else limit,),
-        )
-        return [_operation(*row) for row in rows.fetchall()]
-
-    def operation(self, number: int) -> Operation | None:
-        row = self._db.execute(
-            "SELECT number, undone_by, record FROM operations WHERE number = ?", (number,)
-        ).fetchone()
-        return _operation(*row) if row else None
+        """Close the file. No thread may read or write any more."""
+        self._readers.close()
+        self._writer.close()
 
     @contextlib.contextmanager
     def change(self, verb: str) -> Iterator[Change]:
-        """One transaction, all or nothing, which is one entry of the operation log unless it moves nothing.
+        """One transaction, all or nothing: it is committed at the end of the `with` block, an exception takes it back.
 
-        Raises Failed if it cannot be written (disk full).
-        Threads of the daemon take turns: they share the connection.
+        `verb`: the verb of its entry in the operation log; a transaction that moves neither a name nor a session has no
+        entry. Raises Failed if it cannot be written (disk full), StoreDamaged. Threads take turns, since they share the
+        connection.
         """
-        try:
-            with self._lock, self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                change = Change(self._db, verb)
+        with self._lock, self._room():
+            self._write("BEGIN IMMEDIATE")
+            try:
+                change = Change(self._write, self.path, verb)
                 yield change
-                change.log()
-        except sqlite3.OperationalError as error:
-            raise Failed("write", "names.db", str(error), "free some disk space in the home") from error
+                entry = change.log()
+                self._write("COMMIT")
+            except BaseException:
+                self._writer.rollback()
+                raise
+            if entry is not None:
+                self._tell(entry)
 
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Room for one transaction, from the reserve if the disk is full."""
+        if self._reserve is not None:
+            self._reserve.make_room()
+        yield
+        if self._reserve is not None:
+            self._reserve.refill()
 
-def _operation(number: int, undone_by: int | None, record: bytes) -> Operation:
-    found = msgspec.json.decode(record, type=Operation)
-    return msgspec.structs.replace(found, number=number, undone=undone_by is not None)
+    def _write(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        with told("write", self.path):
+            return self._writer.execute(query, values)
+
+    def _tell(self, entry: Operation) -> None:
+        if self.on_operation is None:
+            return
+        try:
+            self.on_operation(entry)
+        except Exception as error:
+            where = "".join(traceback.format_tb(error.__traceback__))  # without the text, which may quote a client
+            log.error("operation %d is committed but was not told: %s\n%s", entry.number, type(error).__name__, where)

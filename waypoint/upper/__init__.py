@@ -1,1 +1,1 @@
-"""Drivers of the upper directory, behind one contract."""
+"""The pool: it holds the sessions' upper directories (overlayfs). Two drivers behind one contract, btrfs and copy."""

@@ -1,49 +1,111 @@
-"""Driver `btrfs`: every tree is a subvolume, so that a snapshot costs one commit whatever the tree's size.
+"""Driver `btrfs`: every tree is a subvolume, so that a snapshot costs one commit, whatever the tree's size.
 
-The pool's folder lies on the machine's own btrfs, or is the mount point of a file system in a file (loop_pool).
+The pool's folder lies on the machine's own btrfs, or is the mount point of a btrfs in a file (loop_pool.py).
 """
 
 import contextlib
 import errno
 import os
-import secrets
+from collections.abc import Callable
 from typing import Protocol
 
-from waypoint.linux import btrfs, filesystem
-from waypoint.upper.contract import Growth, GrowthOutcome, refusals
+from waypoint.linux.storage import btrfs
+from waypoint.model.ids import random_hex
+from waypoint.upper.contract import Growth, GrowthOutcome, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
 
+_SETTLE_S = 10.0
 
-class Ground(Protocol):
-    """What the pool's folder stands on."""
 
-    def grow_if_needed(self) -> Growth: ...
+class Volume(Protocol):
+    """The file system that the pool's folder lies on: the part of a btrfs pool that growing and closing concern."""
+
+    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth: ...
+
+    def disk_bytes(self, of_trees: Callable[[], int]) -> int: ...
+
+    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int: ...
 
     def close(self) -> None: ...
 
 
-class NativeGround:
-    """The machine's own btrfs: its size is not ours to change, and nothing is to be unmounted."""
+class NativeVolume:
+    """The machine's own btrfs: Waypoint neither resizes nor unmounts it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def grow_if_needed(self) -> Growth:
-        return Growth(GrowthOutcome.FIXED, filesystem.free_bytes(self._folder))
+    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
+        return Growth(GrowthOutcome.FIXED, btrfs.free_bytes(self._folder))
+
+    def disk_bytes(self, of_trees: Callable[[], int]) -> int:
+        return of_trees()
+
+    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+        return 0
 
     def close(self) -> None:
         pass
 
 
-class BtrfsPool(FolderOfTrees):
-    """Keeps the contract of `contract.Pool`."""
+class _BtrfsRoom(FolderOfTrees):
+    """The part of `BtrfsPool` that is about its space."""
+
+    def __init__(self, folder: str, volume: Volume) -> None:
+        super().__init__(folder)
+        self._volume = volume
+
+    def shares(self, name: str) -> Shares:
+        with self._tree("measure the upper tree", name) as path:
+            found = btrfs.disk_usage(path)
+        return Shares(found.total, found.own)
+
+    def unique_bytes(self) -> int:
+        with refusals("measure the pool", self._folder):
+            found = btrfs.disk_usage(self._folder)
+        return found.own + found.shared_here
+
+    def disk_bytes(self) -> int:
+        return self._volume.disk_bytes(self.unique_bytes)
+
+    def free_bytes(self) -> int:
+        with refusals("look at the pool", self._folder):
+            return btrfs.free_bytes(self._folder)
+
+    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
+        return self._volume.grow_if_needed(ahead_bytes)
+
+    def close(self) -> None:
+        self._volume.close()
+
+    def _in_room(self, act: Callable[[], None]) -> None:
+        """Do `act`; if there is no space for it, once more when btrfs has written out what is on its way. What was
+        written last holds more space promised than it needs, and what was removed last is not free yet.
+        """
+        try:
+            act()
+        except OSError as err:
+            if err.errno != errno.ENOSPC:
+                raise
+            btrfs.sync_filesystem(self._folder)
+            act()
+
+    def settle(self) -> None:
+        with refusals("look at the pool", self._folder):
+            btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
+
+    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+        return self._volume.shrink(go_on, is_idle=is_idle)
+
+
+class BtrfsPool(_BtrfsRoom):
+    """Implements `contract.Pool`, which documents the methods."""
 
     driver = "btrfs"
 
-    def __init__(self, folder: str, ground: Ground) -> None:
-        """`folder`: absolute, without symlinks, on btrfs. What calls that were killed have left in it is removed."""
-        super().__init__(folder)
-        self._ground = ground
+    def __init__(self, folder: str, volume: Volume) -> None:
+        """`folder`: absolute, without symlinks, on btrfs. Removes subvolumes that calls of killed processes left."""
+        super().__init__(folder, volume)
         with refusals("open the pool", folder):
             for name in os.listdir(folder):
                 if name.startswith(".") and btrfs.is_subvolume(f"{folder}/{name}"):
@@ -52,23 +114,21 @@ class BtrfsPool(FolderOfTrees):
     def create(self, name: str) -> str:
         path = self.path(name)
         with refusals("create the upper tree", name):
-            btrfs.create_subvolume(path)
+            self._in_room(lambda: btrfs.create_subvolume(path))
         return path
 
     def snapshot(self, source: str, name: str, *, sealed: bool = False) -> str:
         origin, path = self._existing("snapshot the upper tree", source), self.path(name)
         with refusals("snapshot the upper tree", f"{source} as {name}"):
-            btrfs.snapshot_subvolume(origin, path, readonly=sealed)
+            self._in_room(lambda: btrfs.snapshot_subvolume(origin, path, readonly=sealed))
         return path
 
     def seal(self, name: str) -> None:
-        path = self._existing("seal the upper tree", name)
-        with refusals("seal the upper tree", name):
-            btrfs.make_readonly(path)
+        with self._tree("seal the upper tree", name) as path:
+            self._in_room(lambda: btrfs.make_readonly(path))
 
     def is_sealed(self, name: str) -> bool:
-        path = self._existing("look at the upper tree", name)
-        with refusals("look at the upper tree", name):
+        with self._tree("look at the upper tree", name) as path:
             return btrfs.is_readonly(path)
 
     def remove(self, name: str) -> None:
@@ -77,22 +137,15 @@ class BtrfsPool(FolderOfTrees):
             btrfs.destroy_subvolume(path)
 
     def sync(self, name: str) -> None:
-        # A snapshot writes out its source's dirty data and commits. syncfs or BTRFS_IOC_SYNC would also wait for all
-        # that the neighbours have written (60 ms in the median beside one busy neighbour, against 1-3).
-        path = self._existing("sync the upper tree", name)
-        passing = f"{self._folder}/.sync-{secrets.token_hex(8)}"
-        with refusals("sync the upper tree", name):
+        # A snapshot writes out its source's dirty data and commits: 1-3 ms. syncfs or BTRFS_IOC_SYNC would also write
+        # out the dirty data of all other trees: 60 ms in the median beside one busy tree.
+        temporary = f"{self._folder}/.sync-{random_hex(8)}"
+        with self._tree("sync the upper tree", name) as path:
             try:
-                btrfs.snapshot_subvolume(path, passing, readonly=True)
+                btrfs.snapshot_subvolume(path, temporary, readonly=True)
             except OSError as err:
                 if err.errno != errno.ENOSPC:
                     raise
-                btrfs.sync_filesystem(path)  # this needs no new space
+                btrfs.sync_filesystem(path)  # needs no space for a new subvolume
             else:
-                btrfs.destroy_subvolume(passing)
-
-    def grow_if_needed(self) -> Growth:
-        return self._ground.grow_if_needed()
-
-    def close(self) -> None:
-        self._ground.close()
+                btrfs.destroy_subvolume(temporary)

@@ -1,18 +1,19 @@
-"""What every pool of upper trees promises, whichever driver is under it.
+"""The contract of every pool of upper trees, whichever driver implements it.
 
-A tree is a folder with a name; what lies in it is the session's business. A name is any file name of at most 200
-bytes that does not start with a dot (those are the drivers' own). One process at a time has a home's pool open; in
-it, several threads may call, for different names. Every call blocks: an event loop makes them in a thread.
+A pool holds trees: folders that serve as upper directories of sessions and as snapshots of those. A tree's name is any
+file name of at most 200 bytes that does not start with a dot; names with a dot are the drivers' own. One process at a
+time may have a home's pool open. Several threads of that process may make calls at once, for different names. Every
+call blocks, so an event loop must make the calls in a thread.
 
 Errors of every call: StateConflict (the name is taken), UnknownName (there is no such tree), Failed (the machine
-refused: disk full, I/O error; the OSError or CalledProcessError is its `__cause__`), ValueError (not a name; a bug
-of the caller). A call that raises has changed nothing that `list` shows.
+refused: disk full, I/O error; the OSError or CalledProcessError is its `__cause__`), ValueError (not a name: a bug
+of the caller). After a call that raises, `list` shows the same trees as before.
 """
 
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +23,7 @@ from waypoint.model.errors import Failed, StateConflict
 
 GIB = 1 << 30
 MAX_NAME_BYTES = 200
+NAME_TAKEN, NAME_TAKEN_NEXT = "the name is taken", "remove the tree of that name first, or use another name"
 NEXT_STEPS = {
     errno.ENOSPC: "free some disk space, or discard branches that are not needed",
     errno.EROFS: "see the kernel's log (dmesg): the file system has become read-only",
@@ -30,10 +32,11 @@ NEXT_STEPS = {
 
 
 class GrowthOutcome(StrEnum):
-    """What came of asking a pool to grow.
+    """The outcome of `grow_if_needed`.
 
-    ENOUGH: nothing to do. GROWN: there is more now. REFUSED: the disk under the pool has not enough to spare (go on,
-    but tell the user). FIXED: this driver's space is the disk's own and cannot be made to grow.
+    ENOUGH: the headroom is free, nothing was done. GROWN: the pool is larger now. REFUSED: the disk under the pool has
+    not enough free space; the pool still works, but tell the user. FIXED: the pool lies directly on the disk's file
+    system, which Waypoint cannot enlarge.
     """
 
     ENOUGH = "enough"
@@ -44,7 +47,7 @@ class GrowthOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What `grow_if_needed` found and did. `free_bytes`: free in the pool afterwards. `said`: why not, for people."""
+    """The result of `grow_if_needed`. `free_bytes`: free in the pool afterwards. `said`: why the pool did not grow."""
 
     outcome: GrowthOutcome
     free_bytes: int
@@ -53,11 +56,20 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolSizes:
-    """Sizes of a pool that is a file, in bytes.
+class Shares:
+    """Bytes that a tree has on disk: all of them, and those that would be free without it."""
 
-    `initial`: of a new file. `step`: growth comes in whole steps. `headroom`: it grows when less than this is free
-    in it. `floor`: what making or growing the file must leave free on the file system around it.
+    total_bytes: int
+    own_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSizes:
+    """Sizes of a pool that is a btrfs in a file.
+
+    `initial_bytes`: size of a new file. `step_bytes`: the file grows by multiples of this; by less, but no less than a
+    sixteenth, if the disk has no room for a whole step. `headroom_bytes`: the file grows when less than this is free in
+    it. `floor_bytes`: creating or growing the file must leave this much free on the file system that the file lies on.
     """
 
     initial_bytes: int
@@ -67,7 +79,7 @@ class PoolSizes:
 
 
 def usual_sizes(host_total_bytes: int, host_free_bytes: int) -> PoolSizes:
-    """The sizes for real use on a file system of that size with that much free."""
+    """The default sizes of a pool file on a file system with these total and free bytes."""
     return PoolSizes(
         initial_bytes=min(2 * GIB, host_free_bytes // 4),
         step_bytes=GIB,
@@ -76,16 +88,63 @@ def usual_sizes(host_total_bytes: int, host_free_bytes: int) -> PoolSizes:
     )
 
 
-class Pool(Protocol):
-    """An open pool. Made by `open_pool.open_pool`."""
+class Room(Protocol):
+    """The part of an open pool that is about its space."""
+
+    def disk_bytes(self) -> int:
+        """Bytes of the disk that the pool takes: reserved for its file, or used by its trees."""
+        ...
+
+    def unique_bytes(self) -> int:
+        """Bytes of all trees, each shared block counted once."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be written to the pool at its present size.
+
+        btrfs: less than statvfs(3) says by what has been written to the page cache only.
+        """
+        ...
+
+    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
+        """Enlarge the pool if less than the headroom (see PoolSizes) and `ahead_bytes` are free in it.
+
+        `ahead_bytes`: what may be written in the time that growing takes: some milliseconds, but seconds while much is
+        being written. Call it periodically. If the disk has too little space, nothing is raised, and the outcome is
+        REFUSED if the headroom is missing, else ENOUGH. The pool never grows so far that less than the floor is left
+        free on the file system that it lies on.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Wait until the space of removed trees is free, at most ten seconds: until then it counts as used."""
+        ...
+
+    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+        """Give free space back to the disk, down to the size of a new pool. Returns how many bytes.
+
+        The headroom is kept, unless `is_idle`: nobody is writing. Works in pieces of some tenths of a second, between
+        which the pool can grow; asks `go_on` before each whether to go on. A pool that lies directly on the disk's file
+        system has nothing to give back: 0. Call `settle` first.
+        """
+        ...
+
+
+class Pool(Room, Protocol):
+    """An open pool, as `open_pool.open_pool` returns it."""
 
     @property
     def driver(self) -> str:
-        """`btrfs` or `copy`: what to give to `open_pool` the next time."""
+        """`btrfs` or `copy`: the driver's name, as `open_pool` takes it."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """The path of the folder in which the trees are. Files in it whose names start with a dot are no trees."""
         ...
 
     def path(self, name: str) -> str:
-        """Where the tree `name` is or would be. It stays the same as long as the tree exists."""
+        """The path of the tree `name`, which need not exist. A tree's path never changes."""
         ...
 
     def create(self, name: str) -> str:
@@ -93,36 +152,40 @@ class Pool(Protocol):
         ...
 
     def snapshot(self, source: str, name: str, *, sealed: bool = False) -> str:
-        """Make tree `name` with the content of tree `source`, return its path. With `sealed` it is so from the start.
+        """Make tree `name` with the content of tree `source` and return its path. With `sealed`, `name` is sealed.
 
-        Kept is all that overlayfs and the files' owners need: attributes of any kind, whiteouts, hard links, holes.
-        The copy is of one moment if nothing writes meanwhile: stop or freeze the writers first. What is written to the
-        page cache before the call is in it, memory maps included.
-        btrfs: takes the time that the source's dirty data needs to be written out and one commit, whatever the tree's
-        size; durable on return. If something does write, names and folders are of one moment, but a file written to
-        during the call may have old, new or no content (measured: a third of such snapshots were torn).
-        copy: takes a walk and, without reflinks, the tree's size; durable only after `sync`; if something writes, the
-        call may fail.
-        After a crash `name` is there as a whole or not at all. On a full pool this fails, and so does `create`.
+        The copy keeps owners, modes, all extended attributes, whiteouts, hard links and holes. Data that was written
+        before the call is in the copy, also data in the page cache and in shared memory maps. The copy shows one moment
+        only if nobody writes to `source` during the call: stop or freeze the writers first.
+        btrfs: takes the time to write out the source's dirty data and one commit, whatever the tree's size; durable on
+        return. If somebody does write, names and folders show one moment, but a file that is written to may have old,
+        new or no content (measured: a third of such snapshots were torn).
+        copy: walks the tree and, without reflinks, copies all its data; durable only after `sync`; may fail if somebody
+        writes.
+        After a crash, `name` exists as a whole or not at all. On a full pool the call fails, and so does `create`.
         """
         ...
 
     def seal(self, name: str) -> None:
-        """Declare that the tree does not change any more, for good. Only of a tree that nothing has open for writing.
+        """Declare for good that the tree will not change any more. Nobody may have a file of the tree open for writing.
 
-        btrfs: the kernel refuses to open anything in it for writing. copy: recorded, for `is_sealed`; the caller keeps
-        the promise. Sealing again is fine. A snapshot of a sealed tree is not sealed. Works on a full pool.
+        btrfs: the kernel refuses to open the tree's files for writing. copy: the tree is marked for `is_sealed`, and
+        the caller must not change it. No error if the tree is sealed already. A snapshot of a sealed tree is not
+        sealed. Works on a full pool.
         """
         ...
 
-    def is_sealed(self, name: str) -> bool: ...
+    def is_sealed(self, name: str) -> bool:
+        """True if the tree was sealed, by `seal` or by `snapshot`."""
+        ...
 
     def remove(self, name: str) -> None:
-        """Remove a tree, sealed or not; removing a missing one is fine. On return the name is free, also after a crash.
+        """Remove a tree, sealed or not. No error if it is missing. On return the name is free, also after a crash.
 
-        btrfs: takes the same short time for any tree; the space comes back some seconds later (a minute on a native
-        btrfs). copy: takes a walk. Works on a full pool.
-        Raises StateConflict if something is mounted in it, in the caller's view (copy would remove what is mounted).
+        btrfs: takes the same short time for any tree; the space is freed some seconds later (up to a minute on the
+        machine's own btrfs). copy: walks the tree. Works on a full pool.
+        Raises StateConflict if something is mounted in the tree in the caller's mount namespace: the driver `copy`
+        would remove the mounted files.
         """
         ...
 
@@ -131,41 +194,37 @@ class Pool(Protocol):
         ...
 
     def usage(self, name: str) -> int:
-        """Bytes on disk that the tree refers to, those shared with other trees included.
+        """Bytes on disk that the tree's files use, including blocks that are shared with other trees.
 
-        Costs a process and a walk over the tree (some ms, and about 1 ms per 1,000 files); the tree may be in use.
+        Runs `du` (some ms, and about 1 ms per 1,000 files). The tree may be in use.
         """
         ...
 
-    def free_bytes(self) -> int:
-        """What can still be written to the pool as it is now (without growing)."""
+    def shares(self, name: str) -> Shares:
+        """As `usage`, and what of it the tree shares with other trees; only what has reached the disk counts.
+
+        btrfs: runs `btrfs filesystem du`, as long as `du`. copy: without looking, nothing counts as shared.
+        """
         ...
 
     def sync(self, name: str) -> None:
         """Make the tree's files as they are now durable: they survive a power loss.
 
-        btrfs: writes out this tree's dirty data and no neighbour's. Called just before a snapshot it makes that one
-        fast. copy: writes out all dirty data of the file system. Works on a full pool.
-        """
-        ...
-
-    def grow_if_needed(self) -> Growth:
-        """Make the pool larger if less than the headroom is free in it. Meant to be called now and then.
-
-        Never raises for want of space, and never takes more than leaves the floor free on the file system around it.
+        btrfs: writes out this tree's dirty data only. A snapshot that follows at once is fast, as little is left to
+        write. copy: writes out all dirty data of the file system. Works on a full pool.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the pool, which goes out of the caller's mount namespace. Only `close` may be called after that.
+        """Unmount the pool from the caller's mount namespace. Only `close` may be called after that.
 
-        Sessions that still use the pool keep its file system alive; opening it again finds that very file system.
+        Sessions that still use the pool keep its file system mounted; opening the pool again finds the same one.
         """
         ...
 
 
 def checked_name(name: str) -> str:
-    """`name`, or ValueError if it is not a tree's name."""
+    """Return `name`. Raises ValueError if `name` cannot be the name of a tree."""
     encoded = os.fsencode(name)
     if not 0 < len(encoded) <= MAX_NAME_BYTES or encoded.startswith(b".") or b"/" in encoded or b"\0" in encoded:
         raise ValueError(f"not the name of an upper tree: {name!r}")
@@ -174,11 +233,14 @@ def checked_name(name: str) -> str:
 
 @contextmanager
 def refusals(tried: str, on: str) -> Iterator[None]:
-    """Turn what the kernel or a program says inside into Failed, or into StateConflict if a name is taken."""
+    """Turn an OSError or CalledProcessError of the `with` into Failed; FileExistsError into StateConflict.
+
+    `tried`, `on`: the first two parts of the error's message.
+    """
     try:
         yield
     except FileExistsError as err:
-        raise StateConflict(tried, on, "the name is taken", "remove that one first, or use another name") from err
+        raise StateConflict(tried, on, NAME_TAKEN, NAME_TAKEN_NEXT) from err
     except OSError as err:
         raise Failed(tried, on, err.strerror or str(err), NEXT_STEPS.get(err.errno or 0, "")) from err
     except subprocess.CalledProcessError as err:

@@ -1,46 +1,49 @@
 """Driver `copy`: trees are plain folders, a snapshot is a recursive copy (with shared blocks if the file system can).
 
 ```
-<home>/pool/NAME             a tree; sealed if it has the attribute SEALED
-<home>/pool/.making-TOKEN/   copies that are not finished; the token is new each time that the pool is opened
+<home>/pool/NAME             a tree; sealed if it has the extended attribute SEALED
+<home>/pool/.making-TOKEN/   unfinished copies; every opening of the pool uses a new token
 <home>/pool/.gone/           trees that are being removed
 ```
-A tree appears and goes by rename. What a killed process leaves in the hidden folders goes when the pool is opened.
+A tree appears under its name, and leaves it, by one rename. What a killed process left in the hidden folders is removed
+when the pool is opened next.
 """
 
 import contextlib
 import errno
 import os
-import secrets
+from collections.abc import Callable
 
-from waypoint.linux import filesystem
+from waypoint.linux.storage import filesystem
 from waypoint.model.errors import HostLacks, StateConflict
-from waypoint.upper.contract import Growth, GrowthOutcome, refusals
+from waypoint.model.ids import random_hex
+from waypoint.upper.contract import NAME_TAKEN, NAME_TAKEN_NEXT, Growth, GrowthOutcome, refusals
 from waypoint.upper.trees import FolderOfTrees
 
 GONE = ".gone"
 _MAKING = ".making-"
 
-# On the tree's own folder, which no overlay sees; so that it is made, copied and removed in one step with the tree.
+# An attribute of the tree's top folder: it appears, moves and goes in one step with the tree, and overlayfs does not
+# show it in the session.
 SEALED = "trusted.waypoint.sealed"
 
 
 class CopyPool(FolderOfTrees):
-    """Keeps the contract of `contract.Pool`."""
+    """Implements `contract.Pool`, which documents the methods."""
 
     driver = "copy"
 
     def __init__(self, folder: str) -> None:
-        """`folder`: exists, absolute, without symlinks. Raises HostLacks if it cannot hold what overlayfs writes."""
+        """`folder`: exists, absolute, without symlinks. Raises HostLacks if it cannot store overlayfs's marks."""
         super().__init__(folder)
         self._gone = f"{folder}/{GONE}"
-        self._making = f"{folder}/{_MAKING}{secrets.token_hex(8)}"
+        self._making = f"{folder}/{_MAKING}{random_hex(8)}"
         with refusals("open the pool", folder):
-            # Of a pool that is there already nothing is asked that takes space: it must open on a full disk, too.
+            # Probing writes files. A pool that exists is not probed, so that it can be opened on a full disk.
             if not os.path.isdir(self._gone):
                 _probe(folder)
                 os.mkdir(self._gone, mode=0o700)
-            # By rename first: a copying process that outlived its caller finds its target's folder gone, and gives up.
+            # Renamed before removing: a `cp` that outlived its caller then fails, as its target folder is gone.
             for name in os.listdir(folder):
                 if name.startswith(_MAKING):
                     os.rename(f"{folder}/{name}", _fresh(self._gone))
@@ -57,7 +60,7 @@ class CopyPool(FolderOfTrees):
         tried = "snapshot the upper tree"
         origin, path, making = self._existing(tried, source), self.path(name), _fresh(self._making)
         if os.path.lexists(path):  # a rename would replace an empty tree
-            raise StateConflict(tried, name, "the name is taken", "remove that one first, or use another name")
+            raise StateConflict(tried, name, NAME_TAKEN, NAME_TAKEN_NEXT)
         with refusals(tried, f"{source} as {name}"):
             os.makedirs(self._making, mode=0o700, exist_ok=True)
             try:
@@ -70,13 +73,11 @@ class CopyPool(FolderOfTrees):
         return path
 
     def seal(self, name: str) -> None:
-        path = self._existing("seal the upper tree", name)
-        with refusals("seal the upper tree", name):
+        with self._tree("seal the upper tree", name) as path:
             _mark(path, sealed=True)
 
     def is_sealed(self, name: str) -> bool:
-        path = self._existing("look at the upper tree", name)
-        with refusals("look at the upper tree", name):
+        with self._tree("look at the upper tree", name) as path:
             return SEALED in os.listxattr(path)
 
     def remove(self, name: str) -> None:
@@ -86,21 +87,27 @@ class CopyPool(FolderOfTrees):
             filesystem.remove_tree(gone)
 
     def sync(self, name: str) -> None:
-        path = self._existing("sync the upper tree", name)
-        with refusals("sync the upper tree", name):
+        with self._tree("sync the upper tree", name) as path:
             filesystem.sync_filesystem(path)
 
-    def grow_if_needed(self) -> Growth:
+    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
         return Growth(GrowthOutcome.FIXED, self.free_bytes())
 
+    def settle(self) -> None:
+        return
+
+    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+        return 0
+
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # never made, closed before, or something is left in it for the next start
+        # Missing if no snapshot was made. What a failed snapshot left in the folder is removed by the next opening.
+        with contextlib.suppress(OSError):
             os.rmdir(self._making)
 
 
 def _probe(folder: str) -> None:
-    """Find out by doing whether the file system takes what overlayfs writes into an upper tree."""
-    trial = f"{folder}/{_MAKING}{secrets.token_hex(8)}"
+    """Try to write a whiteout and an overlay attribute below `folder`. Raises HostLacks if the file system refuses."""
+    trial = f"{folder}/{_MAKING}{random_hex(8)}"
     os.mkdir(trial, mode=0o700)
     try:
         filesystem.make_whiteout(f"{trial}/whiteout")
@@ -113,7 +120,7 @@ def _probe(folder: str) -> None:
 
 
 def _fresh(folder: str) -> str:
-    return f"{folder}/{secrets.token_hex(8)}"
+    return f"{folder}/{random_hex(8)}"
 
 
 def _mark(path: str, *, sealed: bool) -> None:

@@ -1,36 +1,45 @@
-"""The file `<home>/pool.img` with a btrfs file system in it, mounted at `<home>/pool`, for homes that are not on btrfs.
+"""The pool file: `<home>/pool.img` with a btrfs in it, mounted at `<home>/pool`, for homes that are not on btrfs.
 
-The file's disk space is reserved before the file system in it may use it: on a full disk a sparse file would let
-`sync` succeed and fail afterwards, which turns the file system read-only. The mount is one of the caller's mount
-namespace, and the loop device goes with the last mount: when all processes that need the pool are gone, so are
-both.
+The disk space of the whole file is reserved. In a sparse file on a full disk, `sync` would succeed, a later write would
+fail, and btrfs would become read-only. The file is mounted in the caller's mount namespace only, and the kernel
+detaches the loop device after the last unmount: when all processes that use the pool have ended, neither is left.
 """
 
 import contextlib
 import errno
 import os
-import secrets
+import subprocess
 import threading
+from collections.abc import Callable
 
-from waypoint.linux import btrfs, files, filesystem, loop, mounts
+from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
+from waypoint.model.ids import random_hex
 from waypoint.upper.contract import Growth, GrowthOutcome, PoolSizes, refusals
 
 IMAGE = "pool.img"
 FOLDER = "pool"
 _MAKING = ".making-"
-_GRAIN = 1 << 20
+_SIZE_UNIT_BYTES = 1 << 20  # all sizes of the file are multiples of this
 
-# Where small files or many names use up metadata before data, the kernel says "no space" with half the pool free.
+# 1/8 of the headroom must be free for metadata: with many small files, btrfs runs out of metadata space, and reports
+# "no space", when half of the pool is free for data.
 _METADATA_SHARE = 8
 
+_LEAST_SHARE = 16  # the file never grows by less than a step divided by this: each time costs a commit
+
+_PIECE_BYTES = 256 << 20  # the file shrinks by so much at a time, as nothing can grow meanwhile
+_IN_VAIN = 3
+_LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
+_LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
+
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS)
-_HAS_NOT = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PoolFile:
-    """A mounted pool file; the ground of a BtrfsPool. Made by `open_pool_file`."""
+    """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it."""
 
     def __init__(self, home: str, sizes: PoolSizes) -> None:
         self._home = home
@@ -39,25 +48,25 @@ class PoolFile:
         self._sizes = sizes
         self._growing = threading.Lock()
 
-    def grow_if_needed(self) -> Growth:
+    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
         with self._growing, refusals("grow the pool", self._image):
-            free = filesystem.free_bytes(self.folder)
-            missing = self._missing_bytes(free)
-            if missing <= 0:
+            free, space = btrfs.free_bytes(self.folder), btrfs.space_on_device(self.folder)
+            missing = _missing_bytes(self._sizes.headroom_bytes + ahead_bytes, free, space)
+            added = self._addition(missing) if missing > 0 else 0
+            if added > 0:
+                return self._grow(free, added)
+            if _missing_bytes(self._sizes.headroom_bytes, free, space) <= 0:
                 return Growth(GrowthOutcome.ENOUGH, free)
-            step = _whole(self._sizes.step_bytes)
-            spare = filesystem.free_bytes(self._home) - self._sizes.floor_bytes
-            added = min(-(-missing // step), spare // step) * step
-            if added <= 0:
-                return self._refused(free, f"the disk would have less than {_mib(self._sizes.floor_bytes)} left")
-            return self._grow(free, added)
+            return self._refused(free, f"the disk would have less than {_mib(self._sizes.floor_bytes)} left")
 
-    def _missing_bytes(self, free: int) -> int:
-        space = btrfs.space_on_device(self.folder)
-        for_metadata = self._sizes.headroom_bytes // _METADATA_SHARE
-        return max(
-            self._sizes.headroom_bytes - free, for_metadata - space.unallocated_bytes - space.metadata_free_bytes
-        )
+    def _addition(self, missing: int) -> int:
+        """By how many bytes the file is to grow if `missing` are missing: whole steps, or as much as the disk can give,
+        if that is worth an enlargement; else 0.
+        """
+        step = _whole(self._sizes.step_bytes)
+        spare = _whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
+        added = min(-(-missing // step) * step, spare)
+        return added if added >= step // _LEAST_SHARE else 0
 
     def _grow(self, free: int, added: int) -> Growth:
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
@@ -66,32 +75,110 @@ class PoolFile:
             try:
                 filesystem.reserve(fd, before + added, self._image)
             except OSError as err:
-                os.ftruncate(fd, before)  # the file system in it does not know of more yet
-                if err.errno in _NO_ROOM:
+                os.ftruncate(fd, before)  # safe: the file system in the file has not been resized yet
+                if err.errno in _NO_SPACE:
                     return self._refused(free, str(err.strerror))
                 raise
             _use_whole_file(fd, self.folder)
         finally:
             os.close(fd)
-        return Growth(GrowthOutcome.GROWN, filesystem.free_bytes(self.folder), added)
+        return Growth(GrowthOutcome.GROWN, btrfs.free_bytes(self.folder), added)
+
+    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+        given = 0
+        # This is first, as moving content needs space that is not allocated.
+        in_vain = 0  # the first chunk that is moved may need a new one, which then takes the content of others too
+        while in_vain < _IN_VAIN and go_on() and (gain := self._compact()) is not None:
+            in_vain = 0 if gain > 0 else in_vain + 1
+        while go_on():
+            with self._growing, refusals("shrink the pool", self._image):
+                piece = self._shrink(is_idle=is_idle)
+            if not piece:
+                break
+            given += piece
+        return given
+
+    def _compact(self) -> int | None:
+        """Move one chunk of data elsewhere. Returns how many more bytes are free for anything; None: move no more."""
+        with self._growing, refusals("shrink the pool", self._image):
+            before = btrfs.space_on_device(self.folder).unallocated_bytes
+            if btrfs.free_bytes(self.folder) - before < _PIECE_BYTES:
+                return None
+            try:
+                btrfs.compact(self.folder)
+            except (
+                FileNotFoundError,
+                subprocess.CalledProcessError,
+            ):  # no program `btrfs`, or no room to move anything
+                return None
+            finally:
+                btrfs.sync_filesystem(self.folder)  # else a chunk that has become empty stays allocated for a while
+            return btrfs.space_on_device(self.folder).unallocated_bytes - before
+
+    def _shrink(self, *, is_idle: bool) -> int:
+        """Shrink by one piece. Returns its size in bytes; 0 if nothing is to be given back."""
+        sizes, space = self._sizes, btrfs.space_on_device(self.folder)
+        headroom = min(sizes.headroom_bytes, sizes.initial_bytes // 4) if is_idle else sizes.headroom_bytes
+        piece = min(
+            _PIECE_BYTES,
+            btrfs.free_bytes(self.folder) - headroom,
+            space.unallocated_bytes - max(headroom // _METADATA_SHARE, _LEAST_UNALLOCATED_BYTES),
+            space.total_bytes - max(sizes.initial_bytes, _LEAST_BYTES),
+        )
+        piece = _whole(piece)
+        while piece >= _PIECE_BYTES // _LEAST_SHARE:
+            try:
+                btrfs.resize(self.folder, space.total_bytes - piece)
+            except OSError as err:
+                if err.errno != errno.ENOSPC:
+                    raise
+                piece = _whole(piece // 2)  # what lies at the end finds no place that is large enough
+            else:
+                self._cut_file(space.total_bytes - piece)
+                return piece
+        return 0
+
+    def _cut_file(self, size: int) -> None:
+        """Cut the file behind the file system, which is shorter already; that is durable. A crash before this leaves it
+        so: the next opening enlarges the file system to the file, whatever length that has.
+        """
+        fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            _tell_device(fd, self.folder)
+        finally:
+            os.close(fd)
 
     def _refused(self, free: int, said: str) -> Growth:
         return Growth(
             GrowthOutcome.REFUSED, free, said=f"{_mib(free)} are free in the pool, and it cannot grow: {said}"
         )
 
+    def disk_bytes(self, of_trees: Callable[[], int]) -> int:
+        with refusals("measure the pool", self._image):
+            return os.stat(self._image).st_blocks * 512
+
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # not mounted (any more)
+        with contextlib.suppress(OSError):  # not mounted, or unmounted before
             mounts.umount(self.folder, mounts.MNT_DETACH)
 
 
-def open_pool_file(home: str, sizes: PoolSizes) -> PoolFile:
-    """Mount the home's pool file at `<home>/pool`, making it if there is none. `home`: absolute, without symlinks.
+def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
+    """By how many bytes a pool that shall have room for `wanted` bytes is too small. Not above 0: it has the room.
 
-    If a process of an earlier daemon still has the pool's file system, that one is mounted, not a second one on the
-    same file. Raises HostLacks if the machine has no btrfs, loop devices, mkfs.btrfs or right to use them; Failed,
-    also if the disk is too full for a new one; StateConflict if a new one would hide files. A new file has its name
-    only when it is whole: after a crash there is the old one or none.
+    `free`: what can be written to the pool as it is.
+    """
+    for_metadata = wanted // _METADATA_SHARE
+    return max(wanted - free, for_metadata - space.unallocated_bytes - space.metadata_free_bytes)
+
+
+def open_pool_file(home: str, sizes: PoolSizes) -> PoolFile:
+    """Mount the home's pool file at `<home>/pool`, creating the file if missing. `home`: absolute, without symlinks.
+
+    If a process of an earlier daemon still uses the pool, its loop device and file system are mounted again. A new file
+    gets its name when it is complete, so a crash leaves the complete file or none.
+    Raises HostLacks if the machine lacks btrfs, loop devices, mkfs.btrfs or the right to use them; Failed, also if the
+    disk is too full for a new file; StateConflict if mounting a new file would hide files in `<home>/pool`.
     """
     file = PoolFile(home, sizes)
     with refusals("open the pool", home):
@@ -105,16 +192,16 @@ def open_pool_file(home: str, sizes: PoolSizes) -> PoolFile:
 
 def _make(home: str, folder: str, sizes: PoolSizes) -> None:
     image, size = f"{home}/{IMAGE}", _whole(sizes.initial_bytes)
-    # A fresh name each time: an mkfs that outlived its caller opens its file by name, and must not find this one.
-    making = f"{image}{_MAKING}{secrets.token_hex(8)}"
+    # A new name each time: an mkfs of a killed caller may still run, opens its file by name, and must not get this one.
+    making = f"{image}{_MAKING}{random_hex(8)}"
     if os.listdir(folder):
-        said = "it is not empty, and a pool mounted there would hide what is in it"
-        raise StateConflict("make the pool", folder, said, "move its content away")
+        said = "the folder is not empty, and a pool mounted there would hide its content"
+        raise StateConflict("make the pool", folder, said, "move the folder's content away")
     for name in os.listdir(home):
         if name.startswith(f"{IMAGE}{_MAKING}"):
             os.unlink(f"{home}/{name}")
     if filesystem.free_bytes(home) - size < sizes.floor_bytes:
-        said = f"{_mib(size)} for it would leave less than {_mib(sizes.floor_bytes)} free"
+        said = f"a pool of {_mib(size)} would leave less than {_mib(sizes.floor_bytes)} free on the disk"
         raise Failed("make the pool", image, said, "free some disk space")
     try:
         _format(making, size)
@@ -128,7 +215,7 @@ def _make(home: str, folder: str, sizes: PoolSizes) -> None:
 
 
 def _undo(making: str, folder: str) -> None:
-    with contextlib.suppress(OSError):  # it was not mounted yet
+    with contextlib.suppress(OSError):  # not mounted yet
         mounts.umount(folder, mounts.MNT_DETACH)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(making)
@@ -163,7 +250,7 @@ def _open_image(image: str, folder: str) -> None:
 
 
 def _fill_holes(fd: int, image: str) -> None:
-    """A file that was copied may have come out sparse: reserve its space again before anything is written."""
+    """Reserve the disk space of a sparse file again: copying a home can make its pool file sparse."""
     facts = os.fstat(fd)
     if facts.st_blocks * 512 < facts.st_size:
         filesystem.reserve(fd, facts.st_size, image)
@@ -173,7 +260,7 @@ def _attach(fd: int, image: str) -> loop.LoopDevice:
     try:
         return loop.find_attached(fd) or loop.attach(fd)
     except OSError as err:
-        if err.errno in _HAS_NOT:
+        if err.errno in _HOST_LACKS:
             said = f"no loop device: {err.strerror}"
             raise HostLacks(
                 "open the pool", image, said, "load the kernel module loop, or use a home on btrfs"
@@ -183,33 +270,38 @@ def _attach(fd: int, image: str) -> loop.LoopDevice:
 
 def _mount(device: loop.LoopDevice, folder: str) -> None:
     here = [record for record in mounts.read_mounts() if record.mount_point == folder]
-    if here and here[-1].source == device.path:  # an earlier daemon in this mount namespace mounted it
+    if here and here[-1].source == device.path:  # mounted before, by an earlier daemon in this mount namespace
         return
     try:
-        # nodiscard: discarding would give the reserved space back to the disk. commit: the seconds until the space of
-        # removed trees comes back (twice that), and what a power loss costs at most; ext4's usual value.
+        # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
+        # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
         mounts.mount(device.path, folder, "btrfs", mounts.MS_NOATIME, "nodiscard,commit=5")
     except OSError as err:
-        if err.errno in _HAS_NOT:
+        if err.errno in _HOST_LACKS:
             said = f"cannot mount btrfs: {err.strerror}"
             raise HostLacks("open the pool", folder, said, "load the kernel module btrfs") from err
         raise
 
 
 def _use_whole_file(fd: int, folder: str) -> None:
-    """Make device and file system as long as the file: after growth, or at the next start if growth was cut off."""
-    # First of all the length must survive a power loss: btrfs does not mount a device that is shorter than it was.
+    """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash."""
+    # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
     os.fsync(fd)
+    _tell_device(fd, folder)
+    btrfs.resize_to_device(folder)
+
+
+def _tell_device(fd: int, folder: str) -> None:
+    """Give the device the size of its file."""
     device = loop.find_attached(fd)
     if device is None:
         raise OSError(errno.ENODEV, "the pool's file was replaced while it was in use", folder)
     with device:
         device.update_capacity()
-    btrfs.resize_to_device(folder)
 
 
 def _whole(size: int) -> int:
-    return size // _GRAIN * _GRAIN
+    return size // _SIZE_UNIT_BYTES * _SIZE_UNIT_BYTES
 
 
 def _mib(size: int) -> str:

@@ -1,13 +1,13 @@
-"""Choosing the driver for a home, by trying what the machine can do."""
+"""Opening a home's pool. The driver of a new pool is chosen by trying what the machine can do."""
 
 import errno
 import os
-import secrets
 from typing import Literal
 
-from waypoint.linux import btrfs, filesystem
+from waypoint.linux.storage import btrfs, filesystem
 from waypoint.model.errors import HostLacks, StateConflict
-from waypoint.upper.btrfs_pool import BtrfsPool, NativeGround
+from waypoint.model.ids import random_hex
+from waypoint.upper.btrfs_pool import BtrfsPool, NativeVolume
 from waypoint.upper.contract import Pool, PoolSizes, refusals, usual_sizes
 from waypoint.upper.copy_pool import GONE, CopyPool
 from waypoint.upper.loop_pool import FOLDER, IMAGE, open_pool_file
@@ -16,20 +16,21 @@ Driver = Literal["auto", "btrfs", "copy"]
 
 
 def open_pool(home: str | os.PathLike[str], driver: Driver = "auto", sizes: PoolSizes | None = None) -> Pool:
-    """Open the pool of the folder `home`, making it if there is none. For one process at a time.
+    """Open the pool of the folder `home`, creating it if missing. Only one process at a time may have it open.
 
-    `auto`: the driver that made what is there; else `btrfs` if the machine can, else `copy`. `btrfs`: subvolumes of the
-    file system that the home is on, or a btrfs of `sizes` (None: the usual ones) in a file. The pool is mounted in the
-    caller's mount namespace, so that has to be a private one if the machine shall not see it.
+    `driver`: `btrfs` uses subvolumes of the btrfs that the home is on, or else of a btrfs in a file with `sizes` (None:
+    `usual_sizes`). `copy` uses plain folders. `auto` takes the driver of the pool that exists; for a new pool, `btrfs`
+    if the machine can, else `copy`. A pool file is mounted in the caller's mount namespace; unless that is a private
+    one, the whole machine sees the mount.
 
     Raises HostLacks (the driver cannot work here), StateConflict (the home has a pool of the other driver), Failed.
-    A disk that is too full for a pool file is Failed also with `auto`: it would otherwise choose the slow driver
-    for good.
+    With `auto`, a disk that is too full for a new pool file also raises Failed: falling back to `copy` would keep the
+    slow driver for good.
     """
     place = os.path.realpath(home)
     made = _made_by(place)
     if made and driver not in ("auto", made):
-        said = f"it has a pool of the driver {made}"
+        said = f"the home has a pool of the driver {made}"
         raise StateConflict(f"open a pool of the driver {driver} in", place, said, f"use the driver {made}")
     if "copy" in (made, driver):
         return _open_copy(place)
@@ -41,6 +42,13 @@ def open_pool(home: str | os.PathLike[str], driver: Driver = "auto", sizes: Pool
         return _open_copy(place)
 
 
+def has_pool(home: str | os.PathLike[str]) -> bool:
+    """Whether the home has a pool, of whatever driver. Raises OSError."""
+    place = os.path.realpath(home)
+    folder = f"{place}/{FOLDER}"
+    return os.path.exists(f"{place}/{IMAGE}") or (os.path.isdir(folder) and bool(os.listdir(folder)))
+
+
 def _made_by(home: str) -> Literal["btrfs", "copy"] | None:
     if os.path.exists(f"{home}/{IMAGE}"):
         return "btrfs"
@@ -50,7 +58,7 @@ def _made_by(home: str) -> Literal["btrfs", "copy"] | None:
 def _open_btrfs(home: str, sizes: PoolSizes | None) -> Pool:
     folder = f"{home}/{FOLDER}"
     if not os.path.exists(f"{home}/{IMAGE}") and _can_have_subvolumes(folder):
-        return BtrfsPool(folder, NativeGround(folder))
+        return BtrfsPool(folder, NativeVolume(folder))
     file = open_pool_file(home, sizes or usual_sizes(filesystem.total_bytes(home), filesystem.free_bytes(home)))
     return BtrfsPool(file.folder, file)
 
@@ -58,12 +66,12 @@ def _open_btrfs(home: str, sizes: PoolSizes | None) -> Pool:
 def _can_have_subvolumes(folder: str) -> bool:
     with refusals("open the pool", folder):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    trial = f"{folder}/.trial-{secrets.token_hex(8)}"
+    trial = f"{folder}/.trial-{random_hex(8)}"
     try:
         btrfs.create_subvolume(trial)
         btrfs.destroy_subvolume(trial)
     except OSError as err:
-        # Any other refusal, such as a full disk, comes from a btrfs that knows subvolumes.
+        # Other errors, such as a full disk, come from a btrfs that can make subvolumes.
         return err.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
     return True
 

@@ -1,8 +1,8 @@
-"""Bringing the files of a mounted overlay back to what a sealed tree of the same base holds, through the mount.
+"""Restoring the files of a mounted overlay to the content of a sealed upper tree over the same base.
 
-What may differ is what either of the two upper folders has an entry for: that is looked at, and nothing else. Both
-views are folders of ours to walk: nobody may write to them meanwhile. An upper below a mounted overlay must not be
-written to directly (overlayfs.rst, "Changes to underlying filesystems").
+The changes are written through the mount: the upper directory of a mounted overlay must not be written to directly
+(overlayfs.rst, "Changes to underlying filesystems"). Only paths that have an entry in one of the two upper directories
+can differ, so no others are compared. Nobody else may write to the overlay meanwhile.
 """
 
 import contextlib
@@ -18,17 +18,18 @@ _COPY_BYTES = 1 << 20
 
 
 class Views(NamedTuple):
-    """`wanted`: a folder that shows the files as they are to be. `present`: the one to be changed."""
+    """Two mounted overlays over one base. `wanted` shows the content to restore; `present` is the one to change."""
 
     wanted: str
     present: str
 
 
 def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> int:
-    """Make `views.present` like `views.wanted`; how many entries were changed.
+    """Make `views.present` like `views.wanted`; return how many entries were changed.
 
-    The uppers are those of the two views. `keep`: paths below the view, without a leading slash, that stay as they are.
-    A file that changes is a new file: whoever has the old one open keeps that. Raises OSError, having changed a part.
+    `present_upper`, `wanted_upper`: the upper directories of the two views. `keep`: paths, relative to the view, that
+    stay as they are. A changed file is replaced by a new one, so processes keep the old file that they have open.
+    Raises OSError; a part of the entries is changed then.
     """
     present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
     links: dict[tuple[int, int], str] = {}
@@ -38,7 +39,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
         if path in keep or any(path.startswith(f"{kept}/") for kept in keep):
             continue
         if whole and path.startswith(f"{whole}/"):
-            continue  # done with its folder
+            continue  # already done: `_bring` has handled the folder `whole` with all its content
         one, other = present.get(path), wanted.get(path)
         folders.append(path)
         if one is not None and one == other and not one.whole:
@@ -46,7 +47,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
         deep = any(entry is not None and entry.whole for entry in (one, other))
         count += _bring(path, views, links, deep=deep)
         whole = path if deep else whole
-    for path in reversed(folders):  # what was done in a folder has changed its times
+    for path in reversed(folders):  # changing a folder's entries has changed the folder's times
         facts = _look(f"{views.wanted}/{path}")
         if facts is not None and stat.S_ISDIR(facts.st_mode):
             _take_times(f"{views.wanted}/{path}", f"{views.present}/{path}")
@@ -54,9 +55,10 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
 
 
 class _Entry(NamedTuple):
-    """What tells an entry of an upper from another one: a snapshot keeps number and times of what has not changed.
+    """The facts by which an entry of an upper directory is compared: a snapshot keeps them for an unchanged file.
 
-    `whole`: all that is below it counts, not just what has an entry: a new or replaced folder, a whiteout.
+    `whole`: the entry hides the base's content below its path (an opaque or moved folder, a whiteout), so everything
+    below it must be compared, not only paths with an entry.
     """
 
     whole: bool
@@ -78,7 +80,7 @@ def _entries(upper: str) -> Iterator[tuple[str, _Entry]]:
                 whole = _stands_alone(f"{upper}/{path}") if is_folder else _is_whiteout(facts)
                 if is_folder and not whole:
                     waiting.append(f"{path}/")
-                # Of a folder the time says only that something in it has changed, which has an entry of its own.
+                # A folder's ctime changes with its entries, which are compared by themselves.
                 changed = 0 if is_folder else facts.st_ctime_ns
                 owner = (facts.st_uid, facts.st_gid)
                 yield path, _Entry(whole, facts.st_ino, facts.st_mode, owner, changed)
@@ -89,12 +91,12 @@ def _is_whiteout(facts: os.stat_result) -> bool:
 
 
 def _stands_alone(folder: str) -> bool:
-    """True of a folder that hides or moves what lies below it in the base."""
+    """True if the folder hides the base's folder at its path (opaque) or shows another one (redirect)."""
     return bool({_OPAQUE, _REDIRECT} & set(os.listxattr(folder, follow_symlinks=False)))
 
 
 def _bring(path: str, views: Views, links: dict[tuple[int, int], str], *, deep: bool) -> int:
-    """Make the entry the same in both views; with `deep` all that is below it too."""
+    """Make `path` in the present view like the wanted one, with `deep` its content too; return the count of changes."""
     source, target = f"{views.wanted}/{path}", f"{views.present}/{path}"
     wanted, present = _look(source), _look(target)
     if wanted is None:
@@ -132,7 +134,10 @@ def _remove(target: str) -> int:
 def _replace(
     source: str, target: str, wanted: os.stat_result, links: dict[tuple[int, int], str], *, is_folder: bool
 ) -> None:
-    """Put a copy of anything but a folder in the place of whatever is at `target`, in one step unless that is one."""
+    """Replace `target` by a copy of `source`, which is no folder. Atomic unless `target` is a folder (`is_folder`).
+
+    `links`: by device and inode, where files with several hard links were copied to.
+    """
     aside = f"{os.path.dirname(target)}/.waypoint-{os.getpid()}-{wanted.st_ino}"
     key = (wanted.st_dev, wanted.st_ino)
     if wanted.st_nlink > 1 and key in links:
@@ -151,12 +156,12 @@ def _copy(source: str, target: str, wanted: os.stat_result) -> None:
         os.symlink(os.readlink(source), target)
     elif stat.S_ISREG(wanted.st_mode):
         _copy_content(source, target, wanted.st_size)
-    else:  # FIFO, socket; device nodes cannot be in a session
+    else:  # FIFO or socket; a session cannot make device nodes
         os.mknod(target, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev)
 
 
 def _copy_content(source: str, target: str, size: int) -> None:
-    """Holes stay holes."""
+    """Copy a file's content. Holes stay holes."""
     origin = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,19 +1,23 @@
-"""What all drivers share: trees are folders, side by side in one folder, and what starts with a dot is the driver's
-own.
-"""
+"""The part that all drivers share: trees are folders in one folder; names with a leading dot are the driver's own."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from waypoint.linux import filesystem, mounts
+from waypoint.linux.storage import filesystem, mounts
 from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.upper.contract import checked_name, refusals
+from waypoint.upper.contract import Shares, checked_name, refusals
 
 
 class FolderOfTrees:
-    """The part of `contract.Pool` that only looks."""
+    """The methods of `contract.Pool` that change nothing."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+
+    @property
+    def folder(self) -> str:
+        return self._folder
 
     def path(self, name: str) -> str:
         return f"{self._folder}/{checked_name(name)}"
@@ -24,23 +28,42 @@ class FolderOfTrees:
             return tuple(sorted(entry.name for entry in found if not entry.name.startswith(".")))
 
     def usage(self, name: str) -> int:
-        path = self._existing("measure the upper tree", name)
-        with refusals("measure the upper tree", name):
+        with self._tree("measure the upper tree", name) as path:
             return filesystem.used_bytes(path)
+
+    def shares(self, name: str) -> Shares:
+        used = self.usage(name)
+        return Shares(used, used)
+
+    def disk_bytes(self) -> int:
+        with refusals("measure the pool", self._folder):
+            return filesystem.used_bytes(self._folder)
+
+    def unique_bytes(self) -> int:
+        return self.disk_bytes()
 
     def free_bytes(self) -> int:
         with refusals("look at the pool", self._folder):
             return filesystem.free_bytes(self._folder)
 
+    @contextmanager
+    def _tree(self, tried: str, name: str) -> Iterator[str]:
+        """The path of the tree `name`, for a `with` whose errors become the pool's (`contract.refusals`). Raises
+        UnknownName if the tree does not exist.
+        """
+        path = self._existing(tried, name)
+        with refusals(tried, name):
+            yield path
+
     def _existing(self, tried: str, name: str) -> str:
-        """The path of a tree that is there."""
+        """The path of the tree `name`. Raises UnknownName if the tree does not exist."""
         path = self.path(name)
         if not os.path.isdir(path):
             raise UnknownName(tried, name, "there is no such tree in the pool")
         return path
 
     def _unmounted(self, name: str) -> str:
-        """The path of a tree, there or not, in which nothing is mounted: removing would reach through a mount."""
+        """The path of the tree `name`, which need not exist. Raises StateConflict if something is mounted in it."""
         path = self.path(name)
         points = mounts.list_mount_points_in(path)
         if points:

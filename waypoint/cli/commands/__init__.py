@@ -1,1 +1,1 @@
-"""One file per verb; each has its click command as `command`."""
+"""The verbs on sessions and on this machine that are not on the fast path, one file each. They may use click."""

@@ -1,64 +1,64 @@
 """`waypoint daemon run|stop|status`."""
 
-import dataclasses
+import contextlib
 import os
 import select
 import signal
 
 import click
 
-from waypoint.cli.options import client_option, json_option
-from waypoint.cli.render import print_json
+from waypoint.cli.output import print_json
 from waypoint.client.sdk import Client
 from waypoint.client.start import start_daemon
-
-EXIT_NOT_RUNNING = 4
-
-
-@click.group("daemon", epilog="Example: waypoint daemon status")
-def command() -> None:
-    """The process that serves sessions. It starts when it is needed and starts again if it dies."""
+from waypoint.model.errors import StateConflict
+from waypoint.model.paths import socket_path
+from waypoint.model.verbs import Given
 
 
-@command.command("run", epilog="Example, in a service: ExecStart=waypoint daemon run")
-@client_option
-def run(client: Client) -> None:
-    """Start the daemon if it does not run, and wait until it is stopped.
+def run(given: Given) -> int:
+    """Start the daemon if it does not run, and wait until a signal to this process or another client has stopped it. A
+    daemon that ends otherwise is started again.
 
-    SIGTERM and Ctrl-C stop it. Sessions go on.
+    Returns the exit status. Raises WaypointError.
     """
+    client = Client(given.text("home"))
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    supervisor = 0
-    while not supervisor:  # 0 while one takes over from another
+    while True:
         supervisor = start_daemon(client.home)
-    click.echo(f"serving {client.home}", err=True)
-    ended = os.pidfd_open(supervisor)
-    if reader in select.select([ended, reader], [], [])[0]:
-        client.stop_daemon()
-        select.select([ended], [], [])
+        if not supervisor:
+            continue  # a new supervisor is just replacing the old one
+        click.echo(f"serving {client.home}", err=True)
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            ended = os.pidfd_open(supervisor)
+            try:
+                if reader in select.select([ended, reader], [], [])[0]:
+                    client.stop_daemon()
+                    select.select([ended], [], [])
+                    return 0
+            finally:
+                os.close(ended)
+        if not os.path.exists(socket_path(client.home)):  # who stops the daemon on purpose removes that first
+            return 0
 
 
-@command.command("stop", epilog="Example: waypoint daemon stop")
-@client_option
-def stop(client: Client) -> None:
-    """Stop the daemon. Sessions go on; the next command starts it again."""
-    client.stop_daemon()
+def stop(given: Given) -> int:
+    """Returns the exit status. Raises WaypointError."""
+    Client(given.text("home")).stop_daemon()
+    return 0
 
 
-@command.command("status", epilog="Example: waypoint daemon status --json")
-@json_option
-@client_option
-def status(client: Client, as_json: bool) -> int:
-    """Say whether the daemon runs, and since when. Exit status 4 if it does not."""
+def status(given: Given) -> int:
+    """Returns the exit status. Raises WaypointError; StateConflict (exit status 4) if the daemon does not run."""
+    client = Client(given.text("home"))
     found = client.running()
     if found is None:
-        click.echo(f"the daemon of {client.home} does not run; it starts with the next command that needs it", err=True)
-        return EXIT_NOT_RUNNING
-    if as_json:
-        print_json(dataclasses.asdict(found))
+        next_step = "none is needed: it starts with the next command that needs it"
+        raise StateConflict("ask", f"the daemon of {client.home}", "it does not run", next_step)
+    if given.flag("json"):
+        print_json(found)
         return 0
     facts = {
         "home": found.home,

@@ -1,25 +1,32 @@
 """`waypoint doctor`."""
 
+import os
+
 import click
 
-from waypoint.cli.options import client_option, json_option
-from waypoint.cli.render import coloured, print_json, print_table
-from waypoint.client.facts import Capability
+from waypoint.cli.commands.setup import carry_out
+from waypoint.cli.output import print_json
+from waypoint.cli.strangers import tell_strangers
+from waypoint.cli.tables import coloured, print_table
 from waypoint.client.sdk import Client
+from waypoint.model.errors import UsageProblem, WaypointError
+from waypoint.model.facts import Capability
+from waypoint.model.paths import config_path, log_path
+from waypoint.model.verbs import Given
 
 EXIT_HOST_LACKS = 3
 
 
-@click.command("doctor", epilog="Example: sudo waypoint doctor")
-@json_option
-@client_option
-def command(client: Client, as_json: bool) -> int:
-    """Try everything that Waypoint needs of this machine, for real, on a throw-away session.
-
-    Exit status 3 if a session cannot be started, or cannot be kept with its processes.
-    """
-    found = client.doctor()
-    if as_json:
+def run(given: Given) -> int:
+    """Returns the exit status: 3 if sessions cannot be started, or cannot be captured with their processes."""
+    client = Client(given.text("home"))
+    is_open = True
+    try:
+        found = client.doctor()
+    except WaypointError as error:
+        is_open = False
+        found = _without_daemon(client, error)
+    if given.flag("json"):
         print_json([_as_json(one) for one in found])
     else:
         rows = [(one.name, one.state, one.required_for, one.why) for one in found]
@@ -27,8 +34,27 @@ def command(client: Client, as_json: bool) -> int:
         for one in found:
             if one.remedy and one.state != "ok":
                 click.echo(f"\n{one.name}, {coloured(one.state)}: {one.remedy}")
+    if is_open:
+        tell_strangers(client, each=True)
     is_lacking = any(one.state == "missing" and one.required_for in ("session", "live") for one in found)
     return EXIT_HOST_LACKS if is_lacking else 0
+
+
+def _without_daemon(client: Client, error: WaypointError) -> list[Capability]:
+    """The rows if the daemon cannot be asked since it cannot open its home: this process has everything else tried.
+
+    Raises `error` if the home is not set up, or this user may not use it.
+    """
+    if os.geteuid() != 0 or not os.path.exists(config_path(client.home)) or isinstance(error, UsageProblem):
+        raise error
+    home = Capability(
+        name="the home",
+        state="missing",
+        why=error.said,
+        remedy=error.next_step or f"see {log_path(client.home)}",
+        required_for="session",
+    )
+    return [home, *(Capability(**row) for row in carry_out("doctor", client.home))]
 
 
 def _as_json(one: Capability) -> dict[str, str]:

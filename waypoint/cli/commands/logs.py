@@ -2,27 +2,23 @@
 
 import os
 
-import click
-
 from shellwrap.screen_undo import ScreenUndo
-from waypoint.cli.hot import write_all
-from waypoint.cli.options import branch_argument, client_option
+from waypoint.cli.caller import branch_of
+from waypoint.cli.output import write_all
 from waypoint.client.sdk import Client
+from waypoint.model.verbs import Given
 
 
-@click.command("logs", epilog="Example: waypoint logs -f fix-1")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what the terminal shows from now on.")
-@branch_argument
-@client_option
-def command(client: Client, branch: str, follow: bool) -> None:
-    """Print what the session's terminal has shown, as far back as it is kept, byte for byte."""
+def run(given: Given) -> int:
+    """Returns the exit status. Raises WaypointError, OSError."""
     undo = ScreenUndo()
     is_terminal = os.isatty(1)
     try:
-        for piece in client.session(branch).logs(follow=follow):
+        for piece in Client(given.text("home")).session(branch_of(given)).logs(follow=given.flag("follow")):
             write_all(1, memoryview(piece))
             if is_terminal:
                 undo.feed(piece)
     finally:
         if is_terminal:
             write_all(1, memoryview(undo.undo()))
+    return 0

@@ -1,35 +1,30 @@
 """`waypoint ps`."""
 
-import dataclasses
-
 import click
 
-from waypoint.cli.options import client_option, json_option
-from waypoint.cli.render import count, duration, print_json, print_table, size
-from waypoint.client.facts import SessionFacts
+from waypoint.cli.output import print_json
+from waypoint.cli.strangers import tell_strangers
+from waypoint.cli.tables import count, duration, print_table, size
 from waypoint.client.sdk import Client
+from waypoint.model.facts import SessionFacts
+from waypoint.model.verbs import Given
 
 HEADINGS = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED", "USER")
 _NUMBERS = frozenset({"PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED"})
 
 
-@click.command("ps", epilog="Example: waypoint ps --all")
-@click.option("-a", "--all", "all_branches", is_flag=True, help="Also branches that could be started again.")
-@json_option
-@client_option
-def command(client: Client, all_branches: bool, as_json: bool) -> None:
-    """List live sessions.
-
-    FILES is what the session has changed on disk. A branch is `ended` if its files were kept, `lost` if it died with
-    the machine.
-    """
-    sessions = client.sessions(all=all_branches)
-    if as_json:
-        print_json([dataclasses.asdict(session) for session in sessions])
+def run(given: Given) -> int:
+    """Returns the exit status. Raises WaypointError."""
+    client = Client(given.text("home"))
+    sessions = client.sessions(all=given.flag("all"))
+    if given.flag("json"):
+        print_json(sessions)
     elif sessions:
         print_table(HEADINGS, [_row(session) for session in sessions], right=_NUMBERS)
     else:
         click.echo("no sessions; 'waypoint shell' starts one", err=True)
+    tell_strangers(client)
+    return 0
 
 
 def _row(session: SessionFacts) -> tuple[str, ...]:

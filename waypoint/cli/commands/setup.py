@@ -4,57 +4,81 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import click
 
 import waypoint
-from waypoint.cli.options import client_option
 from waypoint.client.sdk import Client
-from waypoint.model.errors import Failed, from_json
+from waypoint.model.errors import Failed, UsageProblem, from_json
+from waypoint.model.paths import spelled
+from waypoint.model.verbs import Given
 
-# The local work is not the client's: it is a program of its own, which says what it does in lines of JSON.
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(waypoint.__file__)), "daemon", "setup.py")
+# The program that does the work on this machine. It reports on stdout in lines of JSON.
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(waypoint.__file__)), "setup", "program.py")
 
 
-@click.command("setup", epilog='Example: sudo waypoint setup --user "$USER"')
-@click.option("--check", is_flag=True, help="Only say what is there; exit status 3 if something is missing.")
-@click.option("--remove", is_flag=True, help="End all sessions and remove the home with all that was kept.")
-@click.option("--user", metavar="USER", help="Who may use it without sudo, besides root.")
-@click.option("--group", metavar="GROUP", help="Whose members may use it without sudo.")
-@click.option("--yes", is_flag=True, help="With --remove: do not ask.")
-@client_option
-def command(client: Client, check: bool, remove: bool, user: str | None, group: str | None, yes: bool) -> None:
-    """Make this machine ready: a home with its pool of files, and a CRIU that works on this kernel.
-
-    Needs root. May be run again at any time: it does what is missing and says what it changed. Whoever may use it can
-    become root in a session, and with --bind on the machine: let in only people who may be root anyway.
-    """
+def run(given: Given) -> int:
+    """Returns the exit status. Raises WaypointError."""
+    client = Client(given.text("home"))
+    check, remove = given.flag("check"), given.flag("remove")
     if check and remove:
-        raise click.UsageError("--check and --remove exclude each other")
+        raise UsageProblem("use", "--check", "--check and --remove exclude each other", "leave one out")
     if check:
-        _work("check", client.home)
+        carry_out("check", client.home)
     elif remove:
-        if not yes and sys.stdin.isatty():
-            click.confirm(f"End all sessions and throw away everything kept in {client.home}?", abort=True, err=True)
-        _work("remove", client.home)
+        _remove(client, yes=given.flag("yes"))
     else:
-        _install(client, {"--user": user, "--group": group})
+        _install(client, {"--user": given.text("user"), "--group": given.text("group")})
+    return 0
 
 
 def _install(client: Client, options: dict[str, str | None]) -> None:
+    """Install, then make sure that a daemon runs and that it knows the new settings. A user who is not root, but may
+    use the home, gets completion alone.
+    """
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
-    _work("install", client.home, *given)
+    if os.geteuid() != 0 and not given and client.running() is not None:
+        share = _own_share()
+        carry_out("add-completion", client.home, "--share", share)
+        click.echo(f"you may use {client.home}; for completion in zsh: fpath+=({share}/zsh/site-functions)", err=True)
+        return
+    carry_out("install", client.home, *given)
     if given:
-        client.stop_daemon()  # the next one lets them in
+        client.stop_daemon()  # the next daemon reads who may use it
     status = client.status()
     click.echo(f"the daemon runs (pid {status.pid}); sessions: {status.sessions}", err=True)
 
 
-def _work(verb: str, home: str, *options: str) -> None:
-    """Run the program, say what it says. Raises the error that it reports."""
-    criu = os.environ.get("WAYPOINT_CRIU")
-    words = [verb, home, *options, *(["--criu", criu] if criu else [])]
+def _remove(client: Client, *, yes: bool) -> None:
+    """Remove the home, if the user agrees to it; of a user who is not root, first the own completion."""
+    if os.geteuid() != 0:
+        carry_out("remove-completion", client.home, "--share", _own_share())
+    elif not yes and os.path.lexists(client.home):
+        if not sys.stdin.isatty():
+            said = "that ends all sessions and throws away all that was kept, and nobody can be asked: no terminal"
+            next_step = f"see what is in it: {spelled(client.home, 'ps', '--all')}; then say --yes"
+            raise UsageProblem("remove", f"the home {client.home}", said, next_step)
+        click.confirm(f"End all sessions and throw away everything kept in {client.home}?", abort=True, err=True)
+    if os.geteuid() == 0 or os.path.lexists(client.home) or client.running() is not None:
+        carry_out("remove", client.home)
+
+
+def _own_share() -> str:
+    """The caller's folder for data (XDG Base Directory Specification)."""
+    named = os.environ.get("XDG_DATA_HOME", "")
+    return named if os.path.isabs(named) else os.path.expanduser("~/.local/share")
+
+
+def carry_out(verb: str, home: str, *options: str) -> list[dict[str, Any]]:
+    """Run the program, and print its reports on stderr. Returns the rows of `doctor`. Raises the error that the program
+    reports.
+    """
+    words = [verb, home, *options]
+    for option, variable in (("--criu", "WAYPOINT_CRIU"), ("--root", "WAYPOINT_SETUP_ROOT")):
+        words += [option, os.environ[variable]] if os.environ.get(variable) else []
     error: dict[str, object] = {}
+    rows: list[dict[str, Any]] = []
     with subprocess.Popen([sys.executable, "-I", "-S", PROGRAM, *words], stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         for line in program.stdout:
@@ -62,8 +86,10 @@ def _work(verb: str, home: str, *options: str) -> None:
             if "say" in facts:
                 click.echo(facts["say"], err=True)
             error = facts.get("error", error)
+            rows = facts.get("rows", rows)
     if error:
         raise from_json(error)
     if program.returncode != 0:
         said = f"its program ended with status {program.returncode}"
-        raise Failed("set up", home, said, "what it said is above; please report it")
+        raise Failed("set up", home, said, "please report this, with the program's messages above")
+    return rows

@@ -1,48 +1,44 @@
 """`waypoint stop`."""
 
-import dataclasses
-
 import click
 
-from waypoint.cli.entry import complain
-from waypoint.cli.options import branches_argument, client_option, json_option
-from waypoint.cli.render import print_json
-from waypoint.client.address import pick_branch
-from waypoint.client.facts import Stopped
+from waypoint.cli.caller import branch_of, named_branches
+from waypoint.cli.output import complain, error_value, print_json
 from waypoint.client.sdk import Client
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import UsageProblem, WaypointError
+from waypoint.model.facts import StopFacts
+from waypoint.model.verbs import Given
 
 
-@click.command("stop", epilog="Example: waypoint stop fix-1 fix-2; waypoint stop fix-3 --checkpoint before-lunch")
-@branches_argument
-@click.option("-a", "--all", "stop_all", is_flag=True, help="Every live session.")
-@click.option("--checkpoint", metavar="NAME", help="Keep its processes too, and name that NAME; of one session.")
-@click.option("--discard", is_flag=True, help="Throw the session's files away instead of keeping them.")
-@json_option
-@client_option
-def command(
-    client: Client, named: list[str], stop_all: bool, checkpoint: str | None, discard: bool, as_json: bool
-) -> int:
-    """End sessions and keep their files: 'waypoint shell BRANCH' goes on from them."""
-    if stop_all and named:
-        raise click.UsageError("--all and names of branches exclude each other")
-    if checkpoint is not None and (stop_all or len(named) > 1):
-        raise click.UsageError("--checkpoint names what is kept of one session: give one branch")
-    if stop_all:
-        named = [session.branch for session in client.sessions()]
-    elif not named:
-        named = [pick_branch()]
-    stopped: list[Stopped] = []
-    code = 0
-    for branch in named:  # the others too, if one cannot be stopped
+def run(given: Given) -> int:
+    """Stop all sessions that are meant, even if one cannot be stopped. Returns the exit status: that of the first
+    failure. Raises UsageProblem. With `--json` and a failure, the value is `{error, stopped}`.
+    """
+    client, checkpoint = Client(given.text("home")), given.text("checkpoint")
+    stopped: list[StopFacts] = []
+    first: WaypointError | None = None
+    for branch in _branches(client, given):
         try:
-            stopped.append(client.session(branch).stop(discard=discard, checkpoint=checkpoint))
+            stopped.append(client.session(branch).stop(discard=given.flag("discard"), checkpoint=checkpoint))
         except WaypointError as error:
             complain(str(error))
-            code = code or error.exit_code
-    if as_json:
-        print_json([dataclasses.asdict(one) for one in stopped])
+            first = first or error
+    if given.flag("json"):
+        print_json(stopped if first is None else {**error_value(first), "stopped": stopped})
     else:
         for one in stopped:
             click.echo(f"{one.branch}  {f'kept as {one.capture[:12]}' if one.capture else 'discarded'}")
-    return code
+    return first.exit_code if first is not None else 0
+
+
+def _branches(client: Client, given: Given) -> list[str]:
+    """The branches to be stopped. Raises UsageProblem if the options contradict each other."""
+    stop_all, named = given.flag("all"), named_branches(given)
+    if stop_all and named:
+        raise UsageProblem("stop", " ".join(named), "--all and names of branches exclude each other", "leave one out")
+    if given["checkpoint"] is not None and (stop_all or len(named) > 1):
+        said = "--checkpoint names what is kept of one session"
+        raise UsageProblem("stop", " ".join(named) or "--all", said, "give one branch")
+    if stop_all:
+        return [session.branch for session in client.sessions()]
+    return named or [branch_of(given)]

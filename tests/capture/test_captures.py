@@ -1,0 +1,195 @@
+"""What the owner of captures promises to those who read them, and what it sweeps."""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.store.test_names_store import capture_of, row_of
+from waypoint.capture.captures import Captures
+from waypoint.capture.pause import PATIENCE_S, Quiet
+from waypoint.capture.sweeping import sweep
+from waypoint.model.errors import HostLacks
+from waypoint.model.facts import StrangerFacts
+from waypoint.model.ids import new_id
+from waypoint.model.records import Capture
+from waypoint.processes.criu.rpc import CriuProgram
+from waypoint.processes.criu.worker import Spawn
+from waypoint.store.names import Names
+from waypoint.upper.contract import Pool
+from waypoint.upper.open_pool import open_pool
+
+needs_root = [pytest.mark.privileged, pytest.mark.requires("root")]
+
+
+class Owner:
+    """Captures of a home without a daemon, and what they are made of."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.pool: Pool = open_pool(home, "copy")
+        self.names = Names(home / "names.db")
+        self.captures = Captures(home, self.pool, self.names, _no_criu, _no_spawn)
+
+    def make(self, *, on_record: bool = True, tree: str = "") -> Capture:
+        """A capture as one that was taken: a tree of the pool and a folder in the hot area, both under its id. `tree`:
+        another name of the tree, as that of an ended session.
+        """
+        capture_id = new_id()
+        row = msgspec.structs.replace(row_of("main"), tree=tree or capture_id)
+        made = capture_of(row, capture_id)
+        self.pool.create(made.layers.files.tree)
+        (self.home / "hot" / made.id / "images").mkdir(parents=True)
+        if on_record:
+            with self.names.change("checkpoint") as change:
+                change.add(made)
+        return made
+
+    def sweep(self) -> list[StrangerFacts]:
+        """As a daemon does when it starts."""
+        return sweep(self.names, self.captures.shelves([]))
+
+    def is_there(self, made: Capture) -> bool:
+        parts = {made.layers.files.tree in self.pool.list(), (self.home / "hot" / made.id).exists()}
+        assert len(parts) == 1, "one part of a capture is there without the other"
+        return parts == {True}
+
+
+def _no_criu() -> CriuProgram:
+    raise HostLacks("find", "a CRIU", "there is none in this test")
+
+
+def _no_spawn(init_pid: int) -> Spawn:
+    raise AssertionError(f"nothing is to be dumped, not even {init_pid}")
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    """The places have the mark of the database, as those of a home that a daemon has opened."""
+    owner = Owner(tmp_path)
+    owner.sweep()
+    return owner
+
+
+class TestOnDisk:
+    pytestmark = needs_root
+
+    def test_a_capture_that_is_held_stays_until_the_last_reader_is_done(self, owner: Owner) -> None:
+        made = owner.make(on_record=False)
+        with owner.captures.hold(made) as first:
+            with owner.captures.hold(made):
+                owner.captures.drop(made)
+            assert owner.is_there(made)
+            assert os.path.isdir(first.files)
+        assert not owner.is_there(made)
+
+    def test_a_capture_that_nobody_holds_is_dropped_at_once(self, owner: Owner) -> None:
+        made, other = owner.make(on_record=False), owner.make()
+        with owner.captures.hold(other):
+            owner.captures.drop(made)
+            assert not owner.is_there(made)
+        assert owner.is_there(other)
+
+    def test_the_capture_of_an_ended_session_is_dropped_with_the_tree_of_that_session(self, owner: Owner) -> None:
+        made, other = owner.make(tree="theirs", on_record=False), owner.make()
+        owner.captures.drop(made)
+        assert not owner.is_there(made)
+        assert owner.is_there(other)
+
+    def test_the_sweep_removes_what_was_doomed_and_is_on_no_record(self, owner: Owner) -> None:
+        kept, lost = owner.make(), owner.make(on_record=False)
+        with owner.names.change("test") as change:
+            for made in (kept, lost):
+                change.doom(made.id)
+        owner.sweep()
+        assert owner.is_there(kept)
+        assert not owner.is_there(lost)
+
+    def test_the_sweep_keeps_what_nobody_has_doomed_and_tells(self, owner: Owner) -> None:
+        stranger = owner.make(on_record=False)
+        for _daemon in range(2):
+            found = owner.sweep()
+            assert {(one.kind, one.id) for one in found} == {("files", stranger.id), ("capture", stranger.id)}
+            assert owner.is_there(stranger)
+
+    def test_the_sweep_keeps_what_an_older_copy_of_the_database_has_doomed(self, owner: Owner) -> None:
+        """In the copy the capture is being taken; it was put on record since."""
+        made = owner.make(on_record=False)
+        with owner.names.change("test") as change:
+            change.doom(made.id)
+        copy = owner.home / "copy.db"
+        with contextlib.closing(sqlite3.connect(owner.home / "names.db")) as db:
+            db.execute(f"VACUUM INTO '{copy}'")
+        with owner.names.change("checkpoint") as change:
+            change.add(capture_of(row_of("main"), made.id))
+        owner.sweep()
+        owner.names.close()
+        copy.rename(owner.home / "names.db")
+        older = Owner(owner.home)
+        for _daemon in range(2):
+            assert {one.id for one in older.sweep()} == {made.id}
+            assert older.is_there(made)
+
+    def test_a_record_that_the_transaction_takes_back_leaves_the_doom(self, owner: Owner) -> None:
+        made = owner.make(on_record=False)
+        with owner.names.change("test") as change:
+            change.doom(made.id)
+        with contextlib.suppress(KeyError), owner.names.change("checkpoint") as change:
+            change.add(capture_of(row_of("main"), made.id))
+            raise KeyError
+        owner.sweep()
+        assert not owner.is_there(made)
+
+    def test_the_sweep_spares_what_is_claimed(self, owner: Owner) -> None:
+        half_fetched = owner.make(on_record=False)
+        with owner.names.change("import") as change:
+            change.doom(half_fetched.id)
+            change.claim(half_fetched.id, "an import")
+        owner.sweep()
+        assert owner.is_there(half_fetched)
+        with owner.names.change("import") as change:
+            change.unclaim(half_fetched.id)
+            change.doom(half_fetched.id)
+        owner.sweep()
+        assert not owner.is_there(half_fetched)
+
+    def test_every_layer_tells_its_size_and_digest(self, owner: Owner) -> None:
+        made = owner.make()
+        assert set(owner.captures.sizes(made)) == set(msgspec.structs.asdict(made.layers))
+        assert owner.captures.sizes(made)["processes"] is None
+        assert set(owner.captures.digests(made).values()) == {None}
+
+
+def test_who_can_wait_waits_for_the_end_of_a_pause() -> None:
+    quiet, order = Quiet(), []
+    waits = threading.Event()
+
+    def work() -> None:
+        waits.set()
+        quiet.wait()
+        order.append("work")
+
+    thread = threading.Thread(target=work)
+    with quiet.pause():
+        thread.start()
+        waits.wait()
+        order.append("pause")
+    thread.join()
+    assert order == ["pause", "work"]
+
+
+def test_a_pause_without_end_does_not_stop_everybody_else() -> None:
+    quiet = Quiet()
+    with quiet.pause():
+        thread = threading.Thread(target=quiet.wait)
+        thread.start()
+        thread.join(20 * PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_without_a_pause_nobody_waits() -> None:
+    Quiet().wait()

@@ -1,0 +1,263 @@
+"""The order in which a capture is taken, and that a failure at any of its steps leaves a session that runs."""
+
+import errno
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.store.test_names_store import SETTING
+from waypoint.capture import taking
+from waypoint.capture.layers.hot import Hot
+from waypoint.capture.layers.layer import Area, Layer, Part, Taking
+from waypoint.capture.layers.subject import SubjectFacts
+from waypoint.capture.pause import Quiet
+from waypoint.capture.taking import Dumper, Order, Wanted
+from waypoint.model.errors import CannotCapture, Failed, WaypointError
+from waypoint.model.ids import new_id
+from waypoint.model.records import Capture, FilesLayer
+from waypoint.processes.criu.causes import CriuAccident, CriuRefused, Diagnosis
+from waypoint.processes.criu.rpc import Criu, CriuProgram
+
+VERBS = ("prepare", "ready", "begin", "finish", "release", "record")
+GROUP = "/no/such/group"
+
+
+@dataclass
+class Log:
+    """What happened, in order. `fails`: the step that raises, with the exception, each time that the step is reached.
+    `meets`: the step that raises, with the exceptions of the first times.
+    """
+
+    steps: list[str] = field(default_factory=list)
+    fails: dict[str, BaseException] = field(default_factory=dict)
+    meets: dict[str, list[WaypointError]] = field(default_factory=dict)
+
+    def note(self, step: str) -> None:
+        self.steps.append(step)
+        if step in self.fails:
+            raise self.fails[step]
+        if self.meets.get(step):
+            raise self.meets[step].pop(0)
+
+
+class LoggedPart(Part):
+    def __init__(self, taking: Taking, kind: str, log: Log) -> None:
+        super().__init__(taking)
+        for verb in VERBS:
+            setattr(self, verb, lambda verb=verb: self._act(kind, verb, log))
+        self.cancel = lambda: log.note(f"{kind} cancel")  # type: ignore[method-assign]
+
+    def _act(self, kind: str, verb: str, log: Log) -> FilesLayer | None:
+        log.note(f"{kind} {verb}")
+        return FilesLayer(tree=self.taking.capture_id) if (kind, verb) == ("files", "record") else None
+
+
+class LoggedLayer(Layer):
+    def __init__(self, kind: str, log: Log) -> None:
+        self.kind = kind  # type: ignore[misc]  # one class for all kinds
+        self._log = log
+
+    def part(self, taking: Taking) -> Part:
+        return LoggedPart(taking, self.kind, self._log)
+
+    def drop(self, area: Area, capture_id: str, record: object) -> None:
+        self._log.steps.append(f"{self.kind} drop")
+
+
+class LoggedSubject:
+    """A session of which nothing is asked but to go on."""
+
+    def __init__(self, log: Log) -> None:
+        self.facts = SubjectFacts("main", "tree", GROUP, 1, SETTING, ["/"], ["/"], [], {}, "nonce")
+        self._log = log
+
+    def go_on(self) -> None:
+        self._log.note("go on")
+
+
+class LoggedPause:
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._on = False
+        self.ms = 0.0
+
+    def announce(self) -> None:
+        self._log.note("quiet")
+
+    def begin(self, *, for_dump: bool) -> None:
+        self._log.note("freeze for a dump" if for_dump else "freeze")
+        self._on = True
+
+    def stop_clock(self) -> None:
+        self._log.note("hold")
+        self.ms = 1.0
+
+    def end(self) -> None:
+        if self._on:
+            self._on, self.ms = False, 1.0
+            self._log.note("thaw")
+
+
+class Stage:
+    """`take` with layers, a session and a pause that only note what is done with them."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log = Log()
+        layers = tuple(LoggedLayer(kind, self.log) for kind in ("shell", "files", "processes", "terminal"))
+        monkeypatch.setattr(taking, "LAYERS", layers)
+        monkeypatch.setattr(taking, "PROCESSES", layers[2])
+        monkeypatch.setattr(taking, "Pause", lambda cgroup, quiet: LoggedPause(self.log))
+        self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the layers do not ask for the pool
+
+    def take(self, wanted: Wanted, *, with_criu: bool = True) -> Capture:
+        program = CriuProgram(path=Path("criu"), version="1", origin="chosen")
+        dumper = Dumper(program, Criu(program.path)) if with_criu else Dumper(None, None, "there is none")
+        subject = LoggedSubject(self.log)
+        capture_id = new_id()
+        try:
+            return taking.take(Order(self._area, Quiet(), subject, dumper, capture_id, wanted))  # type: ignore[arg-type]
+        finally:
+            self._area.hot.remove(capture_id)
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+def order(verb: str, kinds: str = "shell files processes terminal") -> list[str]:
+    return [f"{kind} {verb}" for kind in kinds.split()]
+
+
+BACKWARDS = "terminal processes files shell"
+LIVE = Wanted("live", "checkpoint")
+BEST = Wanted(None, "checkpoint")
+
+
+def refused() -> CriuRefused:
+    return CriuRefused("dump", Diagnosis("io-uring", "send_fds failed (-22)", "it has an io_uring", ""), Path("log"))
+
+
+def died() -> CriuAccident:
+    diagnosis = Diagnosis("died", "CRIU ended without a message", "CRIU was killed", "try again", is_accident=True)
+    return CriuAccident("dump", diagnosis, Path("log"))
+
+
+def test_the_layers_are_taken_in_the_order_of_the_table(stage: Stage) -> None:
+    stage.take(LIVE)
+    assert stage.log.steps == [
+        *order("prepare"),
+        "quiet",
+        *order("ready"),
+        "freeze for a dump",
+        *order("begin", BACKWARDS),
+        *order("finish", BACKWARDS),
+        *order("release"),
+        "thaw",
+        "go on",
+        *order("record"),
+    ]
+
+
+def test_a_session_that_is_held_neither_thaws_nor_goes_on(stage: Stage) -> None:
+    stage.take(Wanted("live", "replaced", hold=True))
+    assert "hold" in stage.log.steps
+    assert not {"thaw", "go on"} & set(stage.log.steps)
+
+
+def test_of_tier_files_the_processes_are_left_out(stage: Stage) -> None:
+    stage.take(Wanted("files", "checkpoint"))
+    assert "freeze" in stage.log.steps
+    assert [step for step in stage.log.steps if step.startswith("processes")] == []
+
+
+@pytest.mark.parametrize("wanted", [BEST, LIVE], ids=["best", "live"])
+@pytest.mark.parametrize("accident", [died(), Failed("start", "CRIU", "the launcher has died"), refused()], ids=type)
+def test_what_happens_once_is_made_good_by_a_second_try(stage: Stage, wanted: Wanted, accident: WaypointError) -> None:
+    stage.log.meets["processes finish"] = [accident]
+    taken = stage.take(wanted)
+    assert (taken.tier, taken.degraded) == ("live", [])
+    assert stage.log.steps.count("freeze for a dump") == 2
+    assert taken.paused_ms == 2.0, "the pauses of both tries count"
+
+
+@pytest.mark.parametrize("wanted", [BEST, LIVE], ids=["best", "live"])
+@pytest.mark.parametrize(
+    "accidents", [[died(), died()], [refused(), died()], [died(), refused()]], ids=["twice", "second", "first"]
+)
+def test_what_happened_never_costs_the_processes(stage: Stage, wanted: Wanted, accidents: list[WaypointError]) -> None:
+    stage.log.meets["processes finish"] = [*accidents]
+    with pytest.raises(CriuAccident, match="CRIU was killed"):
+        stage.take(wanted)
+    assert stage.log.steps.count("freeze for a dump") == 2
+    assert "freeze" not in stage.log.steps, "it was taken without its processes"
+    assert stage.log.steps[-1] == "go on"
+
+
+def test_what_criu_refuses_twice_is_taken_without_its_processes(stage: Stage) -> None:
+    stage.log.meets["processes finish"] = [refused(), refused()]
+    taken = stage.take(BEST)
+    assert (taken.tier, taken.paused_ms) == ("files", 3.0)
+    assert taken.degraded == ["without its processes: it has an io_uring (CRIU: send_fds failed (-22))"]
+
+
+def test_what_cannot_be_dumped_is_taken_without_its_processes(stage: Stage) -> None:
+    stage.log.fails["processes ready"] = CannotCapture("dump", "the processes", "io_uring")
+    stage.take(BEST)
+    first, second = stage.log.steps.index("go on"), stage.log.steps.index("freeze")
+    assert first < second, "the session did not go on between the two tries"
+    assert order("drop") == [step for step in stage.log.steps if step.endswith(" drop")]
+    assert stage.log.steps[-4:] == ["go on", *order("record", "shell files terminal")]
+
+
+@pytest.mark.parametrize("hold", [False, True], ids=["goes-on", "held"])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("kind", ["shell", "files", "processes", "terminal"])
+def test_a_failure_at_any_step_leaves_a_session_that_runs(stage: Stage, kind: str, verb: str, *, hold: bool) -> None:
+    stage.log.fails[f"{kind} {verb}"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        stage.take(Wanted("live", "checkpoint", hold=hold))
+    steps = stage.log.steps
+    assert steps.count("go on") == 1
+    assert steps[-1] == "go on" or verb == "record"
+    if verb == "record":
+        assert not [step for step in steps if step.endswith("cancel")], "the pause was over"
+        assert steps.count("thaw") == 1
+    else:
+        assert [step for step in steps if step.endswith("cancel")] == order("cancel")
+        assert ("thaw" in steps) == (verb in ("begin", "finish", "release"))
+        assert steps.index("shell cancel") < (steps.index("thaw") if "thaw" in steps else len(steps))
+
+
+@pytest.mark.parametrize("hold", [False, True], ids=["goes-on", "held"])
+@pytest.mark.parametrize("also", ["shell cancel", "terminal cancel", "thaw"])
+def test_a_failure_of_the_undoing_leaves_a_session_that_runs(stage: Stage, also: str, *, hold: bool) -> None:
+    stage.log.fails |= {
+        "files finish": CannotCapture("dump", "it", "it broke"),
+        also: OSError(errno.EIO, "the disk is broken"),
+    }
+    with pytest.raises(OSError, match="broken"):
+        stage.take(Wanted("live", "checkpoint", hold=hold))
+    assert stage.log.steps[-6:] == [*order("cancel"), "thaw", "go on"], "of the second try"
+    assert stage.log.steps.count("go on") == 2
+
+
+def test_a_thaw_that_fails_lets_the_terminal_go_on(stage: Stage) -> None:
+    stage.log.fails["thaw"] = OSError(errno.EIO, "the disk is broken")
+    with pytest.raises(OSError, match="broken"):
+        stage.take(LIVE)
+    assert stage.log.steps[-2:] == ["thaw", "go on"]
+
+
+def test_a_freeze_that_fails_leaves_a_session_that_runs(stage: Stage) -> None:
+    stage.log.fails["freeze for a dump"] = CannotCapture("stop", "the processes", "one is traced")
+    with pytest.raises(CannotCapture, match="traced"):
+        stage.take(LIVE)
+    assert stage.log.steps[-5:] == [*order("cancel"), "go on"]
+
+
+def test_without_a_criu_the_tier_live_is_refused_before_anything_is_made(stage: Stage) -> None:
+    with pytest.raises(CannotCapture, match="there is none"):
+        stage.take(LIVE, with_criu=False)
+    assert stage.log.steps == []

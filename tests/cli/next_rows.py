@@ -1,0 +1,182 @@
+"""Situations in which the program advises a next step: one row for each text, and the texts that have no row yet."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tests.homes import Home
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A situation that ends in a message with a next step.
+
+    `advice`: the text of the step, as tests/repo/next_steps.py finds it in the program. `meet`: the words of the
+    command whose message it is. `before`: commands that lead there. `fill`: what a reader puts in place of capital
+    letters. `follow`: the shell text that a reader types, if the step is in words; otherwise each command in the step
+    is executed as it is printed. `gives_up`: names whose loss, and branches whose sessions' end, is what the step is
+    for. `again`: whether the first command succeeds afterwards.
+    """
+
+    advice: str
+    meet: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...] = ()
+    fill: Mapping[str, str | Callable[[Home], str]] = field(default_factory=dict)
+    follow: str = ""
+    gives_up: tuple[str, ...] = ()
+    again: bool = False
+
+
+def live(branch: str) -> tuple[str, ...]:
+    return ("shell", branch, "-d")
+
+
+def last_operation(home: Home) -> str:
+    return str(home.must("op", "log", "-n", "1", "--json").json()[0]["number"])
+
+
+def beside(home: Home) -> str:
+    return str(home.path.parent / "beside")
+
+
+ROWS = (
+    Row(advice="'waypoint log --all' lists what there is", meet=("restore", "nosuch")),
+    Row(advice="'waypoint log --all' lists them", meet=("rm", "nosuch")),
+    Row(advice="'waypoint branch' lists them", meet=("branch", "delete", "nosuch")),
+    Row(advice="see 'waypoint op log'", meet=("undo", "99999")),
+    Row(
+        advice="choose one by its number: waypoint op log, then waypoint undo N",
+        before=(live("undone"), ("checkpoint", "to-undo", "-b", "undone")),
+        meet=("undo", "-b", "nosuch"),
+        fill={"N": last_operation},
+        gives_up=("undone", "to-undo"),
+    ),
+    Row(
+        advice="stop it first: waypoint stop {}",
+        before=(live("removed"),),
+        meet=("rm", "removed"),
+        gives_up=("removed",),
+        again=True,
+    ),
+    Row(
+        advice="stop it first, or give --stop",
+        before=(live("deleted"),),
+        meet=("branch", "delete", "deleted"),
+        follow="waypoint branch delete --stop deleted",
+        gives_up=("deleted",),
+    ),
+    Row(advice="start it: waypoint shell {}", meet=("exec", "-b", "unborn", "--", "true")),
+    Row(
+        advice="go on with its files: waypoint shell {}",
+        before=(live("ended"), ("stop", "ended")),
+        meet=("exec", "-b", "ended", "--", "true"),
+    ),
+    Row(
+        advice="fork it as it is now: waypoint fork {} {}",
+        before=(live("forked"),),
+        meet=("shell", "forked-2", "--from", "forked", "-d"),
+    ),
+    Row(
+        advice="make a checkpoint of it: waypoint checkpoint NAME -b {}",
+        before=(live("fresh"),),
+        meet=("show", "fresh"),
+        fill={"NAME": "of-fresh"},
+    ),
+    Row(advice=", or move that one: waypoint checkpoint --force {}", meet=("checkpoint", "noted")),
+    Row(
+        advice="choose another name",
+        meet=("checkpoint", "main"),
+        follow="waypoint checkpoint another-name",
+    ),
+    Row(advice="leave one out", meet=("logs", "main", "-b", "other"), follow="waypoint logs main"),
+    Row(
+        advice="leave one of them out",
+        meet=("restore", "noted", "-b", "a", "--new", "b"),
+        follow="waypoint restore noted --new left-out",
+    ),
+    Row(
+        advice="give one branch",
+        before=(live("one"),),
+        meet=("stop", "one", "main", "--checkpoint", "kept-one"),
+        follow="waypoint stop one --checkpoint kept-one",
+        gives_up=("one",),
+    ),
+    Row(
+        advice="for the files alone: waypoint shell {} --from {}",
+        meet=("restore", "noted", "--new", "only-files", "--only", "files"),
+    ),
+    Row(
+        advice="name the branches, or give -n N",
+        meet=("fork", "noted"),
+        follow="waypoint fork noted -n 1 --prefix named",
+    ),
+    Row(
+        advice="GET /v1/openapi.json describes every request",
+        meet=("fork", "noted", "-n", "300"),
+        follow="waypoint fork noted -n 1 --prefix several",
+    ),
+    Row(advice="choose other names", meet=("fork", "noted", "twin", "twin"), follow="waypoint fork noted twin"),
+    Row(
+        advice="use letters, digits, '.', '_' and '-', in parts joined by '/'",
+        meet=("checkpoint", "bad name"),
+        follow="waypoint checkpoint good/name-1",
+    ),
+    Row(advice="use -d too", meet=("shell", "json", "--json"), follow="waypoint shell json --json -d"),
+    Row(
+        advice="leave it out, or give one",
+        meet=("exec", "--cwd", "", "--", "true"),
+        follow="waypoint exec --cwd / -- true",
+    ),
+    Row(
+        advice="--env LANG=C", meet=("exec", "--env", "LANG", "--", "true"), follow="waypoint exec --env LANG=C -- true"
+    ),
+    Row(advice="see --help", meet=("shell", "bound", "-d", "--bind", "nonsense"), follow="waypoint shell --help"),
+    Row(
+        advice="make it, or give other --bind options",
+        meet=("shell", "bound", "-d", "--bind", "/nonexistent:/x"),
+        follow="waypoint shell bound -d --bind /usr:/x",
+    ),
+    Row(advice="see 'getent passwd'", meet=("setup", "--user", "nosuch-user"), follow="getent passwd"),
+    Row(advice="see 'getent group'", meet=("setup", "--group", "nosuch-group"), follow="getent group"),
+    Row(advice="see what is in it: {}; then say --yes", meet=("setup", "--remove")),
+    Row(
+        advice="name the home: waypoint --home DIR daemon logs",
+        meet=("--home", "/nonexistent", "daemon", "logs"),
+        fill={"DIR": lambda home: str(home.path)},
+    ),
+    Row(advice="name another folder", meet=("--home", "/proc/1/root", "ps"), follow="waypoint ps"),
+    Row(
+        advice="name a folder that is empty or not there yet: waypoint --home DIR setup",
+        meet=("--home", "/usr", "setup"),
+        fill={"DIR": beside},
+    ),
+    Row(
+        advice="a number with s, m, h, d or w behind it, such as 12h or 30d",
+        meet=("gc", "--keep-operations", "soon"),
+        follow="waypoint gc --keep-operations 12h",
+    ),
+    Row(
+        advice="name a folder that its user can enter, or leave out --cwd",
+        meet=("shell", "nofolder", "-d", "--cwd", "/no/such"),
+        follow="waypoint shell nofolder -d --cwd /usr",
+    ),
+    Row(
+        advice="name a shell that the session has, by its path or its name",
+        meet=("shell", "noshell", "-d", "--shell", "/no/such"),
+        follow="waypoint shell noshell -d --shell bash",
+    ),
+)
+
+ELSEWHERE = {
+    "put a copy of it back, or {}; captures and running sessions are kept either way, and known again when the file is "
+    "back": "tests/session/test_strangers.py",
+    "put it back ({}, or the folder {}); or begin afresh: {}": "tests/session/test_strangers.py",
+    "put back what is missing, then 'waypoint daemon stop'; or wait until its processes (listed in {}/cgroup.procs) "
+    "have ended, then 'waypoint daemon stop': its files are kept": "tests/session/test_strangers.py",
+    "be root ('sudo {} COMMAND'), or be let in: sudo {}": "tests/cli/test_next_steps.py",
+    "sudo {}": "tests/cli/test_setup.py",
+    "sudo {} (any command of root's starts it)": "tests/cli/test_next_steps.py",
+    "put a copy of {} back in its place after '{}'; until then only what needs this record does not work": (
+        "tests/cli/test_next_steps.py"
+    ),
+}
+"""Steps that other tests follow, by the file of that test."""

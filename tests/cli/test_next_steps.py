@@ -1,0 +1,161 @@
+"""What a message advises is done as it is printed, in a situation that really gives the message: it helps, and nothing
+is worse afterwards.
+"""
+
+import re
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import pexpect
+import pytest
+
+from tests.cli.next_rows import ROWS, Row, beside
+from tests.cli.test_setup import as_nobody
+from tests.homes import Completed, Home, open_home
+
+pytestmark = pytest.mark.privileged
+
+# As sudo does: the command runs as root, without variables of the caller's.
+SUDO = '#!/bin/sh\nunset WAYPOINT_HOME WAYPOINT_BRANCH\nexec "$@"\n'
+COMMAND = re.compile(r"'([^']+)'|`([^`]+)`|((?:sudo )?waypoint [^'`;,()]+)")
+
+
+@pytest.fixture(scope="module")
+def stocked() -> Iterator[Home]:
+    """A home with the live branches `main` and `other` and the checkpoint `noted`, beside programs to follow advice
+    with.
+    """
+    with open_home("advice") as home:
+        programs = home.path.parent / "bin"
+        programs.mkdir()
+        words = " ".join(map(shlex.quote, home.argv()))
+        for name, text in (("waypoint", f'#!/bin/sh\nexec {words} "$@"\n'), ("sudo", SUDO)):
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
+        for branch in ("main", "other"):
+            home.must("shell", branch, "-d")
+            home.must("exec", "-b", branch, "--", "here=1")
+        home.must("checkpoint", "noted")
+        yield home
+
+
+def state(home: Home) -> dict[str, Any]:
+    """What no advice may cost: captures, names, and the shells of live sessions with their variables."""
+    captures = {row["capture"] for row in home.must("log", "--all", "--json").json()}
+    names = {name for row in home.must("log", "--all", "--json").json() for name in row["names"]}
+    sessions = {row["branch"]: row["id"] for row in home.must("ps", "--json").json()}
+    return {"captures": captures, "names": names, "sessions": sessions}
+
+
+def next_of(stderr: str) -> str:
+    found = re.search(r"^  next: (.*)$", stderr, re.MULTILINE)
+    assert found, stderr
+    return found[1]
+
+
+def is_of(printed: str, advice: str) -> bool:
+    return re.search(".+".join(map(re.escape, advice.split("{}"))), printed) is not None
+
+
+def commands_in(printed: str, home: Home, row: Row) -> list[str]:
+    """The commands of a printed step, with what a reader fills in. The part before `, or` is another way to go on."""
+    text = printed.rpartition(", or ")[2] if row.advice.startswith(", or ") else printed
+    found = [next(filter(None, groups)).strip() for groups in COMMAND.findall(text)]
+    for word, filled in row.fill.items():
+        by = filled if isinstance(filled, str) else filled(home)
+        found = [re.sub(rf"\b{word}\b", by, command) for command in found]
+    return found
+
+
+def follow(home: Home, command: str) -> Completed:
+    """Type the command at a terminal. A shell that it opens is left with `exit`."""
+    env = {**home.env, "PATH": f"{home.path.parent}/bin:{home.env['PATH']}", "SHELL": "/bin/sh"}
+    terminal = pexpect.spawn("sh", ["-c", command], env=env, encoding="utf-8", timeout=60, dimensions=(50, 200))
+    said = ""
+    while terminal.expect([pexpect.EOF, r"[#$] $"]):
+        said += (terminal.before or "") + str(terminal.after)
+        terminal.sendline("exit 0")
+    terminal.wait()
+    return Completed(said + (terminal.before or ""), "", terminal.exitstatus or 0)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.advice)
+def test_a_step_that_is_followed_helps_and_costs_nothing(stocked: Home, row: Row) -> None:
+    for words in row.before:
+        stocked.must(*words)
+    refused = stocked.cli(*row.meet)
+    assert refused.code not in (0, 1)
+    printed = next_of(refused.stderr)
+    assert is_of(printed, row.advice), printed
+    before = state(stocked)
+    try:
+        commands = [row.follow] if row.follow else commands_in(printed, stocked, row)
+        assert commands, f"nothing to do in: {printed}"
+        for command in commands:
+            done = follow(stocked, command)
+            assert done.code == 0, f"{command}: {done.stdout}"
+        if row.again:
+            stocked.must(*row.meet)
+    finally:
+        stocked.must("--home", beside(stocked), "setup", "--remove", "--yes")
+    after = state(stocked)
+    assert before["captures"] <= after["captures"]
+    assert before["names"] - set(row.gives_up) <= after["names"]
+    assert before["sessions"].items() - after["sessions"].items() <= {
+        (branch, before["sessions"].get(branch)) for branch in row.gives_up
+    }
+    for branch in ("main", "other"):
+        assert stocked.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
+
+
+# --- situations of their own
+
+
+@pytest.mark.requires("public-checkout")
+def test_who_is_not_let_in_is_let_in_by_what_is_advised(stocked: Home) -> None:
+    done = as_nobody(stocked, "ps")
+    assert done.returncode == 3
+    printed = next_of(done.stderr)
+    assert is_of(printed, "be root ('sudo {} COMMAND'), or be let in: sudo {}")
+    as_root, let_in = re.findall(r"sudo waypoint [^'),]+", printed)
+    assert follow(stocked, as_root.replace("COMMAND", "ps")).code == 0
+    assert follow(stocked, let_in).code == 0
+    assert as_nobody(stocked, "ps").returncode == 0
+    stocked.must("daemon", "stop")
+    done = as_nobody(stocked, "ps")
+    printed = next_of(done.stderr)
+    assert is_of(printed, "sudo {} (any command of root's starts it)")
+    assert follow(stocked, printed.partition(" (")[0]).code == 0
+    assert as_nobody(stocked, "ps").returncode == 0
+    assert stocked.must("exec", "--", "echo $here").stdout == "1\n"
+
+
+def test_a_damaged_record_is_mended_with_a_copy_and_costs_nothing_else(stocked: Home) -> None:
+    database, copy = stocked.path / "names.db", stocked.path.parent / "copy.db"
+    capture = stocked.must("show", "noted", "--json").json()["capture"]
+    stocked.must("daemon", "stop")
+    with sqlite3.connect(database) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        shutil.copy(database, copy)
+        db.execute("UPDATE captures SET record = x'7b' WHERE id = ?", (capture,))
+    db.close()
+    refused = stocked.cli("show", "noted")
+    assert refused.code == 10
+    assert f"cannot read capture {capture} of the home {stocked.path}: its record is damaged" in refused.stderr
+    printed = next_of(refused.stderr)
+    assert is_of(
+        printed, "put a copy of {} back in its place after '{}'; until then only what needs this record does not work"
+    )
+    assert stocked.must("exec", "--", "echo $here").stdout == "1\n"  # all else works
+    stocked.must("ps", "--all")
+    command = re.search("'(waypoint [^']+)'", printed)
+    assert command
+    assert follow(stocked, command[1]).code == 0
+    for log in stocked.path.glob("names.db-*"):
+        log.unlink()
+    shutil.copy(copy, database)
+    assert stocked.must("show", "noted", "--json").json()["capture"] == capture
+    assert stocked.must("exec", "--", "echo $here").stdout == "1\n"

@@ -1,0 +1,186 @@
+"""Homes, users, paths and numbers that nobody would give on purpose: each is refused in words, and nothing is made."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.homes import Completed, Home, open_home
+from tests.places import make_temp_root
+from tests.waiting import wait_until
+from waypoint.service.trial import _feature
+
+pytestmark = pytest.mark.privileged
+
+
+def refused(done: Completed, code: int, *words: str) -> None:
+    assert (done.code, done.stdout) == (code, "")
+    assert "waypoint: cannot " in done.stderr
+    assert [word for word in (*words, "next: ") if word not in done.stderr] == []
+    assert not [word for word in ("Traceback", "bug of Waypoint") if word in done.stderr]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "place"
+
+
+# --- homes
+
+
+@pytest.mark.parametrize("path", ["/proc/h", "/proc/1/root", "/etc/hostname", "/etc/hostname/h", "/dev/null", "/proc"])
+def test_what_cannot_be_a_home_is_refused(path: str) -> None:
+    home = Home(Path(path))
+    refused(home.cli("setup"), 2, path)
+    for words in (["ps"], ["doctor"], ["daemon", "run"], ["setup", "--check"]):
+        refused(home.cli(*words), 2 if path == "/proc/1/root" else 3, path)  # that one may not even be looked at
+
+
+@pytest.mark.parametrize(
+    "files",
+    [{"letter.txt": "mine"}, {"config.json": '{"name": "mine"}'}, {"config.json": "{}", "letter.txt": "mine"}],
+    ids=["no config.json", "a config.json of something else", "an empty one among other files"],
+)
+def test_a_folder_with_something_else_in_it_becomes_no_home(place: Path, files: dict[str, str]) -> None:
+    place.mkdir()
+    for name, content in files.items():
+        (place / name).write_text(content)
+    home = Home(place)
+    refused(home.cli("setup"), 2, "not empty", *sorted(files))
+    if files.get("config.json") != "{}":  # it might be that of a home that was prepared by hand
+        refused(home.cli("ps"), 3, f"waypoint --home {place} setup")
+        refused(home.cli("setup", "--remove", "--yes"), 4, "not a home")
+    assert {path.name: path.read_text() for path in place.iterdir()} == files
+
+
+def test_the_next_step_leads_to_a_home(place: Path) -> None:
+    place.mkdir()
+    (place / "letter.txt").write_text("mine")
+    said = Home(place).cli("setup").stderr
+    assert "waypoint --home DIR setup" in said
+    other = Home(Path(make_temp_root()) / f"odd-{os.getpid()}")
+    try:
+        Home(place).must("--home", str(other.path), "setup")
+        assert other.must("ps", "--json").json() == []
+    finally:
+        other.must("setup", "--remove", "--yes")
+
+
+def test_a_new_file_systems_own_folder_does_not_make_it_foreign() -> None:
+    home = Home(Path(make_temp_root()) / f"new-{os.getpid()}")
+    (home.path / "lost+found").mkdir(parents=True)
+    try:
+        home.must("setup")
+    finally:
+        (home.path / "lost+found").rmdir()
+        home.must("setup", "--remove", "--yes")
+
+
+# --- users, binds, bases, numbers
+
+
+@pytest.mark.parametrize("user", ["²", "\uff11", "٣", str(2**32 - 1), str(2**64), "9" * 5000, "-1", "1_0"])
+@pytest.mark.parametrize("base", ["/", "other"])
+def test_what_is_no_user_is_refused(home: Home, place: Path, user: str, base: str) -> None:
+    place.mkdir()
+    where = [] if base == "/" else ["--base", str(place)]
+    refused(home.cli("shell", "odd", "-d", f"--user={user}", *where), 2, "give --user NAME")
+    assert home.must("ps", "--json").json() == []
+
+
+@pytest.mark.parametrize("path", ["/proc/1/root", "/proc/1/cwd", "/proc/1/ns/net"])
+def test_a_path_that_the_kernel_follows_for_nobody_is_refused(home: Home, path: str) -> None:
+    try:
+        os.path.realpath(path)
+        code = 0  # here the kernel follows it
+    except OSError:
+        code = 2
+    for words in (["--bind", f"{path}:/mnt/x"], ["--base", path]):
+        done = home.cli("shell", "odd", "-d", *words)
+        if code:
+            refused(done, 2, path, "Permission denied")
+        assert "bug" not in done.stderr
+        home.cli("stop", "odd", "--discard")
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 10**30])
+def test_a_number_that_nothing_can_hold_is_wrong_usage(home: Home, number: int) -> None:
+    for words in (["log", "-n"], ["op", "log", "-n"], ["undo"], ["fork", "main", "-n"]):
+        done = home.cli(*words, str(number))
+        assert (done.code, done.stdout) == (2, "")
+        assert "is not a number from 1 to" in done.stderr
+    assert "bug" not in (home.path / "daemon.log").read_text()
+
+
+def test_a_full_stdout_is_said_in_words(home: Home) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            home.argv("daemon", "status"), env=home.env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 125
+    assert done.stderr == "waypoint: cannot go on: No space left on device\n"
+
+
+# --- CRIU, and the pool
+
+
+@pytest.fixture
+def broken_criu(place: Path) -> str:
+    place.write_text("#!/bin/sh\nexit 1\n")
+    place.chmod(0o755)
+    return str(place)
+
+
+def test_a_broken_criu_of_ones_own_choice_is_named_with_a_way_out(home: Home, broken_criu: str) -> None:
+    bad = {"WAYPOINT_CRIU": broken_criu}
+    home.must("daemon", "stop")
+    try:
+        for words in (["setup"], ["setup", "--check"]):
+            refused(home.cli(*words, env=bad), 3, f"$WAYPOINT_CRIU ({broken_criu})", "set WAYPOINT_CRIU to")
+        found = home.cli("doctor", "--json", env=bad)
+        assert found.code == 3
+        rows = {row["capability"]: row for row in found.json()}
+        assert {row["state"] for name, row in rows.items() if name.startswith(("CRIU", "dump", "restore"))} == {
+            "missing"
+        }
+        advice = {row["remedy"] for row in rows.values() if row["why"] == rows["CRIU"]["why"]}
+        assert len(advice) == 1  # that of features of the kernel, too: they could not be tried
+        assert advice.pop().startswith(
+            "set WAYPOINT_CRIU to a CRIU that works here, or unset it; then `waypoint daemon"
+        )
+    finally:
+        home.must("daemon", "stop")  # the way out: the variable is as before
+    home.must("setup")
+
+
+@pytest.mark.parametrize("kernel_has", [True, False])
+def test_a_feature_that_criu_cannot_use_is_blamed_on_the_kernel_only_if_it_lacks_it(kernel_has: bool) -> None:  # noqa: FBT001
+    row = _feature("lazy", False, lambda: kernel_has, "the kernel has none")  # noqa: FBT003
+    assert row.state == "missing"
+    assert ("kernel" in row.remedy, "CRIU" in row.remedy) == (not kernel_has, kernel_has)
+
+
+@pytest.mark.requires("criu")
+def test_doctor_has_a_table_also_if_the_pool_cannot_be_opened(place: Path) -> None:
+    with open_home("poolless") as home:
+        home.must("daemon", "stop")
+        image = home.path / "pool.img"
+        if not image.exists():
+            pytest.skip("the pool is no image here")
+        kept = image.rename(home.path / "pool.img.kept")
+        image.write_bytes(b"no file system" * 1000000)
+        try:
+            found = home.cli("doctor")
+            heading, first, *rest = found.stdout.splitlines()
+            assert (found.code, heading.split()[0], first.split()[:3]) == (3, "CAPABILITY", ["the", "home", "missing"])
+            assert any(line.startswith("CRIU ") for line in rest)
+            rows = home.cli("doctor", "--json").json()
+            assert json.dumps(rows[0]["remedy"]) != '""'
+        finally:
+            home.cli("daemon", "stop")
+            shutil.move(kept, image)
+        # For a second, a daemon that cannot open its home tells everybody why.
+        wait_until(lambda: home.cli("doctor").stdout.splitlines()[1].split()[0] != "the", "the pool is opened", 5)

@@ -1,0 +1,52 @@
+"""One way to print JSON: one value, on one line for programs, indented on a terminal."""
+
+import json
+import os
+
+import pytest
+
+from waypoint.cli.output import print_json, print_json_line
+from waypoint.model.facts import ForkFacts, SessionFacts
+
+SESSION = SessionFacts(branch="b\u00e4\x9b", state="live", created="2026-01-01T00:00:00.000Z", left_out=["/mnt"])
+VALUE = [ForkFacts(branch="b", pid=1, ms=0.5, session=SESSION), {"exit": None, "pair": (1, "x")}]
+
+
+@pytest.fixture(params=[False, True], ids=["pipe", "terminal"])
+def printed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(os, "isatty", lambda fd: request.param)
+    print_json(VALUE)
+    return capfd.readouterr().out
+
+
+def test_records_and_what_lies_in_them_become_objects(printed: str) -> None:
+    [fork, other] = json.loads(printed)
+    assert list(fork) == ["branch", "pid", "ms", "session"]
+    assert fork["session"]["branch"] == SESSION.branch
+    assert list(fork["session"])[:3] == ["branch", "state", "created"]
+    assert (fork["session"]["left_out"], fork["session"]["pid"]) == (["/mnt"], None)
+    assert other == {"exit": None, "pair": [1, "x"]}
+
+
+def test_nothing_but_ascii_is_printed(printed: str) -> None:
+    assert printed.isascii()
+
+
+def test_a_program_gets_one_line_and_a_person_many(printed: str, request: pytest.FixtureRequest) -> None:
+    is_terminal = "terminal" in request.node.name
+    assert printed.endswith("\n")
+    assert (printed.count("\n") > 1) == is_terminal
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_one_of_many_values_is_always_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda fd: is_terminal)
+    print_json_line({"names": ["\u00e4"]})
+    assert capfd.readouterr().out == '{"names": ["\\u00e4"]}\n'
+
+
+def test_what_has_no_form_in_json_is_a_bug() -> None:
+    with pytest.raises(TypeError, match="set has no form in JSON"):
+        print_json({"a": set()})

@@ -1,0 +1,140 @@
+"""`waypoint undo` without a number: whose operation it takes back, and what it says of what will not come back."""
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.homes import Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+
+@pytest.fixture
+def neighbour(home: Home, branch: str) -> Iterator[str]:
+    """A second live session."""
+    name = f"{branch}-n"
+    home.must("shell", name, "-d")
+    yield name
+    home.cli("stop", name, "--discard")
+
+
+@contextlib.contextmanager
+def logged_in(home: Home, *args: str) -> Iterator[None]:
+    """Somebody of the same user runs `waypoint ARGS` in a login of their own, and stays logged in for the `with`."""
+    script = '"$@" >/dev/null && echo done && read -r line'
+    with subprocess.Popen(
+        ["/bin/bash", "-c", script, "-", *home.argv(*args)],
+        env=home.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as login:
+        assert login.stdout is not None
+        assert login.stdout.readline() == b"done\n"
+        yield
+        login.communicate(b"\n", timeout=5)
+
+
+def last(home: Home) -> Any:
+    return home.must("op", "log", "-n", "1", "--json").json()[0]
+
+
+def names(home: Home) -> set[str]:
+    return {name for capture in home.must("log", "--all", "--json").json() for name in capture["names"]}
+
+
+@pytest.mark.parametrize("way", ["option", "variable", "inside"])
+def test_undo_takes_back_what_the_branch_did_last_and_never_a_neighbours_checkpoint(
+    home: Home, branch: str, neighbour: str, way: str
+) -> None:
+    mine, theirs = f"{branch}-mine", f"{branch}-theirs"
+    if way == "inside":
+        home.must("exec", "-b", branch, "--", f"waypoint checkpoint {mine}")
+    else:
+        home.must("checkpoint", mine, "-b", branch)
+    home.must("checkpoint", theirs, "-b", neighbour)
+    args, env = ([], {"WAYPOINT_BRANCH": branch}) if way == "variable" else (["-b", branch], {})
+    assert home.must("undo", *args, env=env).stdout.startswith("took back ")
+    assert {mine, theirs} & names(home) == {theirs}
+
+
+def test_what_was_asked_for_by_who_works_on_a_branch_is_the_branchs_too(
+    home: Home, branch: str, neighbour: str
+) -> None:
+    home.must("checkpoint", f"{branch}-c", "-b", branch)
+    home.must("fork", f"{branch}-c", f"{branch}-f", env={"WAYPOINT_BRANCH": branch})
+    home.must("checkpoint", f"{neighbour}-c", "-b", neighbour)
+    home.must("undo", "-b", branch)
+    assert f"{branch}-f" not in {one["name"] for one in home.must("branch", "--json").json()}
+    assert {f"{branch}-c", f"{neighbour}-c"} <= names(home)
+
+
+def test_without_a_branch_it_is_what_the_caller_did_last(home: Home, branch: str, neighbour: str) -> None:
+    mine, theirs = f"{branch}-mine", f"{branch}-theirs"
+    home.must("checkpoint", mine, "-b", branch)
+    home.must("exec", "-b", neighbour, "--", f"waypoint checkpoint {theirs}-1")
+    home.must("checkpoint", f"{theirs}-2", env={"WAYPOINT_BRANCH": neighbour})
+    with logged_in(home, "checkpoint", f"{theirs}-3", "-b", neighbour):
+        home.must("undo")
+        assert {name for name in names(home) if name.startswith(f"{branch}-")} == {
+            neighbour,
+            *(f"{theirs}-{number}" for number in (1, 2, 3)),
+        }
+    home.must("undo")  # whoever made it is gone
+    assert f"{theirs}-3" not in names(home)
+
+
+def test_what_was_typed_in_the_session_on_main_is_the_callers_too(home: Home, branch: str) -> None:
+    home.must("shell", "main", "-d")
+    home.must("exec", "--", "mine=before")
+    home.must("exec", "--", "waypoint checkpoint on-main")
+    home.must("exec", "--", "mine=after")
+    home.cli("exec", "--", "waypoint restore on-main")
+    assert home.must("exec", "--", "echo $mine").stdout == "before\n"
+    home.must("checkpoint", "theirs", env={"WAYPOINT_BRANCH": branch})
+    home.must("undo")
+    assert home.must("exec", "--", "echo $mine").stdout == "after\n"
+    assert "theirs" in names(home)
+    home.must("stop", "--discard")
+
+
+def test_where_nothing_is_left_it_says_how_to_choose(home: Home, branch: str) -> None:
+    found = last(home)  # the start of the session
+    refused = home.cli("undo", "-b", "nothing-here")
+    assert (refused.code, refused.stdout) == (4, "")
+    assert "of branch nothing-here: none is left" in refused.stderr
+    assert "waypoint op log, then waypoint undo N" in refused.stderr
+    home.must("op", "log")
+    assert home.must("undo", str(found["number"])).stdout.startswith(f"took back {found['number']} (start)")
+
+
+def test_a_number_and_a_branch_exclude_each_other(home: Home) -> None:
+    assert home.cli("undo", "1", "-b", "main").code == 2
+
+
+def test_it_says_first_that_processes_will_not_come_back(home: Home, branch: str) -> None:
+    home.must("exec", "-b", branch, "--", "mine=42")
+    home.must("stop", branch)
+    kept = home.must("show", branch, "--json").json()["capture"][:12]
+    told = home.must("undo", "-b", branch)
+    expected = f"will not come back: the processes that ran on {branch}: capture {kept} keeps files only\n"
+    assert told.stderr == expected
+    assert home.must("exec", "-b", branch, "--", "echo -$mine").stdout == "-\n"
+
+
+@pytest.mark.requires("criu")
+def test_a_session_that_it_ends_is_kept_with_its_processes(home: Home, branch: str) -> None:
+    home.must("fork", branch, f"{branch}-f")
+    home.must("exec", "-b", f"{branch}-f", "--", "kept=yes")
+    undone = home.must("undo", "--json")
+    assert undone.stderr == ""
+    ended = home.must("op", "log", "-n", "1", "--json").json()[0]["moves"][f"{branch}-f"]
+    assert home.must("show", ended[0], "--json").json()["tier"] == "live"
+
+
+def test_what_comes_back_whole_is_not_warned_of(home: Home, branch: str) -> None:
+    home.must("stop", branch, "--checkpoint", f"{branch}-c")
+    assert home.must("undo", "-b", branch).stderr == ""

@@ -1,0 +1,144 @@
+"""A branch is somebody's: other users of the home go on with it only if they say as whom."""
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+
+import pexpect
+import pytest
+
+from tests.homes import Home, open_home
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.privileged
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Home]:
+    """A home that the user nobody may use, too."""
+    with open_home("shared") as home:
+        home.must("setup", "--user", "nobody")
+        yield home
+
+
+def as_nobody(home: Home, *args: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        home.argv(*args),
+        env=home.env,
+        cwd="/",
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def spawn_as_nobody(home: Home, *args: str) -> "pexpect.spawn[str]":
+    """The command of nobody's on a terminal."""
+    command, *words = home.argv(*args)
+
+    def become_nobody() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+    return pexpect.spawn(
+        command, words, env=home.env, cwd="/", timeout=PATIENCE_S, preexec_fn=become_nobody, encoding="utf-8"
+    )
+
+
+def user_of(home: Home, branch: str) -> str:
+    return home.must("run", "-b", branch, "--", "id", "-un").stdout.strip()
+
+
+@pytest.mark.parametrize("state", ["live", "ended", "from"])
+def test_a_branch_of_roots_is_gone_on_with_only_by_who_says_so(shared: Home, state: str) -> None:
+    branch = f"root-{state}"
+    shared.must("shell", branch, "-d")
+    if state != "live":
+        shared.must("stop", branch)
+    words = ["shell", "-d", f"new-{state}", "--from", branch] if state == "from" else ["shell", "-d", branch]
+    refused = as_nobody(shared, *words)
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert "it is root's, and you are nobody" in refused.stderr
+    found = re.search(r"to go on as root: waypoint (shell .*)", refused.stderr)
+    assert found
+    assert as_nobody(shared, *shlex.split(found[1]), "-d").returncode == 0
+    assert user_of(shared, words[2]) == "root"
+    shared.must("stop", words[2], "--discard")
+
+
+def test_a_terminal_of_another_user_does_not_land_in_roots_shell(shared: Home) -> None:
+    shared.must("shell", "main", "-d")
+    terminal = spawn_as_nobody(shared, "shell", "main")
+    terminal.expect("it is root's, and you are nobody")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 4
+    shared.must("stop", "main", "--discard")
+
+
+def test_commands_in_roots_session_need_to_say_so(shared: Home) -> None:
+    shared.must("shell", "theirs", "-d")
+    for verb, code in (("exec", 125), ("run", 125)):
+        refused = as_nobody(shared, verb, "-b", "theirs", "--", "id", "-un")
+        assert (refused.returncode, refused.stdout) == (code, "")
+        assert "it is root's, and you are nobody" in refused.stderr
+        found = re.search(r"to go on as root: waypoint (.*)", refused.stderr)
+        assert found
+        allowed = as_nobody(shared, *shlex.split(found[1]), "--", "id", "-un")
+        assert (allowed.returncode, allowed.stdout) == (0, "root\n")
+        wrong = as_nobody(shared, verb, "-b", "theirs", "--user", "nobody", "--", "id")
+        assert (wrong.returncode, "its live session is root's" in wrong.stderr) == (code, True)
+    shared.must("stop", "theirs", "--discard")
+
+
+def test_attaching_to_roots_session_needs_to_say_so(shared: Home) -> None:
+    shared.must("shell", "shown", "-d")
+    terminal = spawn_as_nobody(shared, "attach", "shown")
+    terminal.expect("it is root's, and you are nobody")
+    terminal.expect("waypoint attach shown --user root")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 4
+    terminal = spawn_as_nobody(shared, "attach", "shown", "--user", "root")
+    terminal.expect_exact("[shown: everything here is a copy of this machine.")
+    terminal.close(force=True)
+    shared.must("stop", "shown", "--discard")
+
+
+def test_ones_own_branch_is_gone_on_with_as_before(shared: Home) -> None:
+    for _ in range(2):
+        assert as_nobody(shared, "shell", "-d", "own").returncode == 0
+    assert user_of(shared, "own") == "nobody"
+    shared.must("stop", "own")
+    assert as_nobody(shared, "shell", "-d", "own").returncode == 0
+    [found] = [one for one in shared.must("ps", "--json").json() if one["branch"] == "own"]
+    assert found["user"] == "nobody"
+    shared.must("stop", "own")
+    assert shared.must("show", "own", "--json").json()["user"] == "nobody"
+    shared.must("shell", "-d", "own")  # root is nobody else
+    assert user_of(shared, "own") == "nobody"
+    shared.must("stop", "own", "--discard")
+
+
+def test_a_live_session_does_not_change_its_user(shared: Home) -> None:
+    shared.must("shell", "-d", "fixed")
+    refused = shared.cli("shell", "-d", "fixed", "--user", "nobody")
+    assert refused.code == 4
+    assert "its live session is root's, not nobody's" in refused.stderr
+    shared.must("stop", "fixed", "--discard")
+
+
+def test_who_comes_by_sudo_is_who_called_it(shared: Home) -> None:
+    sudo = {"SUDO_UID": str(NOBODY), "SUDO_USER": "nobody"}
+    shared.must("shell", "-d", "roots")
+    assert shared.cli("shell", "-d", "roots", env=sudo).code == 4
+    assert shared.must("shell", "-d", "roots", "--user", "root", env=sudo).stdout == "roots\n"
+    shared.must("stop", "roots", "--discard")

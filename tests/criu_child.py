@@ -1,0 +1,39 @@
+"""A criu as a child of this process, of one thread: started by the launcher's own functions, without a launcher."""
+
+import os
+import socket
+import time
+
+import msgspec
+
+from waypoint.launch import launcher
+from waypoint.launch.spec import CriuBeside, CriuInto, Launched
+from waypoint.processes.criu.worker import CriuCommand
+
+
+class CriuChild:
+    """`taken_ms`: from when it is one, all but the exec made, to its end."""
+
+    def __init__(self, spec: CriuBeside | CriuInto, command: CriuCommand) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            self.pid = launcher.fork_for(spec)
+            if self.pid == 0:
+                launcher.carry_out(spec, [theirs.fileno(), command.socket_fd, command.words_fd])
+            theirs.close()
+            text, handles, _flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
+        self._began = time.perf_counter()
+        for fd in handles:
+            os.close(fd)
+        launched = msgspec.json.decode(text, type=Launched)
+        if not launched.pid:
+            raise OSError(launched.errno, launched.error, launched.path)
+        self.taken_ms = 0.0
+
+    def wait(self) -> int:
+        _, status = os.waitpid(self.pid, 0)
+        self.taken_ms = 1000 * (time.perf_counter() - self._began)
+        return os.waitstatus_to_exitcode(status)
+
+    def kill(self) -> None:
+        os.kill(self.pid, 9)

@@ -1,0 +1,174 @@
+"""The stream of events: order, what is lost, following, and that nobody is held up."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.daemon.conftest import RunningServer
+from tests.daemon.raw_client import RawClient
+from tests.daemon.test_outlet import in_loop
+from waypoint.model.activity import EventsQuery, SessionEvent
+from waypoint.service.background.events import KEPT, Events
+
+
+def publish(server: RunningServer, count: int = 1) -> None:
+    """From another thread than the server's."""
+    for number in range(count):
+        server.service.events.publish(SessionEvent, change="started", branch=f"b{number}", session="s", pid=number)
+
+
+def lines(data: bytes) -> list[dict[str, Any]]:
+    assert data.endswith(b"\n")
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def ask(client: RawClient, query: str = "") -> list[dict[str, Any]]:
+    answer = client.ask("GET", f"/v1/events{query}")
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return lines(answer.body)
+
+
+def follow(client: RawClient, query: str = "") -> dict[str, Any]:
+    """The first line of a stream that goes on."""
+    client.send(f"GET /v1/events?follow=1{query} HTTP/1.1\r\nHost: w\r\n\r\n".encode())
+    assert client.head().status == 200
+    (begin,) = lines(client.chunk())
+    return begin
+
+
+def test_without_follow_there_is_what_there_was_and_the_end(server: RunningServer, client: RawClient) -> None:
+    (begin,) = ask(client)
+    assert (begin["kind"], begin["seq"]) == ("begin", 0)
+    publish(server, 3)
+    begin, *events = ask(client)
+    assert begin["seq"] == 3
+    assert [one["seq"] for one in events] == [1, 2, 3]
+    assert {one["instance"] for one in (begin, *events)} == {server.service.events.instance}
+    assert events[1] == {
+        "kind": "session",
+        "seq": 2,
+        "instance": begin["instance"],
+        "at": events[1]["at"],
+        "change": "started",
+        "branch": "b1",
+        "session": "s",
+        "pid": 1,
+    }
+    assert [one["seq"] for one in ask(client, "?after=2")] == [3, 3]
+    assert client.ask("GET", "/v1/status").status == 200
+
+
+def test_a_follower_gets_each_event_when_it_happens_and_in_order(server: RunningServer, client: RawClient) -> None:
+    publish(server, 2)
+    assert follow(client, "&after=1")["seq"] == 2
+    assert [one["seq"] for one in lines(client.chunk())] == [2]
+    for number in range(3, 300):
+        publish(server)
+        (event,) = lines(client.chunk())
+        assert event["seq"] == number
+
+
+def test_events_of_many_threads_are_all_told_once(server: RunningServer, client: RawClient) -> None:
+    follow(client)
+    threads = [threading.Thread(target=publish, args=(server, 100)) for _ in range(8)]
+    for one in threads:
+        one.start()
+    seen: list[int] = []
+    while len(seen) < 800:
+        seen += [one["seq"] for one in lines(client.chunk())]
+    assert seen == list(range(1, 801))
+    for one in threads:
+        one.join()
+
+
+def test_a_reader_that_is_too_slow_is_told_how_much_it_has_lost(server: RunningServer, client: RawClient) -> None:
+    publish(server, KEPT + 10)
+    begin, lost, *events = ask(client)
+    assert begin["seq"] == KEPT + 10
+    assert (lost["kind"], lost["count"], lost["seq"]) == ("lost", 10, 10)
+    assert [one["seq"] for one in events] == list(range(11, KEPT + 11))
+
+
+def test_a_follower_that_takes_nothing_stalls_nobody(server: RunningServer, client: RawClient) -> None:
+    with server.connect() as deaf:
+        follow(deaf)
+        follow(client)
+        seen = 0
+        for _ in range(20):
+            begin = time.monotonic()
+            publish(server, 500)
+            assert time.monotonic() - begin < 1.0
+            while seen % 500 or not seen:
+                got = lines(client.chunk())
+                seen = got[-1]["seq"]
+                assert not [one for one in got if one["kind"] == "lost"]
+            seen += 1
+        kinds: dict[str, int] = {"lost": 0}
+        last = 0
+        while last < 10_000:
+            for one in lines(deaf.chunk()):
+                kinds["lost"] += one.get("count", 0)
+                kinds[one["kind"]] = kinds.get(one["kind"], 0) + (one["kind"] != "lost")
+                last = one["seq"]
+        assert kinds["lost"] > 0
+        assert kinds["session"] + kinds["lost"] == 10_000
+
+
+@pytest.mark.parametrize("query", ["&instance=0123456789abcdef&after=1", "&after=99"])
+def test_a_reader_that_comes_from_another_daemon_is_told(server: RunningServer, client: RawClient, query: str) -> None:
+    publish(server, 2)
+    restarted = follow(client, query)
+    assert (restarted["kind"], restarted["instance"]) == ("restarted", server.service.events.instance)
+    assert [one["seq"] for one in lines(client.chunk())] == [1, 2]
+
+
+def test_a_reader_that_goes_on_with_the_same_daemon_is_not(server: RunningServer, client: RawClient) -> None:
+    publish(server, 2)
+    assert follow(client, f"&instance={server.service.events.instance}&after=1")["kind"] == "begin"
+
+
+def test_a_follower_does_not_hold_up_a_stop(serve: Callable[..., RunningServer]) -> None:
+    server = serve()
+    with server.connect() as client:
+        follow(client)
+        begin = time.monotonic()
+        server.stop()
+        assert time.monotonic() - begin < 2.0
+        with pytest.raises((EOFError, ConnectionResetError)):
+            client.chunk()
+
+
+def test_followers_that_go_leave_nothing(server: RunningServer, client: RawClient) -> None:
+    for _ in range(50):
+        with server.connect() as one:
+            follow(one)
+    while server.service.events._waiting:
+        assert client.ask("GET", "/v1/status").status == 200
+
+
+@in_loop
+async def test_publishing_costs_the_same_however_many_listen() -> None:
+    events = Events(asyncio.get_running_loop())
+
+    async def listen() -> None:
+        async for _ in events.lines(EventsQuery(follow=True)):
+            continue
+
+    def cost_us() -> float:
+        begin = time.perf_counter()
+        for _ in range(200):
+            events.publish(SessionEvent, change="started", branch="b", session="s", pid=1)
+        return (time.perf_counter() - begin) * 1e6 / 200
+
+    listeners = [asyncio.create_task(listen()) for _ in range(500)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert min(cost_us() for _ in range(5)) < 500
+    for one in listeners:
+        one.cancel()
+    await asyncio.gather(*listeners, return_exceptions=True)

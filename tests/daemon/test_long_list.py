@@ -1,0 +1,113 @@
+"""A long history is read and encoded beside the event loop, which meanwhile answers others."""
+
+import gc
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from tests.daemon.conftest import RunningServer
+from tests.daemon.memory_service import MemoryService
+from waypoint.daemon.http.route import Route
+from waypoint.daemon.lifetime import SWITCH_S
+from waypoint.model.facts import CaptureFacts
+from waypoint.model.queries import LogQuery
+from waypoint.model.records import Capture, FilesLayer, Layers, Ref, Setting, User
+from waypoint.service import history
+from waypoint.store.names import Names
+
+CAPTURES = 3000
+# The latest answer of a usual round: four times that of an idle machine, so that other tests may run beside.
+LATEST_S = 0.050
+ROUNDS = 9
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Names]:
+    """A home's names with a branch of so many captures."""
+    names = Names(tmp_path_factory.mktemp("names") / "names.db")
+    user = User(name="u", uid=1, gid=1, groups=[1], home="/home/u", shell="/bin/sh")
+    env = {f"VARIABLE_{number}": "x" * 40 for number in range(30)}
+    setting = Setting(base="/", binds=[], net="private", user=user, cwd="/", env=env, command=[])
+    with names.change("made up") as change:
+        for number in range(CAPTURES):
+            parents = [f"{number - 1:032x}"] if number else []
+            layers = Layers(files=FilesLayer(tree=f"t{number}"))
+            capture = Capture(
+                id=f"{number:032x}",
+                branch="main",
+                parents=parents,
+                created=float(number),
+                tier="files",
+                layers=layers,
+                setting=setting,
+                reason="checkpoint",
+            )
+            change.add(capture)
+        change.put("main", Ref(kind="branch", capture=f"{CAPTURES - 1:032x}"))
+    yield names
+    names.close()
+
+
+def ask_status_meanwhile(server: RunningServer, target: str) -> tuple[bytes, float]:
+    """The body of the answer to `GET target`, and the longest that an answer to GET /v1/status took until then."""
+    bodies: list[bytes] = []
+
+    def ask() -> None:
+        with server.connect() as one:
+            bodies.append(one.ask("GET", target).body)
+
+    asking = threading.Thread(target=ask)
+    latest = 0.0
+    with server.connect() as client:
+        client.ask("GET", "/v1/status")
+        asking.start()
+        while asking.is_alive():
+            begin = time.monotonic()
+            assert client.ask("GET", "/v1/status").status == 200
+            latest = max(latest, time.monotonic() - begin)
+    asking.join()
+    return bodies[0], latest
+
+
+@pytest.fixture
+def as_in_a_daemon() -> Iterator[None]:
+    """Threads switch as often, and the garbage collector does not look through all that the tests have loaded."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_S)
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("as_in_a_daemon")
+def test_a_long_list_holds_up_nobody(serve: Callable[..., RunningServer], names: Names) -> None:
+    """With a negative control, the same list made on the event loop: what else the machine does slows both down."""
+    home = SimpleNamespace(names=names, between=lambda: None)
+
+    async def log(memory: MemoryService, query: LogQuery) -> Iterator[CaptureFacts]:
+        return await history.log(home, query)  # type: ignore[arg-type]
+
+    async def log_on_the_loop(memory: MemoryService, query: LogQuery) -> list[CaptureFacts]:
+        return list(await history.log(home, query))  # type: ignore[arg-type]
+
+    server = serve(
+        routes=(
+            Route("GET", "/v1/beside", log, "As it is", wrap="captures"),
+            Route("GET", "/v1/on-the-loop", log_on_the_loop, "As it was", wrap="captures"),
+        )
+    )
+    on_the_loop = [ask_status_meanwhile(server, "/v1/on-the-loop?all=1") for _ in range(3)]
+    beside = [ask_status_meanwhile(server, "/v1/beside?all=1") for _ in range(ROUNDS)]
+    assert len({body for body, _ in beside + on_the_loop}) == 1  # byte for byte
+    assert beside[0][0].count(b'"capture":') == CAPTURES
+    control_s = [latest for _, latest in on_the_loop]
+    latest_s = [latest for _, latest in beside]
+    assert statistics.median(latest_s) < min(LATEST_S, min(control_s) / 3)
+    assert max(latest_s) < statistics.median(control_s)

@@ -1,0 +1,102 @@
+"""Locks whose holder is asked to end."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import lock_holder
+
+HOLDER = f"""
+import os, signal, sys
+sys.path.insert(0, {str(ROOT)!r})
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import lock_holder
+_, path, signs, ends = sys.argv
+lock = files.lock(path, wait=False)
+if signs == "signs":
+    lock_holder.sign(lock)
+if ends == "goes-on":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("holds", flush=True)
+if signs == "signs-late":
+    sys.stdin.read(1)
+    lock_holder.sign(lock)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def holder(path: Path, signs: str = "signs", ends: str = "ends") -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that holds the lock of `path`, once the body begins. It ends with the body."""
+    command = [sys.executable, "-I", "-S", "-c", HOLDER, str(path), signs, ends]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"holds\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_free_lock_is_taken_and_nobody_is_named_as_its_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text(f"{os.getpid()}\n")  # of an earlier holder, whose pid a stranger has now
+    os.close(lock_holder.take_over(str(path), patience_s=2))
+    assert path.read_bytes() == b""
+
+
+def test_the_holder_is_asked_to_end(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with holder(path) as process:
+        os.close(lock_holder.take_over(str(path), patience_s=10, kill_s=10))
+        assert process.wait(2) == -signal.SIGTERM
+
+
+def test_a_holder_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with holder(path, ends="goes-on") as process:
+        os.close(lock_holder.take_over(str(path), patience_s=0.1, kill_s=10))
+        assert process.wait(2) == -signal.SIGKILL
+
+
+def test_a_holder_that_signs_late_is_asked_then(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with holder(path, signs="signs-late") as process:
+        assert process.stdin is not None
+        with pytest.raises(
+            TimeoutError, match=r"a process that is not known still holds the lock, 0\.1 s after SIGTERM"
+        ):
+            lock_holder.take_over(str(path), patience_s=0.1)
+        process.stdin.write(b"!")
+        os.close(lock_holder.take_over(str(path), patience_s=10))
+        assert process.wait(2) == -signal.SIGTERM
+
+
+def test_a_holder_that_cannot_be_ended_is_named_after_a_bounded_time(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with holder(path, ends="goes-on") as process:
+        begin = time.monotonic()
+        said = rf"process {process.pid} \(python.*, state S\) still holds the lock, 0.2 s after SIGTERM"
+        with pytest.raises(TimeoutError, match=said):
+            lock_holder.take_over(str(path), patience_s=0.2)
+        assert 0.2 <= time.monotonic() - begin < 2
+
+
+def test_who_has_signed_once_is_not_asked_for_what_another_holds(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with holder(path) as first:
+        first.kill()
+        first.wait(2)
+        lock = files.lock(str(path), wait=False)
+        with pytest.raises(TimeoutError, match="not known"):
+            lock_holder.take_over(str(path), patience_s=0.1)
+        os.close(lock)

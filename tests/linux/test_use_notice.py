@@ -1,0 +1,81 @@
+"""The kernel tells when a cgroup uses the processor, and only then."""
+
+import os
+import select
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks.use_notice import UseNotice
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "perf-cgroup")]
+
+USEC = 5000
+SPIN = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
+
+
+@pytest.fixture
+def group() -> Iterator[str]:
+    """A group with a group below it."""
+    path = f"{cgroups.find_hierarchies().unified}/waypoint-test-{os.getpid()}"
+    cgroups.create(f"{path}/inner")
+    yield path
+    for each in (f"{path}/inner", path):
+        cgroups.end(each)
+
+
+@pytest.fixture
+def notice(group: str) -> Iterator[UseNotice]:
+    notice = UseNotice(group, USEC)
+    yield notice
+    notice.close()
+
+
+def run_in(group: str, command: str) -> None:
+    subprocess.run(["sh", "-c", f"echo 0 > {group}/inner/cgroup.procs; {command}"], check=True)
+
+
+def is_told(notice: UseNotice, timeout_s: float = 0.2) -> bool:
+    poll = select.poll()
+    for fd in notice.fds:
+        poll.register(fd, select.POLLIN)
+    return bool(poll.poll(1000 * timeout_s))
+
+
+def test_a_group_below_that_uses_the_processor_is_told(notice: UseNotice, group: str) -> None:
+    notice.arm()
+    assert not is_told(notice)
+    run_in(group, SPIN)
+    assert is_told(notice, 0)
+    run_in(group, SPIN)
+    assert is_told(notice, 0)
+
+
+def test_what_others_use_is_not_told(notice: UseNotice) -> None:
+    notice.arm()
+    subprocess.run(["sh", "-c", SPIN], check=True)
+    assert not is_told(notice, 0)
+
+
+def test_short_lives_add_up(notice: UseNotice, group: str) -> None:
+    notice.arm()
+    before = cgroups.cpu_usec(group)
+    while not is_told(notice, 0):  # not all of a short life is counted
+        run_in(group, ":")
+        assert cgroups.cpu_usec(group) - before < 20 * USEC * len(notice.fds)
+
+
+def test_disarmed_it_tells_nothing(notice: UseNotice, group: str) -> None:
+    run_in(group, SPIN)
+    assert not is_told(notice, 0)
+    notice.arm()
+    notice.disarm()
+    run_in(group, SPIN)
+    assert not is_told(notice, 0)
+
+
+def test_a_group_that_is_not_there_is_an_error(group: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        UseNotice(f"{group}/nothing", USEC)

@@ -1,0 +1,95 @@
+"""The manual pages: what the table says is in them, and man reads them without a complaint."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from waypoint.model.verbs import Argument, Option, Verb, manual
+from waypoint.model.verbs.table import WAYPOINT, every_verb, first_sentence
+
+VERBS = every_verb()
+
+
+def shown(page: str, folder: Path) -> str:
+    """The page as man prints it, on lines that are never broken. Raises CalledProcessError; complaints fail, too."""
+    path = folder / "page.1"
+    path.write_text(page)
+    env = {"PATH": "/usr/bin:/bin", "MANWIDTH": "2000", "LC_ALL": "C.UTF-8", "MANROFFOPT": "-ww"}
+    done = subprocess.run(["man", "-l", "--warnings=w", str(path)], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return re.sub(" +", " ", done.stdout)
+
+
+def test_every_verb_has_a_page_and_there_are_no_others() -> None:
+    names = {f"waypoint-{verb.name.replace(' ', '-')}.1" for verb in VERBS}
+    groups = {"waypoint-branch.1", "waypoint-op.1", "waypoint-daemon.1"}
+    assert set(manual.pages()) == {"waypoint.1", *names, *groups}
+
+
+@pytest.mark.requires("man")
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+def test_man_prints_what_the_table_says(verb: Verb, tmp_path: Path) -> None:
+    text = shown(manual.pages()[f"waypoint-{verb.name.replace(' ', '-')}.1"], tmp_path)
+    for option in verb.options:
+        assert all(flag in text for flag in option.flags)
+        assert option.help in text
+        assert option.metavar in text
+    assert f"waypoint {verb.name} [OPTIONS]" in text
+    assert all(argument.usage in text for argument in verb.arguments)
+    assert f"waypoint-{verb.name.replace(' ', '-')} - {first_sentence(verb).rstrip('.')}\n" in text
+    assert " ".join(verb.epilog.split()) in text
+    for paragraph in verb.help.split("\n\n"):
+        assert " ".join(paragraph.split()) in text
+
+
+@pytest.mark.requires("man")
+def test_a_complaint_of_man_is_seen(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="nosuch"):
+        shown(f"{manual.pages()['waypoint.1']}.nosuch\n", tmp_path)
+
+
+@pytest.mark.requires("man")
+def test_the_overview_names_every_verb(tmp_path: Path) -> None:
+    text = shown(manual.pages()["waypoint.1"], tmp_path)
+    for verb in VERBS:
+        assert f"waypoint-{verb.name.replace(' ', '-')}(1)" in text
+        assert first_sentence(verb) in text
+
+
+@pytest.mark.requires("man")
+def test_no_text_is_an_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = ".so /etc/passwd \\n[odd] -x 'a' \"b\" ^ ~ `c`"
+    verb = Verb(
+        "odd", (Option(("--odd",), "text", odd, odd),), f"First.\n\n{odd}", odd, arguments=(Argument("o", odd),)
+    )
+    monkeypatch.setattr(WAYPOINT, "members", (verb,))
+    assert shown(manual.pages()["waypoint-odd.1"], tmp_path).count(odd) == 5
+
+
+@pytest.mark.requires("network")
+def test_the_wheel_brings_the_pages_of_its_own_table(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
+    for path in subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "*.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split():
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).write_bytes((ROOT / path).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(tmp_path), str(source)]
+    subprocess.run(command, check=True, capture_output=True, timeout=200)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        found = {
+            Path(name).name: archive.read(name).decode()
+            for name in archive.namelist()
+            if "/data/share/man/man1/" in name
+        }
+    assert found == manual.pages()

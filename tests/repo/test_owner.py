@@ -1,0 +1,59 @@
+"""Captures have one owner: only waypoint/capture knows where a capture lies and which upper tree belongs to it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repo import tree
+
+OWNER = ("waypoint", "capture")
+AREA = {"hot", "criu-logs"}
+HIDDEN = ("waypoint.capture.layers.hot", "waypoint.capture.layers.files.FILES")
+EXCUSED: dict[str, str] = {
+    "waypoint/setup/removal.py": "removes a home by the names of what Waypoint makes in it, without opening anything",
+}
+
+
+def reaches_in(path: Path) -> Iterator[str]:
+    """Where code names the hot area, or the tree of a capture."""
+    module = tree.parsed(path)
+    spoken = tree.docstrings(module)
+    for node in ast.walk(module):
+        match node:
+            case ast.ImportFrom(module=str() as name, names=names):
+                if {name, *(f"{name}.{alias.name}" for alias in names)} & set(HIDDEN):
+                    yield f"{path}:{node.lineno}: imports what only the owner knows"
+            case ast.Attribute(attr="tree", value=ast.Attribute(attr="files")):
+                yield f"{path}:{node.lineno}: asks which tree belongs to a capture"
+            case ast.Attribute(attr="_area", value=value) if not (isinstance(value, ast.Name) and value.id == "self"):
+                yield f"{path}:{node.lineno}: takes the area out of its owner"
+            case ast.Constant(value=str() as text) if node not in spoken and AREA & set(text.split("/")):
+                yield f"{path}:{node.lineno}: names the hot area"
+
+
+def test_nobody_but_the_owner_knows_where_captures_lie() -> None:
+    paths = [path for path in tree.python_files("waypoint") if path.parts[:2] != OWNER and str(path) not in EXCUSED]
+    assert [problem for path in paths for problem in reaches_in(path)] == []
+
+
+def test_every_exception_is_still_needed() -> None:
+    assert [name for name in EXCUSED if not list(reaches_in(Path(name)))] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from waypoint.capture.layers.hot import Hot",
+        "from waypoint.capture.layers import hot",
+        "pool.path(origin.layers.files.tree)",
+        "pool = home.captures._area.pool",
+        "folder = home / 'hot' / capture",
+        "log = home / 'criu-logs' / name",
+        "folder = f'{home}/hot/{capture}'",
+    ],
+)
+def test_each_way_in_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
+    assert len(list(reaches_in(Path("any.py")))) == 1

@@ -1,0 +1,265 @@
+"""Tests that run beside each other, and how a run starts, tried on tests written for it in a run of their own."""
+
+import itertools
+import os
+import re
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLong
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.places import ROOT
+from tests.repo.trial import run_trial, write_trial
+from tests.workers import Turns
+
+LOOK = """
+    import os, signal, subprocess
+
+    def test_of_the_run():
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert os.umask(0o022) == 0o022
+
+    def test_of_children():
+        status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+        fields = dict(line.split(":\\t", 1) for line in status.splitlines() if ":\\t" in line)
+        assert (fields["SigIgn"], fields["SigBlk"], fields["Umask"]) == ("0" * 16, "0" * 16, "0022")
+
+    def test_an_interrupt_ends_a_child():
+        with subprocess.Popen(["sleep", "60"]) as process:
+            process.send_signal(signal.SIGINT)
+            try:
+                assert process.wait(2) == -signal.SIGINT
+            finally:
+                process.kill()
+"""
+
+
+def as_nohup_in_a_script() -> None:
+    """What `nohup command &` does to a command, and more. Called between fork and exec."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGINT, signal.SIGUSR1])
+    os.umask(0o077)
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two workers"])
+def test_what_the_caller_ignores_does_not_reach_the_tests(tmp_path: Path, options: list[str]) -> None:
+    write_trial(tmp_path, LOOK)
+    done = run_trial(tmp_path, *options, preexec_fn=as_nohup_in_a_script)
+    assert "3 passed" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
+def test_without_our_start_it_does(tmp_path: Path) -> None:
+    """The control: the trial sees what it is written to see."""
+    write_trial(tmp_path, LOOK)
+    (tmp_path / "switched_off.py").write_text("from tests import workers\nworkers.start_as_usual = lambda: None\n")
+    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    done = run_trial(tmp_path, "-p", "switched_off", env=variables, preexec_fn=as_nohup_in_a_script)
+    assert "3 failed" in done.stdout, done.stdout
+
+
+# --- turns
+
+Asked = Callable[[Any], "Future[None]"]
+
+
+def item(*, alone: bool) -> Any:
+    return SimpleNamespace(get_closest_marker=lambda name: name if alone else None)
+
+
+BESIDE, ALONE = item(alone=False), item(alone=True)
+
+
+def has_to_wait(asked: "Future[None]") -> bool:
+    try:
+        asked.result(0.2)
+    except TookTooLong:
+        return True
+    return False
+
+
+def ask(folder: Path, threads: ThreadPoolExecutor, wanted: Any) -> "Future[None]":
+    """Another worker's test asks for its turn, and gives it back as soon as it has it."""
+
+    def take() -> None:
+        other = Turns(folder)
+        with other.turn(wanted, None):
+            pass
+        other.close()
+
+    return threads.submit(take)
+
+
+def test_tests_run_beside_each_other_but_not_beside_one_that_is_alone(tmp_path: Path) -> None:
+    mine = Turns(tmp_path)
+    with ThreadPoolExecutor() as threads:
+        with mine.turn(BESIDE, None):
+            assert not has_to_wait(ask(tmp_path, threads, BESIDE))
+            alone = ask(tmp_path, threads, ALONE)
+            assert has_to_wait(alone)
+            late = ask(tmp_path, threads, BESIDE)
+            assert has_to_wait(late), "who asks later must not overtake: the other might wait for ever"
+        alone.result(10)
+        late.result(10)
+        with mine.turn(ALONE, None):
+            others = [ask(tmp_path, threads, wanted) for wanted in (ALONE, BESIDE)]
+            assert all(map(has_to_wait, others))
+    mine.close()
+
+
+def test_between_two_that_are_alone_nobody_runs(tmp_path: Path) -> None:
+    mine = Turns(tmp_path)
+    with ThreadPoolExecutor() as threads:
+        with mine.turn(ALONE, ALONE):
+            pass
+        other = ask(tmp_path, threads, BESIDE)
+        assert has_to_wait(other)
+        with mine.turn(ALONE, BESIDE):
+            pass
+        other.result(10)
+    mine.close()
+
+
+TIMES = """
+    import contextlib, pathlib, pytest, time
+
+    pytestmark = MARKS
+
+    @contextlib.contextmanager
+    def noted(what):
+        begin = time.monotonic()
+        yield
+        with pathlib.Path(__file__).with_suffix(".times").open("a") as file:
+            file.write(f"{what} {begin} {time.monotonic()}\\n")
+
+    @pytest.fixture(autouse=True, scope="module")
+    def shared():
+        with noted("file"):
+            time.sleep(0.2)
+            yield
+
+    @pytest.mark.parametrize("number", range(3))
+    def test_trial(number):
+        with noted("test"):
+            time.sleep(0.1)
+"""
+Span = tuple[float, float]
+
+
+def spans(folder: Path, files: str, what: str) -> list[Span]:
+    rows = [line.split() for path in folder.glob(f"{files}.times") for line in path.read_text().splitlines()]
+    return [(float(begin), float(end)) for kind, begin, end in rows if kind == what]
+
+
+def overlap(pair: tuple[Span, Span]) -> bool:
+    (begin, end), (other_begin, other_end) = pair
+    return begin < other_end and other_begin < end
+
+
+def test_in_a_run_of_several_workers_what_is_alone_overlaps_with_nothing(tmp_path: Path) -> None:
+    """From the first fixture of a file of such tests to the last."""
+    for name in ("beside-1", "beside-2", "beside-3"):
+        write_trial(tmp_path, TIMES.replace("MARKS", "[]"), name)
+    for name in ("alone-1", "alone-2"):
+        write_trial(tmp_path, TIMES.replace("MARKS", "pytest.mark.alone('why')"), name)
+    done = run_trial(tmp_path, "-n", "5", "--dist", "loadfile")
+    assert "15 passed" in done.stdout, done.stdout
+    alone, beside = spans(tmp_path, "*alone*", "file"), spans(tmp_path, "*beside*", "test")
+    assert (len(alone), len(beside)) == (2, 9)
+    assert any(map(overlap, itertools.combinations(beside, 2)))
+    assert not any(map(overlap, itertools.product(alone, beside)))
+    assert not any(map(overlap, itertools.combinations(alone, 2)))
+
+
+# --- what the caller sets
+
+SIZES = """
+    import os
+
+    def test_of_the_environment():
+        assert "WAYPOINT_HOME" not in os.environ
+        assert os.environ["WAYPOINT_TEST_SIZE"] == "7"
+"""
+
+
+def test_sizes_of_tests_reach_them_and_a_home_does_not(tmp_path: Path) -> None:
+    write_trial(tmp_path, SIZES)
+    done = run_trial(tmp_path, env={"WAYPOINT_HOME": "/somebodys", "WAYPOINT_TEST_SIZE": "7"})
+    assert "1 passed" in done.stdout, done.stdout
+
+
+# --- a test that hangs
+
+HANGS = """
+    import time, pytest
+
+    @pytest.fixture
+    def ground():
+        yield
+        print("cleaned up")
+
+    def test_that_hangs(ground):
+        time.sleep(1000)
+
+    def test_after_it():
+        pass
+"""
+
+
+def test_a_test_that_hangs_fails_and_cleans_up(tmp_path: Path) -> None:
+    write_trial(tmp_path, HANGS)
+    done = run_trial(tmp_path, "-n", "1", "--timeout", "1")
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "cleaned up" in done.stdout
+    assert "Timeout (>1.0s)" in done.stdout
+
+
+# --- whose a thing is
+
+GUILTY = """
+    import os, subprocess, time, pytest
+    from tests import leaks
+
+    @pytest.mark.privileged
+    def test_that_leaves():
+        leaks.SETTLE_S = 0.1
+        time.sleep(0.5)
+        subprocess.run(["setsid", "--fork", "sleep", "5"], check=True)
+        if os.fork() == 0:
+            if os.fork() == 0:
+                os.setsid()
+                os.closerange(0, 100)
+                time.sleep(5)
+            os._exit(0)
+        os.wait()
+"""
+"""It leaves a program, and a fork of its own without exec, which end by themselves."""
+INNOCENT = """
+    import time, pytest
+
+    @pytest.mark.privileged
+    @pytest.mark.parametrize("number", range(20))
+    def test_that_leaves_nothing(number):
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.privileged
+@pytest.mark.alone("its innocent tests must not meet what a third worker, that of another file, has left for a moment")
+def test_what_one_worker_leaves_is_not_blamed_on_another(tmp_path: Path) -> None:
+    write_trial(tmp_path, GUILTY, "guilty")
+    write_trial(tmp_path, INNOCENT, "innocent")
+    done = run_trial(tmp_path, "-n", "2", "--dist", "loadfile", "--durations=1", "--durations-min=4")
+    blamed = re.findall(r"^ERROR \S*/test_(\w+)\.py::", done.stdout, re.MULTILINE)
+    assert blamed == ["guilty"], done.stdout
+    assert "21 passed, 1 error" in done.stdout
+    # A machine of CI (the variable CI is set) prints each a second time, in the summary.
+    left = set(re.findall(r"process: (pid \d+ (?:sleep 5|\S*python))", done.stdout))
+    assert len(left) == 2, done.stdout
+    assert "test_innocent" not in done.stdout, "it waited for what is not its own"

@@ -1,0 +1,187 @@
+"""Which captures `gc` removes: what a name, an operation that is kept, or a reader needs stays."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from waypoint.branch import removal
+from waypoint.branch.undo import plan
+from waypoint.capture.captures import Captures
+from waypoint.model.errors import Failed, StateConflict, UnknownName
+from waypoint.model.records import Capture, Ref
+from waypoint.service import housekeeping
+from waypoint.store.names import Names
+from waypoint.upper.contract import Growth, GrowthOutcome
+
+NEVER, ALWAYS = float("inf"), 0.0
+"""Since when operations are kept."""
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[Names]:
+    store = Names(tmp_path / "names.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def captures(names: Names, tmp_path: Path) -> Captures:
+    nothing: Any = None
+    return Captures(tmp_path, nothing, names, nothing, nothing)
+
+
+def chain(names: Names, count: int, branch: str = "main") -> list[Capture]:
+    """So many captures, each of which goes on from the one before; the branch's tip is the last."""
+    made: list[Capture] = []
+    for _ in range(count):
+        row = row_of(branch)
+        begin(names, row, made[-1].id if made else None)
+        made.append(capture_of(row, parents=[made[-1].id] if made else []))
+        end(names, row, made[-1])
+    return made
+
+
+def remove(captures: Captures, names: Names, since: float = NEVER, limit: int | None = None) -> list[str]:
+    return [capture.id for capture in removal.remove(captures, names, since, limit)]
+
+
+def move(names: Names, name: str, capture: Capture | None) -> None:
+    with names.change("move") as change:
+        change.put(name, Ref(kind="checkpoint", capture=capture.id) if capture else None)
+
+
+def test_a_name_keeps_what_it_stands_for_and_only_the_records_of_what_that_goes_on_from(
+    names: Names, captures: Captures
+) -> None:
+    first, named, third, tip = chain(names, 4)
+    name_it(names, "good", named)
+    assert remove(captures, names) == [first.id, third.id]
+    assert names.captures() == [first, named, third, tip]
+    assert names.removed() == {first.id, third.id}
+    assert names.doomed() >= {first.id, first.layers.files.tree, third.id, third.layers.files.tree}
+    assert names.resolve("good") == named
+    assert names.find(first.id) == first
+    with pytest.raises(UnknownName, match="gc"):
+        names.resolve(first.id)
+    assert remove(captures, names) == []
+
+
+def test_records_that_no_kept_capture_descends_from_go_too(names: Names, captures: Captures) -> None:
+    main, other = chain(names, 3), chain(names, 2, "other")
+    move(names, "main", None)
+    assert remove(captures, names) == [one.id for one in [*main, other[0]]]
+    assert names.captures() == other
+    assert names.removed() == {other[0].id}
+    move(names, "other", None)
+    assert remove(captures, names) == [other[1].id]
+    assert names.captures() == []
+    assert names.removed() == set()
+
+
+def test_what_an_operation_can_bring_back_stays_as_long_as_the_operation_is_kept(
+    names: Names, captures: Captures
+) -> None:
+    first, second = chain(names, 2)
+    name_it(names, "x", first)
+    move(names, "x", second)
+    between = time.time()
+    move(names, "x", None)
+    assert remove(captures, names, ALWAYS) == []
+    assert remove(captures, names, between) == [first.id], "only the last operation is kept, which needs the second"
+    last, *older = names.operations()[1:]
+    assert plan(names.ref, last).names == {"x": Ref(kind="checkpoint", capture=second.id)}
+    for operation in older:
+        with pytest.raises(StateConflict, match="older than"):
+            plan(names.ref, operation)
+
+
+def test_what_was_put_aside_stays_as_long_as_its_operation_is_kept(names: Names, captures: Captures) -> None:
+    (tip,) = chain(names, 1)
+    old, new = row_of("main"), row_of("main")
+    aside = capture_of(old)
+    begin(names, old, tip.id)
+    with names.change("restore") as change:
+        change.add(aside)
+        change.reserve(new, beside=True)
+        change.forget(old)
+        change.ready(new, tip.id)
+        change.replace_session("main", aside.id)
+    assert remove(captures, names, ALWAYS) == []
+    assert remove(captures, names) == [aside.id]
+
+
+def test_it_is_an_entry_in_the_log_that_nobody_takes_back(names: Names, captures: Captures) -> None:
+    chain(names, 3)
+    assert remove(captures, names, ALWAYS) == []
+    before = names.last_number()
+    assert len(remove(captures, names)) == 2
+    (entry,) = names.operations_since(before)
+    said = f"removed 2 captures, operations before {before + 1} cannot be taken back any more"
+    assert (entry.verb, entry.note, entry.moves) == ("gc", said, {})
+    remove(captures, names, ALWAYS)
+    assert names.last_number() == before + 1, "nothing was done, so nothing is said"
+
+
+def test_what_is_read_stays_and_what_was_removed_cannot_be_read(names: Names, captures: Captures) -> None:
+    first, second, _ = chain(names, 3)
+    with captures.hold(first):
+        assert remove(captures, names) == [second.id]
+        with pytest.raises(UnknownName, match="gc"), captures.hold(second):
+            pass
+        assert names.find(first.id) == first
+    assert remove(captures, names) == [first.id]
+
+
+def test_after_a_failure_nothing_is_removed_and_all_can_be_read(
+    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = chain(names, 2)
+
+    def fail(*_: object) -> None:
+        raise Failed("write", "names.db", "No space left on device", "")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(captures, "doom", fail)
+        with pytest.raises(Failed):
+            remove(captures, names)
+    assert names.removed() == set()
+    with captures.hold(first):
+        assert remove(captures, names) == []
+    assert remove(captures, names) == [first.id]
+
+
+def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
+    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [one.id for one in chain(names, 2 * housekeeping.AT_ONCE + 5)]
+    dropped: list[str] = []
+    monkeypatch.setattr(captures, "drop", lambda capture: dropped.append(capture.id))
+    refused = GrowthOutcome.REFUSED
+    answers = [refused, refused, refused, GrowthOutcome.GROWN, refused, refused, GrowthOutcome.GROWN]
+    pool = SimpleNamespace(settle=lambda: None, grow_if_needed=lambda: Growth(answers.pop(0), 0))
+    home: Any = SimpleNamespace(names=names, captures=captures, pool=pool, between=lambda: None)
+    job: Any = SimpleNamespace(report=lambda **_: None)
+
+    def make_room(keep_s: float) -> int:
+        return housekeeping._Work(home, job, keep_s).make_room()
+
+    assert make_room(3600.0) == 0, "what an operation that is kept needs stays, however short the disk is"
+    assert [one.verb for one in names.operations() if one.verb == "gc"] == []
+    assert make_room(-1.0) == 2 * housekeeping.AT_ONCE
+    assert dropped == made[: 2 * housekeeping.AT_ONCE]
+    assert make_room(-1.0) == 4, "all but the branch's tip"
+    said = [one.note.partition(",")[0] for one in names.operations() if one.verb == "gc"]
+    assert said == ["removed 4 captures", "removed 8 captures", "removed 8 captures"]
+    assert make_room(-1.0) == 0, "nothing goes where there is room"
+
+
+def test_the_oldest_go_first_where_only_some_are_to_go(names: Names, captures: Captures) -> None:
+    made = [one.id for one in chain(names, 5)]
+    assert remove(captures, names, limit=2) == made[:2]
+    assert remove(captures, names, limit=1) == made[2:3]
+    assert {one.id for one in names.captures()} == set(made)

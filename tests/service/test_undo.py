@@ -1,0 +1,373 @@
+"""Taking operations back: what is checked, what is written at once, and who waits meanwhile.
+
+Names and turns are real; sessions are rows on record, which start and end as fast as they are written.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from waypoint.model.errors import StateConflict, UnknownName
+from waypoint.model.facts import OperationFacts, UndoFacts
+from waypoint.model.queries import OperationsQuery
+from waypoint.model.records import Capture, LiveRow, Operation, Ref
+from waypoint.model.requests import RemoveRequest, RenameRequest, UndoRequest
+from waypoint.service import history as service_history
+from waypoint.session.checkpoint import Loss, Wish
+from waypoint.session.restore import Restored
+from waypoint.session.turns import Turns
+from waypoint.store import log
+from waypoint.store.names import Names
+
+
+class RecordedSessions:
+    """In place of the registry, and of the calls that end sessions and bring them back: moves what is on record.
+
+    `gate`: each deed waits for it. `afterwards`: called when a deed is done, before the undo goes on.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.resources = SimpleNamespace(names=names, captures=None)
+        self._names = names
+        self.turn = Turns().take
+        self.afterwards: Callable[[], object] = lambda: None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.done: list[tuple[str, ...]] = []
+
+    @property
+    def live(self) -> list[LiveRow]:
+        return self._names.live()
+
+    def find(self, branch: str) -> LiveRow | None:
+        return next((row for row in self.live if row.branch == branch), None)
+
+    async def settled(self, branch: str) -> LiveRow | None:
+        return self.find(branch)
+
+    async def checkpoint(self, _sessions: object, branch: str, wish: Wish, loss: Loss) -> Capture:
+        async with self._deed("park", branch):
+            row = self.find(branch)
+            assert row is not None
+            assert (wish, loss.agreed) == (Wish(park=True), False)
+            kept = msgspec.structs.replace(capture_of(row), tier="live")
+            end(self._names, row, kept)
+        return kept
+
+    async def restore(self, _sessions: object, branch: str, name: str, loss: Loss) -> Restored:
+        async with self._deed("restore", branch, name):
+            assert not loss.agreed
+            restore(self._names, branch, self._names.resolve(name))
+        return Restored(None, None, ["it lacks something"])  # type: ignore[arg-type]  # nobody asks for the session
+
+    @contextlib.asynccontextmanager
+    async def _deed(self, *words: str) -> AsyncIterator[None]:
+        async with self.turn(words[1]):
+            self.done.append(words)
+            await self.gate.wait()
+            yield
+        self.afterwards()
+
+
+def restore(names: Names, branch: str, origin: Capture) -> Capture:
+    """In place; starts the branch's session if there is none. What was put aside."""
+    new, old = row_of(branch), next((row for row in names.live() if row.branch == branch), None)
+    aside = capture_of(old or new)
+    with names.change("reserve") as change:
+        change.reserve(new, beside=old is not None)
+    with names.change("restore") as change:
+        if old is not None:
+            change.add(aside)
+            change.forget(old)
+            change.replace_session(branch, aside.id)
+        change.ready(new, origin.id)
+    return aside
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[Names]:
+    store = Names(tmp_path / "names.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def sessions(names: Names) -> RecordedSessions:
+    return RecordedSessions(names)
+
+
+class History:
+    """The service functions on a home of names and recorded sessions."""
+
+    def __init__(self, names: Names, sessions: RecordedSessions) -> None:
+        self._home: Any = SimpleNamespace(names=names, sessions=sessions, between=lambda: None)
+
+    async def undo(self, number: int | None) -> UndoFacts:
+        return await service_history.undo(self._home, UndoRequest(number=number))
+
+    async def rename(self, branch: str, new: str) -> None:
+        await service_history.rename(self._home, branch, RenameRequest(to=new))
+
+    async def remove(self, names: list[str]) -> None:
+        await service_history.remove(self._home, RemoveRequest(names=names))
+
+    async def operations(self, limit: int | None) -> list[OperationFacts]:
+        return list(await service_history.operations(self._home, OperationsQuery(limit=limit)))
+
+
+@pytest.fixture
+def history(names: Names, sessions: RecordedSessions, monkeypatch: pytest.MonkeyPatch) -> History:
+    for call in ("restore", "checkpoint"):
+        monkeypatch.setattr(service_history, call, getattr(sessions, call))
+    return History(names, sessions)
+
+
+@pytest.fixture
+def tip(names: Names) -> Capture:
+    """The capture that the branch `main`, not live, and the checkpoint `one` stand for."""
+    row = row_of("main")
+    begin(names, row)
+    capture = capture_of(row)
+    end(names, row, capture)
+    name_it(names, "one", capture)
+    return capture
+
+
+def undo(history: History, number: int | None = None) -> UndoFacts:
+    return asyncio.run(history.undo(number))
+
+
+def state(names: Names) -> tuple[object, ...]:
+    return names.refs(), names.live(), names.operations()
+
+
+def test_an_undo_says_what_it_took_back(names: Names, history: History, tip: Capture) -> None:
+    [before] = asyncio.run(history.operations(1))
+    told = undo(history)
+    assert (told.undone.number, told.undone.verb, told.undone.undo) == (before.number, "checkpoint", before.undo)
+    assert told.undone.undo == "remove the name one"
+    assert (told.operation.verb, told.operation.undoes) == ("undo", before.number)
+    assert [told.operation] == asyncio.run(history.operations(1))
+    assert names.ref("one") is None
+
+
+def test_an_undo_without_sessions_is_one_transaction(
+    names: Names, history: History, tip: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs: list[str] = []
+    change = names.change
+    monkeypatch.setattr(names, "change", lambda verb: verbs.append(verb) or change(verb))
+    undo(history)
+    assert verbs == ["undo"]
+
+
+def test_an_undo_of_a_restore_brings_back_what_was_put_aside(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    row = row_of("main")
+    begin(names, row, tip.id)
+    later = capture_of(row, parents=[tip.id])
+    with names.change("checkpoint") as change:
+        change.add(later)
+        change.advance("main", later.id)
+    aside = restore(names, "main", tip)
+    restored = names.last_number()
+    told = undo(history)
+    assert sessions.done == [("restore", "main", aside.id)]
+    ref = names.ref("main")
+    assert ref is not None
+    assert ref.capture == later.id
+    assert told.undone.undo == f"bring back what was on main, let main be {later.id[:12]} again"
+    # The restore by which that was done is part of the undo: the next undo goes further back.
+    last = names.last_to_undo(lambda _: True)
+    assert last is not None
+    assert last.number == restored - 1
+
+
+def park(names: Names, tip: Capture) -> None:
+    """A session on `main` is ended with a checkpoint `parked`: to take this back is a deed and two names."""
+    row = row_of("main")
+    begin(names, row, tip.id)
+    kept = capture_of(row, parents=[tip.id])
+    with names.change("park") as change:
+        change.add(kept)
+        change.advance("main", kept.id)
+        change.create("parked", Ref(kind="checkpoint", capture=kept.id))
+        change.forget(row)
+
+
+@pytest.mark.parametrize("name", ["parked", "main"])
+def test_a_name_that_is_moved_during_a_deed_is_a_conflict(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture, name: str
+) -> None:
+    park(names, tip)
+    number = names.last_number()
+    found = names.ref(name)
+    assert found is not None
+    after: list[tuple[object, ...]] = []
+
+    def move() -> None:
+        with names.change("meanwhile") as change:
+            change.put(name, msgspec.structs.replace(found, capture=tip.id))
+        after.append(state(names))
+
+    sessions.afterwards = move
+    with pytest.raises(StateConflict) as caught:
+        undo(history)
+    error = caught.value
+    assert (error.tried, error.on) == ("take back", f"operation {number} (park)")
+    assert (error.said, error.next_step) == (f"{name} has been moved meanwhile", "see 'waypoint op log'")
+    assert [state(names)] == after  # the undo has written nothing
+
+
+def test_a_session_that_ends_during_the_undo_is_a_conflict(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    park(names, tip)
+
+    def end_it() -> None:
+        [row] = names.live()
+        end(names, row, capture_of(row))
+
+    sessions.afterwards = end_it
+    with pytest.raises(StateConflict, match="the session on main has changed meanwhile"):
+        undo(history)
+    assert names.ref("parked") is not None
+
+
+def test_what_others_do_elsewhere_is_no_conflict(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    """The negative control of the two above."""
+    park(names, tip)
+    sessions.afterwards = lambda: (begin(names, row_of("other")), name_it(names, "other-c", tip))
+    undo(history)
+    assert names.ref("parked") is None
+    assert {row.branch for row in names.live()} == {"main", "other"}
+
+
+def test_others_wait_until_the_undo_is_through(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    park(names, tip)
+
+    async def run() -> list[object]:
+        sessions.gate.clear()
+        undoing = asyncio.create_task(history.undo(None))
+        while not sessions.done:
+            await asyncio.sleep(0)
+        begun = [
+            asyncio.create_task(history.rename("main", "elsewhere")),
+            asyncio.create_task(history.remove(["parked"])),
+            asyncio.create_task(history.remove(["one"])),
+        ]
+        await asyncio.wait_for(begun[2], 1)  # not concerned
+        for _turn in range(20):
+            await asyncio.sleep(0)
+        assert [task.done() for task in begun] == [False, False, True]
+        sessions.gate.set()
+        await undoing
+        return list(await asyncio.gather(*begun, return_exceptions=True))
+
+    renamed, removed, _ = asyncio.run(run())
+    assert isinstance(renamed, StateConflict)  # it is live again
+    assert isinstance(removed, UnknownName)
+
+
+def test_two_undos_at_once_take_back_two_operations(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    name_it(names, "two", tip)
+    park(names, tip)
+    number = names.last_number()
+
+    async def run() -> list[UndoFacts]:
+        return await asyncio.gather(history.undo(None), history.undo(None))
+
+    told = asyncio.run(run())
+    assert {one.undone.number for one in told} == {number, number - 1}
+    assert sessions.done == [("restore", "main", "main"), ("park", "main")]
+    assert [one.undone.degraded for one in told] == [["main: it lacks something"], []]
+
+
+# --- what cannot be, although no name has moved
+
+
+def test_a_branch_with_a_live_session_is_not_removed(names: Names, history: History, tip: Capture) -> None:
+    asyncio.run(history.rename("main", "new"))
+    number = names.last_number()
+    begin(names, row_of("new"), tip.id)
+    before = state(names)
+    with pytest.raises(StateConflict, match="new has a live session"):
+        undo(history, number)
+    assert state(names) == before
+
+
+def test_a_name_does_not_come_back_beside_one_that_excludes_it(names: Names, history: History, tip: Capture) -> None:
+    asyncio.run(history.rename("main", "new"))
+    number = names.last_number()
+    name_it(names, "main/below", tip)
+    before = state(names)
+    with pytest.raises(StateConflict, match="main/below exists"):
+        undo(history, number)
+    assert state(names) == before
+
+
+def test_a_name_comes_back_where_its_own_new_one_was_in_the_way(names: Names, history: History, tip: Capture) -> None:
+    asyncio.run(history.rename("main", "a/b"))
+    asyncio.run(history.rename("a/b", "a"))
+    undo(history)
+    assert names.ref("a") is None
+    assert names.ref("a/b") is not None
+
+
+# --- cost
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of all operations that were decoded."""
+    numbers: list[int] = []
+    decode = log.LogReader._operation
+
+    def count(reader: log.LogReader, number: int, *rest: Any) -> Operation:
+        numbers.append(number)
+        return decode(reader, number, *rest)
+
+    monkeypatch.setattr(log.LogReader, "_operation", count)
+    return numbers
+
+
+def test_an_undo_costs_the_same_however_long_the_log_is(
+    names: Names, history: History, tip: Capture, decoded: list[int]
+) -> None:
+    name_it(names, "last", tip)
+    undo(history)
+    short = len(decoded)
+    assert 0 < short < 10
+    number = names.last_number()
+    with names.change("many") as change:
+        for filler in range(3000):  # taken back, all of them
+            record = names._execute("SELECT record FROM operations WHERE number = ?", (number,)).fetchone()[0]
+            change._execute("INSERT INTO operations (undone_by, record) VALUES (?, ?)", (filler, record))
+    decoded.clear()
+    undo(history)
+    assert len(decoded) <= short
+
+
+def test_a_listing_of_operations_reads_the_names_once(names: Names, history: History, tip: Capture) -> None:
+    for number in range(100):
+        name_it(names, f"c{number}", tip)
+    queries: list[str] = []
+    names.refs()
+    names._readers._local.db.set_trace_callback(queries.append)
+    told = asyncio.run(history.operations(None))
+    assert len([query for query in queries if " refs " in query]) == 1
+    assert {one.undo for one in told if one.moves and one.verb == "checkpoint"} >= {"remove the name c99"}

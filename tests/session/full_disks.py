@@ -1,0 +1,57 @@
+"""A home on a small file system of its own, and filling that: import the fixture into the test file."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.homes import MIB, Home, open_home
+from tests.waiting import wait_until
+
+HOME_FITS = 2200 * MIB
+"""Bytes of a file system on which a home with its usual pool has just room."""
+
+SECONDS = 5.0
+"""A daemon that cannot serve its home says why for a second, before the next one is started."""
+
+
+@pytest.fixture
+def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
+    """A home on a file system of its own, so that it can be filled. A parameter is the file system's size in bytes."""
+    image, folder = corner / "disk.img", corner / "disk"
+    folder.mkdir()
+    image.touch()
+    os.truncate(image, getattr(request, "param", HOME_FITS))
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
+    try:
+        with open_home("full", within=folder) as home:
+            yield home
+            make_room(home)
+            wait_served(home)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(home: Home, *, reserve: bool = False) -> None:
+    """Leave no block of the file system for data. `reserve`: what the home has reserved for itself stays its own."""
+    if not reserve:
+        (home.path / "reserve").unlink(missing_ok=True)
+    with (home.path.parent / "fill").open("wb") as file:
+        for size in (16 * MIB, MIB, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+
+
+def make_room(home: Home) -> None:
+    """Undo `fill`."""
+    (home.path.parent / "fill").unlink(missing_ok=True)
+
+
+def wait_served(home: Home) -> None:
+    """Wait until the home, whose disk has room again, is served."""
+    wait_until(lambda: home.cli("ps").code == 0, "the home can be served again", SECONDS)

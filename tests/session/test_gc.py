@@ -1,0 +1,132 @@
+"""Disk is given back: `gc` removes what nothing keeps, and nothing else."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.homes import MIB, Home, open_home
+from tests.session import ledger
+from waypoint.client import Client
+from waypoint.model.errors import UnknownName, UsageProblem
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+
+
+@pytest.fixture
+def own() -> Iterator[Home]:
+    with open_home("gc") as home:
+        yield home
+
+
+def test_what_can_be_named_or_undone_stays_and_the_rest_goes(own: Home) -> None:
+    client = Client(own.path)
+    main = client.start("main")
+    main.exec("kept=old; echo old > /srv/mark; sleep 1000 &")
+    main.checkpoint("x", tier="live")
+    main.exec("kept=new; echo new > /srv/mark")
+    main.checkpoint("x", tier="live", force=True)
+    client.fork("x", "parked")[0].checkpoint("parked-now", park=True)
+    client.fork("main", "gone")[0].stop(discard=True)
+    assert own.must("gc").stdout.startswith("removed 0 captures")
+    own.must("undo", "-b", "main")  # the capture that the fork made of main
+    own.must("undo", "-b", "main")  # the checkpoint that has moved x
+    assert client.fork("x", "first")[0].exec("echo $kept; cat /srv/mark").output == b"old\nold\n"
+    removed = own.must("gc", "--keep-operations", "0", "--json").json()["removed"]
+    ledger.check(own)
+    assert len(removed) == 2
+    assert main.exec("echo $kept; cat /srv/mark").output == b"new\nnew\n"
+    assert client.fork("x", "second")[0].exec("echo $kept; cat /srv/mark").output == b"old\nold\n"
+    assert client.start("parked").exec("echo $kept; cat /srv/mark").output == b"new\nnew\n"
+    for one in removed:
+        with pytest.raises(UnknownName):
+            client.fork(one["capture"], "never")
+    undo = own.cli("undo", "-b", "main")
+    assert (undo.code, "older than" in undo.stderr) == (4, True)
+    rows = [one for one in client.history.operations() if one.verb == "gc"]
+    assert [row.note.partition(",")[0] for row in rows] == ["removed 2 captures"]
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(own: Home) -> None:
+    main = Client(own.path).start("main")
+    for _ in range(3):
+        main.checkpoint("x", force=True)
+    before = own.must("log", "--all", "--json").stdout
+    would = own.must("gc", "--keep-operations", "0s", "--dry-run", "--json").json()
+    assert own.must("log", "--all", "--json").stdout == before
+    done = own.must("gc", "--keep-operations", "0", "--json").json()
+    assert [one["capture"] for one in would["removed"]] == [one["capture"] for one in done["removed"]]
+    assert len(done["removed"]) == 2
+
+
+@pytest.mark.parametrize("age", ["", "x", "-1", "1y", "1e9", "99999999999w"])
+def test_what_is_no_age_is_refused(own: Home, age: str) -> None:
+    done = own.cli("gc", "--keep-operations", age)
+    assert (done.code, "is not an age" in done.stderr) == (UsageProblem.exit_code, True)
+
+
+def test_strangers_go_and_what_runs_of_them(own: Home) -> None:
+    client = Client(own.path)
+    client.start("lost").exec("sleep 1000 &")
+    client.session("lost").checkpoint("lost-now", tier="live")
+    own.must("daemon", "stop")
+    for path in own.path.glob("names.db*"):
+        path.unlink()
+    kept = client.start("kept")
+    assert {one.kind for one in client.strangers()} == {"processes", "files", "capture", "session"}
+    assert "'waypoint gc' removes them" in own.must("ps").stderr
+    assert len(client.history.gc(dry_run=True).strangers) == len(client.strangers())
+    own.must("gc")
+    assert client.strangers() == []
+    ledger.check(own)
+    assert kept.exec("echo here").output == b"here\n"
+
+
+def test_du_says_what_each_holds_alone_and_what_they_share(own: Home) -> None:
+    client = Client(own.path)
+    main = client.start("main")
+    main.exec("head -c 8M /dev/urandom > /srv/all")
+    main.checkpoint("one", tier="live")
+    main.exec("head -c 4M /dev/urandom > /srv/late; sync")
+    found = own.must("du", "--json").json()
+    one, session = found["holders"]
+    assert (one["kind"], one["names"], session["kind"], session["names"]) == (
+        "capture",
+        ["main", "one"],
+        "session",
+        ["main"],
+    )
+    assert one["files_bytes"] // MIB == 8
+    assert one["own_files_bytes"] < MIB
+    assert one["processes_bytes"] > MIB // 2
+    assert (session["files_bytes"] // MIB, session["own_files_bytes"] // MIB) == (12, 4)
+    assert found["logical_bytes"] - found["unique_bytes"] in range(8 * MIB - 65536, 9 * MIB)
+    assert 0 < found["hot_bytes"] - one["processes_bytes"] <= 16384
+    assert found["pool_bytes"] == (own.path / "pool.img").stat().st_blocks * 512
+    assert found["home_bytes"] >= found["pool_bytes"] + found["hot_bytes"] + found["names_bytes"] > 0
+    assert own.must("du", "one", "--json").json()["holders"] == [one]
+    text = own.must("du").stdout
+    assert re.search(r"^session +\w+  main +12\.\d MiB +4\.\d MiB +0 B$", text, re.MULTILINE)
+    assert own.cli("du", "none").code == 2
+
+
+def disk_bytes(home: Home) -> int:
+    return int(subprocess.run(["du", "-sx", "-B1", home.path], check=True, capture_output=True).stdout.split()[0])
+
+
+def test_a_home_from_which_all_was_removed_is_as_small_as_an_empty_one(own: Home) -> None:
+    client, empty = Client(own.path), disk_bytes(own)
+    main = client.start("main")
+    for number in range(4):
+        main.exec(f"head -c 400M /dev/urandom > /srv/data{number}; sync; kept=$(head -c 20M /dev/urandom | base64 -w0)")
+        main.checkpoint(f"point-{number}", tier="live")
+    client.fork("point-1", "one", "two")
+    assert disk_bytes(own) > empty + 1600 * MIB
+    own.must("stop", "--all", "--discard")
+    own.must("rm", "main", *(f"point-{number}" for number in range(4)))
+    done = own.must("gc", "--keep-operations", "0", "--json").json()
+    assert len(done["removed"]) == 4
+    assert done["freed_bytes"] > 1600 * MIB
+    assert disk_bytes(own) <= empty + 16 * MIB
+    assert client.start("main").exec("echo on").output == b"on\n"

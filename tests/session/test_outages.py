@@ -1,0 +1,187 @@
+"""Each part killed, and each pair of parts, while a session stands still for a checkpoint: how long that is felt.
+
+WAYPOINT_TEST_OUTAGES: the distances of a pair's two kills, in milliseconds, for which every ordered pair is killed.
+Without it, the pairs with a daemon in it are killed, with a distance that hits its successor at its start.
+WAYPOINT_TEST_OUTAGES_FILE: a file to which the figures are written.
+"""
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import victims
+from tests.homes import Home
+from tests.session import ledger, outage
+from tests.session.pauses import Pauses
+from tests.waiting import wait_until
+from waypoint.capture.steps import Step
+from waypoint.client import Client, Session
+from waypoint.daemon.siblings import QUICK_DEATH_S
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+
+BUDGET_S = 0.5
+ASYNCIO_S = 0.1
+"""A Python that imports asyncio starts and ends in this time, unless other work keeps the processors busy."""
+DEADLINE_S = 10.0
+DISTANCES = [int(word) for word in os.environ.get("WAYPOINT_TEST_OUTAGES", "").split()]
+
+
+def cases() -> list[tuple[tuple[str, ...], int]]:
+    single: list[tuple[tuple[str, ...], int]] = [((part,), 0) for part in victims.PARTS]
+    pairs = list(itertools.product(victims.PARTS, repeat=2))
+    if DISTANCES:
+        return single + [(pair, distance) for pair in pairs for distance in DISTANCES]
+    return [(("daemon",), 0), *((pair, 60) for pair in pairs if "daemon" in pair)]
+
+
+@pytest.fixture(scope="module")
+def pauses(tmp_path_factory: pytest.TempPathFactory) -> Pauses:
+    return Pauses(tmp_path_factory.mktemp("pauses"))
+
+
+@pytest.fixture(scope="module")
+def home(pauses: Pauses) -> Iterator[Home]:
+    with pauses.open_home("outage") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def session(home: Home) -> Session:
+    live = Client(home.path).start("main")
+    live.run("sh", "-c", "cat > /srv/counter", stdin=outage.COUNTER.encode())
+    live.exec("kept=yes; python3 /srv/counter &")
+    wait_until(lambda: live.run("cat", outage.COUNT).stdout != b"", "it counts")
+    return live
+
+
+@contextlib.contextmanager
+def standing_still(home: Home, pauses: Pauses) -> Iterator[subprocess.Popen[bytes]]:
+    """The command of a checkpoint whose session is frozen and whose CRIU waits. It goes on at the end of the `with`."""
+    argv = home.argv("checkpoint", "still", "--force", "--tier", "live")
+    with (
+        pauses.armed(Step.DUMPED) as armed,
+        subprocess.Popen(argv, env=home.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as command,
+    ):
+        assert armed.wait() == Step.DUMPED
+        yield command
+        with contextlib.suppress(OSError):  # the daemon is dead
+            armed.go_on()
+        command.communicate(timeout=DEADLINE_S)
+
+
+def kill(home: Home, pauses: Pauses, parts: tuple[str, ...], distance_ms: int) -> tuple[float, float]:
+    """Kill the parts while a session stands still, each so long after the one before; of a part that has ended
+    meanwhile, its successor. Returns the moments of the first kill and the last one.
+    """
+    moments: list[float] = []
+    with standing_still(home, pauses) as command:
+        found = {part: victims.pids(home, part) for part in parts if part != "client"}  # looking takes some time
+        found["client"] = [command.pid]
+        for part in parts:
+            time.sleep(distance_ms / 1000 if moments else 0)
+            for pid in list(filter(runs, found[part])) or (victims.pids(home, part) if part != "client" else []):
+                victims.end(pid)
+            moments.append(time.monotonic())
+    return moments[0], moments[-1]
+
+
+def budget_s() -> float:
+    """BUDGET_S, or as many times longer as a Python of now takes longer: a busy machine is slow for everybody."""
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-I", "-S", "-c", "import asyncio"], check=True)
+    return BUDGET_S * max(1.0, (time.monotonic() - begin) / ASYNCIO_S)
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""  # it is empty when the process has ended
+    return False
+
+
+def check(home: Home, session: Session, pid: int) -> None:
+    """All parts run, once, the session is unharmed, and nothing is left over."""
+
+    def all_run() -> bool:
+        return [len(victims.pids(home, part)) for part in ("supervisor", "daemon", "launcher")] == [1, 1, 1]
+
+    assert session.refresh().pid == pid
+    assert session.run("true").exit == 0
+    assert session.exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
+    ledger.check(home)
+    wait_until(all_run, "each part runs once", BUDGET_S)
+    assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.alone("measures how long something takes")
+@pytest.mark.parametrize(("parts", "distance_ms"), cases())
+def test_whatever_is_killed_is_back_at_once(
+    home: Home, pauses: Pauses, session: Session, parts: tuple[str, ...], distance_ms: int
+) -> None:
+    facts = session.refresh()
+    assert facts.id is not None
+    assert facts.pid is not None
+    budget = budget_s()
+    with outage.Probe(home, facts.id, facts.pid) as probe:
+        time.sleep(QUICK_DEATH_S)  # a daemon that dies younger is suspected to die again
+        first, last = kill(home, pauses, parts, distance_ms)
+        wait_until(lambda: probe.is_back(last), "all is back", DEADLINE_S)
+        check(home, session, facts.pid)
+    away_s = probe.away_s(first, last)
+    if path := os.environ.get("WAYPOINT_TEST_OUTAGES_FILE"):
+        with open(path, "a") as file:
+            file.write(f"{'+'.join(parts)} {distance_ms} {1000 * away_s:.0f}\n")
+    assert away_s <= max(budget, budget_s())
+
+
+@pytest.mark.alone("measures how long something takes")
+def test_a_criu_that_does_not_end_by_itself_is_not_waited_for(home: Home, pauses: Pauses, session: Session) -> None:
+    """As one that writes gigabytes does not."""
+    facts = session.refresh()
+    assert facts.id is not None
+    assert facts.pid is not None
+    time.sleep(QUICK_DEATH_S)
+    budget = budget_s()
+    with outage.Probe(home, facts.id, facts.pid) as probe:
+        with standing_still(home, pauses):
+            (criu,) = ledger.dumping_pids(home)
+            os.kill(criu, signal.SIGSTOP)
+            victims.end(Client(home.path).status().pid)
+            killed = time.monotonic()
+        wait_until(lambda: probe.is_back(killed), "all is back", DEADLINE_S)
+        check(home, session, facts.pid)
+    assert probe.away_s(killed, killed) <= max(budget, budget_s())
+
+
+@pytest.mark.alone("measures how long something takes")
+@pytest.mark.parametrize("distance_ms", [0, 60])
+@pytest.mark.parametrize("parts", [("daemon", "supervisor"), ("supervisor", "daemon")])
+def test_a_session_does_not_stand_still_until_somebody_asks(
+    home: Home, pauses: Pauses, session: Session, parts: tuple[str, ...], distance_ms: int
+) -> None:
+    facts = session.refresh()
+    assert facts.id is not None
+    assert facts.pid is not None
+    time.sleep(QUICK_DEATH_S)
+    budget = budget_s()
+    with outage.Probe(home, facts.id, facts.pid, asks=False) as probe:
+        first, last = kill(home, pauses, ("client", *parts), distance_ms)
+        wait_until(lambda: probe.is_back(last), "the session runs", DEADLINE_S)
+    assert probe.away_s(first, last) <= max(budget, budget_s())
+    check(home, session, facts.pid)
+
+
+def test_a_launcher_that_was_killed_is_there_again_before_it_is_needed(home: Home, session: Session) -> None:
+    session.run("true")
+    time.sleep(QUICK_DEATH_S)  # one that dies younger is left to the next request
+    (first,) = victims.pids(home, "launcher")
+    victims.end(first)
+    wait_until(lambda: victims.pids(home, "launcher") not in ([], [first]), "the next launcher runs", BUDGET_S)

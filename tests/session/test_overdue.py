@@ -1,0 +1,120 @@
+"""The end of a session that cannot be put on record, because the disk is full: every verb says the same about it, and
+it is on record as soon as there is room.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.homes import Home
+from tests.session import ledger
+from tests.session.full_disks import fill, make_room
+from tests.session.full_disks import small_disk as small_disk
+from tests.waiting import wait_until
+from waypoint.client import Client, Session
+from waypoint.linux.tasks import pidfd
+from waypoint.model.errors import StateConflict, WaypointError
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "cgroup2", "btrfs")]
+
+SECONDS = 5.0
+"""Within which the end is on record when there is room: it is tried again every second."""
+
+
+def begin(home: Home) -> Session:
+    session = Client(home.path).start("main")
+    session.exec("echo before > /srv/kept; sleep 1000 &")
+    session.checkpoint("before", tier="files")
+    session.exec("echo precious > /srv/kept")
+    return session
+
+
+def stop(home: Home, *options: str) -> None:
+    """Stop the session while nothing can be put on record."""
+    done = home.cli("stop", "main", *options)
+    assert (done.code, done.stdout) == (125, "")
+    assert "cannot put on record that the session has ended on branch main: " in done.stderr
+    assert "No space left on device" in done.stderr
+    assert "\n  next: free some disk space there; nothing is lost" in done.stderr
+
+
+def leave(home: Home) -> None:
+    """Have the shell itself end."""
+    ended = os.pidfd_open(Client(home.path).session("main").refresh().pid or 0)
+    assert home.cli("exec", "-b", "main", "--", "exit 3").code == 3
+    assert pidfd.wait_ended(ended, SECONDS)
+    os.close(ended)
+    wait_until(lambda: Client(home.path).sessions() == [], "the session is known to have ended", SECONDS)
+
+
+def check_that_all_agree(home: Home) -> None:
+    """No verb takes the session for a live one, and none says that it may go on."""
+    client = Client(home.path)
+    assert client.sessions() == []
+    assert [branch.live for branch in client.history.branches() if branch.name == "main"] == [False]
+    with pytest.raises(StateConflict, match="it has no live session"):
+        client.session("main").exec("true")
+    for ask in (client.start, lambda: client.session("main").restore("before"), lambda: client.fork("main", "copy")):
+        with pytest.raises(WaypointError, match="the session has ended") as caught:
+            ask()
+        assert "No space left on device" in caught.value.said
+
+
+def is_on_record(home: Home) -> bool:
+    try:
+        (tip, *_) = Client(home.path).history.log("main", limit=1)
+    except WaypointError:
+        return False
+    return tip.reason in ("stopped", "exited")
+
+
+@pytest.mark.parametrize("end", [stop, leave])
+def test_an_end_on_a_full_disk_is_one_and_is_on_record_when_there_is_room(
+    small_disk: Home, end: Callable[[Home], None]
+) -> None:
+    session = begin(small_disk)
+    fill(small_disk)
+    end(small_disk)
+    check_that_all_agree(small_disk)
+    check_that_all_agree(small_disk)
+    make_room(small_disk)
+    wait_until(lambda: is_on_record(small_disk), "the end is on record", SECONDS)
+    ledger.check(small_disk)
+    session = Client(small_disk.path).start("main")
+    assert session.exec("cat /srv/kept").output == b"precious\n"
+
+
+def test_who_asks_need_not_wait_for_the_next_trial(small_disk: Home) -> None:
+    begin(small_disk)
+    fill(small_disk)
+    stop(small_disk)
+    make_room(small_disk)
+    assert Client(small_disk.path).start("main").exec("cat /srv/kept").output == b"precious\n"
+    ledger.check(small_disk)
+
+
+def test_what_is_thrown_away_is_thrown_away_when_there_is_room(small_disk: Home) -> None:
+    begin(small_disk)
+    fill(small_disk)
+    stop(small_disk, "--discard")
+    check_that_all_agree(small_disk)
+    make_room(small_disk)
+    assert Client(small_disk.path).start("main").exec("cat /srv/kept").output == b"before\n"
+    ledger.check(small_disk)
+
+
+def test_the_next_daemon_puts_it_on_record_if_this_one_dies(small_disk: Home) -> None:
+    begin(small_disk)
+    fill(small_disk)
+    stop(small_disk)
+    client = Client(small_disk.path)
+    os.kill(client.status().pid, signal.SIGKILL)
+    check_that_all_agree(small_disk)
+    make_room(small_disk)
+    wait_until(lambda: bool(client.history.log("main", limit=1)), "the branch has a tip", SECONDS)
+    assert client.start("main").exec("cat /srv/kept").output == b"precious\n"
+    ledger.check(small_disk)
+    assert json.loads(small_disk.must("ps", "--json").stdout)[0]["branch"] == "main"

@@ -1,0 +1,22 @@
+"""The probe for the shell's prompt."""
+
+import os
+
+from waypoint.linux.tasks import procfs
+from waypoint.terminal.hooks import prompt
+from waypoint.terminal.hooks.prompt import Look, Shell
+
+KTHREADD = 2
+"""A process without memory, as a shell is that is being killed and is no zombie yet."""
+
+
+def test_a_shell_that_has_given_up_its_memory_has_ended_and_was_not_replaced() -> None:
+    started = procfs.stat(KTHREADD).start_ticks
+    shell = Shell(KTHREADD, started, 1, "bash", "/bin/bash", code_start=1 << 30, stack_start=1 << 40)
+    assert prompt.look(-1, shell) is Look.GONE
+
+
+def test_a_shell_with_another_memory_was_replaced() -> None:
+    pid = os.getpid()
+    shell = Shell(pid, procfs.stat(pid).start_ticks, 1, "bash", "/bin/bash", code_start=1 << 30, stack_start=1 << 40)
+    assert prompt.look(-1, shell) is Look.REPLACED

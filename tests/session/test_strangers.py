@@ -1,0 +1,262 @@
+"""A names.db that is full, damaged, new or older: whoever follows the advice loses nothing, whatever it is."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import victims
+from tests.daemon.kept_home import ending
+from tests.homes import Home, open_home
+from tests.session import ledger
+from tests.session.full_disks import SECONDS, fill, make_room
+from tests.session.full_disks import small_disk as small_disk
+from tests.waiting import wait_until
+from waypoint.client import Client
+from waypoint.linux.tasks import procfs
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+
+
+@pytest.fixture
+def own() -> Iterator[Home]:
+    with open_home("strangers") as home:
+        yield home
+
+
+class Work:
+    """What a person has in a home: a live session with a variable and a file, a parked one, an ended one."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.client = Client(home.path)
+        live = self.client.start("main")
+        live.exec("kept=yes; echo precious > /srv/kept; sleep 1000 &")
+        live.checkpoint("before", tier="live")
+        live.exec("echo changed > /srv/kept")
+        parked = self.client.fork("before", "parked")[0]
+        parked.checkpoint("parked-now", park=True)
+        self.client.start("ended").exec("echo ended > /srv/kept")
+        self.client.session("ended").stop()
+        pid = live.refresh().pid
+        assert pid is not None
+        self.process = (pid, procfs.start_ticks(pid))
+
+    def is_running(self) -> bool:
+        return procfs.is_same(*self.process)
+
+    def check_all(self) -> None:
+        """All of it is there and known."""
+        assert self.is_running()
+        assert self.client.session("main").exec("echo $kept; cat /srv/kept").output == b"yes\nchanged\n"
+        assert self.client.start("parked").exec("echo $kept; cat /srv/kept").output == b"yes\nprecious\n"
+        assert self.client.start("ended").exec("cat /srv/kept").output == b"ended\n"
+        (copy,) = self.client.fork("before", "copy")
+        assert copy.exec("echo $kept; cat /srv/kept").output == b"yes\nprecious\n"
+
+    def database(self) -> list[Path]:
+        return sorted(self.home.path.glob("names.db*"))
+
+
+@pytest.fixture
+def work(own: Home) -> Work:
+    return Work(own)
+
+
+def follow(next_step: str) -> None:
+    """Do what stands in quotes in a next step."""
+    (command,) = re.findall(r"'(mkdir [^']*)'", next_step)
+    subprocess.run(["sh", "-ec", command], check=True)
+
+
+def stop_daemon(home: Home, *, kill: bool) -> None:
+    if not kill:
+        home.must("daemon", "stop")
+        return
+    daemon = Client(home.path).status().pid
+    pids = [*victims.pids(home, "launcher"), int((home.runtime / "supervisor.lock").read_text()), daemon]
+    with ending(*pids):
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, or one would replace the other
+            for pid in pids:
+                os.kill(pid, number)
+
+
+def wait_served(home: Home) -> None:
+    wait_until(lambda: home.cli("ps").code == 0, "the next daemon serves the home", SECONDS)
+
+
+def test_a_full_disk_is_told_as_one_and_harms_nothing(small_disk: Home) -> None:
+    work = Work(small_disk)
+    small_disk.must("daemon", "stop")
+    fill(small_disk)
+    for _trial in range(2):
+        done = small_disk.cli("ps")
+        assert (done.code, done.stdout) == (125, "")
+        assert f"cannot open {small_disk.path}/names.db: No space left on device" in done.stderr
+        assert "\n  next: free some disk space there; nothing is lost" in done.stderr
+        assert work.is_running()
+    make_room(small_disk)
+    wait_served(small_disk)
+    work.check_all()
+    ledger.check(small_disk)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_what_a_new_database_does_not_know_is_kept_and_known_again(work: Work, *, kill: bool) -> None:
+    home, away = work.home, work.home.path.parent / "away"
+    stop_daemon(home, kill=kill)
+    away.mkdir()
+    for path in work.database():
+        shutil.move(path, away)
+    done = home.must("ps")
+    assert "no sessions" in done.stderr
+    assert "that its names.db does not know; they are kept" in done.stderr
+    made = work.client.start("main")
+    made.exec("echo new > /srv/kept")
+    for _daemon in range(2):  # the places bear the mark of the new database by now
+        stop_daemon(home, kill=True)
+        assert "does not know; they are kept" in home.must("ps").stderr
+    kinds = {one.kind for one in work.client.strangers()}
+    assert kinds == {"processes", "files", "capture", "session"}
+    listed = home.cli("doctor").stderr
+    assert all(one.path in listed for one in work.client.strangers())
+    assert work.is_running()
+    home.must("daemon", "stop")
+    for path in work.database():
+        path.unlink()
+    for path in away.iterdir():
+        shutil.move(path, home.path)
+    work.check_all()
+    for _daemon in range(2):
+        assert made.facts.id in {one.id for one in work.client.strangers()}
+        stop_daemon(home, kill=True)
+
+
+def test_an_older_copy_of_the_database_removes_nothing(work: Work) -> None:
+    home = work.home
+    home.must("daemon", "stop")
+    older = home.path.parent / "older.db"
+    shutil.copy(home.path / "names.db", older)
+    later = work.client.start("later")
+    later.exec("kept=later; sleep 1000 &")
+    later.checkpoint("later-now", tier="live")
+    home.must("daemon", "stop")
+    newer = home.path.parent / "newer.db"
+    shutil.move(home.path / "names.db", newer)
+    shutil.copy(older, home.path / "names.db")
+    for _daemon in range(2):
+        assert later.facts.id in {one.id for one in work.client.strangers()}
+        stop_daemon(home, kill=True)
+    home.must("ps")
+    home.must("daemon", "stop")
+    shutil.move(newer, home.path / "names.db")
+    assert work.client.strangers() == []
+    assert work.client.session("later").exec("echo $kept").output == b"later\n"
+    assert work.client.fork("later-now", "again")[0].exec("echo $kept").output == b"later\n"
+    work.check_all()
+    ledger.check(home)
+
+
+def test_who_follows_the_advice_for_a_damaged_database_loses_nothing(work: Work) -> None:
+    home = work.home
+    home.must("daemon", "stop")
+    whole = home.path.parent / "whole.db"
+    shutil.copy(home.path / "names.db", whole)
+    with (home.path / "names.db").open("r+b") as file:
+        file.write(b"\xff" * 4096)
+    done = home.cli("ps")
+    assert (done.code, done.stdout) == (10, "")
+    assert "file is not a database" in done.stderr
+    follow(done.stderr)
+    wait_served(home)
+    assert "does not know; they are kept" in home.must("ps").stderr
+    assert work.is_running()
+    home.must("daemon", "stop")
+    for path in work.database():
+        path.unlink()
+    shutil.move(whole, home.path / "names.db")
+    work.check_all()
+    assert work.client.strangers() == []
+    shutil.rmtree(home.path / "names-kept")
+
+
+def test_a_log_without_its_database_is_not_removed(work: Work) -> None:
+    """All that was committed may be in the log, and SQLite removes a log whose database is new."""
+    home = work.home
+    work.client.start("later").exec("kept=later")
+    stop_daemon(home, kill=True)
+    away = home.path.parent / "names.db"
+    shutil.move(home.path / "names.db", away)
+    done = home.cli("ps")
+    assert done.code == 10
+    assert "its log names.db-wal is there" in done.stderr
+    shutil.move(away, home.path / "names.db")
+    wait_served(home)
+    assert work.client.session("later").exec("echo $kept").output == b"later\n"
+    work.check_all()
+    assert work.client.strangers() == []
+
+
+@pytest.mark.parametrize("name", ["ring", "record.json"])
+def test_a_session_that_the_daemon_cannot_reach_goes_on(work: Work, name: str) -> None:
+    home = work.home
+    home.must("daemon", "stop")
+    file = home.runtime / "sessions" / (work.client.session("main").facts.id or "") / name
+    home.must("daemon", "stop")
+    file.rename(file.with_name("away"))
+    assert "main" not in {row.branch for row in work.client.sessions()}
+    for verb in (["shell", "-d", "main"], ["exec", "-b", "main", "--", "true"], ["stop", "main"]):
+        done = home.cli(*verb)
+        assert done.code == (125 if verb[0] == "exec" else 4), done.stderr
+        assert "its session runs, and the daemon cannot reach it" in done.stderr
+        assert f"/{name}" in done.stderr
+    assert work.is_running()
+    home.must("daemon", "stop")
+    file.with_name("away").rename(file)
+    work.check_all()
+
+
+def test_the_files_of_a_session_without_a_record_are_kept_when_its_processes_have_ended(work: Work) -> None:
+    home, pid = work.home, work.process[0]
+    work.client.session("main").exec("sync")
+    file = home.runtime / "sessions" / (work.client.session("main").facts.id or "") / "record.json"
+    home.must("daemon", "stop")
+    file.unlink()
+    (group,) = re.findall(r"listed in (\S+)\)", home.cli("shell", "-d", "main").stderr)
+    assert str(pid) in Path(group).read_text().split()
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not Path(group).read_text(), "its processes have ended")
+    home.must("daemon", "stop")
+    assert work.client.start("main").exec("cat /srv/kept").output == b"changed\n"
+
+
+def test_a_pool_that_is_gone_is_told_and_known_again_when_it_is_back(work: Work) -> None:
+    home = work.home
+    work.client.session("main").stop()
+    home.must("daemon", "stop")
+    pool, away = home.path / "pool.img", home.path.parent / "pool.img"
+    pool.rename(away)
+    for _trial in range(2):
+        done = home.cli("ps")
+        assert (done.code, done.stdout) == (10, "")
+        assert f"cannot open the pool of {home.path}: it is gone" in done.stderr
+        assert not pool.exists()
+    away.rename(pool)
+    assert work.client.start("main").exec("cat /srv/kept").output == b"changed\n"
+    assert work.client.fork("before", "copy")[0].exec("echo $kept").output == b"yes\n"
+
+
+def test_who_follows_the_advice_for_a_pool_that_is_gone_begins_afresh(work: Work) -> None:
+    home = work.home
+    work.client.session("main").stop()
+    home.must("daemon", "stop")
+    (home.path / "pool.img").unlink()
+    follow(home.cli("ps").stderr)
+    wait_served(home)
+    assert work.client.start("main").exec("cat /srv/kept").output == b"cat: /srv/kept: No such file or directory\n"
+    shutil.rmtree(home.path / "names-kept")

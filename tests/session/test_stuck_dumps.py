@@ -1,0 +1,102 @@
+"""A CRIU, or a helper of one, that does not end with its daemon or with its dump: checkpoints go on to work."""
+
+import contextlib
+import itertools
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.homes import Home
+from tests.session import ledger
+from tests.session.pauses import Pauses
+from tests.waiting import PATIENCE_S
+from waypoint.capture.steps import Step
+from waypoint.client import Client, Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def pauses(tmp_path_factory: pytest.TempPathFactory) -> Pauses:
+    return Pauses(tmp_path_factory.mktemp("pauses"))
+
+
+@pytest.fixture(scope="module")
+def home(pauses: Pauses) -> Iterator[Home]:
+    with pauses.open_home("stuck") as made:
+        yield made
+
+
+@pytest.fixture
+def session(home: Home) -> Iterator[Session]:
+    live = Client(home.path).start(f"w{next(_NUMBERS)}")
+    live.exec("kept=yes; sleep 1000 &")
+    yield live
+    live.stop(discard=True)
+
+
+@contextlib.contextmanager
+def stopped_dump(home: Home, pauses: Pauses, session: Session) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A checkpoint of the session that stands still when CRIU has written the images, and the pid of its CRIU. The
+    checkpoint goes on at the end of the `with`, unless its daemon is dead.
+    """
+    argv = home.argv("checkpoint", f"{session.branch}-stopped", "-b", session.branch, "--tier", "live")
+    with pauses.armed(Step.DUMPED) as armed:
+        command = subprocess.Popen(argv, env=home.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            assert armed.wait() == Step.DUMPED
+            (criu,) = ledger.dumping_pids(home)
+            yield command, criu
+            with contextlib.suppress(OSError):
+                armed.go_on()
+            command.wait(PATIENCE_S)
+        finally:
+            command.kill()
+            command.communicate()
+
+
+def check_goes_on(home: Home, session: Session) -> None:
+    """The session is unharmed, and it can be captured and brought back again and again."""
+    assert session.exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
+    for number in range(2):
+        name = f"{session.branch}-{number}"
+        session.checkpoint(name, tier="live")
+        (fork,) = Client(home.path).fork(name, f"fork-{name}")
+        assert fork.exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
+        fork.stop(discard=True)
+        Client(home.path).history.remove(name)
+    ledger.check(home)
+
+
+def test_a_criu_that_stays_when_its_daemon_is_killed_does_not_spoil_later_checkpoints(
+    home: Home, pauses: Pauses, session: Session
+) -> None:
+    with stopped_dump(home, pauses, session) as (_command, criu):
+        os.kill(criu, signal.SIGSTOP)
+        ended = os.pidfd_open(criu)
+        os.kill(Client(home.path).status().pid, signal.SIGKILL)
+    check_goes_on(home, session)
+    assert select.select([ended], [], [], 0)[0]
+    os.close(ended)
+
+
+@pytest.mark.parametrize("fate", ["has ended", "was killed", "was killed with its daemon"])
+def test_a_helper_that_outlives_its_criu_is_ended(home: Home, pauses: Pauses, session: Session, fate: str) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as helper, contextlib.ExitStack() as ending:
+        ending.callback(helper.kill)
+        with stopped_dump(home, pauses, session) as (command, criu):
+            (group,) = ledger.group_of(home).glob("dumps/*/")
+            (group / "cgroup.procs").write_text(str(helper.pid))
+            if fate != "has ended":
+                os.kill(criu, signal.SIGKILL)
+            if "daemon" in fate:
+                os.kill(Client(home.path).status().pid, signal.SIGKILL)
+        assert (command.returncode == 0) == ("daemon" not in fate), "another CRIU makes it good"
+        assert helper.wait(PATIENCE_S) == -signal.SIGKILL
+    check_goes_on(home, session)

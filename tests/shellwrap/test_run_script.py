@@ -1,0 +1,73 @@
+"""run.sh, the parent of a process of `waypoint run`, under the shells that a base may have as /bin/sh."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "shellwrap/run.sh"
+SHELLS = [["dash"], ["bash", "--posix"], ["busybox", "sh"]]
+# The line that earlier versions had in place of the one with `exec`: it also executed the shell's builtins.
+EARLIER_LINE = '"$@" 3>&- # 3: the master of the terminal, if any; only this sh may keep it open'
+
+
+@pytest.fixture(params=SHELLS, ids=lambda shell: shell[0])
+def shell(request: pytest.FixtureRequest) -> list[str]:
+    if shutil.which(request.param[0]) is None:
+        pytest.skip(f"there is no {request.param[0]}")
+    return list(request.param)
+
+
+def run(shell: list[str], status: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    argv = [*shell, str(SCRIPT), str(status), *words]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=10)
+    assert status.read_text() == f"{done.returncode}\n"
+    return done
+
+
+@pytest.mark.parametrize("word", ["exit", "cd", "return", "export", "eval", "shift", "exec", "if", "local"])
+def test_a_word_of_the_shells_is_no_program(shell: list[str], word: str, tmp_path: Path) -> None:
+    done = run(shell, tmp_path / "status", word, "/dev/null")
+    assert (done.returncode, done.stdout) == (127, "")
+    assert word in done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS[:2])  # a busybox may take its own applets for the programs of the PATH
+def test_a_program_is_executed_where_the_shell_has_a_builtin_of_the_name(shell: list[str], tmp_path: Path) -> None:
+    program = tmp_path / "printf"
+    program.write_text('#!/bin/sh\nexec echo the program: "$@"\n')
+    program.chmod(0o755)
+    done = run(["env", f"PATH={tmp_path}:{os.environ['PATH']}", *shell], tmp_path / "status", "printf", r"\x41\n", "")
+    assert (done.stdout, done.returncode) == ("the program: \\x41\\n \n", 0)
+
+
+def test_the_exit_status_is_the_programs_and_126_where_it_cannot_be_executed(shell: list[str], tmp_path: Path) -> None:
+    assert run(shell, tmp_path / "status", "sh", "-c", "exit 5").returncode == 5
+    done = run(shell, tmp_path / "status", "/etc/passwd")
+    assert done.returncode == 126
+    assert "/etc/passwd" in done.stderr
+
+
+def test_a_shell_in_the_script_of_an_earlier_version_goes_on_in_this_one(shell: list[str], tmp_path: Path) -> None:
+    """As a restored one does: it has the file open, at the place after the line of its program."""
+    now = SCRIPT.read_text()
+    line = next(line for line in now.splitlines() if "exec" in line and not line.startswith("#"))
+    script, status = tmp_path / "run.sh", tmp_path / "status"
+    script.write_text(now.replace(line, EARLIER_LINE))
+    assert script.stat().st_size == len(now)
+    process = subprocess.Popen(
+        [*shell, str(script), str(status), "sh", "-c", "echo begun; read go; exit 7"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == b"begun\n"
+        script.write_text(now)  # the same file, of the same size
+        process.stdin.write(b"go\n")
+        process.stdin.close()
+        assert process.wait(10) == 7
+    assert status.read_text() == "7\n"

@@ -1,0 +1,15 @@
+"""A names.db of its own for each test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from waypoint.store.names import Names
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Iterator[Names]:
+    store = Names(tmp_path / "names.db")
+    yield store
+    store.close()

@@ -1,0 +1,63 @@
+"""One record of names.db that is not what Waypoint wrote: who reads it says which one, of which home."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from waypoint.model.errors import StoreDamaged
+from waypoint.model.records import Capture
+from waypoint.store.names import Names
+
+DAMAGES = {
+    "cut off": b'{"id": "',
+    "of another kind": b"[]",
+    "not UTF-8": b'{"id": "\xff\xfe"}',
+    "nothing": b"",
+}
+READS: dict[str, tuple[str, str, Callable[[Names, Capture], object]]] = {
+    "a capture": ("captures", "capture {id}", lambda names, tip: names.capture(tip.id)),
+    "captures by their ids": ("captures", "capture {id}", lambda names, tip: names.captures_of([tip.id])),
+    "all captures": ("captures", "capture {id}", lambda names, tip: names.captures()),
+    "the graph": ("captures", "capture {id}", lambda names, tip: list(names.iter_links())),
+    "a branch": ("refs", "the name main", lambda names, tip: names.resolve("main")),
+    "all names": ("refs", "the name", lambda names, tip: names.refs()),
+    "live sessions": ("live", "the session on running", lambda names, tip: names.live()),
+    "an operation": ("operations", "operation 1", lambda names, tip: names.operation(1)),
+    "the log": ("operations", "operation", lambda names, tip: names.operations()),
+    "what can be undone": ("operations", "operation", lambda names, tip: names.last_to_undo(lambda _: True)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("read", READS)
+def test_it_says_which_record_is_damaged(names: Names, tmp_path: Path, read: str, damage: str) -> None:
+    row = row_of("main")
+    begin(names, row)
+    tip = capture_of(row)
+    end(names, row, tip)
+    name_it(names, "named", tip)
+    begin(names, row_of("running"))
+    table, what, look = READS[read]
+    assert look(names, tip)
+    with sqlite3.connect(names.path) as db:
+        db.execute(f"UPDATE {table} SET record = ?", (DAMAGES[damage],))
+    db.close()
+    with pytest.raises(StoreDamaged) as raised:
+        look(names, tip)
+    assert raised.value.on.startswith(what.format(id=tip.id))
+    assert raised.value.on.endswith(f" of the home {names.path.parent}")
+    assert "its record is damaged" in raised.value.said
+    assert f"waypoint --home {names.path.parent} daemon stop" in raised.value.next_step
+    assert raised.value.exit_code == 10
+
+
+def test_a_change_says_so_too(names: Names) -> None:
+    begin(names, row_of("main"))
+    with sqlite3.connect(names.path) as db:
+        db.execute("UPDATE refs SET record = ?", (b"{",))
+    db.close()
+    with pytest.raises(StoreDamaged, match="the name main"), names.change("rename") as change:
+        change.check_free("main", "branch")

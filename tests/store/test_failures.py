@@ -1,0 +1,148 @@
+"""An error of names.db is damage only if it is damage. Each is made for real, on a file system of its own."""
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.corner import corner as corner
+from waypoint.model.errors import Failed, StoreDamaged
+from waypoint.store.names import Names
+
+needs_root = [pytest.mark.privileged, pytest.mark.requires("root")]
+KIB = 1 << 10
+
+
+def used(path: Path) -> Path:
+    """A database that was used, and closed."""
+    Names(path).close()
+    return path
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+class TestOnASmallDisk:
+    pytestmark = needs_root
+
+    @pytest.fixture(params=[0, 4, 16])
+    def full(self, corner: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+        """A database on a file system with so many KiB left: SQLite needs 32 of them to open it."""
+        folder = corner / "full"
+        folder.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
+        used(folder / "names.db")
+        with contextlib.suppress(OSError), (folder / "fill").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4 * KIB))
+        os.truncate(folder / "fill", (folder / "fill").stat().st_size - request.param * KIB)
+        yield folder
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+    def test_a_full_disk_is_told_as_one_and_changes_nothing(self, full: Path) -> None:
+        before = content_of(full)
+        with pytest.raises(Failed, match="No space left on device") as caught:
+            Names(full / "names.db")
+        assert caught.value.next_step == "free some disk space there; nothing is lost"
+        assert content_of(full)["names.db"] == before["names.db"]
+        (full / "fill").unlink()
+        Names(full / "names.db").close()
+
+    def test_a_read_only_file_system_is_told_as_one(self, full: Path) -> None:
+        subprocess.run(["mount", "-o", "remount,ro", str(full)], check=True)
+        with pytest.raises(Failed, match="Read-only file system"):
+            Names(full / "names.db")
+        subprocess.run(["mount", "-o", "remount,rw", str(full)], check=True)
+
+    def test_a_change_on_a_full_disk_is_taken_back(self, full: Path) -> None:
+        (full / "fill").unlink()
+        names = Names(full / "names.db")
+        with contextlib.suppress(OSError), (full / "fill").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4 * KIB))
+        with pytest.raises(Failed, match="No space left on device"), names.change("test") as change:
+            change.doom("long" * 50_000)
+        assert names.doomed() == set()
+        (full / "fill").unlink()
+        with names.change("test") as change:
+            change.doom("after")
+        assert names.doomed() == {"after"}
+        names.close()
+
+
+def test_a_file_that_may_not_be_written_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "names.db").mkdir()
+    with pytest.raises(Failed, match="Is a directory"):
+        Names(tmp_path / "names.db")
+
+
+def test_a_database_that_another_program_has_locked_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, timeout=0.05))
+    names = Names(tmp_path / "names.db")
+    with contextlib.closing(connect(tmp_path / "names.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Failed, match="another program uses it") as caught, names.change("test"):
+            pass
+        assert f"fuser {tmp_path}/names.db" in caught.value.next_step
+        other.execute("ROLLBACK")
+    with names.change("test") as change:
+        change.doom("after")
+    names.close()
+
+
+@pytest.mark.parametrize("damage", [b"no database at all" * 500, b"SQLite format 3\0" + b"\xff" * 8192])
+def test_damage_is_told_as_damage_and_the_advice_keeps_all(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "names.db").write_bytes(damage)
+    (tmp_path / "names.db-wal").write_bytes(b"log")
+    before = content_of(tmp_path)
+    with pytest.raises(StoreDamaged) as caught:
+        Names(tmp_path / "names.db")
+    (tmp_path / "names.db-shm").unlink(missing_ok=True)
+    assert content_of(tmp_path) == before
+    command = caught.value.next_step.split("'")[1]
+    subprocess.run(["sh", "-ec", command], check=True)
+    Names(tmp_path / "names.db").close()
+    assert content_of(tmp_path / "names-kept") == before
+
+
+def test_damage_that_is_met_later_is_told_as_damage(tmp_path: Path) -> None:
+    path = used(tmp_path / "names.db")
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    names = Names(path)
+    with pytest.raises(StoreDamaged, match="malformed"):
+        names.refs()
+    with pytest.raises(StoreDamaged, match="malformed"), names.change("test") as change:
+        change.doom("x")
+    names.close()
+
+
+def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "names.db")) as db, db:
+        db.execute("CREATE TABLE songs (title)")
+    before = content_of(tmp_path)["names.db"][100:]
+    with pytest.raises(StoreDamaged, match="another program"):
+        Names(tmp_path / "names.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "names.db")) as db:
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
+    assert before
+
+
+@pytest.mark.parametrize("left", ["missing", "empty"])
+def test_a_log_without_its_database_is_kept(tmp_path: Path, left: str) -> None:
+    log = tmp_path / "names.db-wal"
+    log.write_bytes(b"all that was committed")
+    if left == "empty":
+        (tmp_path / "names.db").touch()
+    with pytest.raises(StoreDamaged, match=r"its log names\.db-wal is there"):
+        Names(tmp_path / "names.db")
+    assert log.read_bytes() == b"all that was committed"

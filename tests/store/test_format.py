@@ -1,0 +1,284 @@
+"""A names.db of an earlier format is migrated: all that it holds means the same afterwards; or it stays as it was."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from waypoint.branch import undo
+from waypoint.model.errors import Failed, StateConflict, StoreDamaged
+from waypoint.model.records import Operation, Standing
+from waypoint.store import format
+from waypoint.store.names import Names
+
+KEPT = Path(__file__).parent / "kept"
+SAID: dict[str, Any] = json.loads((KEPT / "names-2.json").read_text())
+"""What the last program of format 2 read in names-2.db: records, and how each operation could be taken back.
+
+The file is that of a home that was used: its sessions were checkpointed, forked, restored in place and by aspects,
+parked, discarded; names were moved; some of that was taken back, and that in turn. One start was under way.
+"""
+
+
+NEWER = {"by": None, "note": "", "expired": False}
+"""What operations of earlier formats do not have."""
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return Path(shutil.copy(KEPT / "names-2.db", tmp_path / "names.db"))
+
+
+@pytest.fixture
+def migrated(kept: Path) -> Iterator[Names]:
+    names = Names(kept)
+    yield names
+    names.close()
+
+
+def format_of(path: Path) -> int:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        (found,) = db.execute("PRAGMA user_version").fetchone()
+        return int(found)
+
+
+def content_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: db.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall() for name in tables}
+
+
+def plan_of(ref: undo.Lookup, operation: Operation) -> dict[str, object]:
+    try:
+        found = undo.plan(ref, operation)
+    except StateConflict as error:
+        return {"refused": error.said}
+    return {
+        "deeds": [list(deed) for deed in found.deeds],
+        "names": msgspec.to_builtins(found.names),
+        "words": found.words,
+    }
+
+
+def test_names_captures_and_sessions_are_what_they_were(migrated: Names) -> None:
+    assert msgspec.to_builtins(migrated.refs()) == SAID["refs"]
+    assert msgspec.to_builtins(migrated.captures()) == SAID["captures"]
+    assert msgspec.to_builtins(migrated.live()) == SAID["live"]
+    assert msgspec.to_builtins(migrated.live(ready=False)) == SAID["unready"]
+    assert (len(SAID["refs"]), len(SAID["captures"]), len(SAID["live"]), len(SAID["unready"])) == (17, 22, 7, 1)
+
+
+def test_every_operation_means_what_it_meant(migrated: Names) -> None:
+    found = json.loads(msgspec.json.encode(migrated.operations()))
+    kinds = set()
+    for operation, entry in zip(found, SAID["operations"], strict=True):
+        was = dict(entry)
+        replaced, only, carried = was.pop("replaced"), was.pop("only"), was.pop("carried")
+        branches = [branch for branch, states in was["sessions"].items() if states == [True, True]]
+        aside = {branch: {"capture": replaced, "only": only} for branch in branches}
+        assert bool(aside) == (replaced is not None)
+        assert operation == {**was, "aside": aside, **NEWER}
+        kinds.add((bool(aside), only, bool(carried), was["undoes"] is not None, was["undone"]))
+    assert {(True, None), (True, "files"), (True, "shell")} <= {kind[:2] for kind in kinds}
+    assert (False, None, True, True, False) in kinds
+    assert (False, None, False, True, True) in kinds
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_undoing_would_do_is_the_same(migrated: Names, *, at_once: bool) -> None:
+    ref = migrated.refs().get if at_once else migrated.ref
+    found = {str(operation.number): plan_of(ref, operation) for operation in migrated.operations()}
+    assert found == SAID["plans"]
+    assert {deed[0] for plan in found.values() for deed in plan.get("deeds", [])} == {"end", "start", "restore"}
+
+
+def test_the_order_of_undoing_is_the_same(migrated: Names) -> None:
+    """What the program of format 2 would have taken back, one after the other."""
+    carried = {part for operation in SAID["operations"] for part in operation.get("carried", [])}
+    order = [
+        one["number"]
+        for one in SAID["operations"]
+        if not one["undone"] and one["undoes"] is None and one["number"] not in carried
+    ]
+    found = []
+    while (operation := migrated.last_to_undo(lambda _: True)) is not None:
+        found.append(operation.number)
+        with migrated.change("undo") as change:
+            change.undo(operation.number, [])
+    assert found == order
+    assert len(found) == 29
+
+
+def test_a_home_of_format_3_is_what_it_was(tmp_path: Path) -> None:
+    """The file is that of a home that was used as the one of format 2; a standing and a claim were added."""
+    said: dict[str, Any] = json.loads((KEPT / "names-3.json").read_text())
+    said["operations"] = [{**one, **NEWER} for one in said["operations"]]
+    said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
+    names = Names(Path(shutil.copy(KEPT / "names-3.db", tmp_path / "names.db")))
+    found = told_since_3(names)
+    assert json.loads(msgspec.json.encode(found)) == said
+    assert (len(said["refs"]), len(said["captures"]), len(said["unready"]), len(said["claims"])) == (10, 14, 1, 1)
+    names.close()
+
+
+def test_a_home_of_format_4_is_what_it_was(tmp_path: Path) -> None:
+    """The file is that of a home that was used as the one of format 2."""
+    said: dict[str, Any] = json.loads((KEPT / "names-4.json").read_text())
+    said["operations"] = [{**one, "note": "", "expired": False} for one in said["operations"]]
+    said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
+    names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))
+    found = {**told_since_3(names), "doomed": sorted(names.doomed()), "identity": names.identity()}
+    assert json.loads(msgspec.json.encode(found)) == said
+    assert (len(said["operations"]), len(said["doomed"]) > 0, names.removed(), names.first_kept()) == (
+        16,
+        True,
+        set(),
+        0,
+    )
+    names.close()
+
+
+def told_since_3(names: Names) -> dict[str, object]:
+    """All that a file of format 3 tells, and later ones too."""
+    return {
+        "refs": names.refs(),
+        "captures": names.captures(),
+        "live": names.live(),
+        "unready": names.live(ready=False),
+        "operations": names.operations(),
+        "standings": {capture.id: names.standing(capture.id) for capture in names.captures()},
+        "claims": names.claims(),
+        "plans": {str(operation.number): plan_of(names.ref, operation) for operation in names.operations()},
+        "last_to_undo": undo_number(names),
+    }
+
+
+def undo_number(names: Names) -> int:
+    operation = names.last_to_undo(lambda _: True)
+    assert operation is not None
+    return operation.number
+
+
+def test_each_database_has_an_identity_of_its_own(migrated: Names, tmp_path: Path) -> None:
+    other = Names(tmp_path / "other.db")
+    assert migrated.identity().opened == other.identity().opened == 0
+    assert migrated.identity().id != other.identity().id
+    other.close()
+
+
+def test_what_is_new_is_empty(migrated: Names) -> None:
+    assert migrated.claims() == {}
+    assert migrated.doomed() == set()
+    assert {migrated.standing(capture.id) for capture in migrated.captures()} == {Standing()}
+
+
+def test_a_new_file_has_the_tables_of_a_migrated_one(kept: Path, tmp_path: Path) -> None:
+    def tables(path: Path) -> list[tuple[object, ...]]:
+        Names(path).close()
+        assert format_of(path) == format.FORMAT == 5
+        with contextlib.closing(sqlite3.connect(path)) as db:
+            return db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+    assert tables(kept) == tables(tmp_path / "new.db")
+
+
+def test_a_migrated_file_opens_again(kept: Path) -> None:
+    Names(kept).close()
+    before = content_of(kept)
+    Names(kept).close()
+    assert content_of(kept) == before
+
+
+_CRASH = """
+import os, signal, sys
+from pathlib import Path
+from waypoint.store import format
+from waypoint.store.names import Names
+step = format.MIGRATIONS[2]
+def crash(db):
+    step(db)
+    os.kill(os.getpid(), signal.SIGKILL)
+format.MIGRATIONS[2] = crash
+Names(Path(sys.argv[1]))
+"""
+
+
+def test_a_crash_in_the_midst_leaves_the_earlier_format(kept: Path) -> None:
+    before = content_of(kept)
+    done = subprocess.run([sys.executable, "-c", _CRASH, str(kept)], cwd=KEPT.parents[2], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (format_of(kept), content_of(kept)) == (2, before)
+    Names(kept).close()
+    assert format_of(kept) == format.FORMAT
+
+
+def _fail(error: Exception) -> Callable[[sqlite3.Connection], None]:
+    def step(db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM operations")
+        raise error
+
+    return step
+
+
+def full_disk() -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (full_disk(), Failed),
+        (RuntimeError("a bug"), RuntimeError),
+    ],
+)
+def test_a_migration_that_fails_changes_nothing(
+    kept: Path, error: Exception, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content_of(kept)
+    monkeypatch.setitem(format.MIGRATIONS, 2, _fail(error))
+    with pytest.raises(raised, match=str(error)):
+        Names(kept)
+    assert (format_of(kept), content_of(kept)) == (2, before)
+
+
+@pytest.mark.parametrize("record", [b"", b"{", b'{"carried": "x"}', b'{"verb": "\xff"}', b"[]"])
+def test_a_damaged_record_is_told_as_damage_and_changes_nothing(kept: Path, record: bytes) -> None:
+    with contextlib.closing(sqlite3.connect(kept)) as db, db:
+        db.execute("UPDATE operations SET record = ? WHERE number = 3", (record,))
+    before = content_of(kept)
+    with pytest.raises(StoreDamaged, match="a record in it is damaged") as caught:
+        Names(kept)
+    assert caught.value.on == str(kept)
+    assert (format_of(kept), content_of(kept)) == (2, before)
+
+
+def test_each_format_leads_to_the_next(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    for number in (5, 6):
+        monkeypatch.setitem(format.MIGRATIONS, number, lambda _db, number=number: taken.append(number))
+    monkeypatch.setattr(format, "FORMAT", 7)
+    Names(kept).close()
+    assert (taken, format_of(kept)) == ([5, 6], 7)
+
+
+def test_a_format_of_the_future_is_refused_and_left_alone(kept: Path) -> None:
+    with contextlib.closing(sqlite3.connect(kept)) as db:
+        db.execute(f"PRAGMA user_version = {format.FORMAT + 1}")
+    before = content_of(kept)
+    with pytest.raises(StoreDamaged, match=f"format is {format.FORMAT + 1}") as caught:
+        Names(kept)
+    assert caught.value.next_step == "use a newer waypoint"
+    assert content_of(kept) == before
+    assert not os.path.exists(f"{kept}-wal")

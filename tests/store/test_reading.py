@@ -1,0 +1,223 @@
+"""Who reads names.db sees what was committed, on a connection of its own thread."""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from waypoint.branch.graph import in_pieces, walk_back
+from waypoint.model.errors import Failed, StateConflict, StoreDamaged
+from waypoint.model.ids import new_id
+from waypoint.model.records import Capture, Ref, Standing
+from waypoint.store.change import Change
+from waypoint.store.names import Names
+from waypoint.store.reading import PIECE
+
+Found = TypeVar("Found")
+
+
+@pytest.fixture
+def tip(names: Names) -> Capture:
+    """The capture that branch `main` stands for; nothing is live."""
+    row = row_of("main")
+    begin(names, row)
+    capture = capture_of(row)
+    end(names, row, capture)
+    return capture
+
+
+def in_a_thread(look: Callable[[], Found]) -> Found:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(look).result(timeout=5)
+
+
+def test_a_reader_does_not_see_the_open_transaction_of_another_thread(names: Names, tip: Capture) -> None:
+    state = names.refs(), names.captures(), names.live(), names.operations()
+
+    def look() -> tuple[object, ...]:
+        assert names.resolve("main") == tip
+        return names.refs(), names.captures(), names.live(), names.operations()
+
+    with contextlib.suppress(RuntimeError), names.change("checkpoint") as change:
+        later = msgspec.structs.replace(tip, id=new_id(), parents=[tip.id])
+        change.add(later)
+        change.advance("main", later.id)
+        change.create("named", Ref(kind="checkpoint", capture=later.id))
+        change.reserve(row_of("other"))
+        assert in_a_thread(look) == state  # a transaction that will be taken back
+        assert look() == state  # the writing thread reads through its Change
+        assert change.resolve("main") == later
+        raise RuntimeError
+    assert look() == state
+    name_it(names, "named", tip)
+    assert list(in_a_thread(names.refs)) == ["main", "named"]
+
+
+def test_a_reader_is_not_kept_waiting_by_a_transaction(names: Names, tip: Capture) -> None:
+    with names.change("checkpoint") as change:
+        change.create("named", Ref(kind="checkpoint", capture=tip.id))
+        assert in_a_thread(lambda: names.ref("named")) is None
+
+
+def test_readers_cannot_write(names: Names, tip: Capture) -> None:
+    change = Change(names._execute, names.path, "by a reader")
+    with pytest.raises(Failed, match="readonly"):
+        change.put("main", None)
+
+
+def test_the_connections_of_ended_threads_are_closed(names: Names, tip: Capture) -> None:
+    for _thread in range(20):
+        thread = threading.Thread(target=names.refs)
+        thread.start()
+        thread.join()
+    names.refs()
+    assert len(names._readers._open) <= 3
+
+
+def test_no_reader_keeps_the_log_of_writes_from_being_emptied(names: Names, tip: Capture, tmp_path: Path) -> None:
+    """Whatever was read, and however far a listing has come."""
+    listings = names.iter_links(), names.iter_operations()
+    assert next(listings[0])
+    assert next(listings[1])
+    names.resolve("main")
+    names.standing(tip.id)
+    name_it(names, "later", tip)
+    with contextlib.closing(sqlite3.connect(tmp_path / "names.db")) as db:
+        [(busy, _, _)] = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    assert busy == 0
+    assert (tmp_path / "names.db-wal").stat().st_size == 0
+
+
+def test_after_close_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
+    names = Names(tmp_path / "names.db")
+    begin(names, row_of("main"))
+    in_a_thread(names.refs)
+    names.refs()
+    names.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["names.db"]
+
+
+# --- long listings
+
+
+@pytest.fixture
+def many(names: Names) -> list[Capture]:
+    """More captures than two pieces hold, the oldest first, several of one time; two lines that fork and one beside."""
+    row, made = row_of("main"), list[Capture]()
+    with names.change("make") as change:
+        for number in range(2 * PIECE + 10):
+            parents = [made[number - 2].id if number % 2 else made[number - 1].id] if number > 1 else []
+            capture = capture_of(row, parents=parents)
+            made.append(msgspec.structs.replace(capture, created=1000.0 + number // 3))
+            change.add(made[-1])
+    return made
+
+
+def test_all_captures_come_in_pieces_with_the_newest_first(names: Names, many: list[Capture]) -> None:
+    pieces = list(names.iter_links())
+    assert [len(piece) for piece in pieces] == [PIECE, PIECE, 10]
+    newest_first = sorted(many, key=lambda one: (-one.created, one.id))
+    assert [link for piece in pieces for link in piece] == [(one.id, one.created, one.parents) for one in newest_first]
+    ids = [one.id for one in newest_first]
+    assert list(names.captures_of(ids).items()) == list(zip(ids, newest_first, strict=True))
+    assert sorted(one.id for one in names.captures()) == sorted(one.id for one in many)
+
+
+def test_captures_that_are_added_meanwhile_do_not_disturb_a_listing(names: Names, many: list[Capture]) -> None:
+    listing = names.iter_links()
+    found = next(listing)
+    with names.change("add") as change:
+        change.add(msgspec.structs.replace(many[0], id=new_id(), created=5000.0))
+    found += [one for piece in listing for one in piece]
+    assert sorted(one.id for one in found) == sorted(one.id for one in many)
+
+
+def test_a_listing_makes_few_queries(names: Names, many: list[Capture]) -> None:
+    queries: list[str] = []
+    names.refs()
+    names._readers._local.db.set_trace_callback(queries.append)
+    for piece in names.iter_links():
+        ids = [link.id for link in piece]
+        names.captures_of(ids)
+        names.names_of_all(ids)
+        names.standings(ids)
+    assert len(queries) == 4 * 3 + 1
+    plans = [row[3] for row in names._execute(f"EXPLAIN QUERY PLAN {queries[4]}", ())]
+    assert [plan for plan in plans if "captures_by_time" in plan]
+    assert not [plan for plan in plans if "TEMP B-TREE" in plan]
+
+
+def test_a_walk_back_reads_no_more_than_it_gives(
+    names: Names, many: list[Capture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    capture = names.capture
+    monkeypatch.setattr(names, "capture", lambda capture_id: read.append(capture_id) or capture(capture_id))
+    walk = walk_back(names, [many[-1]])
+    first = [next(walk) for _ in range(5)]
+    assert len(read) <= 5
+    rest = [one for piece in in_pieces(walk) for one in piece]
+    order = {one.id: place for place, one in enumerate([*first, *rest])}
+    assert len(order) == len(first) + len(rest) == len(read) + 1
+    assert all(order[parent] > order[one.id] for one in [*first, *rest] for parent in one.parents)
+    assert [len(piece) for piece in in_pieces(iter(many), PIECE + 1)] == [PIECE, 1]
+
+
+def test_the_log_comes_in_pieces(names: Names) -> None:
+    for number in range(PIECE + 5):
+        with names.change(f"verb {number}") as change:
+            change.put("name", Ref(kind="checkpoint", capture=str(number)))
+    pieces = list(names.iter_operations())
+    assert [len(piece) for piece in pieces] == [PIECE, 5]
+    assert [one.number for piece in pieces for one in piece] == list(range(PIECE + 5, 0, -1))
+    assert [one.verb for one in names.operations(3)] == [f"verb {number}" for number in (68, 67, 66)]
+    assert len(names.operations(PIECE + 1)) == PIECE + 1
+    assert [one.number for one in names.operations_since(PIECE + 3)] == [PIECE + 4, PIECE + 5]
+    assert names.last_number() == PIECE + 5
+
+
+# --- beside the record
+
+
+def test_a_capture_stands_as_it_was_taken_until_something_else_is_recorded(names: Names, tip: Capture) -> None:
+    assert names.standing(tip.id) == Standing(image=None, durable=False)
+    with names.change("ingest") as change:
+        change.set_standing(tip.id, Standing(image="abc", durable=True))
+        assert names.standing(tip.id) == Standing()
+        assert change.standing(tip.id) == Standing(image="abc", durable=True)
+    other = new_id()
+    assert names.standings([other, tip.id]) == {other: Standing(), tip.id: Standing(image="abc", durable=True)}
+    assert names.capture(tip.id) == tip
+    assert names.operations(1)[0].verb == "end"  # it moves nothing: no entry
+
+
+def test_what_is_no_capture_has_no_standing(names: Names) -> None:
+    with pytest.raises(StoreDamaged), names.change("ingest") as change:
+        change.set_standing(new_id(), Standing(durable=True))
+
+
+def test_a_claim_lasts_until_it_is_released_or_a_capture_is_recorded(tmp_path: Path, tip: Capture) -> None:
+    names = Names(tmp_path / "other.db")
+    released, recorded, left = (new_id() for _ in range(3))
+    with names.change("import") as change:
+        for claimed in (released, recorded, left):
+            change.claim(claimed, f"import {claimed}")
+    with pytest.raises(StateConflict, match="claimed already"), names.change("import") as change:
+        change.claim(left, "again")
+    names.close()
+    names = Names(tmp_path / "other.db")
+    assert [one.purpose for one in names.claims().values()] == [f"import {one}" for one in names.claims()]
+    assert set(names.claims()) == {released, recorded, left}
+    with names.change("import") as change:
+        change.unclaim(released)
+        change.add(msgspec.structs.replace(tip, id=recorded))
+    assert set(names.claims()) == {left}
+    assert names.operations() == []
+    names.close()

@@ -1,0 +1,99 @@
+"""Removing captures: those that no name stands for, and that no operation which is kept can bring back.
+
+A name keeps what it stands for, not what that goes on from: the ancestors of a kept capture keep their records, so that
+its history is whole, but their content may be removed. A capture is kept by a branch whose tip it is, by a checkpoint,
+by an operation whose undo would need it, and by whoever reads it (`Captures.hold`). What live and parked sessions stand
+on are trees of their own, or captures that have a name.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from waypoint.capture.captures import Captures
+from waypoint.model.records import Capture, Operation
+from waypoint.store.change import Change
+from waypoint.store.log import LogReader
+from waypoint.store.names import Names
+
+VERB = "gc"
+
+
+class Survey(NamedTuple):
+    """What could be removed. `removable`: the ids of captures whose content nothing keeps, the oldest first.
+
+    `first_kept`: the number of the first operation that is kept. `parents`: of each recorded capture, by id. `removed`:
+    the ids of those whose content is not there any more.
+    """
+
+    removable: list[str]
+    first_kept: int
+    parents: Mapping[str, list[str]]
+    removed: set[str]
+
+
+def survey(names: LogReader, since: float) -> Survey:
+    """Find out what could be removed. `since`: operations of this moment, in seconds since the epoch, and of later ones
+    are kept.
+    """
+    first = max(names.first_kept(), names.first_since(since))
+    kept = {ref.capture for ref in names.refs().values() if ref.capture}
+    for operation in names.operations_since(first - 1):
+        kept |= _brought_back(operation)
+    links = [link for piece in names.iter_links() for link in piece]
+    removed = names.removed()
+    removable = [link.id for link in reversed(links) if link.id not in kept and link.id not in removed]
+    return Survey(removable, first, {link.id: link.parents for link in links}, removed)
+
+
+def _brought_back(operation: Operation) -> set[str]:
+    """The captures that taking the operation back would need, if names have the values again that it gave them."""
+    if operation.verb == "discard":  # it cannot be taken back
+        return set()
+    before = {move.before.capture for move in operation.moves.values() if move.before and move.before.capture}
+    return before | {aside.capture for aside in operation.aside.values()}
+
+
+def remove(captures: Captures, names: Names, since: float, limit: int | None = None) -> list[Capture]:
+    """Take captures off the record that nothing keeps, the oldest first, at most `limit` (None: all); those that are
+    held stay. In one transaction, which is an entry in the operation log. With a `limit`, operations lose their undo
+    only if captures are removed.
+
+    Returns the captures; the caller removes what they have on disk (`Captures.drop`). If it does not come to that, the
+    next daemon does it. Raises Failed if the record cannot be written; then nothing has changed.
+    """
+    with captures.removing() as take, names.change(VERB) as change:
+        found = survey(change, since)
+        free = take(found.removable[:limit])
+        chosen = list(change.captures_of([capture for capture in found.removable if capture in free]).values())
+        for capture in chosen:
+            standing = change.standing(capture.id)
+            change.set_standing(capture.id, msgspec.structs.replace(standing, removed=True))
+        captures.doom(change, chosen)
+        forgotten = found.parents.keys() - _ancestry(found.parents, found.parents.keys() - found.removed - free)
+        change.forget_captures(forgotten)
+        if chosen or limit is None:
+            change.note = _note(change, chosen, found.first_kept)
+            change.expire(found.first_kept)
+    return chosen
+
+
+def _ancestry(parents: Mapping[str, list[str]], captures: Iterable[str]) -> Collection[str]:
+    """The captures themselves, and all that they descend from."""
+    seen: set[str] = set()
+    waiting = list(captures)
+    while waiting:
+        capture = waiting.pop()
+        if capture in parents and capture not in seen:
+            seen.add(capture)
+            waiting += parents[capture]
+    return seen
+
+
+def _note(change: Change, chosen: Collection[Capture], first_kept: int) -> str:
+    """What is done, in words; "" if that is nothing."""
+    said = [f"removed {len(chosen)} {'capture' if len(chosen) == 1 else 'captures'}"] if chosen else []
+    if first_kept > max(1, change.first_kept()) and change.last_number():
+        said.append(f"operations before {first_kept} cannot be taken back any more")
+    return ", ".join(said)

@@ -1,0 +1,73 @@
+"""The hot area, `<home>/hot/<capture>/`: the parts of a capture that lie on disk as they were taken, so that a restore
+needs no unpacking. Only the owner of the home may read the area: the memory of processes is full of secrets.
+
+```
+images/       CRIU's images
+terminal/     ring and exec.json of the session, as docs/protocol.md describes them
+shm/          the files of the session's /dev/shm; missing if there were none
+```
+"""
+
+import shutil
+from pathlib import Path
+
+from waypoint.linux.storage import filesystem
+
+_KEPT_LOGS = 20
+
+
+class Hot:
+    """The hot area of one home."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "hot"
+        self.logs = home / "criu-logs"
+        for folder in (self.folder, self.logs):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def make(self, capture_id: str) -> Path:
+        """Make the capture's folders, and return the one that contains the others. Raises OSError (ENOSPC)."""
+        folder = self.folder / capture_id
+        folder.mkdir(mode=0o700)
+        for part in (self.images(capture_id), self.terminal(capture_id)):
+            part.mkdir(mode=0o700)
+        return folder
+
+    def images(self, capture_id: str) -> Path:
+        return self.folder / capture_id / "images"
+
+    def terminal(self, capture_id: str) -> Path:
+        return self.folder / capture_id / "terminal"
+
+    def memory(self, capture_id: str) -> Path:
+        """The folder for the files of /dev/shm. `make` does not make it, since there may be no such files."""
+        return self.folder / capture_id / "shm"
+
+    def remove(self, capture_id: str) -> None:
+        """Remove the capture's folder. Does nothing if it does not exist."""
+        shutil.rmtree(self.folder / capture_id, ignore_errors=True)
+
+    def used_bytes(self, capture_id: str = "") -> int:
+        """Bytes on disk of the capture's folder, 0 if it has none; "": of all. Raises OSError, CalledProcessError."""
+        folder = self.folder / capture_id
+        return filesystem.used_bytes(folder) if folder.exists() else 0
+
+    def logs_bytes(self) -> int:
+        """As `used_bytes`, of the folder of logs."""
+        return filesystem.used_bytes(self.logs)
+
+    def keep_log(self, log: Path | None, name: str) -> Path | None:
+        """Move the file `log` to the folder of logs, as `name`; returns its new path. The folder keeps the newest
+        _KEPT_LOGS logs. Returns None if there is no such file.
+        """
+        if log is None or not log.exists():  # CRIU failed before it opened its log
+            return None
+        kept = self.logs / name
+        log.replace(kept)
+        for old in sorted(self.logs.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_LOGS]:
+            old.unlink(missing_ok=True)
+        return kept
+
+    def list(self) -> list[str]:
+        """The ids of all captures that have a folder here."""
+        return [folder.name for folder in self.folder.iterdir() if not folder.name.startswith(".")]

@@ -1,0 +1,131 @@
+"""The interface of a layer: one aspect of a session, with the verbs by which a capture takes it and brings it back."""
+
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from waypoint.capture.layers.hot import Hot
+from waypoint.capture.layers.subject import Subject
+from waypoint.model.records import Capture, FilesLayer, ProcessesLayer, ShellLayer, TerminalLayer
+from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
+from waypoint.processes.criu.rpc import Criu, CriuProgram
+from waypoint.processes.criu.worker import Spawn
+from waypoint.upper.contract import Pool
+
+LayerRecord = FilesLayer | ProcessesLayer | ShellLayer | TerminalLayer
+
+
+class Area(NamedTuple):
+    """The places of a home's captures: their upper trees are in the pool, all other parts are in the hot area."""
+
+    pool: Pool
+    hot: Hot
+
+
+@dataclass(slots=True)
+class Taking:
+    """One capture that is being taken, as its layers see it.
+
+    `beside`: two threads, for work that goes on beside the taking thread. `program` and `criu`: the CRIU that dumps the
+    session; None if the tier of the capture is `files`. `log_level`: how much CRIU writes to its log. `degraded`: in
+    words, what the capture keeps less faithfully than it might. `files_changed`: files have changed since the pause
+    began (CRIU has given an open file a name).
+    """
+
+    capture_id: str
+    subject: Subject
+    area: Area
+    beside: ThreadPoolExecutor
+    program: CriuProgram | None = None
+    criu: Criu | None = None
+    log_level: int = ERRORS_ONLY
+    degraded: list[str] = field(default_factory=list)
+    files_changed: bool = False
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a capture is brought back to. `tree`: the name of the upper tree for its files. `folder`: the runtime
+    folder of the new session. `root`, `externals`, `criu_path`, `spawn`, `on_notice`: for CRIU
+    (processes/criu/externals.py, options.py). `pid`: set by the restore, the host's pid of the restored pid 1.
+    """
+
+    tree: str = ""
+    folder: Path = Path()
+    root: str = ""
+    externals: tuple[str, ...] = ()
+    criu_path: Path = Path()
+    spawn: Spawn | None = None
+    on_notice: OnNotice | None = None
+    pid: int = 0
+
+
+class Part:
+    """One layer's part in a capture that is being taken. `taking.py` calls the methods in this order:
+
+    * `prepare`, then `ready`, while the session runs. `prepare` begins slow work, `ready` waits for it.
+    * `begin`, then `finish`, while the session is frozen. `begin` begins slow work, `finish` waits for it. Since all
+      parts begin before the first one finishes, the layers work at the same time.
+    * `release`, while the session is still frozen: the last step before the thaw.
+    * `record`, after the pause (the session runs, or is held). Returns the layer's record; None: the capture does not
+      have the layer.
+
+    If a method before `record` raises, `cancel` is called once on every part, before the session is thawed, and no
+    other method after it. `cancel` leaves the session as it was, and does not raise. `Layer.drop` removes the files
+    that the part has made.
+    """
+
+    def __init__(self, taking: Taking) -> None:
+        self.taking = taking
+
+    def prepare(self) -> None: ...
+
+    def ready(self) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def release(self) -> None: ...
+
+    def record(self) -> LayerRecord | None: ...
+
+    def cancel(self) -> None: ...
+
+
+class Layer:
+    """One kind of layer. `kind`: the name of the layer in records, in JSON and on the command line."""
+
+    kind: ClassVar[str]
+
+    def part(self, taking: Taking) -> Part:
+        """The layer's part in a capture that is about to be taken."""
+        raise AssertionError(f"{self.kind} has none")
+
+    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
+        """Raise, before anything is made, if it can be known that `copies` copies of the layer cannot be brought back.
+        `leaving`: pids of the processes that the copy replaces, and that end when it is there.
+
+        Raises StoreDamaged, CannotCapture or Failed.
+        """
+
+    def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
+        """Bring the layer of `origin` back to `place`. After a failure a part of it may stay: the caller removes
+        `place`.
+        """
+
+    def size(self, area: Area, capture: Capture) -> int | None:
+        """Bytes on disk; None if the capture does not have the layer. May walk over all files."""
+        record = getattr(capture.layers, self.kind)
+        return None if record is None else record.size_bytes
+
+    def digest(self, area: Area, capture: Capture) -> str | None:
+        """The address of the layer's content in the store; None while the content is not there."""
+        return None
+
+    def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
+        """Remove what the layer has on disk outside of the capture's folder in the hot area. Does nothing if there is
+        nothing. `record` None: the capture does not have the layer, or taking the capture has failed.
+        """

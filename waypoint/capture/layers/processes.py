@@ -1,0 +1,253 @@
+"""The layer `processes`: CRIU's images of all tasks of the session, with their memory."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from waypoint.capture.layers.files import damaged
+from waypoint.capture.layers.layer import Area, Layer, Part, Place, Taking
+from waypoint.capture.layers.subject import Subject
+from waypoint.capture.steps import Step, reach
+from waypoint.linux.calls import machine
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.linux.tasks import cgroups, procfs, removed
+from waypoint.linux.tasks.removed import RemovedFolder
+from waypoint.model.errors import CannotCapture, Failed, WaypointError
+from waypoint.model.records import Capture, ProcessesLayer
+from waypoint.processes import nested_shells, ports, tcp_repair
+from waypoint.processes.criu.causes import CriuFailed
+from waypoint.processes.criu.externals import name_externals
+from waypoint.processes.criu.options import DumpOptions, RestoreOptions
+from waypoint.processes.criu.rpc import Criu, Dump
+
+# CRIU gives up a dump if a task does not stop within this time. The session stands still while CRIU waits.
+STOP_S = 5
+# A CRIU that does nothing for this time counts as hung. More than STOP_S, so that CRIU can tell the reason itself.
+HUNG_S = 7.0
+# Memory that a restore leaves free for the rest of the machine.
+_SPARE_BYTES = 64 << 20
+_SAID_OF_NESTED = "a shell within the shell: after a restore it has no ^C and no jobs; leave it and start it again"
+
+
+class ProcessesPart(Part):
+    """CRIU starts, and examines the kernel, while the session still runs. The dump itself begins in the pause."""
+
+    def __init__(self, taking: Taking) -> None:
+        super().__init__(taking)
+        self._open = contextlib.ExitStack()
+        self._dump: Dump | None = None
+        self._programs: list[str] = []
+        self._ports: list[str] = []
+        self._removed: tuple[RemovedFolder, ...] = ()
+
+    def prepare(self) -> None:
+        """Start CRIU, and tell it which removed folders the processes hold now. If they hold others when they are
+        frozen, CRIU refuses; the second try (taking.py) tells it anew.
+        """
+        taking = self.taking
+        assert taking.criu is not None
+        images = taking.area.hot.images(taking.capture_id)
+        facts = taking.subject.facts
+        self._removed = _find_removed(taking.subject)
+        options = DumpOptions(
+            tree_pid=facts.init_pid,
+            images_fd=self._open.enter_context(open_folder(images)),
+            work_fd=self._open.enter_context(open_folder(images.parent)),
+            freeze_cgroup=facts.cgroup,
+            timeout_s=STOP_S,
+            externals=name_externals(facts.outside, "").dump,
+            removed=self._removed,
+            own_network=facts.setting.net != "host",
+            log_level=taking.log_level,
+            deadline_s=HUNG_S,
+        )
+        self._dump = self._open.enter_context(taking.criu.dumping(options))
+
+    def ready(self) -> None:
+        assert self._dump is not None
+        self._look_around()
+        with self._diagnosed():
+            self._dump.wait_ready()
+
+    def begin(self) -> None:
+        assert self._dump is not None
+        self._dump.go()
+        self._programs = sorted(procfs.stat(pid).name for pid in self.taking.subject.processes())
+
+    def finish(self) -> None:
+        """Wait until CRIU has written the images.
+
+        If the name of an open file was removed while another link to the file stays, CRIU gives that file a new name,
+        by which the restore finds it. The new name exists until CRIU ends, so the snapshot is then taken once more.
+        """
+        assert self._dump is not None
+        with self._diagnosed():
+            self._dump.wait_written()
+        # CRIU has thawed the group for its own code in the tasks. If CRIU were killed now, the tasks would run, with
+        # their connections in repair mode.
+        cgroups.hold_frozen(self.taking.subject.facts.cgroup)
+        if self._removed:
+            self._dump.removed = _with_free_names(self._removed, self.taking.subject)
+        reach(Step.DUMPED)
+        images = self.taking.area.hot.images(self.taking.capture_id)
+        self.taking.files_changed |= (images / "remap-fpath.img").exists()
+
+    def release(self) -> None:
+        assert self._dump is not None
+        with self._diagnosed():
+            self._dump.let_go()
+
+    def record(self) -> ProcessesLayer:
+        taking = self.taking
+        facts, dump = taking.subject.facts, self._dump
+        assert dump is not None
+        assert taking.program is not None
+        self._open.close()  # waits for CRIU's end, a millisecond
+        images = taking.area.hot.images(taking.capture_id)
+        for name in ("dump.log", "stats-dump"):
+            (images.parent / name).unlink(missing_ok=True)
+        return ProcessesLayer(
+            size_bytes=image_bytes(images),
+            count=len(self._programs),
+            programs=self._programs,
+            frozen_us=dump.stats.frozen_us,
+            criu=taking.program.version,
+            overlays=facts.overlays,
+            outside=facts.outside,
+            proc_readonly=facts.proc_readonly,
+            env=facts.env,
+            nonce=facts.nonce,
+            ports=self._ports,
+        )
+
+    def cancel(self) -> None:
+        with contextlib.suppress(WaypointError, OSError, ValueError):
+            self._open.close()  # CRIU has ended on return
+        with contextlib.suppress(OSError):  # the session has ended, and its group is gone
+            tcp_repair.end(self.taking.subject.processes())
+
+    def _look_around(self) -> None:
+        """Note what the user should know about the processes: shells within shells, and ports of the host's network."""
+        taking = self.taking
+        processes = taking.subject.processes()
+        taking.degraded += [f"{name}: {_SAID_OF_NESTED}" for name in nested_shells.find(processes)]
+        if taking.subject.facts.setting.net == "host":
+            self._ports = ports.held_by(processes)
+        if self._ports:
+            said = "of the host's network: cannot be copied, nor restored while another program has them"
+            taking.degraded.append(f"{', '.join(self._ports)} {said}")
+
+    @contextlib.contextmanager
+    def _diagnosed(self) -> Iterator[None]:
+        """If CRIU fails in the `with` block, raise CriuFailed with a log that stays on disk."""
+        try:
+            yield
+        except CriuFailed as error:
+            log = self.taking.area.hot.keep_log(error.log, f"{self.taking.capture_id}-dump.log")
+            raise error.moved(log) from error
+
+
+def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
+    with contextlib.suppress(FileNotFoundError):  # the session has ended: CRIU will tell
+        root = procfs.open_root(subject.facts.init_pid)
+        try:
+            return tuple(removed.find(subject.processes(), root))
+        finally:
+            os.close(root)
+    return ()
+
+
+def _with_free_names(folders: tuple[RemovedFolder, ...], subject: Subject) -> tuple[RemovedFolder, ...]:
+    """The folders with names that nobody uses; to be called while the session stands still."""
+    root = procfs.open_root(subject.facts.init_pid)
+    try:
+        return tuple(removed.with_free_names(folders, root))
+    finally:
+        os.close(root)
+
+
+class Processes(Layer):
+    kind = "processes"
+
+    def part(self, taking: Taking) -> ProcessesPart:
+        return ProcessesPart(taking)
+
+    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
+        """Raises CannotCapture if the capture has no processes, or if a port of the host's network that its processes
+        have is taken by others than those that leave; Failed if the machine has not enough memory; StoreDamaged if
+        images are missing or cut off (on such images CRIU waits for ever for the rest of the memory).
+        """
+        layer = self.of(origin)
+        _check_memory(origin, layer, copies)
+        _check_ports(origin, layer, copies, leaving)
+        images = area.hot.images(origin.id)
+        try:
+            size = image_bytes(images)
+        except FileNotFoundError as error:
+            raise damaged(origin, f"{images} is missing") from error
+        if size != layer.size_bytes:
+            raise damaged(origin, f"{images} has {size} bytes, written were {layer.size_bytes}")
+
+    def of(self, origin: Capture) -> ProcessesLayer:
+        """The record of the layer. Raises CannotCapture if the capture does not have the layer."""
+        if origin.layers.processes is None:
+            said = f"it is of tier {origin.tier}: it has no processes"
+            raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
+        return origin.layers.processes
+
+    def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
+        """Have CRIU restore the tasks. On return the tasks run, and `place.pid` is the host's pid of their pid 1.
+
+        Raises CriuFailed with a log that stays on disk. After a failure, half-made tasks may be left in the cgroup in
+        which CRIU ran.
+        """
+        assert place.spawn is not None
+        work = place.folder / "criu"
+        work.mkdir(mode=0o700)
+        with open_folder(area.hot.images(origin.id)) as images_fd, open_folder(work) as work_fd:
+            options = RestoreOptions(
+                images_fd=images_fd,
+                work_fd=work_fd,
+                root=place.root,
+                externals=place.externals,
+                deadline_s=HUNG_S,
+                empty_network=origin.setting.net != "host",
+                on_notice=place.on_notice,
+            )
+            try:
+                place.pid = Criu(place.criu_path, place.spawn).restore(options).pid
+            except CriuFailed as error:
+                raise error.moved(area.hot.keep_log(error.log, f"{place.folder.name}-restore.log")) from error
+        shutil.rmtree(work)
+
+
+def image_bytes(images: Path) -> int:
+    """The size in bytes of all of CRIU's images in the folder `images`. Raises FileNotFoundError."""
+    with os.scandir(images) as entries:
+        return sum(entry.stat().st_size for entry in entries)
+
+
+def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: Collection[int]) -> None:
+    if not layer.ports:
+        return
+    found = ports.taken(layer.ports, leaving) if copies == 1 else layer.ports
+    if found:
+        whose = "other programs have them now" if copies == 1 else "only one copy could have them"
+        said = f"it has ports of the host's network ({', '.join(found)}), and {whose}"
+        next_step = "end the other programs; a session with its own network can be copied"
+        raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
+
+
+def _check_memory(origin: Capture, layer: ProcessesLayer, copies: int) -> None:
+    available = machine.available_memory_bytes()
+    needed = layer.size_bytes * copies
+    if needed + _SPARE_BYTES > available:
+        what = "its processes need" if copies == 1 else f"{copies} copies of its processes need"
+        said = f"{what} {needed >> 20} MiB of memory, {available >> 20} MiB are available"
+        next_step = "end other sessions" + ("" if copies == 1 else ", or make fewer copies")
+        raise Failed("restore the processes of", origin.id[:12], said, next_step)
+
+
+PROCESSES = Processes()

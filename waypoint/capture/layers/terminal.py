@@ -1,0 +1,92 @@
+"""The layer `terminal`: the scrollback, the record of a command in flight, and the input that was typed ahead.
+
+The layer's files have the names and the form of those in a session's runtime folder, where the next daemon looks for
+them. So the daemon adopts a restored session exactly as it adopts a session whose daemon has died.
+"""
+
+import logging
+import shutil
+from collections.abc import Collection
+from concurrent.futures import Future
+from pathlib import Path
+
+from shellwrap.ring import copy_ring
+from waypoint.capture.layers.files import damaged
+from waypoint.capture.layers.layer import Area, Layer, Part, Place, Taking
+from waypoint.capture.steps import Step, reach
+from waypoint.model.paths import COMMAND_FILE, RING_FILE, TYPED_AHEAD_FILE
+from waypoint.model.records import Capture, TerminalLayer
+
+log = logging.getLogger(__name__)
+
+
+class TerminalPart(Part):
+    """Drains the terminal before CRIU looks at it: CRIU puts output that it finds in a terminal back through the line
+    discipline, which mangles that output. Input that was typed ahead is taken out for the same reason.
+    """
+
+    def __init__(self, taking: Taking) -> None:
+        super().__init__(taking)
+        self._saved: Future[TerminalLayer] | None = None
+
+    def ready(self) -> None:
+        self.taking.subject.hold()
+
+    def begin(self) -> None:
+        subject = self.taking.subject
+        subject.drain()
+        subject.take_typed_ahead()
+        reach(Step.DRAINED)
+        folder = self.taking.area.hot.terminal(self.taking.capture_id)
+        self._saved = self.taking.beside.submit(subject.save_terminal, folder)
+
+    def finish(self) -> None:
+        assert self._saved is not None
+        self._saved.result()
+
+    def release(self) -> None:
+        self.taking.subject.give_typed_ahead_back()
+
+    def record(self) -> TerminalLayer:
+        assert self._saved is not None
+        return self._saved.result()
+
+    def cancel(self) -> None:
+        if self._saved is not None:
+            self._saved.exception()  # waits for its end; its result does not matter
+        try:
+            self.taking.subject.give_typed_ahead_back()
+        except OSError as error:  # the input stays in its file, from which the next daemon types it
+            log.warning("session on %s: typed-ahead input is not put back: %s", self.taking.subject.facts.branch, error)
+
+
+class Terminal(Layer):
+    kind = "terminal"
+
+    def part(self, taking: Taking) -> TerminalPart:
+        return TerminalPart(taking)
+
+    def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
+        folder = area.hot.terminal(origin.id)
+        for path in (folder / RING_FILE, folder / COMMAND_FILE):
+            if not path.is_file():
+                raise damaged(origin, f"{path} is missing")
+
+    def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
+        """Copy the layer's files into the runtime folder of the new session. Raises OSError, also if the disk is
+        full.
+        """
+        folder = area.hot.terminal(origin.id)
+        copy_ring(str(folder / RING_FILE), str(place.folder / RING_FILE))
+        copy_small_files(folder, place.folder)
+
+
+def copy_small_files(source: Path, target: Path) -> None:
+    """Copy the record of the command in flight and, if it exists, the file of typed-ahead input. Raises OSError."""
+    for name in (COMMAND_FILE, TYPED_AHEAD_FILE):
+        if name == COMMAND_FILE or (source / name).exists():
+            shutil.copyfile(source / name, target / name)
+            (target / name).chmod(0o600)
+
+
+TERMINAL = Terminal()

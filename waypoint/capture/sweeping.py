@@ -1,0 +1,78 @@
+"""What lies in a home and is on no record of names.db: left-overs of a crash are removed, strangers are kept.
+
+store/belonging.py says what is a left-over. Everything else may be all that somebody has: its names.db was moved away,
+was lost, or was replaced by an older copy. It stays as and where it is; when the database that knows it is put back, it
+is known again.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.facts import StrangerFacts
+from waypoint.store.belonging import belongs, mark
+from waypoint.store.names import Names
+
+log = logging.getLogger(__name__)
+
+
+class Shelf(NamedTuple):
+    """Where things of one kind lie under the ids of captures or sessions.
+
+    `place`: the folder that bears the mark of the database. `known`: the ids that are on record. `ids`: lists the ids
+    of what is there. `path`: where the thing with an id lies. `remove`: removes it.
+    """
+
+    kind: Literal["processes", "files", "capture", "session"]
+    place: Path
+    known: Collection[str]
+    ids: Callable[[], Iterable[str]]
+    path: Callable[[str], str]
+    remove: Callable[[str], None]
+
+    def unknown(self) -> list[str]:
+        """The ids of the things that are there and on no record, sorted."""
+        return sorted(ident for ident in self.ids() if ident not in self.known)
+
+
+def sweep(names: Names, shelves: Iterable[Shelf]) -> list[StrangerFacts]:
+    """Remove the left-overs from the shelves, and mark their places as those of `names`. Returns the strangers.
+
+    To be called before anything is made in the home. A left-over that cannot be removed is logged, and is a stranger
+    from then on. If the disk is full, places keep their old marks, and the next daemon does the same again.
+    """
+    shelves = list(shelves)
+    strangers = [stranger for shelf in shelves for stranger in _sweep_one(names, shelf)]
+    if strangers:
+        said = "%d things in this home are unknown to its names.db, and are kept; the first: %s"
+        log.warning(said, len(strangers), strangers[0].path)
+    try:
+        # In this order: an id that was doomed in a place of another database must be spared when the place is ours.
+        with names.change("sweep") as change:
+            identity = change.open_anew()
+        for place in {shelf.place for shelf in shelves}:
+            mark(place, identity)
+    except (Failed, OSError) as error:
+        log.warning("cannot mark the places of names.db: %s", error)
+    return strangers
+
+
+def _sweep_one(names: Names, shelf: Shelf) -> list[StrangerFacts]:
+    doomed = names.doomed() if belongs(shelf.place, names.identity()) else set()
+    strangers = []
+    for ident in shelf.unknown():
+        if ident not in doomed or not _remove(shelf, ident):
+            strangers.append(StrangerFacts(kind=shelf.kind, id=ident, path=shelf.path(ident)))
+    return strangers
+
+
+def _remove(shelf: Shelf, ident: str) -> bool:
+    """Remove a left-over. Returns whether that has worked."""
+    try:
+        shelf.remove(ident)
+    except (WaypointError, OSError) as error:
+        log.error("cannot remove the left-over %s: %s", shelf.path(ident), error)
+        return False
+    return True

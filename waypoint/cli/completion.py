@@ -1,0 +1,60 @@
+"""`waypoint __complete WORDS`: what the completion functions of bash and zsh ask at TAB.
+
+These functions are in waypoint/setup/machine/completion.py. WORDS are the words behind `waypoint` up to the cursor. The
+first line of the answer is what the shell itself is to look for (`files`, `folders`, `commands`, `users`, `groups`, or
+nothing); each further line is a word, a tab, and help.
+
+A TAB must not be felt: client/wire.py says what may be imported here.
+"""
+
+import _signal  # type: ignore[import-not-found, unused-ignore] # `signal` loads enum
+import os
+
+from waypoint.cli.output import write_all
+from waypoint.client.address import find_home
+from waypoint.client.link import ask_running
+from waypoint.model.errors import WaypointError
+from waypoint.model.verbs.completion import Offer, offered
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+ANSWER_S = 1.0  # how long the daemon may take to tell names
+_OF_THE_DAEMON = ("names", "branches", "live branches")
+
+
+def run(words: list[str]) -> int:
+    """Print what may stand in the place of the last of `words`. Returns the exit status, 0.
+
+    Names are those that a running daemon tells. If none runs, or this user may not talk to it, there are none; nothing
+    is started, and nothing said.
+    """
+    offer = offered(words)
+    kind = "" if offer.kind in _OF_THE_DAEMON else offer.kind
+    found = [f"{word}\t{text}" for word, text in offer.words]
+    if offer.kind in _OF_THE_DAEMON:
+        found += [f"{offer.before}{name}\t" for name in _names(offer) if name.startswith(offer.typed)]
+    write_all(1, memoryview("".join(f"{line}\n" for line in [kind, *found]).encode(errors="replace")))
+    return 0
+
+
+def _names(offer: Offer) -> list[str]:
+    _signal.signal(_signal.SIGALRM, _give_up)
+    _signal.setitimer(_signal.ITIMER_REAL, ANSWER_S)
+    try:
+        answer = ask_running(find_home(offer.home and os.path.expanduser(offer.home)), "GET", "/v1/names")
+    except (WaypointError, OSError):
+        return []
+    finally:
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
+    rows = answer.get("names") if isinstance(answer, dict) else None
+    return [str(row["name"]) for row in rows or () if _is_meant(row, offer.kind)]
+
+
+def _is_meant(row: dict[str, object], kind: str) -> bool:
+    return kind == "names" or (row["kind"] == "branch" and (kind == "branches" or row["live"] is True))
+
+
+def _give_up(number: int, frame: object) -> "NoReturn":
+    raise TimeoutError

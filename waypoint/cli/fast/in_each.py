@@ -1,0 +1,188 @@
+"""`fork ... -- CMD`: one command in all forks at once, with their output line by line."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from waypoint.cli.fast.exec_json import as_text
+from waypoint.cli.fast.streaming import GRACE_S, forward_signals
+from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, print_json, write_all
+from waypoint.client.command import Command
+from waypoint.client.quoting import exec_text
+from waypoint.model.errors import WaypointError
+
+EXIT_ONE_FAILED = 1
+_COLOURS = (36, 33, 32, 35, 34, 31)  # of the terminal's own palette
+Sink = Callable[[str, bytes], None]
+"""Takes the output of a command: the branch of its fork, and bytes; b"" at the end of the output."""
+
+
+class Lines:
+    """Prints the output of several commands on stdout, in whole lines, each behind the name of its branch. Several
+    threads may call it at once.
+
+    When stdout cannot be written any more, `code` is set to the exit status for that, `on_break` is called, and the
+    rest is dropped.
+    """
+
+    def __init__(self, branches: Sequence[str], *, coloured: bool, on_break: Callable[[], None]) -> None:
+        width = max(map(len, branches))
+        self._heads = {
+            branch: _head(branch.ljust(width), _COLOURS[number % len(_COLOURS)] if coloured else None)
+            for number, branch in enumerate(branches)
+        }
+        self._begun = {branch: bytearray() for branch in branches}
+        self._lock = threading.Lock()
+        self._on_break = on_break
+        self.code = 0
+
+    def __call__(self, branch: str, data: bytes) -> None:
+        """Print the lines that `data` completes. At the end (b"") also print a last line without a newline."""
+        begun = self._begun[branch]
+        whole, newline, rest = (data or (b"\n" if begun else b"")).rpartition(b"\n")
+        if newline:
+            self._print(branch, bytes(begun) + whole)
+            begun.clear()
+        begun += rest
+
+    def _print(self, branch: str, whole: bytes) -> None:
+        text = b"".join(self._heads[branch] + line + b"\n" for line in whole.split(b"\n"))
+        with self._lock:
+            if self.code:
+                return
+            try:
+                write_all(1, memoryview(text))
+                return
+            except BrokenPipeError:
+                self.code = EXIT_NO_READER
+            except OSError as error:
+                self.code = EXIT_FAILED
+                complain(f"cannot write to stdout: {error.strerror}")
+        self._on_break()
+
+
+def _head(word: str, colour: int | None) -> bytes:
+    return (f"{word} | " if colour is None else f"\x1b[{colour}m{word} |\x1b[0m ").encode()
+
+
+class Member:
+    """The command in one fork."""
+
+    def __init__(self, home: str, facts: dict[str, object], text: str, asker: dict[str, object]) -> None:
+        self.facts = facts
+        self.branch = str(facts["branch"])
+        self.exit = EXIT_FAILED
+        self.said = ""  # waypoint's own error, if it failed
+        self._command: Command | None = None
+        self._reader, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._command = Command(home, self.branch, "exec", {"text": text, "tty": False, **asker})
+            self._command.wake_fd = self._reader
+        except WaypointError as error:
+            self.said = str(error)
+
+    def signal(self, name: str, grace_s: float | None = None) -> None:
+        """Send the command a signal. `grace_s`: seconds after which `drive` stops waiting for it; None: never."""
+        if self._command is not None:
+            if grace_s is not None:
+                self._command.deadline = time.monotonic() + grace_s
+            self._command.queue_signal(name)
+            os.write(self._waker, b"\0")
+
+    def drive(self, sink: Sink) -> None:
+        """Pass the command's output to `sink` until it ends, then set `exit` and `said`. Never raises."""
+
+        def take(view: memoryview) -> None:
+            sink(self.branch, bytes(view))
+
+        try:
+            end = self._command.wait(take, take) if self._command is not None else {}
+        except WaypointError as error:
+            self.said = str(error)
+        except TimeoutError:  # the reader of stdout is gone, and the command has not ended in time
+            self.exit = EXIT_NO_READER
+        else:
+            code = end.get("exit")
+            self.exit = code if isinstance(code, int) else EXIT_FAILED
+            self.said = str(end.get("said", "")) if end.get("by") == "waypoint" else self.said
+        sink(self.branch, b"")
+
+
+class Fleet:
+    """The commands in all forks, each driven by a thread of its own. `forward_signals` can send them signals."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = members
+        self.wake_fd = -1  # `forward_signals` sets it, but it is not used: a signal interrupts join()
+
+    def signal(self, name: str) -> None:
+        for member in self._members:
+            member.signal(name)
+
+    def part(self) -> None:
+        """Interrupt all commands. After GRACE_S seconds `drive` does not wait for them any more."""
+        for member in self._members:
+            member.signal("INT", GRACE_S)
+
+    def drive(self, sink: Sink) -> None:
+        """Pass the output of all commands to `sink` until all have ended. Forwards this process's signals to them."""
+        forward_signals(self)
+        threads = [threading.Thread(target=member.drive, args=(sink,), daemon=True) for member in self._members]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def run_in_each(
+    home: str,
+    forks: Sequence[dict[str, object]],
+    words: Sequence[str],
+    asker: dict[str, object],
+    *,
+    as_json: bool,
+) -> int:
+    """Run the command line `words` in all `forks`, and print their output. Returns the exit status: 1 if a command
+    failed. `asker`: the fields of each request that say whose sessions these are.
+
+    With `as_json`, prints `{branch, pid, ms, exit, output}` of each fork at the end, with `said` if waypoint itself
+    failed (exit 125), and holds all output in memory.
+    """
+    members = [Member(home, fork, _text(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
+    fleet = Fleet(members)
+    code = _run_for_json(fleet, members) if as_json else _run_for_people(fleet, members)
+    for member in members:
+        if member.said:
+            complain(f"{member.branch}: {member.said}")
+        elif member.exit and not code and not as_json:
+            complain(f"{member.branch}: the command ended with status {member.exit}")
+    return code or (EXIT_ONE_FAILED if any(member.exit for member in members) else 0)
+
+
+def _run_for_people(fleet: Fleet, members: Sequence[Member]) -> int:
+    coloured = os.isatty(1) and not os.environ.get("NO_COLOR")
+    lines = Lines([member.branch for member in members], coloured=coloured, on_break=fleet.part)
+    fleet.drive(lines)
+    return lines.code
+
+
+def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
+    outputs = {member.branch: bytearray() for member in members}
+
+    def keep(branch: str, data: bytes) -> None:
+        outputs[branch] += data
+
+    fleet.drive(keep)
+    records = []
+    for member in members:
+        record = {**member.facts, "exit": member.exit, **as_text(bytes(outputs[member.branch]))}
+        records.append({**record, "said": member.said} if member.said else record)
+    print_json(records)
+    return 0
+
+
+def _text(words: Sequence[str], number: int, fork: dict[str, object]) -> str:
+    """The command line for one fork as shell text, with `{i}` and `{branch}` replaced."""
+    own = [word.replace("{i}", str(number)).replace("{branch}", str(fork["branch"])) for word in words]
+    return exec_text(own)

@@ -1,0 +1,78 @@
+"""`waypoint shell`. client/wire.py says what may be imported here, and in functions that `-d` calls."""
+
+import os
+
+from shellwrap.window_size import terminal_size
+from waypoint.cli.caller import branch_of, caller_env, home_of, require_terminal, sudo_caller
+from waypoint.cli.fast.answers import session_of, tell_left_out, tell_no_hooks
+from waypoint.cli.output import print_json, print_lines
+from waypoint.client.link import ask
+from waypoint.client.quoting import as_json_text
+from waypoint.model.errors import UsageProblem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from waypoint.model.verbs import Given
+
+
+def run(given: "Given") -> int:
+    """Returns the exit status: the shell's, 0 with `-d` or after a detach. Raises WaypointError."""
+    home, branch = home_of(given), branch_of(given)
+    is_detached, as_json = given.flag("detach"), given.flag("json")
+    if as_json and not is_detached:
+        raise UsageProblem("print", "--json", "stdout is the session's", "use -d too")
+    if not is_detached:
+        next_step = f"start it with 'waypoint shell {branch} -d' and use 'waypoint exec -b {branch} -- CMD'"
+        require_terminal("show", f"branch {branch}", next_step)
+    session = session_of(ask(home, "POST", "/v1/sessions", {"branch": branch, **_setting(given)}))
+    tell_no_hooks(session)
+    is_here = given["cwd"] is None and not given["base"]
+    tell_left_out(session, os.path.abspath(os.curdir) if is_here else "")
+    if not is_detached:
+        from waypoint.cli.terminal import attach
+
+        # The session is the caller's, or the daemon has taken --user for it, under whose name it is gone on with.
+        return attach(home, branch, {"user": session.get("user")})
+    if as_json:
+        print_json(session)
+    else:
+        print_lines([branch])
+    return 0
+
+
+def _setting(given: "Given") -> dict[str, object]:
+    """The request's body. Options that were not given are left out, so that a branch that goes on keeps its values."""
+    for name in (
+        "from",
+        "base",
+        "user",
+        "cwd",
+        "shell",
+    ):  # an empty value may come from an unset variable: do not use a default
+        if given[name] == "":
+            raise UsageProblem("use", f"--{name}", "its value is empty", "leave it out, or give one")
+    base, cwd = given.text("base"), given.text("cwd")
+    setting: dict[str, object] = {
+        "from_name": given["from"],
+        "net": given["net"],
+        "user": given["user"],
+        "default_user": sudo_caller(),
+        "shell": given["shell"],
+        "binds": [_from_here(bind) for bind in given.texts("bind")],
+        "command": [as_json_text(word) for word in given.texts("words")],
+    }
+    if base:
+        setting |= {"base": os.path.abspath(base), "cwd": cwd}
+    else:  # the session's folders are those of this machine, so the path is made absolute here
+        setting |= {"cwd": os.path.abspath(cwd)} if cwd else {"default_cwd": os.path.abspath(os.curdir)}
+    if given["user"] is None and setting["default_user"] is None:  # $SHELL is that of the session's user
+        setting["default_shell"] = os.environ.get("SHELL")
+    rows, cols = terminal_size(0)
+    asked = {name: value for name, value in setting.items() if value}
+    return {**asked, "rows": rows, "cols": cols, "env": caller_env()}
+
+
+def _from_here(bind: str) -> str:
+    """HOST:PATH[:ro] with HOST as an absolute path."""
+    host, colon, rest = bind.partition(":")
+    return f"{os.path.abspath(host)}{colon}{rest}" if host else bind

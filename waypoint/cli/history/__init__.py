@@ -1,0 +1,1 @@
+"""The verbs on captures, names and operations, one file each."""

@@ -1,0 +1,45 @@
+"""The drawing of `log --graph`, in the manner of git's: which capture goes on from which. Has no input or output."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+
+def draw(parents: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str | None]]:
+    """Yield the lines of the drawing, each with its node; None for a line between two nodes.
+
+    `parents`: the parents of each node, in an order in which children come before their parents. A parent that is not
+    a node itself would be below the end of the drawing. Other than with git, a node is never right below one that it
+    has nothing to do with: a line without that column parts them.
+    """
+    columns: list[str] = []  # for each column, the node to which its line leads downwards
+    between: list[str] = []
+    ended = -1  # the column of the node above, if no line leads on from it
+    for node, its_parents in parents.items():
+        yield from ((line, None) for line in between)
+        if node not in columns:
+            if len(columns) == ended:
+                yield " ".join("|" * ended), None
+            columns.append(node)
+        here = columns.index(node)
+        ended = -1 if its_parents else here
+        yield " ".join("*" if number == here else "|" for number in range(len(columns))), node
+        between, columns = _lead_on(columns, here, its_parents)
+
+
+def _lead_on(columns: Sequence[str], here: int, parents: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Lead from the node in column `here` to its parents. Returns the lines between two nodes, and the new columns."""
+    ends = [(number, aim) for number, node in enumerate(columns) for aim in (parents if number == here else [node])]
+    after = list(dict.fromkeys(aim for _, aim in ends))  # lines to the same node become one, in the leftmost place
+    moves = [(number, after.index(aim)) for number, aim in ends]
+    between = []
+    while any(place != goal for place, goal in moves):
+        line = [" "] * (2 * max(map(max, moves)) + 1)
+        for place, goal in moves:
+            step = _step(place, goal)
+            line[2 * place + step] = "/|\\"[step + 1]
+        between.append("".join(line).rstrip())
+        moves = [(place + _step(place, goal), goal) for place, goal in moves]
+    return between, after
+
+
+def _step(place: int, goal: int) -> int:
+    return (goal > place) - (goal < place)

@@ -1,0 +1,30 @@
+"""`waypoint undo`."""
+
+import dataclasses
+
+import click
+
+from waypoint.cli.output import print_json, tell
+from waypoint.client.sdk import Client
+from waypoint.model.errors import UsageProblem
+from waypoint.model.names import parse_name
+from waypoint.model.verbs import Given
+
+
+def run(given: Given) -> int:
+    """Say what will not come back, then take the operation back. Returns the exit status. Raises WaypointError."""
+    number, branch = given.number("number"), given.text("branch")
+    if number is not None and branch is not None:
+        raise UsageProblem(
+            "take back", f"operation {number}", "--branch goes without a number", "leave one of them out"
+        )
+    history = Client(given.text("home")).history
+    planned = history.plan_undo(number, branch=None if branch is None else parse_name(branch))
+    tell("will not come back", planned.lost)
+    made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
+    if given.flag("json"):
+        print_json({**dataclasses.asdict(made), "degraded": undone.degraded})
+    else:
+        click.echo(f"took back {undone.number} ({undone.verb}): {undone.undo}")
+        tell("degraded", undone.degraded)
+    return 0

@@ -1,0 +1,95 @@
+"""A command's output: bytes, lines and JSON on stdout, messages on stderr, exit statuses.
+
+Loaded by every command: client/wire.py says what may be imported here.
+"""
+
+import os
+
+from waypoint.client import plainjson
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from waypoint.model.errors import WaypointError
+
+SHORT = 12  # digits of a capture's id that are printed for people
+EXIT_FAILED = 125  # `exec` and `run`: waypoint itself failed; all other statuses are those of the command
+EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141  # the status that a shell reports for a program that SIGPIPE has ended
+
+
+def write_all(fd: int, view: memoryview) -> None:
+    """Write all of `view`, also if another process has made the descriptor non-blocking. Raises OSError."""
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            import select
+
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            poll.poll()
+
+
+def print_lines(lines: list[str]) -> None:
+    """Print lines on stdout. Raises OSError if stdout cannot be written."""
+    write_all(1, memoryview("".join(f"{line}\n" for line in lines).encode()))
+
+
+def print_json(value: object) -> None:
+    """Print one JSON value on stdout, in ASCII: on one line, or indented if stdout is a terminal.
+
+    `value` may have records (dataclasses) in it. Raises OSError if stdout cannot be written.
+    """
+    if os.isatty(1):
+        import json
+
+        print_lines([json.dumps(value, indent=2, default=_fields)])
+    else:
+        print_json_line(value)
+
+
+def print_json_line(value: object) -> None:
+    """As `print_json`, but always on one line: for a command that prints one value after the other."""
+    print_lines([json_line(value)])
+
+
+def json_line(value: object) -> str:
+    """The value as `print_json_line` prints it."""
+    return plainjson.encode(value, _fields)
+
+
+def _fields(record: object) -> dict[str, object]:
+    names = getattr(record, "__dataclass_fields__", None)
+    if names is None:
+        raise TypeError(f"{type(record).__name__} has no form in JSON")
+    return {name: getattr(record, name) for name in names}
+
+
+def tell(heading: str, items: object) -> None:
+    """Print a line on stderr for each of `items`. Prints nothing if `items` is not a list."""
+    for item in items if isinstance(items, list) else ():
+        os.write(2, f"{heading}: {item}\n".encode(errors="backslashreplace"))
+
+
+def fail(error: "WaypointError", *, as_json: bool) -> int:
+    """Print an error on stderr, with `as_json` also as the one JSON value on stdout. Returns the exit status."""
+    complain(str(error))
+    if as_json:
+        try:
+            print_json(error_value(error))
+        except OSError:  # stdout cannot be written: stderr has the error, too
+            return error.exit_code
+    return error.exit_code
+
+
+def error_value(error: "WaypointError") -> "dict[str, object]":
+    """The JSON value that `--json` prints in place of a result."""
+    return {"error": error.to_json()}
+
+
+def complain(text: str) -> None:
+    """Print an error on stderr. Does nothing if stderr cannot be written."""
+    try:
+        os.write(2, f"waypoint: {text}\n".encode(errors="backslashreplace"))
+    except OSError:
+        return

@@ -1,0 +1,32 @@
+"""Telling people what lies in the home and is unknown to its names.db."""
+
+import click
+
+from waypoint.client.sdk import Client
+from waypoint.model.errors import UsageProblem
+
+
+def tell_strangers(client: Client, *, each: bool = False) -> None:
+    """Say on stderr that there are strangers, if there are any, and what to do. `each`: also list them."""
+    try:
+        found = client.strangers()
+    except UsageProblem:  # the daemon of an earlier version still runs, and knows nothing of them
+        return
+    if not found:
+        return
+    running = len({one.id for one in found if one.kind == "processes"})
+    which = f"{len({one.id for one in found})} captures or sessions"
+    runs = f", of which {running} {'runs' if running == 1 else 'run'}," if running else ""
+    click.echo(
+        f"waypoint: the home {client.home} has {which}{runs} that its names.db does not know; they are kept", err=True
+    )
+    if each:
+        for one in found:
+            click.echo(f"  {one.kind:<10}{one.path}", err=True)
+    else:
+        click.echo("  'waypoint doctor' lists them", err=True)
+    click.echo(
+        "  next: if another names.db knows them, put it back in its place after 'waypoint daemon stop'; if none does, "
+        "'waypoint gc' removes them",
+        err=True,
+    )

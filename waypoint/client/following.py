@@ -1,0 +1,108 @@
+"""What is followed: a session's scrollback as bytes, and what happens in a home, event by event."""
+
+import _socket
+from collections.abc import Iterator
+
+from waypoint.client import plainjson, wire
+from waypoint.client.link import not_allowed, open_channel, quote_branch, reach
+from waypoint.model.errors import Failed, from_json
+from waypoint.model.paths import socket_path
+
+# How often in a row `iter_events` asks again after a daemon has died without having told a single event. A daemon that
+# tells one starts the count afresh.
+MAX_FRUITLESS = 5
+
+
+def iter_logs(home: str, branch: str, *, follow: bool) -> Iterator[bytes]:
+    """Yield the scrollback and, with `follow`, what the terminal shows from then on, until the session ends.
+
+    Raises the daemon's error, Failed if the daemon goes away: where to go on from cannot be known.
+    """
+    target = f"/v1/sessions/{quote_branch(branch)}/logs"
+    try:
+        channel = open_channel(home, target, {"follow": follow})
+        try:
+            while True:
+                channel.fill()
+                while (item := channel.take()) is not None:
+                    kind, payload = chr(item[0]), bytes(item[1])
+                    if kind == "x":
+                        return _check(payload)
+                    if kind == "o":
+                        yield payload
+        finally:
+            channel.close()
+    except wire.Cut as cut:
+        raise Failed("follow", f"branch {branch}", str(cut), f"waypoint logs {branch}") from cut
+
+
+def _check(payload: bytes) -> None:
+    parts = plainjson.decode_object(payload).get("error")
+    if isinstance(parts, dict):
+        raise from_json(parts)
+
+
+def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[str, object]]:
+    """Yield what the daemon has kept of the events after the number `after` (None: all), and with `follow` what comes.
+
+    Each is as docs/protocol.md, section 1, has it. If a daemon dies, the next one is asked to go on, which begins with
+    a `restarted`; ends when the daemon is stopped. Raises the daemon's error, HostLacks as `open_channel`, Failed if
+    the connection breaks off without `follow`, or daemon after daemon dies.
+    """
+    seq, instance = after or 0, ""
+    fruitless = 0
+    sock = reach(home, lambda path: wire.send_request(path, "GET", _target(seq, instance, follow=follow)))
+    while True:
+        try:
+            for event in _events(sock):
+                is_known = event["instance"] == instance
+                instance, fruitless = str(event["instance"]), 0
+                seq = _seq_after(event, seq)
+                if event["kind"] != "begin" or not is_known:
+                    yield event
+            return
+        except wire.Cut as cut:
+            fruitless += 1
+            if not follow or fruitless > MAX_FRUITLESS:
+                raise Failed("follow", f"the events of {home}", str(cut), "waypoint events") from cut
+        finally:
+            sock.close()
+        try:
+            sock = wire.send_request(socket_path(home), "GET", _target(seq, instance, follow=follow))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return  # it was stopped: to ask for events is no reason to start the next one
+        except PermissionError as error:
+            raise not_allowed(home) from error
+
+
+def _seq_after(event: dict[str, object], seq: int) -> int:
+    """Which event is known to the reader after `event`, if `seq` was it before."""
+    match event:
+        case {"kind": "begin"}:
+            return seq
+        case {"kind": "restarted"}:
+            return 0
+        case {"seq": int(known)}:
+            return known
+        case _:
+            raise Failed("understand", "the daemon", "it sent an event without a number", "use one version of both")
+
+
+def _target(seq: int, instance: str, *, follow: bool) -> str:
+    known = f"&instance={instance}" if instance else ""
+    return f"/v1/events?after={seq}{known}{'&follow=1' if follow else ''}"
+
+
+def _events(sock: _socket.socket) -> Iterator[dict[str, object]]:
+    head, data = wire.read_head(sock)
+    body = wire.iter_body(sock, head, data)
+    if head.status != 200:
+        wire.judge(head.status, b"".join(body))
+    rest = b""
+    for piece in body:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            event = plainjson.decode_object(line)
+            if not {"kind", "instance"} <= event.keys():
+                raise Failed("understand", "the daemon", f"it sent the event {line[:60]!r}", "use one version of both")
+            yield event

@@ -1,0 +1,1 @@
+"""HTTP over the control socket: connections, requests, routes, streams."""

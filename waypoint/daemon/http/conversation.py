@@ -1,0 +1,198 @@
+"""One client, request after request until it closes or its connection becomes a stream (docs/protocol.md).
+
+A client that breaks a rule gets one clear answer and is cut off. Timers run only while a client owes us something.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from waypoint.daemon.http import listing
+from waypoint.daemon.http.connection import Connection
+from waypoint.daemon.http.messages import Limits, Messages, error_body, wants_stream
+from waypoint.daemon.http.problems import HttpProblem, status_of
+from waypoint.daemon.http.reading import Target, find_route, parse_branch, parse_query, parse_request
+from waypoint.daemon.http.route import Call, Route, Routes
+from waypoint.daemon.http.stream import StreamInlet, StreamOutlet
+from waypoint.model.errors import StateConflict, UsageProblem, WaypointError
+from waypoint.service.background.bugs import as_problem, log_bug
+from waypoint.service.callers import serving
+from waypoint.service.shapes import Download, Stream, Upload
+
+
+class Service(Protocol):
+    """The first argument of every service function of a table. The attributes are as those of service.home.Home."""
+
+    between: Callable[[], None]
+    stands_still: Callable[[], bool]
+
+
+class Served(NamedTuple):
+    """What clients may ask for, and of whom. `service` may raise WaypointError, which is then every answer."""
+
+    service: Callable[[], Service]
+    routes: Routes
+
+
+class Conversation:
+    """One client, from accept to close. `serve` runs in a task of its own.
+
+    Cancelling that task ends it: at once, or, in a stream of frames, after an `x` frame.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        served: Served,
+        limits: Limits,
+        *,
+        on_idle: Callable[["Conversation"], None],
+        on_busy: Callable[["Conversation"], None],
+    ) -> None:
+        """`on_idle` is called when waiting for a request, or for the client's end, begins; `on_busy` at a request."""
+        self._connection = connection
+        self._served = served
+        self._limits = limits
+        self._on_idle = functools.partial(on_idle, self)
+        self._on_busy = functools.partial(on_busy, self)
+        self._messages = Messages(connection, limits)
+        self.streaming = False  # what is sent has no end of its own: from a 101 on, or an endless download
+
+    async def serve(self) -> None:
+        """Returns when the client has gone or was cut off. Closes nothing."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            while await self._exchange():
+                self.streaming = False
+            self._on_idle()  # there is nothing left to lose
+            await self._connection.hang_up(self._limits.goodbye_s)
+
+    async def _exchange(self) -> bool:
+        """Serve one request; True if another may follow."""
+        try:
+            request = await self._messages.request(self._on_idle, self._on_busy)
+            if request is None:
+                return False
+            if request.http_version not in (b"1.0", b"1.1"):
+                raise HttpProblem(505, "this is a server of HTTP/1.1")
+            target = find_route(self._served.routes, request.method, request.target)
+            branch = parse_branch(request.headers)
+            limit, uploads = target.route.body_limit, target.route.signature.uploads
+            body = self._messages.upload(request, limit) if uploads else await self._messages.body(request, limit)
+            if target.route.signature.gives == "stream" and not wants_stream(request):
+                raise HttpProblem(
+                    426, "a stream needs 'Connection: Upgrade' and 'Upgrade: waypoint-stream'", on=target.on
+                )
+        except HttpProblem as refused:
+            await self._messages.refuse(refused.status, refused.problem)
+        except UsageProblem as problem:
+            await self._messages.refuse(status_of(problem), problem)
+        else:
+            await self._serve_call(target, body, branch)
+            return self._messages.next()
+        return False
+
+    async def _serve_call(self, target: Target, body: bytes | Upload, branch: str | None) -> None:
+        """`branch`: the one that the client works on, if it says so."""
+        route, peer = target.route, self._connection.peer
+        try:
+            request = parse_request(target, body) if isinstance(body, bytes) else parse_query(target)
+            upload = None if isinstance(body, bytes) else body
+            call = Call(target.names, peer, request, upload, self._served.routes)
+            service = self._served.service()
+            with serving(peer, branch):
+                result = await route.function(service, **route.arguments(call))
+            answer = _answer(route, result, service)
+        except HttpProblem as refused:  # out of the body that the function was reading
+            await self._messages.refuse(refused.status, refused.problem)
+            return
+        except Exception as error:  # the border: whatever a service function raises becomes an answer
+            answer = _failure(as_problem(error, target.on))
+        match answer:
+            case Download():
+                await self._send_pieces(answer, target)
+            case Whole():
+                await self._messages.answer(*answer)
+            case _:
+                await self._messages.switch_protocols()
+                await self._converse(answer, target)
+
+    async def _send_pieces(self, download: Download, target: Target) -> None:
+        """Raises ConnectionError if a piece cannot be made: an answer that was begun can only break off."""
+        self.streaming = download.endless
+        try:
+            await self._messages.answer_in_pieces(200, download)
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception as error:  # the border, as above
+            problem = as_problem(error, target.on)
+            if self._messages.is_answered:
+                if problem is error:
+                    log_bug(error, target.on)  # the client is not told why
+                raise ConnectionAbortedError("the answer could not be made to its end") from error
+            await self._messages.answer(*_failure(problem))
+
+    async def _converse(self, stream: Stream, target: Target) -> None:
+        """Run `stream` until it ends, then send the `x` frame."""
+        inlet = StreamInlet(self._connection, self._messages.rest)
+        service = self._served.service()
+        outlet = StreamOutlet(self._connection, service.stands_still, service.between)
+        self.streaming = True
+        try:
+            end = await stream(inlet, outlet)
+        except asyncio.CancelledError as cancelled:
+            end = _error_end(_why_cancelled(cancelled, target.on))
+        except Exception as error:  # the border, as above
+            if outlet.broken:
+                return
+            end = _error_end(as_problem(error, target.on))
+        if inlet.complaint:
+            end = _error_end(UsageProblem("read a frame of", target.on, inlet.complaint))
+        async with asyncio.timeout(self._limits.answer_s):
+            await outlet.end(end)
+
+
+class Whole(NamedTuple):
+    """An answer in JSON that is sent at once."""
+
+    status: int
+    content: bytes
+
+
+def _answer(route: Route, result: Any, service: Service) -> Whole | Download | Stream:  # noqa: ANN401
+    """What a service function has given, as the answer to the client."""
+    signature = route.signature
+    if signature.gives == "list":
+        return listing.as_json(route.wrap, result, service.between)
+    if signature.gives != "record":
+        answer: Download | Stream = result
+        return answer
+    is_made = route.created
+    if signature.tells:
+        result, is_made = result
+    content = {route.wrap: result} if route.wrap else {} if result is None else result
+    return Whole(201 if is_made else 200, msgspec.json.encode(content))
+
+
+def _failure(problem: WaypointError) -> Whole:
+    return Whole(status_of(problem), error_body(problem))
+
+
+def _why_cancelled(cancelled: asyncio.CancelledError, on: str) -> WaypointError:
+    """Take back a cancellation of the current task: what is left to do is to tell the client, and to end."""
+    task = asyncio.current_task()
+    if task is None or not task.cancelling():
+        # Nobody has cancelled us: something that the stream waited for was, and the stream let it pass.
+        said = RuntimeError("a part of the stream was cancelled")
+        said.__cause__ = cancelled
+        return as_problem(said, on)
+    task.uncancel()
+    next_step = "the session goes on; ask again to start a new daemon"
+    return StateConflict("go on with", on, "the daemon was stopped", next_step)
+
+
+def _error_end(problem: WaypointError) -> dict[str, object]:
+    return {"error": problem.to_json()}

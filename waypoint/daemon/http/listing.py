@@ -1,0 +1,39 @@
+"""Long lists as JSON that is made while it is sent, off the event loop."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from waypoint.service.shapes import Download
+
+PIECE_RECORDS = 64
+# Threads of their own, and few: a gate that `between` waits at may hold up lists, and nothing else.
+# Each list has all its pieces made by the same one of them, as iterators over an SQLite connection ask for.
+_THREADS = itertools.cycle([ThreadPoolExecutor(1, "list") for _ in range(2)])
+
+
+def as_json(wrap: str, records: Iterator[object], between: Callable[[], None]) -> Download:
+    """`{"wrap": [records...]}`, byte for byte as if it had been encoded at once.
+
+    `records` is advanced in one worker thread, PIECE_RECORDS at a time, each time after a call of `between`.
+    With an empty `wrap` the answer is the list itself.
+    """
+    return Download("application/json", _pieces(wrap, records, between))
+
+
+async def _pieces(wrap: str, records: Iterator[object], between: Callable[[], None]) -> AsyncGenerator[bytes, None]:
+    loop, thread = asyncio.get_running_loop(), next(_THREADS)
+    before = b'{"%s":[' % wrap.encode() if wrap else b"["
+    while piece := await loop.run_in_executor(thread, _encode_some, records, between):
+        yield before + piece
+        before = b","
+    yield (before if before != b"," else b"") + (b"]}" if wrap else b"]")
+
+
+def _encode_some(records: Iterator[object], between: Callable[[], None]) -> bytes:
+    """The next records without the brackets of their list; empty after the last."""
+    between()
+    return msgspec.json.encode(list(itertools.islice(records, PIECE_RECORDS)))[1:-1]

@@ -1,0 +1,127 @@
+"""Accepts clients on the listening socket and keeps the list of them."""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import socket
+
+from waypoint.daemon.http.connection import Connection
+from waypoint.daemon.http.conversation import Conversation, Served
+from waypoint.daemon.http.messages import Limits, closing_answer
+from waypoint.model.errors import StateConflict
+from waypoint.service.background.bugs import log_bug
+
+ACCEPTS_PER_WAKE_UP = 64
+# When the process has no file descriptor left and no idle client to take one from.
+ACCEPT_PAUSE_S = 0.1
+# When the server stops, for requests that were cut off to come to their end.
+LAST_WORDS_S = 1.0
+
+
+class Server:
+    """The HTTP server of one service. Wakes up only when a client or the service has something to do."""
+
+    def __init__(self, listener: socket.socket, served: Served, limits: Limits) -> None:
+        """Begins with `start`, in the running event loop."""
+        self._listener = listener
+        self._served = served
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._tasks: dict[Conversation, asyncio.Task[None]] = {}
+        self._idle: dict[Conversation, None] = {}  # in the order in which they became idle
+
+    def start(self) -> None:
+        self._listener.settimeout(0)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    async def stop(self, patience_s: float, *, keep_streams: bool = False) -> None:
+        """Accept no more, end streams and idle clients, wait for the requests under way, at most `patience_s`.
+
+        The listening socket stays open: it is the supervisor's. `keep_streams`: streams are not ended. They break off
+        when the process ends, and their clients go on with the next daemon.
+        """
+        self._loop.remove_reader(self._listener.fileno())
+        if self._pause is not None:
+            self._pause.cancel()
+        kept = {task for conversation, task in self._tasks.items() if keep_streams and conversation.streaming}
+        for conversation, task in self._tasks.items():
+            if task not in kept and (conversation.streaming or conversation in self._idle):
+                task.cancel()
+        if ending := set(self._tasks.values()) - kept:
+            await asyncio.wait(ending, timeout=patience_s)
+        late = set(self._tasks.values()) - kept
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=LAST_WORDS_S)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_WAKE_UP):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._make_room()
+                    return
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                raise
+            self._welcome(sock)
+
+    def _welcome(self, sock: socket.socket) -> None:
+        if len(self._tasks) >= self._limits.connections:
+            # The newcomer may be the one with something to say. If every place has a busy client, it cannot stay.
+            if not self._idle:
+                _turn_away(sock)
+                return
+            self._end_oldest_idle()
+        connection = Connection(sock)
+        conversation = Conversation(
+            connection,
+            self._served,
+            self._limits,
+            on_idle=self._note_idle,
+            on_busy=self._note_busy,
+        )
+        self._idle[conversation] = None
+        task = self._loop.create_task(conversation.serve())
+        self._tasks[conversation] = task
+        # Not in a `finally` of the task: one that is cancelled before its first step never enters its `try`.
+        task.add_done_callback(functools.partial(self._forget, conversation, connection))
+
+    def _forget(self, conversation: Conversation, connection: Connection, task: asyncio.Task[None]) -> None:
+        connection.close()
+        self._idle.pop(conversation, None)
+        del self._tasks[conversation]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a client must not be able to end the server, whatever it found
+            log_bug(error, "a connection")
+
+    def _note_idle(self, conversation: Conversation) -> None:
+        self._idle[conversation] = None
+
+    def _note_busy(self, conversation: Conversation) -> None:
+        self._idle.pop(conversation, None)
+
+    def _end_oldest_idle(self) -> None:
+        oldest = next(iter(self._idle))
+        del self._idle[oldest]
+        self._tasks[oldest].cancel()
+
+    def _make_room(self) -> None:
+        """Out of descriptors: accepting again at once would spin, because the listener stays readable."""
+        if self._idle:
+            self._end_oldest_idle()
+        self._loop.remove_reader(self._listener.fileno())
+        self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self.start)
+
+
+def _turn_away(sock: socket.socket) -> None:
+    """Answer before anything was asked, and close: as much as can be done without taking a place."""
+    problem = StateConflict("serve", "one more client", "the daemon has too many", "end some that are attached")
+    with sock, contextlib.suppress(OSError):
+        sock.send(closing_answer(503, problem), socket.MSG_DONTWAIT)

@@ -1,0 +1,154 @@
+"""The two ends of an upgraded connection (docs/protocol.md, section 2): the Inlet and Outlet of the session room."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import msgspec
+
+from waypoint.daemon.http.connection import Connection
+from waypoint.model.streams import Frame
+
+MAX_PAYLOAD_BYTES = 1 << 20
+MAX_SIGNAL_NAME_BYTES = 16
+# Frames from this size on are bulk: they wait as long as a session stands still. Keystrokes and their echo are smaller.
+BULK_BYTES = 4096
+# A client that reads as fast as we write would never make us wait; the other tasks get their turn after this much.
+YIELD_AFTER_BYTES = 2 << 20
+
+_HEADER = struct.Struct(">cI")
+
+
+class StreamInlet:
+    """Frames from the client. Only one task may receive at a time."""
+
+    def __init__(self, connection: Connection, early: bytes) -> None:
+        """`early`: bytes that came with the request, behind its end."""
+        self._connection = connection
+        self._buffer = bytearray(early)
+        self._over = False
+        self.complaint = ""  # why the client was cut off, if it broke the protocol
+
+    async def receive(self) -> Frame | None:
+        while not self._over:
+            frame = self._take()
+            if frame is not None:
+                return frame
+            if not self._over:
+                await self._fill()
+        return None
+
+    async def _fill(self) -> None:
+        try:
+            data = await self._connection.receive()
+        except ConnectionError:
+            data = b""
+        if data:
+            self._buffer += data
+        else:
+            self._over = True
+
+    def _take(self) -> Frame | None:
+        if len(self._buffer) < _HEADER.size:
+            return None
+        kind, length = _HEADER.unpack_from(self._buffer)
+        self.complaint = _complaint(kind, length)
+        if self.complaint:
+            self._over = True
+            return None
+        end = _HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        payload = bytes(memoryview(self._buffer)[_HEADER.size : end])
+        del self._buffer[:end]
+        return Frame(kind.decode(), payload)
+
+
+def _complaint(kind: bytes, length: int) -> str:
+    if kind not in (b"i", b"w", b"k"):
+        return f"a client sends frames of kind i, w and k, not {kind!r}"
+    if kind == b"w" and length != 4:
+        return f"a 'w' frame has 4 bytes, not {length}"
+    limit = MAX_SIGNAL_NAME_BYTES if kind == b"k" else MAX_PAYLOAD_BYTES
+    return f"a {kind.decode()!r} frame has at most {limit} bytes, not {length}" if length > limit else ""
+
+
+class StreamOutlet:
+    """Frames to the client. Any number of tasks may call; frames are never mixed.
+
+    A cancelled call has sent its frame whole (if the socket had taken the first byte of it) or not at all.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stands_still: Callable[[], bool] = lambda: False,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`stands_still`, `between`: as those of service.home.Home."""
+        self._connection = connection
+        self._stands_still = stands_still
+        self._between = between
+        self._turn = asyncio.Lock()
+        self._rest = b""  # of a frame whose sender was cancelled in the middle of it
+        self._without_pause = 0
+        self.broken = False  # the client is gone
+
+    async def output(self, data: bytes | memoryview) -> None:
+        await self._payload(b"o", data)
+
+    async def errors(self, data: bytes | memoryview) -> None:
+        await self._payload(b"e", data)
+
+    async def note(self, facts: dict[str, object]) -> None:
+        await self._frame(b"n", memoryview(msgspec.json.encode(facts)))
+
+    async def end(self, facts: dict[str, object]) -> None:
+        """The `x` frame; nothing may be sent after it."""
+        await self._frame(b"x", memoryview(msgspec.json.encode(facts)))
+
+    async def _payload(self, kind: bytes, data: bytes | memoryview) -> None:
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), MAX_PAYLOAD_BYTES):
+            if len(view) >= BULK_BYTES and self._stands_still():
+                await asyncio.to_thread(self._between)
+            await self._frame(kind, view[start : start + MAX_PAYLOAD_BYTES])
+
+    async def _frame(self, kind: bytes, payload: memoryview) -> None:
+        async with self._turn:
+            if self._rest:
+                await self._push([self._rest])
+            await self._push([_HEADER.pack(kind, len(payload)), payload])
+        if self._without_pause > YIELD_AFTER_BYTES:
+            self._without_pause = 0
+            await asyncio.sleep(0)
+
+    async def _push(self, parts: list[bytes | memoryview]) -> None:
+        """Send `parts`; if cancelled after the first byte, keep the rest for the next frame's sender."""
+        begun = bool(self._rest)
+        try:
+            while parts:
+                sent = self._connection.send_now(parts)
+                parts = _behind(parts, sent)
+                begun = begun or sent > 0
+                self._without_pause += sent
+                if parts:
+                    self._without_pause = 0
+                    await self._connection.wait_writable()
+            self._rest = b""
+        except ConnectionError:
+            self.broken = True
+            raise
+        except asyncio.CancelledError:
+            if begun:
+                self._rest = b"".join(parts)
+            raise
+
+
+def _behind(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryview]:
+    """What is left of `parts` behind the first `sent` bytes, copying nothing but a frame's header."""
+    for index, part in enumerate(parts):
+        if sent < len(part):
+            return [part[sent:], *parts[index + 1 :]]
+        sent -= len(part)
+    return []

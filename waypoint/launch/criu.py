@@ -1,0 +1,88 @@
+"""The steps by which a task of the launcher becomes a CRIU process: beside a session for a dump, or in a new session's
+cgroup and among its mounts for a restore.
+
+The launcher has forked the task into the right cgroup. CRIU talks with the daemon over fd 3. The processes that CRIU
+restores are its children; when CRIU ends, the launcher becomes their reaper.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import NoReturn
+
+from waypoint.launch.externals import mount_apart
+from waypoint.launch.guard import CriuGuard, fork_guarded
+from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import namespaces, procfs
+
+_TMP = "/tmp"
+_RUN = "/run"  # CRIU caches here what it has found out about the kernel, if this is a tmpfs
+APART = "apart"
+APART_SEEN = f"{_RUN}/{APART}"
+"""The folder in which CRIU finds the mounts that a session has from outside (externals.py)."""
+
+
+Announce = Callable[[list[int]], None]
+"""Called with a pidfd of the process, and one of its guard if it has one, when only execve is left to do."""
+
+
+def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoReturn:
+    """Become a CRIU that dumps the session with init `spec.pid`. Raises OSError before execve.
+
+    CRIU joins the session's network namespace, so that it neither dumps that nor searches the host's connections. It
+    runs in a cgroup of its own, because the session's will be frozen.
+    """
+    # If CRIU were killed while it runs a system call in a task of the session, that task might die too (docs/criu.md).
+    with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
+        procfs.set_oom_score(-1000)
+    guard = fork_guarded(spec.session)
+    session = os.pidfd_open(spec.pid)
+    _make_private()
+    mounts.bind(spec.run, _RUN)
+    namespaces.setns(session, namespaces.CLONE_NEWNET)
+    _become(spec, fds, announce, guard)
+
+
+def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
+    """Become a CRIU that restores a session: in the new session's cgroup, with the session's mounts in `APART_SEEN` and
+    no key of the host's keyrings. Raises OSError before execve.
+    """
+    os.setsid()
+    os.umask(0o022)
+    _make_private()
+    # Before /run is covered: the mounts' sources are folders below it.
+    mount_apart(spec.ground, f"{spec.run}/{APART}")
+    mounts.bind(spec.run, _RUN, recursive=True)
+    namespaces.join_new_session_keyring()
+    _become(spec, fds, announce)
+
+
+def _become(
+    spec: CriuBeside | CriuInto, fds: list[int], announce: Announce, guard: CriuGuard | None = None
+) -> NoReturn:
+    program = os.path.realpath(spec.argv[0], strict=True)  # raises while the failure can still be reported
+    if not program.startswith(f"{_TMP}/"):  # CRIU makes folders in /tmp, and leaves them if it is killed
+        mounts.mount("tmpfs", _TMP, "tmpfs", 0, "mode=0700")
+    own = os.pidfd_open(os.getpid())
+    if guard is None:
+        announce([own])
+    else:
+        guard.wait_ready()
+        announce([own, guard.pidfd])
+    socket, words = (os.dup(fd) for fd in fds)
+    null = os.open("/dev/null", os.O_RDONLY)
+    for fd, place in ((null, 0), (words, 1), (words, 2), (socket, CRIU_SOCKET_FD)):
+        os.dup2(fd, place)
+    os.set_inheritable(CRIU_SOCKET_FD, True)  # noqa: FBT003 - dup2 onto itself would leave close-on-exec set
+    os.closerange(CRIU_SOCKET_FD + 1, 4096)
+    try:
+        os.execve(program, spec.argv, spec.env)
+    except OSError as error:
+        os.write(2, f"{spec.argv[0]}: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def _make_private() -> None:
+    namespaces.unshare(namespaces.CLONE_NEWNS)
+    mounts.make_slave("/")

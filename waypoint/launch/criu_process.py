@@ -1,0 +1,120 @@
+"""CRIU started by the launcher: the implementation of `Spawn` (waypoint/processes/criu/worker.py) for sessions.
+
+The launcher starts CRIU because the daemon is large and has threads, which makes a fork slow and unsafe.
+"""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+
+from waypoint.launch.link import Launcher, Started
+from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, StartSpec
+from waypoint.launch.start import furnish_network
+from waypoint.linux.net import netns
+from waypoint.linux.tasks import cgroups, pidfd
+from waypoint.model.ids import new_id
+from waypoint.processes.criu.options import Notice, OnNotice
+from waypoint.processes.criu.worker import CriuCommand, Process, Spawn
+
+# A guard works for some milliseconds after its CRIU has ended. One that takes longer than this is ended.
+GUARD_S = 5.0
+
+
+class LaunchedCriu:
+    """A CRIU process that is not the daemon's child: the daemon waits for it and kills it by its pidfd."""
+
+    def __init__(self, started: Started, group: str) -> None:
+        """`group`: the cgroup that CRIU has for itself and its helpers; "": it runs in the cgroup of a session."""
+        self.pid = started.pid
+        self._pidfds = started.handles  # CRIU's, and its guard's if it has one
+        self._group = group
+
+    def wait(self) -> int:
+        """Block until CRIU and its guard have ended, then end the helpers that CRIU has left in its own group, and
+        remove the group.
+
+        Returns 0, since only the launcher could learn the exit status.
+        """
+        if self._pidfds:
+            criu, *guards = self._pidfds
+            select.select([criu], [], [])
+            for guard in guards:
+                pidfd.wait_ended(guard, GUARD_S)
+            for fd in self._pidfds:
+                os.close(fd)
+            self._pidfds = []
+            if self._group:
+                with contextlib.suppress(TimeoutError):  # a helper that cannot be killed: nobody uses its group again
+                    cgroups.end(self._group)
+        return 0
+
+    def kill(self) -> None:
+        """Send SIGKILL, if CRIU has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfds:
+                pidfd.send_signal(self._pidfds[0], signal.SIGKILL)
+
+
+class CriuSpawner:
+    """Makes the functions that start CRIU through a home's launcher. To be made in the event loop. The functions are
+    to be called in other threads while the loop runs, and block until CRIU has started. They raise OSError and Failed.
+    """
+
+    def __init__(self, launcher: Launcher, run: str, dumps: str) -> None:
+        """`run`: the host folder that becomes /run of each CRIU. `dumps`: the cgroup below which each CRIU that dumps
+        gets a cgroup of its own.
+        """
+        self._launcher = launcher
+        self._run = run
+        self._dumps = dumps
+        self._loop = asyncio.get_running_loop()
+
+    def beside(self, init_pid: int, session: str) -> Spawn:
+        """The function for a dump of a session. `init_pid`: the pid of the session's pid 1 as the host sees it.
+        `session`: the session's cgroup.
+        """
+
+        def spawn(command: CriuCommand) -> Process:
+            group = f"{self._dumps}/{new_id()}"
+            cgroups.create(group)
+            try:
+                argv = command.argv(CRIU_SOCKET_FD)
+                spec = CriuBeside(
+                    pid=init_pid, session=session, run=self._run, cgroup=group, argv=argv, env=command.env
+                )
+                return self._start(spec, command, group)
+            except BaseException:
+                cgroups.end(group)
+                raise
+
+        return spawn
+
+    def into(self, ground: StartSpec) -> Spawn:
+        """The function for a restore. `ground`: the mounts and the cgroup of the restored session."""
+
+        def spawn(command: CriuCommand) -> Process:
+            argv = command.argv(CRIU_SOCKET_FD)
+            return self._start(CriuInto(ground=ground, run=self._run, argv=argv, env=command.env), command)
+
+        return spawn
+
+    def _start(self, spec: CriuBeside | CriuInto, command: CriuCommand, group: str = "") -> Process:
+        starting = self._launcher.carry_out(spec, (command.socket_fd, command.words_fd))
+        return LaunchedCriu(asyncio.run_coroutine_threadsafe(starting, self._loop).result(), group)
+
+
+def furnish() -> OnNotice:
+    """A listener for a restore into a new, empty network namespace: sets up the namespace before any restored process
+    runs in it.
+    """
+    root = 0
+
+    def hear(notice: Notice) -> None:
+        nonlocal root
+        root = notice.pid or root
+        if notice.stage == "post-setup-namespaces":
+            netns.work_in(root, furnish_network)
+
+    return hear

@@ -1,0 +1,85 @@
+"""Starting one more process in a live session."""
+
+import os
+import socket
+import struct
+
+from waypoint.launch.program import MASTER_FD, become, open_terminal
+from waypoint.launch.spec import EnterSpec
+from waypoint.launch.supervise import REPORT_FD, LaunchResult, hand_over, supervise
+from waypoint.linux.tasks import namespaces
+from waypoint.linux.tty import ptys
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
+    """Start `spec.argv` in the session with init `spec.pid`. Returns when the program runs, or a step has failed.
+
+    The process is in the session's cgroup and a child of the session's pid 1; otherwise it would be neither frozen nor
+    dumped. The descriptors in the answer: a pidfd of the process and, with `spec.tty`, the master of its terminal.
+    """
+
+    def outer(report: int, ask: int, answer: int) -> None:
+        os.close(answer)
+        pidfd = os.pidfd_open(spec.pid)
+        kinds = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
+        kinds |= namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWNET
+        namespaces.setns(pidfd, kinds)
+        # The time namespace last: setns(2) asks for rights in the user namespace that owns it.
+        namespaces.setns(pidfd, namespaces.CLONE_NEWTIME)
+        os.setgid(0)
+        os.setuid(0)
+        _go_to_pid_1(ask)
+        os.setsid()
+        _give_stdio(spec, stdio, report)
+        hand_over([MASTER_FD] if spec.tty else [])
+        become(spec.identity, spec.argv, spec.env, spec.cwd)
+
+    return supervise(outer, spec.cgroup)
+
+
+def _go_to_pid_1(ask: int) -> None:
+    """Fork twice and return only in the grandchild, which the session's pid 1 has adopted. Writes the grandchild's
+    pid, as the host sees it, to `ask`.
+
+    A mere child would be adopted by a reaper of the host when it is orphaned, and CRIU, which follows the descendants
+    of the session's pid 1, would silently dump the session without it. The process between the two is inside the
+    session's pid namespace, so its orphan stays inside. Out here only the kernel knows the orphan's pid: it attaches
+    the pid to a message (unix(7), SCM_CREDENTIALS).
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    between = os.fork()
+    if between:
+        theirs.close()
+        os.waitpid(between, 0)
+        _content, messages, _flags, _address = ours.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+        if messages:
+            os.write(ask, f"pid {_CREDENTIALS.unpack(messages[0][2])[0]}".encode())
+            ours.send(b".")
+        os._exit(0)
+    if os.fork():
+        os._exit(0)
+    ours.close()
+    theirs.send(b".")
+    theirs.recv(1)
+    theirs.close()
+
+
+def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
+    os.dup2(report, REPORT_FD, inheritable=False)
+    if spec.tty:
+        os.closerange(MASTER_FD, REPORT_FD)
+        open_terminal(spec.rows, spec.cols, spec.identity.uid)
+        ptys.take_as_controlling(0)
+    else:
+        high = [os.dup(fd) for fd in stdio]
+        for place, fd in enumerate(high):
+            os.dup2(fd, place)
+        null = os.open("/dev/null", os.O_RDONLY)
+        # Replace the host's /dev/null by the session's: CRIU refuses a file from outside the session.
+        if os.fstat(0).st_rdev == os.fstat(null).st_rdev:
+            os.dup2(null, 0)
+        os.closerange(3, REPORT_FD)
+    os.closerange(REPORT_FD + 1, 4096)

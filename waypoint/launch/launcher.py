@@ -1,0 +1,131 @@
+"""The launcher: the small process that forks sessions and CRIU, because the daemon is large and has threads.
+
+The launcher runs as `python -I -S launcher.py FD` with a SOCK_SEQPACKET socket. A request is a LaunchSpec in JSON
+together with a socket for the answer and up to three more descriptors (spec.py). The launcher carries out each request
+in a forked task, so that several run side by side. The launcher ends when the daemon closes its side of the socket; if
+the daemon has left a will, the launcher carries that out first (survivor.py).
+The launcher is also the reaper of the sessions that it has started.
+
+Each imported module makes every fork slower: `threading` alone, which has work to do in each child, makes a fork half
+as long again (tests/session/test_launcher.py). A module that few tasks need is therefore imported in these tasks only.
+"""
+
+import array
+import gc
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import msgspec
+
+from waypoint.launch import survivor
+from waypoint.launch.criu import become_beside, become_into
+from waypoint.launch.enter import enter
+from waypoint.launch.spec import CriuBeside, CriuInto, Launched, LaunchSpec, StartSpec, Will
+from waypoint.launch.start import start
+from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks.clone import fork_into, leave_killed_group
+
+MAX_REQUEST_BYTES = 4 << 20
+_MAX_FDS = 4
+
+
+def serve(control: socket.socket) -> None:
+    """Answer requests on `control` until the daemon closes it."""
+    namespaces.set_process_name("wp-launcher")
+    namespaces.become_subreaper()
+    leave_killed_group()
+    # The first process of a session becomes the launcher's child when its task has ended. Its exit status is not read
+    # here, so the kernel may reap it.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Garbage collection in a child writes to the objects that it shares with the launcher, and so copies their pages.
+    gc.freeze()
+    gc.disable()
+    decoder = msgspec.json.Decoder(LaunchSpec | Will)
+    bequest: survivor.Bequest | None = None
+    while True:
+        request, fds = _receive(control)
+        if not request:
+            break
+        try:
+            spec = decoder.decode(request)
+            if isinstance(spec, Will):
+                if bequest is not None:
+                    os.close(bequest.mounts_fd)
+                bequest = survivor.Bequest(spec, *fds) if fds else None
+                continue
+            is_task = fork_for(spec) == 0
+        except Exception as error:  # whatever happens, the daemon waits for an answer
+            _answer(fds[0], _failure(error), [])
+        else:
+            if is_task:
+                control.close()
+                carry_out(spec, fds)
+        for fd in fds:
+            os.close(fd)
+    if bequest is not None:
+        survivor.carry_out(bequest)
+
+
+def fork_for(spec: LaunchSpec) -> int:
+    """Fork the task for `spec`: returns 0 in the task and its pid in the launcher, as os.fork() does. A task that
+    becomes CRIU is forked into its cgroup. Raises OSError.
+    """
+    match spec:
+        case CriuBeside():
+            return fork_into(spec.cgroup)
+        case CriuInto():
+            return fork_into(spec.ground.cgroup)
+        case _:
+            return os.fork()
+
+
+def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
+    """Carry out `spec` in this task and answer on the first of `fds`. The others belong to `spec` (spec.py)."""
+
+    def announce(handles: list[int]) -> None:
+        _answer(fds[0], Launched(pid=os.getpid()), handles)
+
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        match spec:
+            case StartSpec():
+                _answer(fds[0], *start(spec))
+            case CriuBeside():
+                become_beside(spec, fds[1:], announce)
+            case CriuInto():
+                become_into(spec, fds[1:], announce)
+            case _:
+                _answer(fds[0], *enter(spec, fds[1:]))
+    except BaseException as error:  # a forked child must not return into its parent's code
+        _answer(fds[0], _failure(error), [])
+        os._exit(1)
+    os._exit(0)
+
+
+def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    room = socket.CMSG_SPACE(_MAX_FDS * array.array("i").itemsize)
+    request, ancillary, _flags, _address = control.recvmsg(MAX_REQUEST_BYTES, room)
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return request, list(fds)
+
+
+def _answer(reply: int, launched: Launched, handles: list[int]) -> None:
+    with socket.socket(fileno=os.dup(reply)) as sock:
+        socket.send_fds(sock, [msgspec.json.encode(launched)], handles)
+
+
+def _failure(error: BaseException) -> Launched:
+    if isinstance(error, OSError):
+        path = os.fsdecode(error.filename) if error.filename else ""
+        return Launched(errno=error.errno or 0, path=path, error=error.strerror or str(error))
+    return Launched(error=f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

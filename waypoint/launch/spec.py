@@ -1,0 +1,139 @@
+"""Requests to the launcher, and its answer, as values. The daemon makes the requests, the launcher carries them out."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+
+class Overlay(msgspec.Struct, frozen=True, kw_only=True):
+    """One overlay of a session. `target`: its mount point in the session. `lowers`, `upper`, `work`: host folders, the
+    topmost of `lowers` first.
+    """
+
+    target: str
+    lowers: list[str]
+    upper: str
+    work: str
+
+
+class BindMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A host path bound into the session. `device_nodes`: device nodes below it may be opened."""
+
+    source: str
+    target: str
+    readonly: bool
+    device_nodes: bool = False
+
+
+class MemoryMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A tmpfs of the session's own, which everybody may write to (mode 1777).
+
+    `content`: a host folder that is copied into it; "": it begins empty. The tmpfs is mounted from outside the session,
+    because CRIU would run tar for a tmpfs of the session's at each dump; a capture copies the content itself.
+    """
+
+    target: str
+    content: str = ""
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The user that a process of a session runs as."""
+
+    uid: int
+    gid: int
+    groups: list[int]
+
+
+class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Start a session: its mounts in order, then its first process."""
+
+    @property
+    def outside(self) -> list[str]:
+        """The mount points of the mounts from outside. Their order gives the numbers that images name them by."""
+        groups: tuple[Sequence[Overlay | BindMount | MemoryMount], ...] = (self.overlays, self.binds, self.memory)
+        return [mount.target for group in groups for mount in group]
+
+    cgroup: str
+    merged: str
+    overlays: list[Overlay]
+    binds: list[BindMount]
+    memory: list[MemoryMount]
+    proc_readonly: list[str]
+    net: Literal["private", "host", "none"]
+    identity: Identity
+    argv: list[str]
+    env: dict[str, str]
+    cwd: list[str]
+    rows: int
+    cols: int
+
+
+class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
+    """Start one more process in the live session with init `pid`. Three descriptors are sent with the request (stdin,
+    stdout, stderr), none if `tty`: then the process gets a new terminal of `rows` and `cols`.
+    """
+
+    pid: int
+    cgroup: str
+    identity: Identity
+    argv: list[str]
+    env: dict[str, str]
+    cwd: list[str]
+    tty: bool
+    rows: int
+    cols: int
+
+
+CRIU_SOCKET_FD = 3  # the descriptor at which a CRIU of the launcher's finds its socket to the daemon
+
+
+class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
+    """Start a CRIU that is to dump the session with init `pid`.
+
+    Two descriptors are sent with the request: CRIU's socket, and the file for its stdout and stderr. `run`: the host
+    folder that becomes CRIU's /run. `cgroup`: the cgroup that CRIU runs in. `session`: the session's cgroup.
+    """
+
+    pid: int
+    session: str
+    run: str
+    cgroup: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
+    """Start a CRIU that is to restore a session. `ground`: the session's mounts and cgroup; its program is ignored.
+    `run` and the descriptors are as for CriuBeside.
+    """
+
+    ground: StartSpec
+    run: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+class Will(msgspec.Struct, frozen=True, kw_only=True, tag="will"):
+    """What the launcher does if the daemon dies and nobody listens on `socket` any more: it becomes the program `argv`
+    with the environment `env`, in the mount namespace of which a descriptor is sent with the request. There is no
+    answer. A later will replaces an earlier one; one with an empty `argv` and without a descriptor asks for nothing.
+    """
+
+    socket: str
+    argv: list[str]
+    env: dict[str, str]
+
+
+LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto
+
+
+class Launched(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer: the new process's pid as the host sees it, or, if `pid` is 0, the errno, message and path of the call
+    that failed.
+    """
+
+    pid: int = 0
+    error: str = ""
+    errno: int = 0
+    path: str = ""

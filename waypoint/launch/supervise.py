@@ -1,0 +1,105 @@
+"""Starting a process inside a cgroup and new namespaces by the steps of a forked child, and reporting its pid or the
+step that failed.
+
+The task of the launcher that calls `supervise` stays outside the namespaces: it writes the id maps, which a process
+inside may not, and collects the child's report.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from typing import NoReturn
+
+from waypoint.launch.spec import Launched
+from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks.clone import fork_into
+
+REPORT_FD = 90  # where the inner child keeps its report, away from 0 to 3; close-on-exec
+_HANDED_OVER = b"+"
+
+LaunchResult = tuple[Launched, list[int]]
+"""The outcome of a request, and the descriptors that were handed over: close-on-exec, the caller's to close."""
+
+
+def supervise(outer: Callable[[int, int, int], None], cgroup: str) -> LaunchResult:
+    """Run `outer` in a forked child in `cgroup`, and wait until its own child has executed a program or a step failed.
+
+    `outer` gets three descriptors: for the report of a failure; to ask for the id maps (`map`) and to tell the pid of
+    its child as the host sees it (`pid N`); to read the reply to `map`. A failure is returned, not raised: then no
+    descriptor is open.
+    """
+    report_r, report_w = (end.detach() for end in socket.socketpair())
+    ask_r, ask_w = os.pipe()
+    answer_r, answer_w = os.pipe()
+    child = fork_into(cgroup)
+    if child == 0:
+        for fd in (report_r, ask_r, answer_w):
+            os.close(fd)
+        _run_child(outer, report_w, ask_w, answer_r)
+    for fd in (report_w, ask_w, answer_r):
+        os.close(fd)
+    pid = 0
+    said = os.read(ask_r, 64)
+    if said == b"map":
+        namespaces.map_identity(child)
+        os.write(answer_w, b".")
+        said = os.read(ask_r, 64)
+    if said.startswith(b"pid "):
+        pid = int(said[4:])
+    failed, handed_over = _read_all(report_r)  # until the end of file: execve closes the last copy
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
+    for fd in (report_r, ask_r, answer_w):
+        os.close(fd)
+    if failed or not pid:
+        for fd in handed_over:
+            os.close(fd)
+        number, _, rest = failed.decode(errors="replace").partition("|")
+        path, _, words = rest.partition("|")
+        return Launched(errno=int(number or 0), path=path, error=words or "the child ended without a message"), []
+    return Launched(pid=pid), handed_over
+
+
+def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, answer: int) -> NoReturn:
+    """Run `work` and write any failure to `report`. Never returns: a forked child must not run its parent's code."""
+    try:
+        os.set_inheritable(report, False)  # noqa: FBT003 - the call takes no keywords
+        work(report, ask, answer)
+    except OSError as error:
+        path = os.fsdecode(error.filename) if error.filename else ""
+        _report(report, f"{error.errno or 0}|{path}|{error.strerror or error}")
+    except BaseException as error:
+        _report(report, f"0||{type(error).__name__}: {error}")
+    os._exit(1)
+
+
+def _report(report: int, text: str) -> None:
+    """Write to REPORT_FD, where the inner child has moved its report, or else to `report`."""
+    for fd in (REPORT_FD, report):
+        with contextlib.suppress(OSError):
+            os.write(fd, text.encode(errors="replace"))
+            return
+
+
+def _read_all(report: int) -> tuple[bytes, list[int]]:
+    """The text of a failure, empty if there was none, and the descriptors that were handed over."""
+    text, descriptors = b"", []
+    with socket.socket(fileno=os.dup(report)) as sock:
+        while True:
+            chunk, received, _flags, _address = socket.recv_fds(sock, 4096, 4, socket.MSG_CMSG_CLOEXEC)
+            descriptors += received
+            if not chunk:
+                return text, descriptors
+            text += chunk.removeprefix(_HANDED_OVER)
+
+
+def hand_over(descriptors: list[int]) -> None:
+    """Send `supervise` a pidfd of this process, followed by `descriptors`.
+
+    The process sends them itself before execve: it may end before another process could open them by its pid.
+    """
+    with socket.socket(fileno=os.dup(REPORT_FD)) as report:
+        own = os.pidfd_open(os.getpid())
+        socket.send_fds(report, [_HANDED_OVER], [own, *descriptors])
+        os.close(own)

@@ -1,0 +1,47 @@
+"""System calls that Python's `os` does not offer, through ctypes: libc's functions and syscall(2).
+
+System call numbers differ between architectures. On others than x86-64 and aarch64, importing raises KeyError.
+"""
+
+import ctypes
+import os
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+_NUMBERS: dict[str, dict[str, int]] = {
+    "x86_64": {"pivot_root": 155, "keyctl": 250, "add_key": 248, "perf_event_open": 298, "userfaultfd": 323},
+    "aarch64": {"pivot_root": 41, "keyctl": 219, "add_key": 217, "perf_event_open": 241, "userfaultfd": 282},
+}
+# System calls that were added since Linux 5.1 have one number on every architecture.
+_COMMON = {
+    "clone3": 435,
+    "openat2": 437,
+    "pidfd_getfd": 438,
+    "pidfd_send_signal": 424,
+    "move_mount": 429,
+    "open_tree": 428,
+}
+MACHINE = os.uname().machine
+SYSCALLS = {**_NUMBERS[MACHINE], **_COMMON}
+
+
+def check(result: int, call: str, path: str | None = None) -> int:
+    """Return `result`. If `result` is negative, raise OSError from errno, with `call` and `path` in its message."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{call}: {os.strerror(number)}", path)
+    return result
+
+
+def syscall(name: str, *args: int | bytes | ctypes.Array[ctypes.c_char] | None, path: str | None = None) -> int:
+    """Make the system call `name`; integers are passed as 64-bit values. Raises OSError with `name` and `path`."""
+    wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
+    result: int = _libc.syscall(ctypes.c_long(SYSCALLS[name]), *wide)
+    return check(result, name, path)
+
+
+def call(name: str, *args: int | bytes | None, path: str | None = None) -> int:
+    """Call libc's function `name`; integers are passed as 64-bit values. Raises OSError with `name` and `path`."""
+    wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
+    result: int = getattr(_libc, name)(*wide)
+    return check(result, name, path)

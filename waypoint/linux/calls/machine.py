@@ -1,0 +1,49 @@
+"""Facts about this machine: kernel, processor and memory (uname(2), proc_cpuinfo(5), proc_meminfo(5))."""
+
+import functools
+import os
+from typing import NamedTuple
+
+_FEATURE_LINES = ("flags", "Features")  # on x86 and on arm
+
+
+class Cpu(NamedTuple):
+    """Model name and sorted feature names of the first processor in /proc/cpuinfo."""
+
+    model: str
+    features: list[str]
+
+
+@functools.cache
+def cpu() -> Cpu:
+    """The processor, read once. A fact that /proc/cpuinfo does not have is empty."""
+    model, features = "", ""
+    with open("/proc/cpuinfo", errors="replace") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                model = value.strip()
+            elif name.strip() in _FEATURE_LINES:
+                features = value
+            elif not line.strip() and features:
+                break
+    return Cpu(model, sorted(features.split()))
+
+
+def kernel_release() -> str:
+    """The kernel's release, such as `6.8.0-45-generic`."""
+    return os.uname().release
+
+
+def architecture() -> str:
+    """The machine's hardware name, such as `x86_64`."""
+    return os.uname().machine
+
+
+def available_memory_bytes() -> int:
+    """The kernel's estimate of the memory that programs can still use without swapping (MemAvailable)."""
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    raise OSError(0, "no MemAvailable", "/proc/meminfo")

@@ -1,0 +1,42 @@
+"""Finding and running programs of the machine (coreutils, mkfs).
+
+Programs get a fixed environment: their behaviour must not depend on the environment in which the daemon was started.
+"""
+
+import os
+import shutil
+import subprocess
+
+from waypoint.linux.calls.paths import StrPath
+
+# Many users' PATH lacks the sbin folders. The last two folders are those of NixOS and Guix.
+SEARCH_PATH = ":".join(
+    (
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "/run/current-system/sw/bin:/run/current-system/profile/bin",
+    )
+)
+
+
+def find(name: str) -> str | None:
+    """The path of program `name`, or None if no folder of SEARCH_PATH has the program."""
+    return shutil.which(name, path=SEARCH_PATH)
+
+
+def is_program(path: StrPath) -> bool:
+    """True if `path` is a file that may be executed."""
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def run(name: str, *args: StrPath) -> bytes:
+    """Run program `name` to its end, with stdin from /dev/null and the C locale; return its stdout.
+
+    Raises FileNotFoundError if there is no such program, subprocess.CalledProcessError (with `stderr` as bytes) if the
+    program fails. If the caller is killed the program runs on: files that it works on may change a little longer.
+    """
+    program = find(name)
+    if program is None:
+        raise FileNotFoundError(2, f"no program {name} in {SEARCH_PATH}", name)
+    environment = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
+    done = subprocess.run([program, *args], stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=True)
+    return done.stdout

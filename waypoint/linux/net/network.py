@@ -1,0 +1,23 @@
+"""The network namespace of the calling thread: loopback and settings (netdevice(7), ip-sysctl)."""
+
+import fcntl
+import socket
+import struct
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP = 0x1
+
+
+def raise_loopback() -> None:
+    """Bring the interface `lo` up; the kernel then gives it the addresses 127.0.0.1 and ::1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = fcntl.ioctl(control, _SIOCGIFFLAGS, struct.pack("16sH14x", b"lo", 0))
+        flags = struct.unpack("16sH14x", request)[1]
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
+
+
+def write_setting(name: str, value: str) -> None:
+    """Write `value` to `/proc/sys/net/<name>` of this network namespace."""
+    with open(f"/proc/sys/net/{name}", "w") as file:
+        file.write(value)

@@ -1,0 +1,1 @@
+"""Files, mounts, file systems and block devices."""

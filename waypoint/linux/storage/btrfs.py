@@ -1,0 +1,266 @@
+"""btrfs by ioctl (linux/btrfs.h, btrfs-ioctl(5)): subvolumes, their flags, commits, the size of a file system.
+
+The `btrfs` program costs 1-3 ms, the system call under it a fraction of a millisecond: only mkfs is run as a program.
+All calls need CAP_SYS_ADMIN and raise OSError with the path; ENOTTY means that the path is not on btrfs.
+"""
+
+import errno
+import os
+import re
+import struct
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from waypoint.linux.calls import ioctls, programs
+from waypoint.linux.storage import filesystem
+from waypoint.linux.storage.descriptors import open_folder
+
+_IOC_RESIZE = 0x50009403
+_IOC_SYNC = 0x9408
+_IOC_SNAP_DESTROY = 0x5000940F
+_IOC_SPACE_INFO = 0xC0109414
+_IOC_SNAP_CREATE_V2 = 0x50009417
+_IOC_SUBVOL_CREATE_V2 = 0x50009418
+_IOC_SUBVOL_GETFLAGS = 0x80089419
+_IOC_SUBVOL_SETFLAGS = 0x4008941A
+_IOC_DEV_INFO = 0xD000941E
+_IOC_FS_INFO = 0x8400941F
+
+_IOC_TREE_SEARCH = 0xD0009411
+
+_SUBVOL_RDONLY = 1 << 1
+_BLOCK_GROUP_METADATA = 1 << 2
+_GLOBAL_RESERVE = 1 << 49  # a part of the metadata space that the kernel lists as a block group of its own
+
+_VOL_ARGS = struct.Struct("q4088s")  # btrfs_ioctl_vol_args: fd, name
+_VOL_ARGS_V2 = struct.Struct("qQQ32x4040s")  # btrfs_ioctl_vol_args_v2: fd, transid, flags, (qgroups), name
+_FLAGS = struct.Struct("Q")
+_SPACE_ARGS = struct.Struct("QQ")  # btrfs_ioctl_space_args: slots in the buffer, slots filled by the kernel
+_SPACE_SLOT = struct.Struct("QQQ")  # btrfs_ioctl_space_info: flags, total, used
+_DEV_INFO = struct.Struct("Q16xQQ4056x")  # btrfs_ioctl_dev_info_args: devid, (uuid), allocated, total, ...
+_FS_INFO = struct.Struct("16x16s992x")  # btrfs_ioctl_fs_info_args: ..., the file system's id, ...
+
+_SEARCH_KEY = struct.Struct("QQQQQQQIII4x32x")  # btrfs_ioctl_search_key: tree, least and greatest of each part, count
+_TREE_OF_ROOTS, _ORPHAN_ITEM = 1, 48
+_ORPHANS, _MAX_U64 = (1 << 64) - 5, (1 << 64) - 1
+_CLEANER_S = 0.02
+
+_FIRST_DEVICE = 1
+_MAX_NAME_BYTES = 255
+_SUBVOLUME_ROOT_INODE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceOnDevice:
+    """How btrfs has allocated the bytes of a file system that has one device.
+
+    `total_bytes`: size of the device as the file system knows it. `unallocated_bytes`: not in any chunk yet, so free
+    for data or metadata. `metadata_free_bytes`: unused in the metadata chunks, without the kernel's global reserve.
+    """
+
+    total_bytes: int
+    unallocated_bytes: int
+    metadata_free_bytes: int
+
+
+def _ioctl(fd: int, number: int, arguments: bytes, name: str, path: str) -> bytes:
+    buffer = bytearray(arguments)
+    if ioctls.ioctl(fd, number, buffer, name=name, path=path) > 0:
+        # A positive result is a btrfs error of its own (linux/btrfs.h, enum btrfs_err_code), such as "exclusive
+        # operation in progress".
+        raise OSError(errno.EBUSY, f"{name}: refused by btrfs, another operation is in progress", path)
+    return bytes(buffer)
+
+
+def _split(path: str) -> tuple[str, bytes]:
+    parent, name = os.path.split(path)
+    encoded = os.fsencode(name)
+    if not 0 < len(encoded) <= _MAX_NAME_BYTES:
+        raise ValueError(f"a subvolume's name has 1 to {_MAX_NAME_BYTES} bytes: {path!r}")
+    return parent, encoded
+
+
+def create_subvolume(path: str) -> None:
+    """Make an empty subvolume, with mode 0777 less the umask. Atomic. Raises FileExistsError if `path` exists."""
+    parent, name = _split(path)
+    with open_folder(parent) as fd:
+        _ioctl(fd, _IOC_SUBVOL_CREATE_V2, _VOL_ARGS_V2.pack(0, 0, 0, name), "BTRFS_IOC_SUBVOL_CREATE_V2", path)
+
+
+def snapshot_subvolume(source: str, path: str, *, readonly: bool = False) -> None:
+    """Make a subvolume at `path` with the content of subvolume `source`.
+
+    The kernel first writes out the dirty data of `source` (not of other subvolumes), which takes most of the time, and
+    then commits the metadata of the whole file system. Data that a program writes in between is missing from the
+    snapshot, even if the same file's other data is in it. So stop all writers of `source` first if the snapshot must
+    show one moment. Raises FileExistsError if `path` exists.
+    """
+    parent, name = _split(path)
+    flags = _SUBVOL_RDONLY if readonly else 0
+    with open_folder(source) as source_fd, open_folder(parent) as fd:
+        arguments = _VOL_ARGS_V2.pack(source_fd, 0, flags, name)
+        _ioctl(fd, _IOC_SNAP_CREATE_V2, arguments, "BTRFS_IOC_SNAP_CREATE_V2", path)
+
+
+def destroy_subvolume(path: str) -> None:
+    """Delete a subvolume, read-only or not, with its content. Its name is gone on return; open files stay readable.
+
+    The kernel's cleaner thread frees the space after one or two commits (one every 30 s, or the mount option `commit`);
+    after a crash, the cleaner continues at the next mount. Do not call BTRFS_IOC_START_SYNC to make the cleaner start
+    earlier: that call was seen to block for a whole commit interval.
+    Raises FileNotFoundError, or OSError ENOTEMPTY if the subvolume contains other subvolumes.
+    """
+    parent, name = _split(path)
+    with open_folder(parent) as fd:
+        _ioctl(fd, _IOC_SNAP_DESTROY, _VOL_ARGS.pack(0, name), "BTRFS_IOC_SNAP_DESTROY", path)
+
+
+def is_subvolume(path: str) -> bool:
+    """True if the folder `path`, which lies on btrfs, is a subvolume's root."""
+    return os.stat(path).st_ino == _SUBVOLUME_ROOT_INODE
+
+
+def is_readonly(path: str) -> bool:
+    """True if the subvolume `path` is read-only."""
+    with open_folder(path) as fd:
+        flags: int = _FLAGS.unpack(_ioctl(fd, _IOC_SUBVOL_GETFLAGS, bytes(8), "BTRFS_IOC_SUBVOL_GETFLAGS", path))[0]
+    return bool(flags & _SUBVOL_RDONLY)
+
+
+def make_readonly(path: str) -> None:
+    """Make opening a file of the subvolume for writing fail (EROFS). Descriptors that are open for writing stay so."""
+    with open_folder(path) as fd:
+        _ioctl(fd, _IOC_SUBVOL_SETFLAGS, _FLAGS.pack(_SUBVOL_RDONLY), "BTRFS_IOC_SUBVOL_SETFLAGS", path)
+
+
+def sync_filesystem(path: str) -> None:
+    """Write out all data of the file system under `path`, commit, and wake the cleaner of deleted subvolumes."""
+    with open_folder(path) as fd:
+        _ioctl(fd, _IOC_SYNC, bytes(1), "BTRFS_IOC_SYNC", path)
+
+
+def wait_until_cleaned(path: str, seconds: float) -> bool:
+    """Wait until the space of all deleted subvolumes is free, at most so many seconds. Returns whether it is.
+
+    As long as a deleted subvolume is not cleaned away, its root has an item in the tree of roots, as orphaned files
+    have one in theirs (btrfs-dev-docs, trees.txt). Each commit wakes the cleaner.
+    """
+    deadline = time.monotonic() + seconds
+    with open_folder(path) as fd:
+        while True:
+            is_cleaned = not _has_orphaned_roots(fd, path)
+            _ioctl(fd, _IOC_SYNC, bytes(1), "BTRFS_IOC_SYNC", path)
+            if is_cleaned or time.monotonic() > deadline:
+                return is_cleaned
+            time.sleep(_CLEANER_S)
+
+
+def _has_orphaned_roots(fd: int, path: str) -> bool:
+    key = _SEARCH_KEY.pack(
+        *(_TREE_OF_ROOTS, _ORPHANS, _ORPHANS, 0, _MAX_U64, 0, _MAX_U64, _ORPHAN_ITEM, _ORPHAN_ITEM, 1)
+    )
+    answer = _ioctl(fd, _IOC_TREE_SEARCH, key + bytes(4096 - len(key)), "BTRFS_IOC_TREE_SEARCH", path)
+    return bool(_SEARCH_KEY.unpack_from(answer)[9])  # the number of items that were found
+
+
+def compact(path: str) -> None:
+    """Move the content of one chunk of data that is at most 85 % full elsewhere, so that the chunk's space becomes free
+    for anything. Raises FileNotFoundError without btrfs-progs, CalledProcessError if there is no room to move it.
+    """
+    programs.run("btrfs", "balance", "start", "-dusage=85,limit=1", path)
+
+
+def resize(path: str, size: int) -> None:
+    """Resize the file system under `path`, which has one device, to `size` bytes. What lies behind is moved.
+
+    Durable on return. Raises OSError: ENOSPC if what lies behind has no place, EINVAL below 256 MiB; then the size is
+    as it was.
+    """
+    with open_folder(path) as fd:
+        _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"%d" % size), "BTRFS_IOC_RESIZE", path)
+
+
+def resize_to_device(path: str) -> None:
+    """Resize the file system under `path` to the full size of its only device. No change if it has that size."""
+    with open_folder(path) as fd:
+        _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"max"), "BTRFS_IOC_RESIZE", path)
+
+
+def space_on_device(path: str) -> SpaceOnDevice:
+    """The allocation of space in the file system under `path`, which must have one device."""
+    with open_folder(path) as fd:
+        answer = _ioctl(fd, _IOC_DEV_INFO, _DEV_INFO.pack(_FIRST_DEVICE, 0, 0), "BTRFS_IOC_DEV_INFO", path)
+        groups = _space_groups(fd, path)
+    _, allocated, total = _DEV_INFO.unpack(answer)
+    metadata = [(flags, size, used) for flags, size, used in groups if flags & _BLOCK_GROUP_METADATA]
+    free = sum(-size if flags & _GLOBAL_RESERVE else size - used for flags, size, used in metadata)
+    return SpaceOnDevice(total, total - allocated, max(0, free))
+
+
+def _space_groups(fd: int, path: str) -> list[tuple[int, int, int]]:
+    slots = 16  # more than enough: data, metadata, system and the global reserve, each in a few RAID profiles at most
+    buffer = _SPACE_ARGS.pack(slots, 0) + bytes(slots * _SPACE_SLOT.size)
+    answer = _ioctl(fd, _IOC_SPACE_INFO, buffer, "BTRFS_IOC_SPACE_INFO", path)
+    _, there_are = _SPACE_ARGS.unpack_from(answer)
+    end = _SPACE_ARGS.size + there_are * _SPACE_SLOT.size
+    return list(_SPACE_SLOT.iter_unpack(answer[_SPACE_ARGS.size : end]))
+
+
+def free_bytes(path: str) -> int:
+    """Bytes that can still be written to the file system under `path`, below 0 if more is promised than there is room.
+
+    statvfs(3) counts data only when it has its place on the device. Until then the data lies in the page cache, by
+    gigabytes if a program writes quickly, and its space is promised: a write that finds all space promised fails with
+    ENOSPC.
+    """
+    data = f"/sys/fs/btrfs/{_read_id(path)}/allocation/data"
+    promised = _read_number(f"{data}/bytes_may_use") + _read_number(f"{data}/bytes_reserved")
+    return filesystem.free_bytes(path) - promised
+
+
+def _read_id(path: str) -> str:
+    """The id of the file system under `path`, as sysfs writes it."""
+    with open_folder(path) as fd:
+        answer = _ioctl(fd, _IOC_FS_INFO, bytes(_FS_INFO.size), "BTRFS_IOC_FS_INFO", path)
+    digits = _FS_INFO.unpack(answer)[0].hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _read_number(path: str) -> int:
+    with open(path) as file:
+        return int(file.read())
+
+
+class DiskUsage(NamedTuple):
+    """Bytes of the files below a path: all of them, and those that no file elsewhere in the file system shares.
+    `shared_here`: those that several files have, all or some of which are below the path, each block counted once.
+    """
+
+    total: int
+    own: int
+    shared_here: int
+
+
+def disk_usage(path: str) -> DiskUsage:
+    """Run `btrfs filesystem du` on a folder: some ms, and more with the number of its files and pieces of files.
+
+    Counts what is on the device, not what is in the page cache only. Raises FileNotFoundError without btrfs-progs,
+    CalledProcessError if the program fails, as it may if the folder changes meanwhile.
+    """
+    words = programs.run("btrfs", "filesystem", "du", "--summarize", "--raw", "--", path)
+    found = re.search(rb"^ *([0-9]+) +([0-9]+) +([0-9]+|-) ", words.partition(b"\n")[2])
+    if found is None:
+        raise OSError(errno.EPROTO, f"btrfs filesystem du prints {words!r}", path)
+    total, own, shared = (0 if word == b"-" else int(word) for word in found.groups())
+    return DiskUsage(total, own, shared)
+
+
+def make_filesystem(path: str) -> None:
+    """Run mkfs.btrfs on the file at `path`. Nothing is discarded, so the file keeps the disk space that it has.
+
+    Metadata is stored once; the default for one device is to store it twice. A commit, and so every snapshot, takes a
+    third less time, and the file system that the file lies on usually stores its own metadata once too.
+    Raises FileNotFoundError without btrfs-progs, CalledProcessError if mkfs.btrfs fails (it needs about 110 MiB).
+    """
+    programs.run("mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "single", "--data", "single", path)

@@ -1,0 +1,148 @@
+"""Replacing files atomically, locking files, and opening paths in folders that somebody else controls.
+
+Sources: rename(2), fsync(2), flock(2), openat2(2).
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
+RESOLVE_IN_ROOT = 0x10
+
+_OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
+
+
+def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
+    """Replace the file `path` by one with `content` and `mode`, in one step: readers see the whole old or new file.
+
+    With `durable`, the new file survives a power loss that comes after the return. Callers must ensure that only one
+    writes `path` at a time. Raises OSError; the old file is then still there, unless the last fsync failed.
+    """
+    aside = f"{path}.new"
+    # Left by a crash; nobody reads this name.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(aside)
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        try:
+            os.fchmod(fd, mode)  # open(2) has applied the umask
+            _write_all(fd, content)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(aside, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside)
+        raise
+    if durable:
+        sync_folder(os.path.dirname(path) or ".")
+
+
+def make_folder(path: str, mode: int) -> None:
+    """Make the folder `path` with exactly `mode`, whatever the umask. A folder that is there stays as it is."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+        os.chmod(path, mode)
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in the folder `path` durable: fsync(2) of a file does not write the folder's entry for it."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def lock(path: str, *, wait: bool) -> int:
+    """Take the exclusive flock(2) of the file `path`, creating the file if missing; return its descriptor.
+
+    The lock is held until the descriptor is closed. The lock belongs to the open file description, so a child that
+    inherits the descriptor holds the lock too; therefore the descriptor is close-on-exec.
+    Raises BlockingIOError if another holds the lock and `wait` is False.
+    """
+    flags = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, flags)
+            if _is_at(fd, path):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        # The previous holder has removed the file. Another process would create and lock a new one, so do the same.
+        os.close(fd)
+
+
+def lock_folder(path: str) -> int:
+    """Wait for the exclusive flock(2) of the folder `path` itself, so that no file is left in it; return its
+    descriptor, which is close-on-exec. The lock is held until the descriptor is closed. Raises OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    return fd
+
+
+@contextlib.contextmanager
+def locked(path: str) -> "Iterator[int]":
+    """Wait for the lock of `path` (see `lock`) and hold it until the `with` ends."""
+    fd = lock(path, wait=True)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open `path` below the folder `folder_fd`, whose content somebody else may control; return the descriptor.
+
+    `..` and absolute paths cannot leave the folder. A symbolic link in any part of `path` raises OSError ELOOP. The
+    descriptor is close-on-exec.
+    """
+    from waypoint.linux.calls import libc  # here, as ctypes is slow to load and the supervisor does not need it
+
+    resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+    how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, mode, resolve)
+    return libc.syscall("openat2", folder_fd, os.fsencode(path), how, len(how), path=path)
+
+
+def refusal_to_write(path: str, size: int) -> OSError | None:
+    """The kernel's reason why the file `path` cannot be written, or its folder has no room for `size` more bytes; None
+    if it can be written. The file need not exist. Nothing is changed: the bytes go to a file without a name.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        fd = os.open(os.path.dirname(path) or ".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            _write_all(fd, bytes(size))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return None if error.errno == errno.EOPNOTSUPP else error  # a file system without nameless files
+    return None
+
+
+def _write_all(fd: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,175 @@
+"""Mounting and unmounting (mount(2), umount2(2), pivot_root(2)) and the table of mounts (proc_pid_mountinfo(5)).
+
+All functions act on the mount namespace of the calling thread. Out of scope: which mounts a session or the daemon
+needs.
+"""
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+
+from waypoint.linux.calls import libc
+from waypoint.linux.calls.paths import StrPath
+
+MS_RDONLY = 1
+MS_NOSUID = 1 << 1
+MS_NODEV = 1 << 2
+MS_NOEXEC = 1 << 3
+MS_REMOUNT = 1 << 5
+MS_NOATIME = 1 << 10
+MS_NODIRATIME = 1 << 11
+MS_BIND = 1 << 12
+MS_MOVE = 1 << 13
+MS_REC = 1 << 14
+MS_UNBINDABLE = 1 << 17
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MS_SHARED = 1 << 20
+MS_RELATIME = 1 << 21
+MNT_FORCE = 1
+MNT_DETACH = 2
+UMOUNT_NOFOLLOW = 8
+
+# mount(2) copies one page of options and silently drops the rest (fs/namespace.c, copy_mount_options).
+MAX_DATA_BYTES = 4095
+
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+_OVERLAY_SPECIAL = re.compile(r"([\\,:])")
+
+
+@dataclass(frozen=True, slots=True)
+class MountRecord:
+    """One line of mountinfo. Texts are decoded like file names (`os.fsdecode`), octal escapes are replaced.
+
+    `device`: (major, minor) of st_dev. `root`: the folder of the file system that is mounted; ends in `//deleted` if
+    that folder was removed. `optional`: propagation, such as `shared:3` or `master:1`. `options`: of the mount.
+    `super_options`: of the file system.
+    """
+
+    id: int
+    parent: int
+    device: tuple[int, int]
+    root: str
+    mount_point: str
+    options: tuple[str, ...]
+    optional: tuple[str, ...]
+    fstype: str
+    source: str
+    super_options: tuple[str, ...]
+
+
+def mount(source: StrPath | None, target: StrPath, fstype: str | None = None, flags: int = 0, data: str = "") -> None:
+    """Call mount(2). `data`: the option string; paths in overlay's options must be passed through `escape` first.
+
+    Raises OSError with `target` as its file name; E2BIG if `data` has more than MAX_DATA_BYTES.
+    """
+    options = os.fsencode(data)
+    if len(options) > MAX_DATA_BYTES:
+        raise OSError(errno.E2BIG, f"mount: {len(options)} bytes of options, the kernel takes {MAX_DATA_BYTES}", target)
+    libc.call(
+        "mount",
+        None if source is None else os.fsencode(source),
+        os.fsencode(target),
+        None if fstype is None else fstype.encode(),
+        flags,
+        options or None,
+        path=os.fspath(target),
+    )
+
+
+def umount(target: StrPath, flags: int = 0) -> None:
+    """Call umount2(2). Raises OSError: EBUSY if in use (not with MNT_DETACH), EINVAL if `target` is no mount point."""
+    libc.call("umount2", os.fsencode(target), flags, path=os.fspath(target))
+
+
+def bind(source: StrPath, target: StrPath, *, recursive: bool = False) -> None:
+    """Bind-mount the file or folder `source` at `target`; with `recursive`, the mounts below `source` as well.
+
+    The new mount has the flags of the mount that `source` is on. Use `remount_bind` to change them.
+    """
+    mount(source, target, None, MS_BIND | (MS_REC if recursive else 0))
+
+
+def remount_bind(target: StrPath, flags: int) -> None:
+    """Set the flags (MS_RDONLY, MS_NOSUID, ...) of the mount at `target`, but not those of its file system.
+
+    Flags that are not in `flags` are cleared. In a user namespace that does not own the mount, clearing a flag raises
+    PermissionError (mount_namespaces(7), "Restrictions").
+    """
+    mount(None, target, None, MS_REMOUNT | MS_BIND | flags)
+
+
+def make_slave(path: StrPath) -> None:
+    """Make the mount at `path` and those below it slaves: mount events propagate into them but not out (MS_SLAVE)."""
+    mount(None, path, None, MS_REC | MS_SLAVE)
+
+
+def make_private(path: StrPath) -> None:
+    """Make the mount at `path` and those below it private: no mount event propagates in or out (MS_PRIVATE)."""
+    mount(None, path, None, MS_REC | MS_PRIVATE)
+
+
+def pivot_root_here() -> None:
+    """Make the current directory, which must be a mount point, the root, and detach the old root with its mounts.
+
+    The old root needs no folder: `pivot_root(".", ".")` stacks it on the new root, from where it is unmounted
+    (pivot_root(2), notes). The old root's propagation must not be shared. Files that are open below the old root stay
+    usable. The current directory is `/` afterwards.
+    """
+    libc.syscall("pivot_root", b".", b".", path=".")
+    umount(".", MNT_DETACH)
+
+
+def read_mounts(pid: int | str = "self") -> list[MountRecord]:
+    """The mounts that process `pid` can reach from its root. Of two at one mount point, the later one is on top."""
+    with open(f"/proc/{pid}/mountinfo", "rb") as file:
+        return parse_mounts(file.read())
+
+
+def list_mount_points_in(path: StrPath) -> list[str]:
+    """The mount points at and below `path` (absolute, without symlinks) in the caller's mount namespace."""
+    whole = os.fspath(path)
+    points = (record.mount_point for record in read_mounts())
+    return [point for point in points if point == whole or point.startswith(f"{whole}/")]
+
+
+def parse_mounts(text: bytes) -> list[MountRecord]:
+    """The records in the content of a mountinfo file. Raises ValueError if a line is malformed."""
+    # Not splitlines(): a name may contain a carriage return or form feed, which the kernel does not escape.
+    return [_parse_line(line) for line in text.split(b"\n") if line]
+
+
+def _parse_line(line: bytes) -> MountRecord:
+    head, separator, tail = line.partition(b" - ")
+    before, after = head.split(b" "), tail.split(b" ", 2)
+    if not separator or len(before) < 6 or len(after) < 3:
+        raise ValueError(f"not a line of mountinfo: {line!r}")
+    major, _, minor = before[2].partition(b":")
+    fstype, source, super_options = after
+    return MountRecord(
+        id=int(before[0]),
+        parent=int(before[1]),
+        device=(int(major), int(minor)),
+        root=_unescape(before[3]),
+        mount_point=_unescape(before[4]),
+        options=_split_options(before[5]),
+        optional=tuple(_unescape(field) for field in before[6:] if field),
+        fstype=_unescape(fstype),
+        source=_unescape(source),
+        super_options=_split_options(super_options),
+    )
+
+
+def _split_options(field: bytes) -> tuple[str, ...]:
+    # Split before unescaping: the kernel escapes a comma inside a value.
+    return tuple(_unescape(option) for option in field.split(b","))
+
+
+def _unescape(field: bytes) -> str:
+    return os.fsdecode(_OCTAL.sub(lambda found: bytes([int(found[1], 8)]), field))
+
+
+def escape(path: StrPath) -> str:
+    r"""`path` as a value in overlay's options: with a backslash before `\`, `,` and `:` (fs/overlayfs/params.c)."""
+    return _OVERLAY_SPECIAL.sub(r"\\\1", os.fspath(path))

@@ -1,0 +1,1 @@
+"""Processes: creating and observing them, their control groups and namespaces."""

@@ -1,0 +1,144 @@
+"""Folders that processes hold although their names were removed: as working directory, as root or as an open file.
+
+A removed folder of an overlay's lower layer cannot be told from a folder with a name by its attributes: it still has
+links, those of the layer.
+"""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import procfs
+
+_MARK = " (deleted)"  # proc_pid_fd(5)
+_SUFFIX_BYTES = 8
+_SUFFIX = re.compile(rb"\.waypoint-[0-9a-f]{%d}$" % (2 * _SUFFIX_BYTES))
+_LONGEST_NAME = 200  # bytes of a file name (at most 255) that are kept before the suffix
+
+
+class RemovedFolder(NamedTuple):
+    """`mount_id`: of the mount on which the processes see the folder. `path`: the folder's last name in the nearest
+    folder above that is still there, as seen from the root of the processes' mount namespace. `mode` is st_mode.
+    """
+
+    mount_id: int
+    inode: int
+    path: str
+    mode: int
+    uid: int
+    gid: int
+    accessed_ns: int
+    modified_ns: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells the folder from all others."""
+        return self.mount_id, self.inode
+
+
+def find(pids: Iterable[int], root: int) -> list[RemovedFolder]:
+    """The removed folders that the processes hold, each once, sorted. Folders of /proc, which belong to processes that
+    have ended, are left out.
+
+    `root`: a descriptor of the root of the processes' mount namespace. Processes that have ended are skipped. Costs one
+    readlink(2) for each open file.
+    """
+    found: set[RemovedFolder] = set()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            for link, path in _links(pid):
+                if path.startswith("/") and path.endswith(_MARK) and not path.startswith("/proc/"):
+                    found.update(_folder_at(link, path, root))
+    return sorted(found)
+
+
+def _links(pid: int) -> Iterator[tuple[str, str]]:
+    """The paths of the process's links in /proc that may lead to folders, and where they lead."""
+    for number, path in procfs.open_files(pid).items():
+        yield f"/proc/{pid}/fd/{number}", path
+    for name in ("cwd", "root"):
+        link = f"/proc/{pid}/{name}"
+        with contextlib.suppress(FileNotFoundError):  # the process has ended
+            yield link, os.readlink(link)
+
+
+def _folder_at(link: str, path: str, root: int) -> Iterator[RemovedFolder]:
+    """The folder to which `link` leads, unless that is another kind of file, or has its name still."""
+    try:
+        fd = os.open(link, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):  # closed meanwhile, or no folder
+        return
+    try:
+        found = os.fstat(fd)
+        if found.st_nlink == 0 or not _is_at(path, found, root):
+            yield RemovedFolder(
+                mount_id=_mount_id(fd),
+                inode=found.st_ino,
+                path=_in_nearest(path.removesuffix(_MARK), root),
+                mode=found.st_mode,
+                uid=found.st_uid,
+                gid=found.st_gid,
+                accessed_ns=found.st_atime_ns,
+                modified_ns=found.st_mtime_ns,
+            )
+    finally:
+        os.close(fd)
+
+
+def _is_at(path: str, found: os.stat_result, root: int) -> bool:
+    """True if the folder `found` has the name `path`, which then ends in the mark by its own choice."""
+    try:
+        fd = files.open_beneath(root, path, os.O_PATH)
+    except OSError:
+        return False
+    try:
+        return os.path.samestat(os.fstat(fd), found)
+    finally:
+        os.close(fd)
+
+
+def _mount_id(fd: int) -> int:
+    with open(f"/proc/self/fdinfo/{fd}") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
+
+
+def _in_nearest(path: str, root: int) -> str:
+    """`path` without the folders of it that are gone, or are links or files now."""
+    folder, name = os.path.split(path)
+    while folder != "/":
+        with contextlib.suppress(OSError):
+            os.close(files.open_beneath(root, folder, os.O_PATH | os.O_DIRECTORY))
+            break
+        folder = os.path.dirname(folder)
+    return os.path.join(folder, name)
+
+
+def with_free_names(folders: Iterable[RemovedFolder], root: int) -> list[RemovedFolder]:
+    """The folders, with another name where the path is in use now, by a file or by another of the folders."""
+    named: dict[str, RemovedFolder] = {}
+    for folder in folders:
+        path = _in_nearest(folder.path, root)
+        if path in named or _is_in_use(path, root):
+            path = unused_name(path)
+        named[path] = folder._replace(path=path)
+    return list(named.values())
+
+
+def _is_in_use(path: str, root: int) -> bool:
+    try:
+        os.close(files.open_beneath(root, path, os.O_PATH))
+    except FileNotFoundError:
+        return False
+    except OSError:  # a symbolic link
+        return True
+    return True
+
+
+def unused_name(path: str) -> str:
+    """`path` with a random suffix to its last name, in place of such a suffix if the name has one."""
+    folder, name = os.path.split(os.fsencode(path))
+    suffix = b".waypoint-" + os.urandom(_SUFFIX_BYTES).hex().encode()
+    return os.fsdecode(os.path.join(folder, _SUFFIX.sub(b"", name)[:_LONGEST_NAME] + suffix))

@@ -1,0 +1,35 @@
+"""The facts about a task that decide whether a tracer can stop it (proc_pid_status(5))."""
+
+import errno
+import os
+from typing import NamedTuple
+
+
+class TaskState(NamedTuple):
+    """A task's name, state (one letter, as in ps(1)), tracer (its pid, 0 if none), process group and session ids, and
+    which signals it blocks (bit N - 1 for signal N).
+
+    All ids are those of the reader's pid namespace.
+    """
+
+    name: str
+    state: str
+    tracer: int
+    group: int
+    session: int
+    blocked: int
+
+
+def task_state(tid: int) -> TaskState:
+    """The state of the task `tid`, a process or any thread. Raises ProcessLookupError if the task is gone."""
+    path = f"/proc/{tid}/status"
+    try:
+        with open(path, "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path) from None
+    fields = dict(line.split(b":\t", 1) for line in text.splitlines() if b":\t" in line)
+    numbers = (int(fields[name].split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid"))
+    tracer, group, session = numbers
+    state, blocked = fields[b"State"][:1].decode("ascii"), int(fields[b"SigBlk"], 16)
+    return TaskState(os.fsdecode(fields[b"Name"]), state, tracer, group, session, blocked)

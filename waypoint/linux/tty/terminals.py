@@ -1,0 +1,213 @@
+"""Pseudo-terminals, seen from the master: foreground group, modes, window size, input (tty_ioctl(4), pty(7))."""
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import termios
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# The kernel's struct termios: four words of flags, the line discipline, 19 characters.
+_LOCK = struct.Struct("=4IB19s")
+_IFLAG, _OFLAG, _LFLAG = 0, 1, 3
+_TIOCGPTPEER = 0x5441  # asm-generic/ioctls.h; termios has it from Python 3.13 on
+_QUEUE_BYTES = 4096  # size of a terminal's input buffer (n_tty.c, N_TTY_BUF_SIZE)
+# Input flags that replace typed bytes by others, and local flags that echo them or make them act.
+_CHANGES_INPUT = termios.ISTRIP | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXANY | termios.PARMRK
+_ACTS_ON_INPUT = termios.ECHO | termios.ECHONL | termios.ISIG | termios.IEXTEN
+
+
+class Modes(NamedTuple):
+    """The flag words of termios(3), and the characters that raise signals (None: that character is switched off)."""
+
+    iflag: int
+    oflag: int
+    lflag: int
+    interrupt: int | None
+    quit: int | None
+    suspend: int | None
+
+
+def open_pair(rows: int = 24, cols: int = 80) -> tuple[int, int]:
+    """Open a new pseudo-terminal: (master, slave), both close-on-exec. The master is non-blocking."""
+    master, slave = os.openpty()
+    os.set_blocking(master, False)
+    set_window_size(master, rows, cols)
+    return master, slave
+
+
+def foreground_group(master: int) -> int:
+    """The id of the terminal's foreground process group in the caller's pid namespace; 0 if there is none."""
+    try:
+        return os.tcgetpgrp(master)
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EIO):  # not the controlling terminal of any session
+            return 0
+        raise
+
+
+def modes(master: int) -> Modes:
+    """The modes of the terminal `master`. The kernel answers with those of the slave (pty(7))."""
+    numbers, characters = _read_termios(master)
+    signs = (_character(characters[place]) for place in (termios.VINTR, termios.VQUIT, termios.VSUSP))
+    return Modes(numbers[_IFLAG], numbers[_OFLAG], numbers[_LFLAG], *signs)
+
+
+def hold_output_raw(master: int) -> None:
+    """Clear OPOST, and lock it (TIOCSLCKTRMIOS) so that no program can set it until `release_output`.
+
+    Takes effect at once, for output that is written from now on. The lock needs CAP_SYS_ADMIN. Without that
+    capability OPOST stays unlocked, and a shell sets OPOST again after a job that was killed by a signal.
+    """
+    _set_output_processing(master, on=False)
+    with contextlib.suppress(PermissionError):
+        fcntl.ioctl(master, termios.TIOCSLCKTRMIOS, _LOCK.pack(0, termios.OPOST, 0, 0, 0, b""))
+
+
+def release_output(master: int) -> None:
+    """Undo `hold_output_raw`: set OPOST and let programs change it again."""
+    with contextlib.suppress(PermissionError):
+        fcntl.ioctl(master, termios.TIOCSLCKTRMIOS, _LOCK.pack(0, 0, 0, 0, 0, b""))
+    _set_output_processing(master, on=True)
+
+
+def _set_output_processing(master: int, *, on: bool) -> None:
+    numbers, characters = _read_termios(master)
+    if bool(numbers[_OFLAG] & termios.OPOST) is not on:
+        numbers[_OFLAG] ^= termios.OPOST
+        _write_termios(master, numbers, characters)
+
+
+def window_size(fd: int) -> tuple[int, int]:
+    """The rows and columns of the terminal `fd`."""
+    rows, cols, _, _ = struct.unpack("HHHH", fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
+    return rows, cols
+
+
+def set_window_size(fd: int, rows: int, cols: int) -> None:
+    """Set the rows and columns of the terminal. A change sends SIGWINCH to the foreground process group."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+
+
+def unread_bytes(fd: int) -> int:
+    """How many bytes can be read at once from the pipe or terminal `fd` (FIONREAD)."""
+    count = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, count)
+    return count[0]
+
+
+def read_now(fd: int, limit: int) -> bytes:
+    """Read at most `limit` bytes from the non-blocking `fd`. Empty if there are none or the terminal has hung up."""
+    try:
+        return os.read(fd, limit)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EIO):
+            raise
+        return b""
+
+
+def take_typed_ahead(master: int) -> bytes:
+    """Read the input that was typed but not read yet (type-ahead), an unfinished line included, and return it.
+
+    A line that ended by ^D has that character as its last. No other process may read the terminal or change its modes
+    meanwhile: stop the session first. Empty if the terminal has hung up.
+    """
+    try:
+        slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # hung up
+        return b""
+    try:
+        numbers, characters = _read_termios(slave)
+        if not numbers[_LFLAG] & termios.ICANON:
+            return b"".join(iter(lambda: read_now(slave, _QUEUE_BYTES), b""))
+        lines = b"".join(_read_lines(slave, characters))
+        raw = numbers.copy()
+        raw[_LFLAG] ^= termios.ICANON
+        _write_termios(slave, raw, characters)  # without ICANON, a read also returns the unfinished line
+        rest = read_now(slave, _QUEUE_BYTES)
+        _write_termios(slave, numbers, characters)
+        return lines + rest
+    finally:
+        os.close(slave)
+
+
+def _read_lines(slave: int, characters: list[bytes | int]) -> Iterator[bytes]:
+    """Read the finished lines. After the last one, the line discipline has processed all bytes that were typed."""
+    special = [bytes([_character(characters[place]) or 0]) for place in (termios.VEOF, termios.VEOL, termios.VEOL2)]
+    ends = (b"\n", *(character for character in special[1:] if character != b"\0"))
+    for _ in range(_QUEUE_BYTES):
+        try:
+            line = os.read(slave, _QUEUE_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EIO):
+                raise
+            return
+        yield line if line.endswith(ends) else line + special[0]
+
+
+def type_ahead(master: int, data: bytes) -> None:
+    """Put `data` from `take_typed_ahead` back as unread input. No byte of `data` is echoed, changed or raises a signal.
+
+    The modes are changed for that time, so no other process may change them meanwhile. TIOCSTI is used because the line
+    discipline has processed the byte when the call returns. A worker of the kernel processes bytes that are written to
+    the master, at some later time.
+    """
+    slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        numbers, characters = _read_termios(slave)
+        quiet, plain = numbers.copy(), characters.copy()
+        quiet[_IFLAG] &= ~_CHANGES_INPUT
+        quiet[_LFLAG] &= ~_ACTS_ON_INPUT
+        plain[termios.VERASE] = plain[termios.VKILL] = b"\0"
+        _write_termios(slave, quiet, plain)
+        try:
+            for byte in data:
+                fcntl.ioctl(slave, termios.TIOCSTI, bytes([byte]))
+        finally:
+            _write_termios(slave, numbers, characters)
+    finally:
+        os.close(slave)
+
+
+def wait_briefly(fd: int, patience_s: float) -> bool:
+    """Wait, by polling in a loop, until the terminal `fd` has bytes to read. False after `patience_s` seconds.
+
+    The loop uses the processor all the time. It is faster than a blocking read or poll: those sleep until a worker of
+    the kernel has moved the written bytes (tty_buffer_flush_work), and an idle processor may wake up slowly, above all
+    in virtual machines.
+    """
+    count = array.array("i", [0])
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.ioctl(fd, termios.FIONREAD, count)
+        except OSError:  # hung up: the caller's read will tell
+            return True
+        if count[0]:
+            return True
+        os.sched_yield()
+        if time.monotonic() > until:
+            return False
+
+
+def _character(value: bytes | int) -> int | None:
+    number = value if isinstance(value, int) else value[0]
+    return number or None  # _POSIX_VDISABLE is 0 on Linux
+
+
+def _read_termios(fd: int) -> tuple[list[int], list[bytes | int]]:
+    """The result of tcgetattr in two parts: the numbers (four flag words, two speeds) and the control characters."""
+    *numbers, characters = termios.tcgetattr(fd)
+    if not isinstance(characters, list):
+        raise TypeError("tcgetattr returned no list of control characters")
+    return [number for number in numbers if isinstance(number, int)], characters
+
+
+def _write_termios(fd: int, numbers: list[int], characters: list[bytes | int]) -> None:
+    """Set what `_read_termios` returned, with effect at once (TCSANOW)."""
+    attributes: list[int | list[bytes | int]] = [*numbers, characters]
+    termios.tcsetattr(fd, termios.TCSANOW, attributes)

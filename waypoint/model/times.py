@@ -1,0 +1,20 @@
+"""Times as text, in the form of all answers and events."""
+
+from datetime import UTC, datetime
+
+
+def iso_time(seconds: float) -> str:
+    """`seconds` since the epoch as text: ISO 8601, UTC, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def parse_age(text: str) -> float | None:
+    """The seconds that an age such as `90s`, `12h` or `1.5d` stands for; without a unit they are seconds. None if it is
+    no age.
+    """
+    number, unit = (text[:-1], _UNIT_S[text[-1]]) if text[-1:] in _UNIT_S else (text, 1)
+    whole = number.replace(".", "", 1)
+    return float(number) * unit if whole.isdecimal() and whole.isascii() else None

@@ -1,0 +1,156 @@
+"""The verbs of the fast path, which start without click. All other verbs are in `table`.
+
+The command line's fast path loads this file, so it imports only the package `verbs` itself.
+"""
+
+from waypoint.model.verbs import Argument, Option, Verb
+
+BRANCH = Option(("-b", "--branch"), "text", "The session's branch (default: $WAYPOINT_BRANCH, else main).", "BRANCH")
+HOME = Option(("--home",), "text", "The home to use (default: $WAYPOINT_HOME, else /var/lib/waypoint).", "DIR")
+JSON = Option(("--json",), "flag", "Print one JSON value.")
+LOSE_PROCESSES = Option(("--lose-processes",), "flag", "Of a session that is replaced or ended, keep the files only.")
+USER = Option(("--user",), "text", "Go on with the session of USER, who is not you.", "USER")
+ENV = Option(("--env",), "texts", "Set an environment variable for it; may be repeated.", "NAME=VALUE")
+
+EXEC = Verb(
+    "exec",
+    (
+        BRANCH,
+        Option(("--timeout",), "positive seconds", "End the command S seconds after its start, exit 124.", "S"),
+        Option(("--wait-prompt",), "seconds", "How long to wait for the shell's prompt (default: 5).", "S"),
+        Option(("-t", "--tty"), "flag", "Connect the command to this terminal."),
+        Option(("-i", "--interactive"), "flag", "Pass stdin on to the command (otherwise it reads /dev/null)."),
+        Option(("--cwd",), "text", "Run in this directory (default: the shell's).", "DIR"),
+        ENV,
+        USER,
+        Option(("--json",), "flag", "Print one JSON value when the command has ended."),
+        HOME,
+    ),
+    """Run one command line in the session's own shell.
+
+    The command's changes to the shell stay: directory, variables, functions, jobs. A single CMD is shell text, several
+    are words that are quoted. stdout and stderr come as one stream. With --cwd or --env the command runs in a subshell,
+    and nothing of it stays.
+
+    Exit status: the command's; 124 after --timeout, 125 if waypoint itself failed. If the reader of stdout goes away,
+    the command is interrupted and the status is 141. At its timeout the command gets SIGINT, then SIGTERM, then
+    SIGKILL; half a second after the timeout the call returns in any case, and says which signal was the last.""",
+    "Example: waypoint exec 'cd /srv && export MODE=test' && waypoint exec make -j4",
+    words="CMD",
+)
+
+RUN = Verb(
+    "run",
+    (
+        BRANCH,
+        Option(("-i", "--interactive"), "flag", "Pass stdin on to the process (otherwise it reads /dev/null)."),
+        Option(("-t", "--tty"), "flag", "Give the process a terminal of its own."),
+        Option(("--cwd",), "text", "Start in this directory (default: the session's).", "DIR"),
+        ENV,
+        USER,
+        HOME,
+    ),
+    """Run a separate process in the session, apart from its shell.
+
+    ARGV is a program, found by the session's PATH, and its arguments. stdout and stderr stay apart. Exit status: the
+    process's; 127 if there is no such program, 126 if it cannot be executed, 125 if waypoint itself failed. If the
+    reader of stdout goes away, the process gets SIGPIPE and the status is 141.""",
+    "Example: waypoint run -it -- python3",
+    words="ARGV",
+)
+
+SHELL = Verb(
+    "shell",
+    (
+        Option(("--from",), "text", "Go on from the files of NAME (default: the branch's own).", "NAME"),
+        Option(("--base",), "text", "The root file system under the session (default: this machine's).", "DIR"),
+        Option(("--bind",), "texts", "Share a path of this machine as it is.", "HOST:PATH[:ro]"),
+        Option(("--net",), "choice", "The session's network (default: private).", choices=("private", "host", "none")),
+        Option(("--user",), "text", "Whose session it is (default: you, also under sudo).", "USER"),
+        Option(("--cwd",), "text", "Where the shell starts (default: here).", "DIR"),
+        Option(("--shell",), "text", "The shell, by its path or name (default: $SHELL, else the user's).", "SHELL"),
+        Option(("-d", "--detach"), "flag", "Start the session and print its branch; do not show it."),
+        JSON,
+        BRANCH,
+        HOME,
+    ),
+    """Start the branch's session, or attach to it if it is live.
+
+    A session works on a copy-on-write view of the machine. When its shell is left, the session ends and its files are
+    kept; the next 'waypoint shell BRANCH' goes on from these files. Ctrl-] d leaves the session running. bash and zsh
+    show the branch in their prompts, unless WAYPOINT_PROMPT is `off`; in another shell 'waypoint exec' is refused.
+    A branch belongs to the user it was started as ('waypoint ps' shows whose it is). Whoever goes on with a branch of
+    somebody else says so with --user, but for root. Exit status: the shell's.""",
+    "Example: waypoint shell fix-1 --bind ~/project:/project; waypoint shell ci -d --net none -- make test",
+    arguments=(Argument("argument", "BRANCH", required=False),),
+    words="CMD",
+)
+
+NAME = Argument("name", "NAME")
+
+CHECKPOINT = Verb(
+    "checkpoint",
+    (
+        Option(("-m", "--message"), "text", "A note, kept with the checkpoint.", "MSG"),
+        BRANCH,
+        Option(
+            ("--tier",),
+            "choice",
+            "The tier to keep, or fail with exit status 5 (default: auto, the best tier that is possible).",
+            choices=("auto", "live", "respawn", "files"),
+        ),
+        Option(("--park",), "flag", "Then end the session, which 'waypoint shell BRANCH' takes up; tier: live."),
+        Option(("--force",), "flag", "If a checkpoint has this name, move the name."),
+        JSON,
+        HOME,
+    ),
+    """Capture the session's files, processes and terminal, and name the capture NAME. The session goes on.
+
+    Prints the name, the capture's id, its tier and how long the session stood still. Tiers: `live` keeps the processes
+    as they are; `files` does not keep them, as some programs cannot be kept. Anything that is kept less faithfully than
+    it might be is told on stderr.""",
+    "Example: waypoint checkpoint before-upgrade -m 'all tests pass' && waypoint restore before-upgrade",
+    arguments=(NAME,),
+)
+
+RESTORE = Verb(
+    "restore",
+    (
+        Option(("-b", "--branch"), "text", "The branch to restore on (default: that of NAME).", "BRANCH"),
+        Option(("--new",), "text", "Leave all branches as they are and restore on NEW, beside them.", "NEW"),
+        Option(("--only",), "choice", "Bring back only this aspect of the capture.", choices=("files", "shell")),
+        LOSE_PROCESSES,
+        JSON,
+        HOME,
+    ),
+    """Bring back the capture NAME in place of the session on a branch, or start the branch with it.
+
+    NAME is a checkpoint, a branch, or a capture's id or its beginning. Its branch is the one that NAME was taken on; a
+    branch is its own. A session that is replaced is captured first, with its processes: exit status 5 if that cannot be
+    done. 'waypoint undo' brings it back. Attached terminals stay attached. Prints the branch; on stderr what was
+    replaced.""",
+    "Example: waypoint restore before-upgrade; waypoint restore before-upgrade --new retry",
+    arguments=(NAME,),
+)
+
+FORK = Verb(
+    "fork",
+    (
+        Option(("-n", "--count"), "number", "Make N branches, named PREFIX-1 and so on.", "N"),
+        Option(("--prefix",), "text", "The beginning of their names (default: NAME).", "PREFIX"),
+        JSON,
+        HOME,
+    ),
+    """Start live sessions on new branches, each a copy of the capture NAME; all of them or none.
+
+    If NAME is a live branch, its session is captured now. Prints the branches.
+
+    With CMD, runs CMD in the shells of all new sessions at once, and prints their output, each line behind its branch.
+    As with 'waypoint exec' a single CMD is shell text, several are words that are quoted. {i} (1, 2, ...) and {branch}
+    in CMD are replaced. Exit status 1 if CMD fails in one of the sessions.""",
+    "Example: waypoint fork ready -n 3 -- 'make test SEED={i}'",
+    arguments=(NAME, Argument("branches", "BRANCH", required=False, many=True)),
+    words="CMD",
+)
+
+VERBS = {verb.name: verb for verb in (EXEC, RUN, SHELL, CHECKPOINT, RESTORE, FORK)}

@@ -1,0 +1,164 @@
+"""Removed folders in CRIU's images: as "ghosts", which a restore makes under some name, opens, and removes again.
+
+CRIU takes a removed folder for a ghost only if the folder has no links. A folder of an overlay's lower layer keeps the
+links that it has in the layer, so CRIU tries to give it a name by linkat(2), which is refused for folders ("Can't link
+remap"). Therefore CRIU is told that such a folder is external, and the images are changed after the dump: the folder
+becomes the ghost that CRIU would have made of a folder of the upper layer.
+
+A ghost of CRIU's own gets its last name back for a moment, and the restore fails if that name is in use again
+(`rm -r build; mkdir build`). So ghost folders of which CRIU was not told get a name here that nobody else uses.
+
+Formats: images/{fdinfo,regfile,remap-file-path,ghost-file}.proto and criu/include/magic.h in CRIU's source. A file of
+images has two magic numbers, then the size of each message and the message.
+"""
+
+import os
+import stat
+import struct
+from collections.abc import Iterable, Sequence
+
+from waypoint.linux.tasks.removed import RemovedFolder, unused_name
+from waypoint.model.errors import CannotCapture
+from waypoint.processes.criu.messages import Field, Message, Value, change_fields, decode, encode
+
+_MAGIC = struct.Struct("<II")
+_SIZE = struct.Struct("<I")
+_COMMON_MAGIC = 0x54564319
+_FILES, _FILES_MAGIC = "files.img", 0x56303138
+_REMAPS, _REMAPS_MAGIC = "remap-fpath.img", 0x59133954
+_GHOST_MAGIC = 0x52583605
+_FIRST_GHOST = 0x40000000  # CRIU counts its own ghosts from 1
+_GHOST = 1  # remap_type
+
+_REG = 3  # the field of a file's entry; the others are fields in that one
+_NAME, _MOUNT, _EXTERNAL = 6, 7, 9
+_FILE = Message(
+    {
+        "reg": Field(
+            _REG,
+            Message(
+                {
+                    "id": Field(1, "uint32"),
+                    "name": Field(_NAME, "string"),
+                    "ext": Field(_EXTERNAL, "bool"),
+                    "mode": Field(10, "uint32"),
+                }
+            ),
+        )
+    }
+)
+_REMAP = Message({"orig_id": Field(1, "uint32"), "remap_id": Field(2, "uint32"), "remap_type": Field(3, "uint32")})
+_TIME = Message({"tv_sec": Field(1, "uint64"), "tv_usec": Field(2, "uint64")})
+_GHOST_FILE = Message(
+    {
+        "uid": Field(1, "uint32"),
+        "gid": Field(2, "uint32"),
+        "mode": Field(3, "uint32"),
+        "atim": Field(7, _TIME),
+        "mtim": Field(8, _TIME),
+    }
+)
+
+
+def external_name(folder: RemovedFolder) -> str:
+    """The value of CRIU's option --external that keeps CRIU from looking for a name of the folder."""
+    return f"file[{folder.mount_id:x}:{folder.inode:x}]"
+
+
+def make_ghosts(images_fd: int, removed: Sequence[RemovedFolder]) -> None:
+    """Change the images of a complete dump so that a restore brings back all removed folders that tasks hold.
+
+    `removed`: the folders of which CRIU was told, with names that are free (`with_free_names`). Does nothing if the
+    images contain no removed folder. Raises OSError; ValueError if an image is malformed; CannotCapture if CRIU took
+    another open file for one of the folders: it knows them by the numbers of mount and inode, and an overlay may give a
+    folder the number that a file has in a layer.
+    """
+    remaps = _read(images_fd, _REMAPS, _REMAPS_MAGIC)
+    if not (removed or remaps):
+        return
+    ghosts = _Ghosts(removed, remaps)
+    entries = [ghosts.change(entry) for entry in _read(images_fd, _FILES, _FILES_MAGIC)]
+    _write(images_fd, _FILES, _FILES_MAGIC, entries)
+    _write(images_fd, _REMAPS, _REMAPS_MAGIC, remaps + ghosts.remaps)
+    for number, folder in ghosts.made.items():
+        _write(images_fd, f"ghost-file-{number:x}.img", _GHOST_MAGIC, [_ghost_file(folder)])
+
+
+class _Ghosts:
+    """The ghosts of one dump. `made`: those that CRIU has not made, by their numbers. `remaps`: the entries for them in
+    remap-fpath.img, each of which leads from an open file to its ghost.
+    """
+
+    def __init__(self, removed: Sequence[RemovedFolder], remaps: Sequence[bytes]) -> None:
+        """`remaps`: CRIU's own entries."""
+        self.made: dict[int, RemovedFolder] = {}
+        self.remaps: list[bytes] = []
+        self._told = {external_name(folder): (n, folder) for n, folder in enumerate(removed, _FIRST_GHOST)}
+        decoded = [decode(_REMAP, remap) for remap in remaps]
+        own = [remap for remap in decoded if remap.get("remap_type") == _GHOST]
+        self._own = {_number(remap, "orig_id"): _number(remap, "remap_id") for remap in own}
+        self._names: dict[int, str] = {}
+
+    def change(self, entry: bytes) -> bytes:
+        """`entry`, an entry of files.img, as it is to be."""
+        reg = decode(_FILE, entry).get("reg")
+        if not isinstance(reg, dict):
+            return entry
+        file, name = _number(reg, "id"), str(reg["name"])
+        is_folder = stat.S_ISDIR(_number(reg, "mode"))
+        if reg.get("ext") and name in self._told:
+            if not is_folder:
+                said = "an open file has the same number as a removed folder that a process holds"
+                raise CannotCapture("dump", "the processes", said, "close one of them, or try again")
+            ghost, folder = self._told[name]
+            self.made[ghost] = folder
+            self.remaps.append(encode(_REMAP, {"orig_id": file, "remap_id": ghost, "remap_type": _GHOST}))
+            place = os.fsencode(folder.path)
+            changes: dict[int, int | bytes | None] = {
+                _NAME: place,
+                _MOUNT: folder.mount_id << 1,
+                _EXTERNAL: None,
+            }  # sint32 is zigzag-encoded
+            return change_fields(entry, changes, within=_REG)
+        if is_folder and file in self._own:
+            other = self._names.setdefault(self._own[file], unused_name(name))
+            return change_fields(entry, {_NAME: os.fsencode(other)}, within=_REG)
+        return entry
+
+
+def _ghost_file(folder: RemovedFolder) -> bytes:
+    times = [(ns // 10**9, ns % 10**9 // 1000) for ns in (folder.accessed_ns, folder.modified_ns)]
+    atim, mtim = (dict[str, Value](tv_sec=seconds, tv_usec=microseconds) for seconds, microseconds in times)
+    values: dict[str, Value] = {"uid": folder.uid, "gid": folder.gid, "mode": folder.mode, "atim": atim, "mtim": mtim}
+    return encode(_GHOST_FILE, values)
+
+
+def _read(images_fd: int, name: str, magic: int) -> list[bytes]:
+    """The messages in the image `name`; empty if there is no such image."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=images_fd)
+    except FileNotFoundError:
+        return []
+    with open(fd, "rb") as file:
+        content = file.read()
+    if content[: _MAGIC.size] != _MAGIC.pack(_COMMON_MAGIC, magic):
+        raise ValueError(f"{name} is not the image that its name says")
+    messages, place = [], _MAGIC.size
+    while place < len(content):
+        (size,) = _SIZE.unpack_from(content, place)
+        place += _SIZE.size + size
+        messages.append(content[place - size : place])
+    return messages
+
+
+def _write(images_fd: int, name: str, magic: int, messages: Iterable[bytes]) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=images_fd)
+    with open(fd, "wb") as file:
+        file.write(_MAGIC.pack(_COMMON_MAGIC, magic))
+        for message in messages:
+            file.write(_SIZE.pack(len(message)) + message)
+
+
+def _number(values: dict[str, Value], name: str) -> int:
+    number = values.get(name, 0)
+    return number if isinstance(number, int) else 0

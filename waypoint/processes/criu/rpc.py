@@ -1,0 +1,219 @@
+"""Requests to CRIU as methods: version, features, dump and restore. A failure raises an error that tells its reason."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import Literal, Self
+
+import msgspec
+
+from waypoint.linux.storage.descriptors import path_of
+from waypoint.model.errors import HostLacks
+from waypoint.processes.criu import causes
+from waypoint.processes.criu.causes import CriuFailed, diagnose, read_errors
+from waypoint.processes.criu.ghosts import make_ghosts
+from waypoint.processes.criu.images import give_own_network, read_dump_stats
+from waypoint.processes.criu.messages import RequestType, Value
+from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, RestoreOptions, RestoreResult
+from waypoint.processes.criu.worker import Spawn, Worker, spawn_here
+
+# CRIU_FAULT=130 injects no fault. It switches off hardware breakpoints: CRIU then steps restored tasks over their last
+# system call, which saves milliseconds, and seconds with a hundred threads (criu/include/fault-injection.h).
+_RESTORE_ENV = {"CRIU_FAULT": "130"}
+
+
+Origin = Literal["chosen", "distribution", "private"]
+
+
+class CriuProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """A CRIU program: `chosen` by the user with WAYPOINT_CRIU, the `distribution`'s, or the home's `private` one."""
+
+    path: Path
+    version: str
+    origin: Origin
+
+
+class Criu:
+    """The CRIU program at `path`. Every call starts a process of its own, so calls may run at the same time."""
+
+    def __init__(self, path: Path, spawn: Spawn = spawn_here) -> None:
+        self.path = path
+        self._spawn = spawn
+
+    def version(self) -> tuple[int, int, int]:
+        """The version as (major, minor, sublevel). Raises HostLacks if the program does not start."""
+        version = _part(self._ask({"type": RequestType.VERSION}), "version")
+        return _number(version, "major_number"), _number(version, "minor_number"), _number(version, "sublevel")
+
+    def features(self) -> Features:
+        """The features that this CRIU has on this kernel. Raises HostLacks if CRIU gives no answer."""
+        wanted: dict[str, Value] = {"mem_track": True, "lazy_pages": True, "pidfd_store": True}
+        found = _part(self._ask({"type": RequestType.FEATURE_CHECK, "features": wanted}), "features")
+        return Features(
+            memory_tracking=bool(found.get("mem_track")),
+            lazy_pages=bool(found.get("lazy_pages")),
+            pidfd_store=bool(found.get("pidfd_store")),
+        )
+
+    def dump(self, options: DumpOptions) -> DumpStats:
+        """Write the images of a process tree: all steps of `dumping` at once. Raises what those steps raise."""
+        with self.dumping(options) as dump:
+            dump.wait_ready()
+            dump.go()
+            dump.wait_written()
+            dump.let_go()
+        return dump.stats
+
+    def dumping(self, options: DumpOptions) -> "Dump":
+        """A dump whose steps the caller takes in a `with`. Entering it raises HostLacks if CRIU does not start."""
+        return Dump(Worker(str(self.path), self._spawn, {}), options)
+
+    def restore(self, options: RestoreOptions) -> RestoreResult:
+        """Create the process tree from its images. The tree runs when this returns.
+
+        Raises CriuFailed, and whatever `on_notice` raised; no task of the tree is left then. But if CRIU was killed,
+        by others or after the deadline, unfinished tasks are left in the cgroup in which CRIU ran.
+        """
+        request: dict[str, Value] = {"type": RequestType.RESTORE, "opts": options.to_message()}
+        with Worker(str(self.path), self._spawn, _RESTORE_ENV) as worker:
+            answer = _converse(worker, "restore", request, options)
+        pid = _number(_part(answer, "restore"), "pid")
+        if worker.refused is not None and answer:  # of a CRIU that has died, a callback fails because of that
+            if answer.get("success"):  # at pre-resume and later CRIU does not stop for a refusal
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            raise worker.refused
+        if not answer.get("success"):
+            raise _failure("restore", worker, answer, options)
+        return RestoreResult(pid)
+
+    def _ask(self, request: dict[str, Value]) -> dict[str, Value]:
+        with Worker(str(self.path), self._spawn, {}) as worker:
+            answer = worker.ask(request)
+        if not answer.get("success"):
+            words = " ".join(worker.words()).strip() or str(answer.get("cr_errmsg") or "CRIU ended without an answer")
+            raise HostLacks(
+                "use CRIU at", str(self.path), words, "run `waypoint setup`, which finds or installs a CRIU that works"
+            )
+        return answer
+
+
+class Dump:
+    """One dump, step by step: `wait_ready`, `go`, `wait_written`, `let_go`, each once and in this order.
+
+    If the `with` ends before `let_go` has returned, CRIU is told to give up, and the tree runs on; the files that CRIU
+    has written stay in the folder and cannot be restored. Every step raises CriuRefused if CRIU has given up, and
+    CriuAccident if CRIU has died, or has hung for longer than `deadline_s` of the options and was killed. `stats`:
+    CRIU's statistics, set when the `with` ends after a complete dump. `removed`: the options' removed folders; whoever
+    knows better names for them sets it.
+    """
+
+    def __init__(self, worker: Worker, options: DumpOptions) -> None:
+        self.stats = DumpStats(0, 0)
+        self._worker = worker
+        self._options = options
+        self.removed = options.removed
+        self._is_asked = False  # CRIU waits for the answer to a notification
+        self._is_over = False  # CRIU has given its last answer, or has died
+        self._is_stuck = False  # CRIU was silent for too long
+        self._is_whole = False  # CRIU has reported success
+
+    def __enter__(self) -> Self:
+        request: dict[str, Value] = {"type": RequestType.DUMP, "opts": self._options.to_message()}
+        with contextlib.ExitStack() as held:
+            held.enter_context(self._worker).send(request, self._options.deadline_s)
+            held.pop_all()  # it started: from here on __exit__ ends CRIU
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._give_up()
+        finally:
+            self._worker.__exit__(TimeoutError if self._is_stuck else None)  # an exception makes it kill CRIU
+        if self._is_whole and kind is None:
+            if self._options.own_network:
+                give_own_network(self._options.images_fd)
+            make_ghosts(self._options.images_fd, self.removed)
+            self.stats = read_dump_stats(self._options.work_fd)
+
+    def wait_ready(self) -> None:
+        """Wait until CRIU has started and is about to look for the tree's tasks, which still run."""
+        self._wait_stage("pre-dump")
+
+    def go(self) -> None:
+        """Let CRIU stop the tasks and write the images. Returns at once."""
+        self._reply(agreed=True)
+
+    def wait_written(self) -> None:
+        """Wait until the images are complete. CRIU still traces the tasks."""
+        self._wait_stage("post-dump")
+
+    def let_go(self) -> None:
+        """Make CRIU detach from the tasks, and wait until it has; CRIU's process ends about a millisecond later."""
+        self._reply(agreed=True)
+        answer = self._receive()
+        if not answer.get("success"):
+            raise _failure("dump", self._worker, answer, self._options)
+        self._is_whole = True
+
+    def _wait_stage(self, stage: str) -> None:
+        while True:
+            answer = self._receive()
+            if not self._is_asked:
+                raise _failure("dump", self._worker, answer, self._options)
+            if _part(answer, "notify").get("script") == stage:
+                return
+            self._reply(agreed=True)
+
+    def _receive(self) -> dict[str, Value]:
+        try:
+            answer = self._worker.receive()
+        except TimeoutError as error:
+            self._is_over = self._is_stuck = True
+            raise _silent("dump", self._options) from error
+        self._is_asked = answer.get("type") == RequestType.NOTIFY
+        self._is_over = not self._is_asked
+        return answer
+
+    def _reply(self, *, agreed: bool) -> None:
+        self._is_asked = False
+        self._worker.reply(agreed=agreed)
+
+    def _give_up(self) -> None:
+        """Refuse CRIU's notifications until CRIU has detached from the tree. Does nothing after a complete dump."""
+        while not self._is_over:
+            if self._is_asked:
+                self._reply(agreed=False)
+            self._receive()
+
+
+def _converse(worker: Worker, action: str, request: dict[str, Value], options: RestoreOptions) -> dict[str, Value]:
+    try:
+        return worker.ask(request, options.on_notice, options.deadline_s)
+    except TimeoutError as error:
+        raise _silent(action, options) from error
+
+
+def _silent(action: str, options: DumpOptions | RestoreOptions) -> CriuFailed:
+    log = Path(path_of(options.work_fd), options.log_name)
+    return causes.failure(action, causes.fell_silent(options.deadline_s or 0.0), log)
+
+
+def _failure(
+    action: str, worker: Worker, answer: dict[str, Value], options: DumpOptions | RestoreOptions
+) -> CriuFailed:
+    log = Path(path_of(options.work_fd), options.log_name)
+    outside_log = [*worker.words(), str(answer.get("cr_errmsg", ""))]
+    errors = read_errors(log) or [line for line in outside_log if line]
+    return causes.failure(action, diagnose(errors) if answer else causes.died(errors), log)
+
+
+def _part(answer: dict[str, Value], name: str) -> dict[str, Value]:
+    part = answer.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _number(part: dict[str, Value], name: str) -> int:
+    number = part.get(name)
+    return number if isinstance(number, int) else 0

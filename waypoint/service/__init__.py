@@ -1,0 +1,1 @@
+"""What can be asked of Waypoint, in one vocabulary, without HTTP."""

@@ -1,0 +1,21 @@
+"""Who is at the other end of a connection, as the operation log names callers."""
+
+import contextlib
+
+from waypoint.linux.tasks import procfs
+from waypoint.model.records import Caller, Login
+from waypoint.service.shapes import Peer
+from waypoint.store.callers import asked_by
+
+
+def serving(peer: Peer, branch: str | None) -> contextlib.AbstractContextManager[None]:
+    """What the `with` block does is done for `peer`. `branch`: the branch that the peer works on, None: on no one."""
+    return asked_by(Caller(uid=peer.uid, login=_login_of(peer.pid), branch=branch))
+
+
+def _login_of(pid: int) -> Login | None:
+    """The process session (setsid(2)) of process `pid`, which is that of its terminal; None if it cannot be told."""
+    with contextlib.suppress(ProcessLookupError):
+        leader = procfs.stat(pid).session
+        return Login(pid=leader, start=procfs.start_ticks(leader)) if leader > 0 else None
+    return None

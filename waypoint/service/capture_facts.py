@@ -1,0 +1,65 @@
+"""Facts about captures, as the control interface answers them."""
+
+from collections.abc import Sequence
+
+from waypoint.model.facts import CaptureFacts, LayerFacts
+from waypoint.model.records import Capture, Layers, Standing
+from waypoint.model.times import iso_time
+from waypoint.store.reading import RecordReader
+
+
+def of_all(names: RecordReader, captures: Sequence[Capture]) -> list[CaptureFacts]:
+    """The facts about each of these captures, without the sizes of their files."""
+    ids = [capture.id for capture in captures]
+    found, standings = names.names_of_all(ids), names.standings(ids)
+    return [of(capture, found[capture.id], standings[capture.id]) for capture in captures]
+
+
+def of(capture: Capture, names: list[str], standing: Standing, files_bytes: int | None = None) -> CaptureFacts:
+    """The facts about one capture. `names`: the names that stand for it. `files_bytes`: the size of its files layer in
+    bytes; None: not measured.
+    """
+    processes, machine = capture.layers.processes, capture.machine
+    return CaptureFacts(
+        capture=capture.id,
+        image=standing.image,
+        names=names,
+        branch=capture.branch,
+        parents=capture.parents,
+        tier=capture.tier,
+        reason=capture.reason,
+        message=capture.message,
+        created=iso_time(capture.created),
+        durable=standing.durable,
+        base=capture.setting.base,
+        user=capture.setting.user.name,
+        cwd=capture.setting.cwd,
+        exit=capture.exit,
+        paused_ms=capture.paused_ms,
+        degraded=capture.degraded,
+        environment=sorted(processes.env if processes else capture.setting.env),
+        machine={"kernel": machine.kernel, "architecture": machine.architecture, "cpu": machine.cpu} if machine else {},
+        layers=_layers(capture.layers, files_bytes),
+        removed=standing.removed,
+    )
+
+
+def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | None]:
+    processes, shell, terminal = layers.processes, layers.shell, layers.terminal
+    return {
+        "files": {"size_bytes": files_bytes, "digest": None},
+        "processes": {
+            "size_bytes": processes.size_bytes,
+            "digest": None,
+            "count": processes.count,
+            "programs": processes.programs,
+            "frozen_ms": processes.frozen_us / 1000,
+            "criu": processes.criu,
+        }
+        if processes
+        else None,
+        "shell": {"size_bytes": shell.size_bytes, "digest": None} if shell else None,
+        "terminal": {"size_bytes": terminal.size_bytes, "digest": None, "rows": terminal.rows, "cols": terminal.cols}
+        if terminal
+        else None,
+    }

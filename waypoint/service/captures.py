@@ -1,0 +1,90 @@
+"""Making captures of sessions, and sessions of captures."""
+
+import dataclasses
+import time
+
+from waypoint.model.errors import CannotCapture, UsageProblem
+from waypoint.model.facts import CheckpointFacts, ForkFacts, ReplacedFacts, SessionFacts
+from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
+from waypoint.service.home import Home
+from waypoint.session import checkpoint as checkpointing
+from waypoint.session import facts
+from waypoint.session import fork as forking
+from waypoint.session import restore as restoring
+from waypoint.session.checkpoint import Loss
+
+
+async def checkpoint(home: Home, branch: str, request: CheckpointRequest) -> CheckpointFacts:
+    """Capture the session on `branch`, which goes on (unless `request.park`), and let a name stand for the capture.
+
+    Raises UnknownName, StateConflict (not live, name taken), CannotCapture (tier), Failed.
+    """
+    if request.tier == "respawn":
+        said = "this version starts no programs again: it knows the tiers live and files"
+        raise CannotCapture("checkpoint", f"branch {branch}", said, "leave out --tier")
+    begin = time.monotonic()
+    tier = None if request.tier == "auto" else request.tier
+    wish = checkpointing.Wish(request.name, tier, request.message, request.force, request.park)
+    kept = await checkpointing.checkpoint(home.sessions, branch, wish)
+    standing = home.names.standing(kept.id)
+    return CheckpointFacts(
+        name=request.name,
+        capture=kept.id,
+        image=standing.image,
+        tier=kept.tier,
+        paused_ms=kept.paused_ms or 0.0,
+        total_ms=round(1000 * (time.monotonic() - begin), 3),
+        durable=standing.durable,
+        degraded=kept.degraded,
+    )
+
+
+async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFacts:
+    """Bring a capture back in place: the session on `branch` is replaced, or started if it is not live.
+
+    Raises UnknownName, StateConflict, CannotCapture, Failed; then the old session goes on as it was.
+    """
+    if request.only == "shell":
+        restored = await restoring.restore_shell(home.sessions, branch, request.name)
+    elif request.only == "files":
+        restored = await restoring.restore_files(home.sessions, branch, request.name)
+    else:
+        loss = Loss(request.lose_processes, f"waypoint restore {request.name} -b {branch} --lose-processes")
+        restored = await restoring.restore(home.sessions, branch, request.name, loss)
+    kept = restored.replaced
+    replaced: ReplacedFacts | None = {"capture": kept.id, "tier": kept.tier} if kept else None
+    return dataclasses.replace(facts.of_start(restored.live), degraded=restored.degraded, replaced=replaced)
+
+
+async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
+    """As `restore`, on the branch that the capture was taken on; what a branch's name stands for, on that branch."""
+    return await restore(home, restoring.branch_of(home.names, request.name), request)
+
+
+async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
+    """Live sessions on new branches, all of them or none. Raises as `checkpoint`."""
+    begin = time.monotonic()
+    lives, origin = await forking.fork(home.sessions, request.name, _branches_of(request))
+    taken_ms = round(1000 * (time.monotonic() - begin), 3)
+    return [
+        ForkFacts(
+            branch=live.branch,
+            pid=live.record.init_pid,
+            ms=taken_ms,
+            session=dataclasses.replace(facts.of_start(live), degraded=restoring.lacking_in(live, origin)),
+        )
+        for live in lives
+    ]
+
+
+def _branches_of(request: ForkRequest) -> list[str]:
+    """The names of the branches that are to be made. Raises UsageProblem; whether each is legal is seen later."""
+    name, branches, count, prefix = request.name, request.branches, request.count, request.prefix
+    if bool(branches) == (count is not None):
+        said = "branches and a number of them exclude each other" if branches else "neither branches nor a number given"
+        raise UsageProblem("fork", repr(name), said, "name the branches, or give -n N")
+    if count is None:
+        if prefix is not None:
+            raise UsageProblem("use", "--prefix", "it goes with -n", "give the branches their whole names")
+        return list(branches)
+    return [f"{prefix if prefix is not None else name}-{number}" for number in range(1, count + 1)]

@@ -1,0 +1,253 @@
+"""The history of a home: captures, names, the operation log, and undo."""
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+from waypoint.branch import refs
+from waypoint.branch.graph import in_pieces, walk_all, walk_back
+from waypoint.branch.undo import Deed, Lookup, Plan, is_from_within, is_of, losses, plan, write
+from waypoint.capture.taking import WITHOUT_PROCESSES
+from waypoint.linux.tasks import procfs
+from waypoint.model.errors import StateConflict, UnknownName, WaypointError
+from waypoint.model.facts import BranchFacts, CaptureFacts, NameFacts, OperationFacts, UndoFacts, UndoneFacts
+from waypoint.model.names import DEFAULT_BRANCH
+from waypoint.model.queries import LogQuery, OperationsQuery
+from waypoint.model.records import Capture, Login, Operation, Ref
+from waypoint.model.requests import RemoveRequest, RenameRequest, UndoRequest
+from waypoint.model.times import iso_time
+from waypoint.service import capture_facts
+from waypoint.service.home import Home
+from waypoint.session.checkpoint import Loss, Wish, checkpoint
+from waypoint.session.restore import restore, restore_files, restore_shell
+from waypoint.store import callers
+from waypoint.store.log import LogReader
+from waypoint.store.names import Names
+
+
+async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
+    """The capture that a name stands for and its ancestors, or all captures; the newest first, children before parents.
+
+    The iterator blocks, since each step may read from the store; it is for use in one thread, any thread. Its first
+    step raises UnknownName.
+    """
+    return itertools.chain.from_iterable(_iter_log(home, query))
+
+
+def _iter_log(home: Home, query: LogQuery) -> Iterator[list[CaptureFacts]]:
+    if query.all:
+        for ids in in_pieces(walk_all(home.names, home.between), query.limit):
+            yield capture_facts.of_all(home.names, list(home.names.captures_of(ids).values()))
+    else:
+        tip = home.names.find(query.name or DEFAULT_BRANCH)
+        for piece in in_pieces(walk_back(home.names, [tip]), query.limit):
+            yield capture_facts.of_all(home.names, piece)
+
+
+async def show(home: Home, name: str) -> CaptureFacts:
+    """All facts about a capture, sizes included. Walks over the capture's files, in a thread."""
+    capture = home.names.find(name)
+    names, standing = home.names.names_of(capture.id), home.names.standing(capture.id)
+    if standing.removed:
+        return capture_facts.of(capture, names, standing)
+    sizes = await asyncio.to_thread(home.captures.sizes, capture)
+    return capture_facts.of(capture, names, standing, sizes["files"])
+
+
+async def branches(home: Home) -> Iterator[BranchFacts]:
+    """The facts about all branches, sorted by name. The iterator blocks, as that of `log`."""
+    return itertools.chain.from_iterable(_iter_branches(home.names, _live(home), home.between))
+
+
+async def names(home: Home) -> Iterator[NameFacts]:
+    """All branches and checkpoints, sorted by name. The iterator blocks, as that of `log`."""
+    return itertools.chain.from_iterable(_iter_names(home.names, _live(home), home.between))
+
+
+async def rename(home: Home, branch: str, request: RenameRequest) -> None:
+    """Rename a branch. Raises UnknownName, StateConflict (the branch is live, or the new name is taken)."""
+    async with home.sessions.turn(branch, request.to):
+        refs.rename(home.names, branch, request.to, _live(home))
+
+
+async def remove(home: Home, request: RemoveRequest) -> None:
+    """Remove checkpoints and branches, all of them or none. Raises UnknownName, StateConflict (a live branch)."""
+    async with home.sessions.turn(*request.names):
+        refs.remove(home.names, request.names, _live(home))
+
+
+async def operations(home: Home, query: OperationsQuery) -> Iterator[OperationFacts]:
+    """The entries of the operation log, the newest first, each with what its undo would do. The iterator blocks, as
+    that of `log`.
+
+    The iterator reads names once, at its first step: each entry tells what its undo would have done at that moment.
+    """
+    return itertools.chain.from_iterable(_iter_operations(home, query.limit))
+
+
+def operations_of(home: Home, branch: str) -> Iterator[OperationFacts]:
+    """As `operations`, of those that may be seen from within the session on `branch`."""
+    return itertools.chain.from_iterable(_iter_operations(home, None, lambda one: is_from_within(one, branch)))
+
+
+def _iter_operations(
+    home: Home, limit: int | None, is_wanted: Callable[[Operation], bool] = lambda _: True
+) -> Iterator[list[OperationFacts]]:
+    refs: dict[str, Ref] = {}
+    for names in home.names.iter_refs():
+        home.between()
+        refs.update(names)
+    for piece in home.names.iter_operations(limit):
+        yield [_describe(refs.get, entry) for entry in piece if is_wanted(entry)]
+
+
+async def undo(home: Home, request: UndoRequest) -> UndoFacts:
+    """Take back the requested operation, or the last one of the branch or the caller that was not taken back; with
+    `request.dry_run` only tell what that would do. Raises UnknownName, StateConflict.
+
+    Takes the turns of all names and sessions that the operation has moved, so that no other request moves them at the
+    same time.
+    """
+    while True:
+        chosen = _to_undo(home.names, request)
+        if request.dry_run:
+            return UndoFacts(operation=None, undone=_undone(home.names, chosen, plan(home.names.ref, chosen)))
+        async with home.sessions.turn(*chosen.moves, *chosen.sessions):
+            if _to_undo(home.names, request).number == chosen.number:
+                return await _take_back(home, chosen.number, lose_processes=request.lose_processes)
+
+
+async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFacts:
+    """Take back the operation `number`. The caller has the turns of all names and sessions that it has moved.
+
+    `lose_processes`: sessions that the undo replaces or ends may lose their processes.
+
+    If no session is concerned, one transaction makes the plan and writes it. Otherwise the deeds on sessions come
+    after the plan, and a second transaction checks that names are as planned, and writes.
+    """
+    with home.names.change("undo") as change:
+        operation = _numbered(change, number)
+        steps = plan(change.ref, operation)
+        undone = _undone(change, operation, steps)
+        before = change.last_number()
+        if not steps.deeds:
+            write(change, operation, steps, [])
+    degraded: list[str] = []
+    if steps.deeds:
+        loss = Loss(lose_processes, f"waypoint undo {operation.number} --lose-processes")
+        for deed in steps.deeds:
+            degraded += [f"{deed.branch}: {said}" for said in await _carry_out(home, deed, loss)]
+        with home.names.change("undo") as change:
+            write(change, operation, steps, change.operations_since(before))
+    made = _numbered(home.names, change.number or 0)
+    undone = dataclasses.replace(undone, degraded=degraded)
+    return UndoFacts(operation=_describe(home.names.ref, made), undone=undone)
+
+
+def _undone(names: LogReader, operation: Operation, steps: Plan) -> UndoneFacts:
+    lost = losses(steps, operation, names.ref, names.capture)
+    return UndoneFacts(number=operation.number, verb=operation.verb, undo=steps.words, lost=lost, degraded=[])
+
+
+async def _carry_out(home: Home, deed: Deed, loss: Loss) -> list[str]:
+    """Returns, in words, what could not be brought back or was not kept."""
+    sessions, origin = home.sessions, deed.capture or deed.branch
+    match deed.act:
+        case "end":
+            if await sessions.settled(deed.branch) is None:
+                return []
+            kept = await checkpoint(sessions, deed.branch, Wish(park=True), loss)
+            return [] if kept.tier == "live" else [f"what was ended is kept {WITHOUT_PROCESSES}"]
+        case "restore" if deed.only == "files":
+            return (await restore_files(sessions, deed.branch, origin)).degraded
+        case "restore" if deed.only == "shell":
+            return (await restore_shell(sessions, deed.branch, origin)).degraded
+        case _:
+            return (await restore(sessions, deed.branch, origin, loss)).degraded
+
+
+def _live(home: Home) -> set[str]:
+    return {live.branch for live in home.sessions.live}
+
+
+def _iter_branches(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[BranchFacts]]:
+    for piece in names.iter_refs():
+        between()
+        refs = {name: ref for name, ref in piece.items() if ref.kind == "branch"}
+        tips = names.captures_of([ref.capture for ref in refs.values() if ref.capture])
+        yield [_branch(name, ref, tips, is_live=name in live) for name, ref in refs.items()]
+
+
+def _iter_names(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[NameFacts]]:
+    for piece in names.iter_refs():
+        between()
+        yield [NameFacts(name=name, kind=ref.kind, live=name in live) for name, ref in piece.items()]
+
+
+def _branch(name: str, ref: Ref, tips: Mapping[str, Capture], *, is_live: bool) -> BranchFacts:
+    tip = tips[ref.capture] if ref.capture else None
+    return BranchFacts(
+        name=name,
+        tip=ref.capture,
+        live=is_live,
+        tier=tip.tier if tip else None,
+        created=iso_time(ref.created),
+        captured=iso_time(tip.created) if tip else None,
+    )
+
+
+def _to_undo(names: LogReader, request: UndoRequest) -> Operation:
+    """The operation that is meant. Raises UnknownName, StateConflict if no operation is left."""
+    if request.number is not None:
+        return _numbered(names, request.number)
+    caller = callers.current()
+    branch = request.branch if request.branch is not None else caller.branch if caller else None
+
+    def has_ended(login: Login) -> bool:
+        return not procfs.is_same(login.pid, login.start)
+
+    def is_meant(one: Operation) -> bool:
+        return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended)
+
+    found = names.last_to_undo(is_meant)
+    if found is not None:
+        return found
+    whose = f"of branch {branch}" if branch is not None else "that you asked for"
+    next_step = "choose one by its number: waypoint op log, then waypoint undo N"
+    raise StateConflict("take back", f"the last operation {whose}", "none is left to be taken back", next_step)
+
+
+def _numbered(names: LogReader, number: int) -> Operation:
+    found = names.operation(number)
+    if found is None:
+        raise UnknownName("take back", f"operation {number}", "no operation has this number", "see 'waypoint op log'")
+    return found
+
+
+def _describe(ref: Lookup, operation: Operation) -> OperationFacts:
+    words: str | None = None
+    said = ""
+    try:
+        words = plan(ref, operation).words
+    except WaypointError as error:
+        said = error.said
+    moves = {
+        name: (
+            move.before.capture if move.before else None,
+            move.after.capture if move.after else None,
+        )
+        for name, move in operation.moves.items()
+    }
+    return OperationFacts(
+        number=operation.number,
+        at=iso_time(operation.at),
+        verb=operation.verb,
+        moves=moves,
+        sessions=operation.sessions,
+        undone=operation.undone,
+        undoes=operation.undoes,
+        undo=words,
+        said=said,
+        note=operation.note,
+    )

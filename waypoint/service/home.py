@@ -1,0 +1,220 @@
+"""The home: everything that the daemon has opened, handed to each service function as its first argument.
+
+Opened once, in the daemon's private mount namespace, by the one process that holds the home's lock.
+"""
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from waypoint import __version__
+from waypoint.capture import steps
+from waypoint.capture.captures import Captures
+from waypoint.launch.criu_process import CriuSpawner
+from waypoint.launch.ground.places import make_places, remove_group
+from waypoint.launch.ground.start_plan import plan_overlays
+from waypoint.launch.link import Launcher
+from waypoint.launch.spec import Will
+from waypoint.model.activity import SessionEvent
+from waypoint.model.errors import StoreDamaged
+from waypoint.model.facts import StatusFacts, StrangerFacts
+from waypoint.model.paths import home_id, runtime_folder, socket_path
+from waypoint.model.times import iso_time
+from waypoint.service.background.events import Events
+from waypoint.service.background.growth import PoolWatch
+from waypoint.service.background.jobs import Jobs
+from waypoint.session.adopt import adopt_all
+from waypoint.session.live.overdue import Overdue
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.session.registry import Registry, SessionChange
+from waypoint.setup import criu_find
+from waypoint.setup.trials import trial
+from waypoint.store.failures import how_to_move_away
+from waypoint.store.names import Names
+from waypoint.store.reserve import Reserve
+from waypoint.terminal.inside.spool import Answer
+from waypoint.upper.contract import PoolSizes
+from waypoint.upper.loop_pool import FOLDER, IMAGE
+from waypoint.upper.open_pool import has_pool, open_pool
+
+KEEP_OPERATIONS_S = 7 * 86400.0
+RELIEVE_S = 10.0
+
+InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
+"""What a session's own processes ask, and what they get: service.inside.serving."""
+
+
+class Home:
+    """What the service functions work on. Made by `open`, from then on complete.
+
+    `stop_daemon`: asks the process to end; whoever serves the home sets it. `relieve`: makes room where the disk runs
+    short (housekeeping.py). `between`: called, in a worker thread,
+    before each piece of a long list is made; it waits as long as a session stands still. `stands_still`: says, without
+    waiting, whether a session does.
+    """
+
+    def __init__(self, path: Path, sizes: PoolSizes | None, criu: str | None) -> None:
+        """`criu`: the one that was chosen, if one was."""
+        self.path = path
+        self.started = time.time()
+        self.stop_daemon: Callable[[], None] = _do_nothing
+        self.relieve: Callable[[], None] = _do_nothing
+        self._relieved_at = float("-inf")
+        self.keep_operations_s = KEEP_OPERATIONS_S
+        self.strangers: list[StrangerFacts] = []
+        self._launcher = Launcher()
+        name = home_id(str(path))
+        self._places = make_places(path, Path(runtime_folder(str(path))), name)
+        self.events = Events(asyncio.get_running_loop())
+        self.jobs = Jobs(self.events)
+        reserve = Reserve(path)
+        reserve.make_room()
+        self.names = Names(path / "names.db", reserve)
+        self.names.on_operation = self.events.tell_operation
+        _check_pool(path, self.names)
+        self.pool = open_pool(path, "auto", sizes)
+        loop = asyncio.get_running_loop()
+        self._watch = PoolWatch(self.pool, self._places.cgroup, lambda: loop.call_soon_threadsafe(self._relieve_later))
+        tries = functools.partial(trial, home=path)
+        find_criu = functools.cache(lambda: criu_find.find(path, tries=tries, chosen=criu))
+        spawner = CriuSpawner(self._launcher, str(self._places.kit.criu_run), self._places.dumps)
+        self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside)
+        self.between: Callable[[], None] = self.captures.quiet.wait
+        self.stands_still: Callable[[], bool] = self.captures.quiet.stands_still
+        launcher, overdue, writing = self._launcher, Overdue(), self._watch.writing
+        resources = Resources(self._places, self.names, self.pool, writing, self.captures, launcher, spawner, overdue)
+        self.sessions = Registry(resources)
+
+    @classmethod
+    async def open(
+        cls,
+        path: str,
+        criu: str | None = None,
+        pause_at: str = "",
+        serve_inside: "InsideService | None" = None,
+        relieve: "Callable[[Home], None] | None" = None,
+    ) -> "Home":
+        """Open the home at `path` (made if it is not there) and find the sessions that outlived the last daemon.
+
+        `criu`: the value of WAYPOINT_CRIU. `pause_at`: that of WAYPOINT_PAUSE_AT (capture/steps.py).
+        `serve_inside`: what answers the sessions' own processes; None: nothing does. `relieve`: begins to make room
+        where the disk runs short; None: nothing does.
+        Raises WaypointError, OSError.
+        """
+        steps.arm(pause_at)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        config = _config(path)
+        home = cls(Path(path).resolve(), config.pool, criu)
+        home.keep_operations_s = config.keep_operations_s
+        if not home.names.live():
+            home._launcher.open()  # it gets ready while the daemon does; but sessions that wait for a daemon go first
+        if serve_inside is not None:
+            home.sessions.serve_inside = functools.partial(serve_inside, home)
+        home._watch.start()  # before anything that may take long: the sessions of the last daemon go on writing
+        home.strangers = adopt_all(home.sessions)
+        if relieve is not None:
+            home.relieve = functools.partial(relieve, home)
+        home.sessions.on_change = home._tell_session  # not of those that were adopted: they began long ago
+        home._launcher.open()
+        return home
+
+    def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None:
+        """Have the program `argv` started, in the mount namespace `mounts_fd`, if this process dies and nobody listens
+        on the home's socket any more. The descriptor must stay open.
+        """
+        self._launcher.leave_will(Will(socket=socket_path(str(self.path)), argv=argv, env=env), mounts_fd)
+
+    def present_strangers(self) -> list[StrangerFacts]:
+        """What lay in the home when the daemon started, is unknown to names.db, and still lies there."""
+        return [stranger for stranger in self.strangers if os.path.lexists(stranger.path)]
+
+    def _relieve_later(self) -> None:
+        """The pool has too little room: have room made, once in RELIEVE_S."""
+        now = asyncio.get_running_loop().time()
+        if now - self._relieved_at >= RELIEVE_S:
+            self._relieved_at = now
+            self.relieve()
+
+    def left_out(self) -> list[str]:
+        """The mounts of the machine that a session on it would not have now, each with the reason. Blocks."""
+        return plan_overlays("/", self._places).left_out
+
+    def _tell_session(self, change: SessionChange, live: LiveSession) -> None:
+        record = live.record
+        self.events.publish(
+            SessionEvent, change=change, branch=live.branch, session=record.row.session, pid=record.init_pid
+        )
+
+    async def shutdown(self) -> None:
+        """The last call: streams and requests have ended. The process exits after it; sessions go on."""
+        self.relieve = _do_nothing
+        await self.jobs.close()
+        await self.sessions.close()
+        self._watch.stop()
+        self._launcher.close()
+        self.pool.close()
+        self.names.close()
+        if not self.sessions.live:
+            remove_group(self._places.cgroup)
+
+
+async def status(home: Home) -> StatusFacts:
+    """The daemon itself."""
+    return StatusFacts(
+        pid=os.getpid(),
+        version=__version__,
+        home=str(home.path),
+        sessions=len(home.sessions.live),
+        started=iso_time(home.started),
+    )
+
+
+async def strangers(home: Home) -> list[StrangerFacts]:
+    """What lay in the home when the daemon started, is unknown to names.db, and still lies there."""
+    return home.present_strangers()
+
+
+async def stop_daemon(home: Home) -> None:
+    """Ask the daemon and its supervisor to end; sessions go on."""
+    home.stop_daemon()
+
+
+def _check_pool(home: Path, names: Names) -> None:
+    """Raise StoreDamaged if the home has no pool any more, though names.db knows of files in it: a new pool would take
+    the place of the one that is to be put back.
+    """
+    if has_pool(home):
+        return
+    known = len(names.captures()) + len(names.live())
+    if known:
+        said = f"it is gone, and {home}/names.db knows {known} captures and sessions with files in it"
+        next_step = f"put it back ({IMAGE}, or the folder {FOLDER}); or begin afresh: {how_to_move_away(names.path)}"
+        raise StoreDamaged("open", f"the pool of {home}", said, next_step)
+
+
+def _do_nothing() -> None:
+    return
+
+
+class _Config(msgspec.Struct):
+    """What the daemon itself takes from config.json. `pool`: the sizes of a pool file, None: the usual ones.
+    `keep_operations_s`: the operations of so many last seconds can be taken back after a `gc`.
+    """
+
+    pool: PoolSizes | None = None
+    keep_operations_s: float = KEEP_OPERATIONS_S
+
+
+def _config(home: str) -> _Config:
+    """What config.json asks for."""
+    try:
+        with open(f"{home}/config.json", "rb") as file:
+            return msgspec.json.decode(file.read(), type=_Config)
+    except FileNotFoundError:
+        return _Config()

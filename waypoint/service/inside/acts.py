@@ -1,0 +1,75 @@
+"""The verbs inside a session that move its branch or make others of it.
+
+An answer of a verb that replaces or ends the session that asks is read by nobody: no process is left to read it.
+"""
+
+import dataclasses
+
+from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
+from waypoint.model.verbs import Given
+from waypoint.service import captures, history, sessions
+from waypoint.service.home import Home
+from waypoint.service.inside import own
+from waypoint.service.inside.printed import Printed
+from waypoint.session.live.session import LiveSession
+
+
+async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
+    request = CheckpointRequest(
+        name=given.required("name"),
+        message=given.text("message") or "",
+        tier=given.text("tier") or "auto",  # type: ignore[arg-type]  # the parser has seen that it is one
+        force=given.flag("force"),
+    )
+    made = await captures.checkpoint(home, live.branch, request)
+    said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms\n"
+    return Printed(said + _degraded(made.degraded), made)
+
+
+async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
+    capture, new = await own.capture(home, live.branch, given.required("name")), given.text("new")
+    if new is not None:
+        (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new]))
+        return Printed(f"{new}\n", made.session)
+    only = given.text("only")
+    request = RestoreRequest(
+        name=capture.id,
+        only=only,  # type: ignore[arg-type]  # as above
+        lose_processes=given.flag("lose_processes"),
+    )
+    session = await captures.restore(home, live.branch, request)
+    return Printed(f"{live.branch}\n" + _degraded(session.degraded or []), session)
+
+
+async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
+    name, count, prefix = given.required("name"), given.number("count"), given.text("prefix")
+    if count is not None and prefix is None:
+        prefix = name  # the request below may name the capture by its id, which makes no good prefix
+    origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
+    request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
+    made = await captures.fork(home, request)
+    facts = [
+        {"branch": one.branch, "pid": one.pid, "ms": one.ms, "degraded": one.session.degraded, "exit": None}
+        for one in made
+    ]
+    return Printed("".join(f"{one.branch}\n" for one in made), facts)
+
+
+async def stop(home: Home, live: LiveSession, given: Given) -> Printed:
+    stopped = await sessions.stop(home, live.branch, StopRequest(checkpoint=given.text("checkpoint")))
+    return Printed(f"{stopped.branch}\n", [stopped])
+
+
+async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
+    number = (await own.operation(home, live.branch, given.number("number"))).number
+    request = UndoRequest(number=number, lose_processes=given.flag("lose_processes"))
+    done = await history.undo(home, request)
+    assert done.operation is not None  # as this was no dry run
+    undone = done.undone
+    lost = "".join(f"will not come back: {one}\n" for one in undone.lost)
+    said = f"{lost}took back {undone.number} ({undone.verb}): {undone.undo}\n" + _degraded(undone.degraded)
+    return Printed(said, {**dataclasses.asdict(done.operation), "degraded": undone.degraded})
+
+
+def _degraded(items: list[str]) -> str:
+    return "".join(f"degraded: {one}\n" for one in items)

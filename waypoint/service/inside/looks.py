@@ -1,0 +1,137 @@
+"""The verbs inside a session that only look: at the session, its terminal, and the history of its branch."""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from typing import TypeVar
+
+from waypoint.branch.graph import in_pieces
+from waypoint.model.facts import CaptureFacts, OperationFacts
+from waypoint.model.queries import LogQuery
+from waypoint.model.requests import LogsRequest
+from waypoint.model.streams import Frame
+from waypoint.model.verbs import Given
+from waypoint.service import history, sessions
+from waypoint.service.home import Home
+from waypoint.service.inside import own
+from waypoint.service.inside.printed import Printed
+from waypoint.session.live.session import LiveSession
+
+T = TypeVar("T")
+
+LIMIT = 20  # entries of `log` and `op log`, if no number is given
+LOGS_BYTES = 1 << 19  # the end of the scrollback that `logs` gives
+
+
+async def ps(home: Home, live: LiveSession, given: Given) -> Printed:
+    facts = await sessions.session(home, live.branch)
+    sizes = [f"{size // 1024} KiB" if size is not None else "-" for size in (facts.memory_bytes, facts.upper_bytes)]
+    row = (facts.branch, facts.state, str(facts.pid), str(facts.processes), *sizes, str(facts.attached), facts.user)
+    headings = ("BRANCH", "STATE", "PID", "PROCESSES", "MEMORY", "FILES", "ATTACHED", "USER")
+    return Printed("".join(f"{heading:<10}{value}\n" for heading, value in zip(headings, row, strict=True)), [facts])
+
+
+async def logs(home: Home, live: LiveSession, given: Given) -> Printed:
+    outlet = _LastBytes(LOGS_BYTES)
+    await live.logs(LogsRequest(), _Silent(), outlet)
+    return Printed(outlet.text())
+
+
+async def log(home: Home, live: LiveSession, given: Given) -> Printed:
+    name = given.text("argument")
+    start = await own.capture(home, live.branch, name) if name is not None else own.tip(home, live.branch)
+    if start is None:
+        return Printed("", [])
+    query = LogQuery(name=start.id, limit=given.number("limit") or LIMIT)
+    found = await asyncio.to_thread(_listed, home, await history.log(home, query))
+    return Printed("".join(map(_capture_line, found)), found)
+
+
+async def show(home: Home, live: LiveSession, given: Given) -> Printed:
+    facts = await history.show(home, (await own.capture(home, live.branch, given.required("name"))).id)
+    layers = [f"{kind} {layer['size_bytes']}" for kind, layer in facts.layers.items() if layer is not None]
+    lines = {
+        "capture": facts.capture,
+        "names": ", ".join(facts.names),
+        "branch": facts.branch,
+        "parents": ", ".join(facts.parents),
+        "tier": facts.tier,
+        "created": facts.created,
+        "reason": facts.reason,
+        "message": facts.message,
+        "user": facts.user,
+        "folder": facts.cwd,
+        "environment": " ".join(facts.environment),
+        "layers": ", ".join(layers),
+        "degraded": "; ".join(facts.degraded),
+    }
+    return Printed("".join(f"{heading:<13}{value}\n" for heading, value in lines.items() if value), facts)
+
+
+async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
+    limit = given.number("limit") or LIMIT
+    entries = itertools.islice(history.operations_of(home, live.branch), limit)
+    found = await asyncio.to_thread(_listed, home, entries)
+    return Printed("".join(map(_operation_line, found)), found)
+
+
+async def status(home: Home, live: LiveSession, given: Given) -> Printed:
+    tip = own.tip(home, live.branch)
+    tip_id = tip.id if tip else None
+    return Printed(f"branch {live.branch}\ntip {tip_id or 'none'}\n", {"branch": live.branch, "tip": tip_id})
+
+
+def _listed(home: Home, found: Iterator[T]) -> list[T]:
+    """The items of `found`, each step of which reads from the store. Blocks; waits while a session stands still."""
+    items: list[T] = []
+    for piece in in_pieces(found):
+        home.between()
+        items += piece
+    return items
+
+
+def _capture_line(capture: CaptureFacts) -> str:
+    words = capture.message or capture.reason
+    return f"{capture.capture[:12]}  {_when(capture.created)}  {capture.tier}  {', '.join(capture.names)}  {words}\n"
+
+
+def _operation_line(operation: OperationFacts) -> str:
+    undo = "was undone" if operation.undone else operation.undo or f"no: {operation.said}"
+    return f"{operation.number}  {_when(operation.at)}  {operation.verb}  undo: {undo}\n"
+
+
+def _when(moment: str) -> str:
+    return moment[:19].replace("T", " ")
+
+
+class _Silent:
+    """The input of a client that sends nothing and never goes."""
+
+    async def receive(self) -> Frame | None:
+        await asyncio.Event().wait()
+        return None
+
+
+class _LastBytes:
+    """An outlet that keeps the last pieces of the output, no more than `most` bytes of it."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+
+    async def output(self, data: bytes | memoryview) -> None:
+        self._pieces.append(bytes(data))
+        self._size += len(data)
+        while self._size - len(self._pieces[0]) >= self._most:
+            self._size -= len(self._pieces.popleft())
+
+    async def errors(self, data: bytes | memoryview) -> None:
+        await self.output(data)
+
+    async def note(self, facts: dict[str, object]) -> None:
+        """Ignore the facts: logs have none."""
+
+    def text(self) -> str:
+        return b"".join(self._pieces)[-self._most :].decode(errors="surrogateescape")

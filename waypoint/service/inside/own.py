@@ -1,0 +1,57 @@
+"""The captures and operations that belong to a session's own branch: all that its processes may see and use."""
+
+import asyncio
+
+from waypoint.branch.graph import in_pieces, walk_back
+from waypoint.branch.undo import is_from_within
+from waypoint.model.errors import StateConflict, UnknownName
+from waypoint.model.records import Capture, Operation
+from waypoint.service.home import Home
+
+
+def tip(home: Home, branch: str) -> Capture | None:
+    """The capture that `branch` goes on from; None if nothing was captured on it yet."""
+    ref = home.names.ref(branch)
+    return home.names.capture(ref.capture) if ref and ref.capture else None
+
+
+async def capture(home: Home, branch: str, name: str) -> Capture:
+    """The capture that `name` stands for. Raises UnknownName also if it is not in the history of `branch`.
+
+    Reads in a thread: any process in the session may ask again and again for a name that is in no history, and each
+    time the whole history of the branch is decoded.
+    """
+    return await asyncio.to_thread(_find_capture, home, branch, name)
+
+
+def _find_capture(home: Home, branch: str, name: str) -> Capture:
+    found = home.names.resolve(name)
+    start = tip(home, branch)
+    for piece in in_pieces(walk_back(home.names, [start] if start else [])):
+        if found.id in (capture.id for capture in piece):
+            return found
+        home.between()
+    raise UnknownName("use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists what is")
+
+
+async def operation(home: Home, branch: str, number: int | None) -> Operation:
+    """The operation of `branch` with this number; None: the last one that was not taken back, but for the start of the
+    session that asks: to take that back would end it.
+
+    Raises UnknownName, StateConflict if none is left to be taken back.
+    """
+    if number is not None:
+        numbered = home.names.operation(number)
+        if numbered is None or not is_from_within(numbered, branch):
+            said = f"no operation of {branch} has this number"
+            raise UnknownName("take back", f"operation {number}", said, "see 'waypoint op log'")
+        return numbered
+
+    def is_meant(one: Operation) -> bool:
+        return is_from_within(one, branch) and one.sessions.get(branch) != (False, True)
+
+    found = await asyncio.to_thread(home.names.last_to_undo, is_meant)
+    if found is None:
+        said = "none is left to be taken back"
+        raise StateConflict("take back", f"the last operation of branch {branch}", said, "see 'waypoint op log'")
+    return found

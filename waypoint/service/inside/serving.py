@@ -1,0 +1,63 @@
+"""The requests of a session's own processes: verbs of the command line, on the session's own branch.
+
+The table of verbs parses a request, and the same functions carry it out that serve the control interface.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from waypoint.model.errors import UsageProblem
+from waypoint.model.records import Caller
+from waypoint.model.verbs import Given
+from waypoint.model.verbs.inside import HelpWanted, parse, wants_json
+from waypoint.service.background.bugs import as_problem
+from waypoint.service.home import Home
+from waypoint.service.inside import acts, looks
+from waypoint.service.inside.printed import Printed
+from waypoint.session.live.session import LiveSession
+from waypoint.store.callers import asked_by
+from waypoint.terminal.inside.spool import Answer
+
+Inward = Callable[[Home, LiveSession, Given], Awaitable[Printed]]
+
+ACTS: dict[str, Inward] = {
+    "checkpoint": acts.checkpoint,
+    "restore": acts.restore,
+    "fork": acts.fork,
+    "stop": acts.stop,
+    "undo": acts.undo,
+    "ps": looks.ps,
+    "logs": looks.logs,
+    "log": looks.log,
+    "show": looks.show,
+    "op log": looks.op_log,
+    "status": looks.status,
+}
+"""The function of each verb in `INSIDE` of the table of verbs."""
+
+
+async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
+    """Answer the request `words` of a process in the session `live`, which can name only captures in the history of its
+    own branch. An error becomes an answer with an exit status, with `--json` one JSON value.
+    """
+    try:
+        verb, given = parse(words)
+        _check_branch(given, live.branch)
+        with asked_by(Caller(branch=live.branch)):
+            printed = await ACTS[verb.name](home, live, given)
+        return Answer(0, printed.as_json() if wants_json(words) else printed.text)
+    except HelpWanted as wanted:
+        return Answer(wanted.exit_code, wanted.text)
+    except Exception as error:  # the border: whatever a service function raises becomes an answer
+        problem = as_problem(error, f"a process of branch {live.branch}")
+        if wants_json(words):
+            return Answer(problem.exit_code, Printed("", {"error": problem.to_json()}).as_json())
+        return Answer(problem.exit_code, f"waypoint: {problem}\n")
+
+
+def _check_branch(given: Given, own: str) -> None:
+    """Raise UsageProblem if a verb on a session names a branch that is not the session's own."""
+    one = given.text("branch") if "branch" in given else None
+    several = given.texts("arguments") if "arguments" in given else []
+    for branch in (one, *several):
+        if branch not in (None, own):
+            raise UsageProblem("work on", f"branch {branch}", f"this session is on {own}", "leave the branch out")

@@ -1,0 +1,99 @@
+"""Live sessions: listing, starting and stopping them, and the streams that each has."""
+
+import functools
+from collections.abc import Iterator
+
+from waypoint.model.errors import UsageProblem
+from waypoint.model.facts import SessionFacts, StopFacts
+from waypoint.model.names import parse_name
+from waypoint.model.queries import SessionsQuery
+from waypoint.model.records import Capture
+from waypoint.model.requests import (
+    AttachRequest,
+    CallersRequest,
+    ExecRequest,
+    LogsRequest,
+    RunRequest,
+    StartRequest,
+    StopRequest,
+)
+from waypoint.service.home import Home
+from waypoint.service.shapes import Peer, Stream
+from waypoint.session import facts
+from waypoint.session import start as starting
+from waypoint.session.birth.users import Asker, check_owner
+from waypoint.session.checkpoint import Wish, checkpoint
+from waypoint.session.live.session import LiveSession
+
+
+async def sessions(home: Home, query: SessionsQuery) -> Iterator[SessionFacts]:
+    """The live sessions; with `query.all` also branches that could be started again. Sorted by branch. The iterator
+    blocks, as that of `history.log`.
+    """
+    return await facts.of_all(home.sessions, all_branches=query.all)
+
+
+async def session(home: Home, branch: str) -> SessionFacts:
+    """The live session on `branch`. Raises UnknownName, StateConflict if the branch has no live session."""
+    return await facts.of_live(home.sessions.get(branch), home.pool)
+
+
+async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
+    """The branch's live session; started by this call if there was none (then True).
+
+    Raises UsageProblem, UnknownName, StateConflict, HostLacks, Failed.
+    """
+    parse_name(request.branch)
+    if request.from_name is not None:
+        parse_name(request.from_name)
+    live, is_new = await starting.start(home.sessions, request, peer.uid)
+    return facts.of_start(live), is_new
+
+
+async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
+    """End the session on `branch`; its files are kept as the branch's tip, or as the checkpoint that is asked for.
+
+    Raises UnknownName, StateConflict, UsageProblem, and CannotCapture if the checkpoint cannot be made; then
+    the session goes on.
+    """
+    if request.checkpoint is None:
+        capture: Capture | None = await starting.stop(home.sessions, branch, discard=request.discard)
+    elif request.discard:
+        said = "what a checkpoint keeps cannot be thrown away as well"
+        raise UsageProblem("stop", f"branch {branch}", said, "leave out --discard or --checkpoint")
+    else:
+        capture = await checkpoint(home.sessions, branch, Wish(request.checkpoint, park=True))
+    return StopFacts(branch=branch, capture=capture.id if capture else None, exit=capture.exit if capture else None)
+
+
+async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) -> Stream:
+    """The session's terminal, shown and typed on until the session ends or the client goes.
+
+    Raises StateConflict if the session is somebody else's, and nobody says so; so do `execute` and `run`.
+    """
+    return functools.partial(_of_asker(home, branch, request, peer, f"attach {branch}").attach, request)
+
+
+async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> Stream:
+    """A command line in the session's own shell."""
+    if request.resume is not None:  # was asked for, by somebody who was let in
+        return functools.partial(home.sessions.get(branch).execute, request)
+    return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)
+
+
+async def run(home: Home, branch: str, request: RunRequest, peer: Peer) -> Stream:
+    """A process of its own in the session."""
+    return functools.partial(_of_asker(home, branch, request, peer, f"run -b {branch}").run, request)
+
+
+async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
+    """What the session's terminal has shown, as far back as it is kept."""
+    return functools.partial(home.sessions.get(branch).logs, request)
+
+
+def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, command: str) -> LiveSession:
+    """The live session, which is the asker's or is said to be somebody else's. Raises as `check_owner`."""
+    live = home.sessions.get(branch)
+    asker = Asker(request.user, request.default_user, peer.uid)
+    check_owner(branch, live.record.row.setting.user, asker, command, is_live=True)
+    return live

@@ -1,0 +1,116 @@
+"""What holds how much of the disk: captures, live sessions, and the rest of a home."""
+
+import asyncio
+import glob
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from waypoint.linux.storage import filesystem
+from waypoint.model.errors import UnknownName
+from waypoint.model.facts import DuFacts, HolderFacts, StrangerFacts
+from waypoint.model.paths import log_path
+from waypoint.model.queries import DuQuery
+from waypoint.model.records import Capture, LiveRow
+from waypoint.service.home import Home
+from waypoint.upper.contract import refusals
+
+
+async def du(home: Home, query: DuQuery) -> DuFacts:
+    """What the captures and sessions that are asked for have on disk, and the home as a whole. Walks over all files, in
+    a thread. Raises UnknownName, Failed.
+    """
+    return await asyncio.to_thread(_measure, home, query.names.split() if query.names is not None else None)
+
+
+def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
+    with refusals("measure", str(home.path)):
+        home.pool.settle()
+        holders = list(_holders(home, wanted))
+        hot_bytes, logs_bytes = home.captures.hot_bytes()
+        in_pool, pool_bytes = home.pool.unique_bytes(), home.pool.disk_bytes()
+        sessions = home.sessions.resources.places.sessions
+        own = sum(one["own_files_bytes"] + one["processes_bytes"] for one in holders)
+        return DuFacts(
+            holders=holders,
+            logical_bytes=sum(one["files_bytes"] + one["processes_bytes"] for one in holders),
+            unique_bytes=in_pool + hot_bytes if wanted is None else own,
+            stored_bytes=0,
+            hot_bytes=hot_bytes,
+            pool_bytes=pool_bytes,
+            overhead_bytes=max(0, pool_bytes - in_pool),
+            names_bytes=_files(f"{home.path}/names.db*"),
+            logs_bytes=logs_bytes + _files(f"{log_path(str(home.path))}*"),
+            rings_bytes=_files(f"{sessions}/*/ring"),
+            home_bytes=home_bytes(home),
+            free_bytes=filesystem.free_bytes(home.path),
+        )
+
+
+def home_bytes(home: Home) -> int:
+    """What the home takes of the disk: not what is in the pool's file, but the file."""
+    return filesystem.used_bytes(home.path)
+
+
+def _files(pattern: str) -> int:
+    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern))
+
+
+def _holders(home: Home, wanted: list[str] | None) -> Iterator[HolderFacts]:
+    rows = {row.branch: row for row in home.names.live()}
+    if wanted is not None:
+        for name in wanted:
+            ref = home.names.ref(name)
+            if ref is not None and ref.kind == "branch" and name in rows:
+                yield _of_session(home, rows[name])
+            else:
+                yield _of_capture(home, home.names.resolve(name), home.names.names_of(home.names.resolve(name).id))
+        return
+    removed = home.names.removed()
+    captures = [capture for capture in reversed(home.names.captures()) if capture.id not in removed]
+    names = home.names.names_of_all([capture.id for capture in captures])
+    for capture in captures:
+        home.between()
+        try:
+            yield _of_capture(home, capture, names[capture.id])
+        except UnknownName:  # removed meanwhile
+            continue
+    for row in rows.values():
+        home.between()
+        try:
+            yield _of_session(home, row)
+        except UnknownName:  # ended meanwhile
+            continue
+    yield from map(_of_stranger, home.present_strangers())
+
+
+def _of_capture(home: Home, capture: Capture, names: list[str]) -> HolderFacts:
+    found = home.captures.usage(capture)
+    files = found.files
+    return _holder("capture", capture.id, names, (files.total_bytes, files.own_bytes), found.hot_bytes)
+
+
+def _of_session(home: Home, row: LiveRow) -> HolderFacts:
+    found = home.pool.shares(row.tree)
+    return _holder("session", row.session, [row.branch], (found.total_bytes, found.own_bytes), 0)
+
+
+def _of_stranger(stranger: StrangerFacts) -> HolderFacts:
+    """A tree's size is what it has, shared or not."""
+    size = 0
+    if stranger.kind in ("files", "capture") and Path(stranger.path).exists():
+        size = filesystem.used_bytes(stranger.path)
+    files = (size, size) if stranger.kind == "files" else (0, 0)
+    return _holder(f"unknown {stranger.kind}", stranger.id, [], files, size if stranger.kind == "capture" else 0)
+
+
+def _holder(kind: str, ident: str, names: list[str], files: tuple[int, int], processes_bytes: int) -> HolderFacts:
+    total, own = files
+    return {
+        "kind": kind,
+        "id": ident,
+        "names": names,
+        "files_bytes": total,
+        "own_files_bytes": own,
+        "processes_bytes": processes_bytes,
+    }

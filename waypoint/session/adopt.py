@@ -1,0 +1,170 @@
+"""The sessions that the last daemon has left: a new daemon adopts those that live, and ends those that died.
+
+Runs once, before the daemon does anything else in the home. The functions block; nothing waits for the daemon yet.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+
+from waypoint.capture.sweeping import sweep
+from waypoint.launch import guard
+from waypoint.linux.tasks import cgroups, procfs
+from waypoint.model.errors import StoreDamaged, WaypointError
+from waypoint.model.facts import StrangerFacts
+from waypoint.model.records import LiveRow
+from waypoint.processes import tcp_repair
+from waypoint.session.live import record
+from waypoint.session.live.record import RuntimeRecord
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.session.live.shelves import shelves_of
+from waypoint.session.registry import Registry
+from waypoint.session.rewind import is_under_way, see_through, sweep_views
+from waypoint.store.belonging import belongs
+
+log = logging.getLogger(__name__)
+
+DUMP_S = 0.15
+"""How long a CRIU of the last daemon may still take to end by itself: it and all sessions wait for that."""
+
+
+def adopt_all(sessions: Registry) -> list[StrangerFacts]:
+    """Enter the sessions that outlived the last daemon in the registry, and end the sessions that did not. Returns what
+    lies in the home and is unknown to names.db.
+    """
+    resources = sessions.resources
+    _end_dumps(resources)
+    is_ours = belongs(resources.places.sessions, resources.names.identity())
+    for row in resources.names.live(ready=False):
+        _end_unborn(resources, row, kill=is_ours)
+    found = [(row, record.load(resources.places.sessions / row.session)) for row in resources.names.live()]
+    for _row, entry in found:  # before anything that takes long
+        if entry is not None and entry.is_alive() and not is_under_way(resources.places.sessions / entry.row.session):
+            _let_run(entry)
+    for row, entry in found:
+        said = _take_over(sessions, row, entry)
+        if said:
+            log.error("cannot reach the session on %s, which goes on: %s", row.branch, said)
+            sessions.unreachable[row.branch] = said
+    strangers = _swept(resources)
+    sweep_views(resources)
+    return strangers
+
+
+def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) -> str:
+    """Adopt a session, or end it if its processes are gone. `entry`: its runtime record, if one is left.
+
+    Returns "", or what keeps the daemon from reaching a session that runs: an error is not its end.
+    """
+    resources = sessions.resources
+    group = resources.places.cgroup_of(row.session)
+    if entry is None and cgroups.members(group):
+        cgroups.thaw(group)
+        return f"{resources.places.sessions / row.session / record.RECORD} is gone, or is no record"
+    if entry is not None and entry.is_alive():
+        try:
+            _adopt(sessions, entry)
+        except OSError as error:
+            if entry.is_alive():
+                return str(error)
+        else:
+            return ""
+    _end_dead(resources, row, entry)
+    return ""
+
+
+def _swept(resources: Resources) -> list[StrangerFacts]:
+    """Sweep the home. If a record is damaged, nothing is swept, as it is not known what belongs to that record."""
+    try:
+        return sweep(resources.names, shelves_of(resources))
+    except StoreDamaged as error:
+        log.error("nothing is removed from this home: %s", error)
+        return []
+
+
+def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
+    """Take over a session that runs. Raises OSError, also if the session has ended meanwhile."""
+    resources = sessions.resources
+    folder = resources.places.sessions / entry.row.session
+    live = LiveSession.adopt(entry, folder, resources.launcher)
+    if is_under_way(folder):
+        see_through(resources, live, folder)
+        _let_run(entry)
+    sessions.enlist(live)
+
+
+def _let_run(entry: RuntimeRecord) -> None:
+    """Let the session run: the last daemon may have died while it was capturing it."""
+    if tcp_repair.end(cgroups.members(entry.cgroup)):
+        log.warning("a CRIU was killed while it dumped the session on %s", entry.row.branch)
+    cgroups.thaw(entry.cgroup)
+
+
+def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -> None:
+    """Seal the files of a session whose processes and daemon are gone. `entry`: its runtime record, if one is left.
+
+    If that fails, it is tried again (`Overdue`): one damaged branch must not keep the whole home from opening.
+    """
+
+    def end() -> None:
+        cgroups.end(resources.places.cgroup_of(row.session))
+        same_boot = entry is not None and entry.boot_id == procfs.boot_id()
+        resources.captures.seal(row, "crashed" if same_boot else "lost")
+        record.remove_folder(resources.places.sessions, row.session)
+
+    try:
+        end()
+    except (WaypointError, OSError) as error:
+        resources.overdue.add(row.branch, "the session has ended", end, error)
+
+
+def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
+    """Take back a start that the last daemon did not finish. If that fails, it is tried again, as in `_end_dead`.
+
+    `kill` False: names.db may be an older copy, and what was being started in it may live since. It becomes a stranger.
+    """
+
+    def take_back() -> None:
+        if kill:
+            cgroups.end(resources.places.cgroup_of(row.session))
+        with resources.names.change("undo-start") as change:
+            change.forget(row)
+
+    try:
+        take_back()
+    except (WaypointError, OSError) as error:
+        resources.overdue.add(row.branch, "the start of a session was taken back", take_back, error)
+
+
+def _end_dumps(resources: Resources) -> None:
+    """Wait for the dumps of the last daemon to end, before anything is done with the dumped sessions.
+
+    A CRIU whose daemon is gone notices that at its next step, gives up, and leaves the session as CRIU found it:
+    frozen. A CRIU that does not end within DUMP_S is killed, because it writes gigabytes or hangs; its guard, which is
+    not, then sets back the tasks in which CRIU was at work. A CRIU that cannot even be killed is logged and left: each
+    CRIU has a group of its own (`CriuSpawner`).
+    """
+    dumps = resources.places.dumps
+    try:
+        cgroups.wait_empty(dumps, DUMP_S)
+    except TimeoutError:
+        log.warning("a CRIU did not end with the daemon that had started it: it is killed")
+        _kill_all_but_guards(dumps)
+    try:
+        cgroups.end(dumps)
+    except TimeoutError as error:
+        log.error("a CRIU of the last daemon cannot be killed: %s", error)
+    cgroups.create(dumps)
+
+
+def _kill_all_but_guards(dumps: str) -> None:
+    """Kill each CRIU below the cgroup `dumps` with its helpers, and wait until its guard has ended by itself."""
+    for name in cgroups.children(dumps):
+        for pid in cgroups.members(f"{dumps}/{name}"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                if procfs.stat(pid).name != guard.NAME:
+                    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        cgroups.wait_empty(dumps)

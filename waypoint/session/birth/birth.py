@@ -1,0 +1,191 @@
+"""Starting sessions: one, or several from the same capture at once; all of them, or none."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NoReturn
+
+from waypoint.capture.steps import Step, reach
+from waypoint.linux.tasks import cgroups
+from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.ids import new_id
+from waypoint.model.records import Capture, LiveRow, Setting
+from waypoint.processes.criu.causes import CriuAccident
+from waypoint.session.birth import fresh, revive
+from waypoint.session.live import record
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+
+log = logging.getLogger(__name__)
+
+
+class Birth(NamedTuple):
+    """The plan of a new session.
+
+    `origin`: the capture that the session goes on from; None: it begins with the plain base. `size`: rows and columns
+    of its terminal. `processes`: whether the origin's processes are restored; if not, the session gets a new shell.
+    `must_enter`: whether a new shell must start in the folder of the setting; if not, it may start in the user's home.
+    """
+
+    row: LiveRow
+    origin: Capture | None
+    size: tuple[int, int]
+    processes: bool
+    must_enter: bool = False
+
+
+def plan_birth(
+    branch: str, origin: Capture | None, setting: Setting, size: tuple[int, int], *, processes: bool
+) -> Birth:
+    session = new_id()
+    row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
+    return Birth(row, origin, size, processes)
+
+
+def size_of(origin: Capture) -> tuple[int, int]:
+    """Rows and columns of the terminal in a capture; 24 and 80 if the capture has no terminal."""
+    terminal = origin.layers.terminal
+    return (terminal.rows, terminal.cols) if terminal is not None else (24, 80)
+
+
+async def bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
+    """Start the sessions of all `births` side by side. `verb`: the verb of the entry in the operation log.
+
+    Raises StateConflict if a branch is live or its name is taken, Failed with the words of the system call that failed,
+    CannotCapture if CRIU cannot restore the processes. After a failure nothing of any session is left; the left-overs
+    of a crash are removed when the next daemon starts.
+    """
+    with contextlib.ExitStack() as held:
+        for origin in {birth.origin.id: birth.origin for birth in births if birth.origin is not None}.values():
+            held.enter_context(resources.captures.hold(origin))  # until a name stands for it
+        return await _bring_up_all(resources, births, verb)
+
+
+async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
+    await reserve(resources, births)
+    begun = [asyncio.ensure_future(bring_up(resources, birth)) for birth in births]
+    try:
+        found = await asyncio.gather(*begun)
+        await asyncio.to_thread(reach, Step.RESTORED)
+        with resources.names.change(verb) as change:
+            for birth in births:
+                change.ready(birth.row, birth.origin.id if birth.origin else None)
+    except BaseException as error:
+        await asyncio.gather(*begun, return_exceptions=True)
+        for task in begun:
+            if not task.cancelled() and task.exception() is None:
+                task.result().release()
+        for birth in births:
+            await undo(resources, birth.row)
+        raise_in_words(error, births[0].row.branch)
+    await asyncio.to_thread(reach, Step.CONFIRMED)
+    return list(found)
+
+
+async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: LiveSession | None = None) -> None:
+    """Record that the sessions of `births` are being started. Births that restore processes all have the same origin.
+
+    `instead_of`: the live session of the branch, which the new one is to replace. Raises StateConflict, and as
+    `Held.check` if it can be known that the processes cannot be restored; then nothing is recorded.
+    """
+    origin = births[0].origin
+    if births[0].processes and origin is not None:
+        leaving = instead_of.processes() if instead_of is not None else []
+        with _naming_a_way(births[0].row.branch, origin):
+            await asyncio.to_thread(_check, resources, origin, len(births), leaving)
+    with resources.names.change("reserve") as change:
+        for birth in births:
+            change.reserve(birth.row, beside=instead_of is not None)
+
+
+@contextlib.contextmanager
+def _naming_a_way(branch: str, origin: Capture) -> Iterator[None]:
+    """If the processes of `origin` cannot be brought back in the `with` block, the error also says how its files can
+    be: no capture may be without a way back.
+    """
+    try:
+        yield
+    except WaypointError as error:
+        way = f"for its files alone: waypoint restore {origin.id[:12]} -b {branch} --only files"
+        error.next_step = f"{error.next_step}; {way}" if error.next_step else way
+        raise
+
+
+def _check(resources: Resources, origin: Capture, copies: int, leaving: Sequence[int]) -> None:
+    """As `Held.check`. Reads the origin's files, and removes them if they are dropped meanwhile: not on the loop."""
+    with resources.captures.hold(origin) as held:
+        held.check(copies, leaving)
+
+
+async def bring_up(resources: Resources, birth: Birth) -> LiveSession:
+    """Make one session: its files, its cgroup, its mounts, its processes, its terminal. The birth is reserved.
+
+    After an accident of CRIU's the session is made a second time, from the beginning. Raises OSError, WaypointError;
+    the caller undoes the birth after a failure (`undo`).
+    """
+    try:
+        return await _bring_up_once(resources, birth)
+    except CriuAccident as error:
+        log.warning("start of a session on %s, first try: %s", birth.row.branch, error)
+        await asyncio.to_thread(_clear, resources, birth.row)
+        return await _bring_up_once(resources, birth)
+
+
+async def _bring_up_once(resources: Resources, birth: Birth) -> LiveSession:
+    await asyncio.to_thread(_make_tree_and_group, resources, birth)
+    if birth.processes and birth.origin is not None:
+        with _naming_a_way(birth.row.branch, birth.origin):
+            return await revive.revive(resources, birth.row, birth.origin, birth.size)
+    return await fresh.launch(resources, birth.row, birth.size, must_enter=birth.must_enter)
+
+
+def _make_tree_and_group(resources: Resources, birth: Birth) -> None:
+    """Make the session's upper tree, with the origin's files in it, and the session's cgroup."""
+    reach(Step.RESERVED)
+    resources.pool.grow_if_needed()
+    if birth.origin is not None:
+        with resources.captures.hold(birth.origin) as held:
+            held.copy_files(birth.row.tree)
+    else:
+        resources.pool.create(birth.row.tree)
+    cgroups.create(resources.places.cgroup_of(birth.row.session))
+    reach(Step.GROUNDED)
+
+
+async def undo(resources: Resources, row: LiveRow) -> None:
+    """Remove all of a session that was being started. Raises nothing, as the caller reports the error that made the
+    start fail: what fails here is tried again, and nothing begins on the branch until then (`Overdue`).
+    """
+
+    def take_back() -> None:
+        _clear(resources, row)  # before the record: a full disk gets room for that
+        with resources.names.change("undo-start") as change:
+            change.forget(row)
+
+    try:
+        await asyncio.to_thread(take_back)
+    except (WaypointError, OSError) as error:
+        resources.overdue.add(row.branch, "the start of a session was taken back", take_back, error)
+
+
+def _clear(resources: Resources, row: LiveRow) -> None:
+    """Remove all that was made of a session, which stays reserved. Raises OSError, WaypointError."""
+    _end(resources, row)
+    resources.pool.remove(row.tree)
+
+
+def _end(resources: Resources, row: LiveRow) -> None:
+    """End the processes of a session that was being started, and remove its cgroup and its runtime folder."""
+    cgroups.end(resources.places.cgroup_of(row.session))
+    record.remove_folder(resources.places.sessions, row.session)
+
+
+def raise_in_words(error: BaseException, branch: str) -> NoReturn:
+    """Raise `error`; if it is an OSError, raise Failed with its words instead."""
+    if not isinstance(error, OSError):
+        raise error
+    said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
+    raise Failed("start a session on", f"branch {branch}", said, "see 'waypoint doctor'") from error

@@ -1,0 +1,66 @@
+"""From a request to the setting of a session."""
+
+import os
+
+from waypoint.launch.ground import start_plan
+from waypoint.model.errors import UsageProblem
+from waypoint.model.records import Setting
+from waypoint.model.requests import StartRequest
+from waypoint.session.birth.users import find_user, user_name
+from waypoint.upper import layout
+
+
+def plan_setting(request: StartRequest, uid: int, origin: Setting | None, tree: str | None) -> Setting:
+    """The setting of the new session: each value is the one in the request, else the one in `origin`, else a default.
+
+    `uid`: the user who asks. `origin`, `tree`: setting and upper tree of the capture that the session goes on from.
+    Raises UsageProblem.
+    """
+    base = origin.base if origin else "/"
+    if request.base is not None:
+        base = start_plan.real_path(request.base, "start a session on", f"base {request.base!r}")
+    if not os.path.isdir(base) or not (request.base or base).startswith("/"):
+        raise UsageProblem("start a session on", f"base {request.base!r}", "it is not a directory", "give --base DIR")
+    if origin and request.base and base != origin.base:
+        raise UsageProblem(
+            "go on with another base",
+            base,
+            f"the branch was made on {origin.base}",
+            "start a new branch for another base",
+        )
+    if request.user:
+        user = find_user(base, request.user)
+    else:
+        user = origin.user if origin else find_user(base, request.default_user or user_name(uid))
+    binds = [start_plan.parse_bind(text) for text in request.binds] or (origin.binds if origin else [])
+    for bind in binds:
+        start_plan.check_bind(bind)
+    return Setting(
+        base=base,
+        binds=binds,
+        net=request.net or (origin.net if origin else "private"),
+        user=user,
+        cwd=request.cwd or request.default_cwd or (origin.cwd if origin else user.home),
+        env=start_plan.taken_env(request.env),
+        command=request.command,
+        shell=_shell(request, base, origin, tree),
+    )
+
+
+def _shell(request: StartRequest, base: str, origin: Setting | None, tree: str | None) -> str:
+    """The path of the shell that is asked for; empty: that of the user. Raises UsageProblem if there is no such program
+    in the session's files.
+    """
+    if request.shell is not None:
+        roots = [base] if tree is None else [layout.upper_of(tree), base]
+        found = start_plan.find_program(roots, request.shell)
+        if found is None:
+            next_step = "name a shell that the session has, by its path or its name"
+            raise UsageProblem(
+                "start a session with", f"shell {request.shell!r}", "there is no such program", next_step
+            )
+        return found
+    if origin is not None:
+        return origin.shell
+    found = start_plan.find_program([base], request.default_shell) if request.default_shell else None
+    return "" if found is None or start_plan.is_plain(found) else found

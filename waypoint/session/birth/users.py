@@ -1,0 +1,118 @@
+"""Users as the session's base knows them (passwd(5), group(5)).
+
+With base `/` the host's own databases are asked, which may be more than files (LDAP, sssd). With another base, the
+files below that base are read.
+"""
+
+import grp
+import os
+import pwd
+from pathlib import Path
+from typing import NamedTuple
+
+from waypoint.model.errors import StateConflict, UsageProblem
+from waypoint.model.records import User
+
+
+class Asker(NamedTuple):
+    """Who asks for a session. `user`: as whom, if the request says so. `default_user`: whom the client speaks for, such
+    as the caller of sudo. `uid`: the user at the other end of the connection.
+    """
+
+    user: str | None
+    default_user: str | None
+    uid: int
+
+
+_NO_UID = 2**32 - 1  # (uid_t) -1: "leave it as it is"
+
+
+def find_user(base: str, who: str) -> User:
+    """The user with the name or the number `who`. A number needs no entry in the base.
+
+    Raises UsageProblem if the base has no user of this name, or if the number is too large.
+    """
+    return _host_user(who) if os.path.realpath(base) == "/" else _file_user(Path(base), who)
+
+
+def _host_user(who: str) -> User:
+    try:
+        number = _number(who)
+        entry = pwd.getpwnam(who) if number is None else pwd.getpwuid(number)
+    except KeyError:
+        return _unnamed(who)
+    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    return User(
+        name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir, shell=entry.pw_shell
+    )
+
+
+def _file_user(base: Path, who: str) -> User:
+    for fields in _rows(base / "etc/passwd", 7):
+        if who in (fields[0], fields[2]):
+            name, uid, gid = fields[0], int(fields[2]), int(fields[3])
+            members = [int(row[2]) for row in _rows(base / "etc/group", 4) if name in row[3].split(",")]
+            return User(name=name, uid=uid, gid=gid, groups=[gid, *members], home=fields[5], shell=fields[6])
+    return _unnamed(who)
+
+
+def is_same(user: User, who: str) -> bool:
+    """Whether `who`, a name or a number, is this user."""
+    return who in (user.name, str(user.uid))
+
+
+def check_owner(branch: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
+    """Raise StateConflict if a branch of `owner` is to be gone on with by somebody else who does not say as whom, or if
+    a live session is to have another user. root is nobody else: it may become anybody, and gains nothing by it.
+
+    `command`: the words behind `waypoint` that go on with the branch, to which `--user` can be added.
+    """
+    who = asker.user or asker.default_user or user_name(asker.uid)
+    is_meant = not is_live if asker.user else who == user_name(0)
+    if is_meant or is_same(owner, who):
+        return
+    said = (
+        f"its live session is {owner.name}'s, not {who}'s" if asker.user else f"it is {owner.name}'s, and you are {who}"
+    )
+    next_step = f"to go on as {owner.name}: waypoint {command} --user {owner.name}"
+    raise StateConflict("go on with", f"branch {branch}", said, next_step)
+
+
+def _number(who: str) -> int | None:
+    """The user's number that `who`, if it has digits only, stands for; None for a name. Raises UsageProblem."""
+    if not (who.isascii() and who.isdecimal()):
+        return None
+    digits = who.lstrip("0") or "0"
+    if len(digits) > len(str(_NO_UID)) or int(digits) >= _NO_UID:
+        raise UsageProblem("start a session as", f"user {who!r}", "there is no such number", "give --user NAME")
+    return int(digits)
+
+
+def _unnamed(who: str) -> User:
+    number = _number(who)
+    if number is None:
+        raise UsageProblem("start a session as", f"user {who!r}", "the base has no such user", "give --user NAME")
+    return User(name=who, uid=number, gid=number, groups=[number], home="/", shell="/bin/sh")
+
+
+def _rows(path: Path, width: int) -> list[list[str]]:
+    if not path.is_file():
+        return []
+    rows = [line.split(":") for line in path.read_text(errors="surrogateescape").splitlines()]
+    return [row for row in rows if len(row) >= width]
+
+
+def user_name(uid: int) -> str:
+    """The host's name for `uid`, or the number as text."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    """The host's name for `gid`, or the number as text."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

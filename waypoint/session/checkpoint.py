@@ -1,0 +1,159 @@
+"""Capturing the session of a branch, and naming the capture."""
+
+import asyncio
+from typing import NamedTuple
+
+import msgspec
+
+from waypoint.capture.sealing import tip_of
+from waypoint.capture.steps import Step, reach
+from waypoint.capture.taking import Wanted
+from waypoint.model.errors import CannotCapture, StateConflict
+from waypoint.model.names import parse_name
+from waypoint.model.records import Capture, Reason, Ref, Tier
+from waypoint.processes.criu.causes import CriuFailed
+from waypoint.session.end import Kept
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.session.live.subject import LiveSubject, let_go_on
+from waypoint.session.registry import Registry
+
+
+class Wish(NamedTuple):
+    """The checkpoint that is asked for.
+
+    `name` None: only the branch's tip moves. `tier` None: `live` if the processes can be dumped, else `files`; with
+    `park`: `live`. `force`: if a checkpoint has this name already, move the name. `park`: end the session with the
+    checkpoint.
+    """
+
+    name: str | None = None
+    tier: Tier | None = None
+    message: str = ""
+    force: bool = False
+    park: bool = False
+
+
+class Loss(NamedTuple):
+    """The agreement that the processes of a session which is replaced or ended be lost: only its files are kept.
+
+    `agreed`: whether the user has agreed. `command`: the command by which the user agrees.
+    """
+
+    agreed: bool
+    command: str
+
+
+async def checkpoint(sessions: Registry, branch: str, wish: Wish, loss: Loss | None = None) -> Capture:
+    """Capture the session on `branch`, and record the capture as the branch's tip and under `wish.name`.
+
+    The session goes on, or ends if `wish.park`. `loss` None: with `wish.park`, the tier `files` is the agreement to
+    lose the processes. Raises UnknownName, StateConflict (the branch is not live, or the name is taken and not
+    `force`), CannotCapture (the tier is not possible), Failed. After a failure nothing is on record, and the session
+    goes on.
+    """
+    resources = sessions.resources
+    _check_name(resources, wish)
+    async with sessions.turn(branch, *([wish.name] if wish.force and wish.name else [])):
+        live = await sessions.settled_live(branch)
+        _check_name(resources, wish)
+        wanted = Wanted(wish.tier, "checkpoint", wish.message, hold=wish.park)
+        if wish.park:
+            taken = await capture_to_end(resources, live, wanted, "park", loss or _loss_of(branch, wish))
+        else:
+            taken = await capture(resources, live, wanted)
+        try:
+            kept = _record(resources, live, taken, wish)
+        except BaseException:
+            await drop(resources, taken)
+            if wish.park:
+                let_go_on(live)
+            raise
+        await asyncio.to_thread(reach, Step.RECORDED)
+        if wish.park:
+            await asyncio.shield(sessions.endings.begin(live, Kept(kept)))
+        return kept
+
+
+async def capture_tip(sessions: Registry, branch: str, reason: Reason) -> Capture | None:
+    """Capture the session on `branch`, and record the capture as the branch's tip; None if the branch is not live.
+
+    The caller has the turn of the branch. Raises as `Captures.take` and `Names.change`.
+    """
+    live = await sessions.settled(branch)
+    if live is None:
+        return None
+    taken = await capture(sessions.resources, live, Wanted(None, reason))
+    try:
+        return _record(sessions.resources, live, taken, Wish())
+    except BaseException:
+        await drop(sessions.resources, taken)
+        raise
+
+
+async def capture(resources: Resources, live: LiveSession, wanted: Wanted) -> Capture:
+    """Take a capture of the session; the capture is on no record yet. The caller has the turn of the branch.
+
+    Raises as `Captures.take`.
+    """
+    subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
+    live.capturing = asyncio.ensure_future(asyncio.to_thread(resources.captures.take, subject, wanted))
+    return await live.capturing
+
+
+async def capture_to_end(resources: Resources, live: LiveSession, wanted: Wanted, tried: str, loss: Loss) -> Capture:
+    """As `capture`, for a session that the caller is about to end: the capture has the processes, unless the user has
+    agreed to lose them. `tried`: what the caller does, as in `WaypointError`.
+
+    Raises CannotCapture, which names `loss.command`, if the processes cannot be dumped, else as `capture`.
+    """
+    try:
+        return await capture(resources, live, wanted._replace(tier="files" if loss.agreed else "live"))
+    except CannotCapture as error:
+        on = f"branch {live.branch} {error.on if isinstance(error, CriuFailed) else ''}".rstrip()
+        said = f"the processes that run there cannot be kept: {error.said}"
+        next_step = f"{error.next_step}; or lose them and keep only the files: {loss.command}"
+        raise CannotCapture(tried, on, said, next_step) from error
+
+
+async def drop(resources: Resources, taken: Capture) -> None:
+    """Remove a capture that is on no record."""
+    await asyncio.to_thread(resources.captures.drop, taken)
+
+
+def _record(resources: Resources, live: LiveSession, taken: Capture, wish: Wish) -> Capture:
+    with resources.names.change("park" if wish.park else "checkpoint") as change:
+        kept = msgspec.structs.replace(taken, parents=tip_of(change, live.branch))
+        change.add(kept)
+        change.advance(live.branch, kept.id)
+        if wish.name is not None:
+            ref = Ref(kind="checkpoint", capture=kept.id, created=kept.created)
+            found = change.ref(wish.name)
+            if found is not None and found.kind == "checkpoint" and wish.force:
+                change.put(wish.name, ref)
+            else:  # raises if a request on another branch has taken the name meanwhile
+                change.create(wish.name, ref)
+        if wish.park:
+            change.forget(live.record.row)
+    return kept
+
+
+def _loss_of(branch: str, wish: Wish) -> Loss:
+    force = " --force" if wish.force else ""
+    command = f"waypoint checkpoint {wish.name} -b {branch} --park --tier files{force}"
+    return Loss(wish.tier == "files", command)
+
+
+def _check_name(resources: Resources, wish: Wish) -> None:
+    name = wish.name
+    if name is None:
+        return
+    found = resources.names.ref(parse_name(name))
+    if found is not None and (found.kind == "branch" or not wish.force):
+        # `stop --checkpoint`, which has no --force, comes here, too.
+        move = f", or move that one: waypoint checkpoint --force {name}"
+        next_step = "choose another name" + ("" if found.kind == "branch" else move)
+        raise StateConflict("create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step)
+    if found is None:
+        with resources.names.change("check") as change:
+            change.check_free(name, "checkpoint")

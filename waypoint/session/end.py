@@ -1,0 +1,175 @@
+"""The end of a session: its processes are killed, its files become a capture or are removed, its clients are told."""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from waypoint.capture import sealing
+from waypoint.capture.steps import Step, reach
+from waypoint.linux.tasks import cgroups
+from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.records import Capture, EndReason, LiveRow
+from waypoint.session.live import record
+from waypoint.session.live.record import RuntimeRecord
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.terminal.exec.ending import clear_folder
+from waypoint.upper.changes import count_changes
+
+SETTLE_S = 15.0
+
+log = logging.getLogger(__name__)
+
+Ended = TypeVar("Ended", Capture | None, None)
+
+
+class Conclusion(Protocol):
+    """The last step of an end: what happens to the files of the ended session."""
+
+    def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
+        """Seal or remove the tree of `row`, and record the outcome. Returns the capture that keeps the session, None if
+        nothing is kept. Blocks.
+
+        Nothing may have the tree mounted any more. Raises WaypointError, OSError; may be called again then.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Keep the session's files, as the branch's tip."""
+
+    reason: EndReason
+
+    def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
+        return resources.captures.seal(row, self.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """Keep nothing of the session. A branch on which nothing was ever captured is removed with the session."""
+
+    def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
+        with resources.names.change("discard") as change:
+            change.forget(row)
+            ref = change.ref(row.branch)
+            if ref is not None and ref.kind == "branch" and ref.capture == ref.origin:
+                change.put(row.branch, None)
+        _remove_tree(resources, row)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Remove the session's files: `capture` has all of the session, and the session is off the record already."""
+
+    capture: Capture
+
+    def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
+        _remove_tree(resources, row)
+        return self.capture
+
+
+def _remove_tree(resources: Resources, row: LiveRow) -> None:
+    """Remove the tree of a session that is off the record. If that fails, the next daemon does it."""
+    try:
+        resources.pool.remove(row.tree)
+    except WaypointError as error:
+        log.error("%s", error)
+
+
+class Endings:
+    """Ends live sessions. Each end runs once, in its own task, so a client that goes away does not interrupt it."""
+
+    def __init__(self, resources: Resources, forget: Callable[[LiveSession], None]) -> None:
+        """`forget`: called with the ended session once its branch can be started again."""
+        self._resources = resources
+        self._forget = forget
+        self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
+
+    def begin(self, live: LiveSession, conclusion: Conclusion) -> asyncio.Task[Capture | None]:
+        """Begin to end `live`, unless its end is under way. Returns the task, whose result is the capture that keeps
+        the session, None if nothing is kept.
+        """
+        if live.ending is None:
+            live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion)))
+        return live.ending
+
+    async def settle(self) -> None:
+        """Wait until the endings under way are done, but at most SETTLE_S seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=SETTLE_S)
+
+    async def _end(self, live: LiveSession, conclusion: Conclusion) -> Capture | None:
+        """Once begun, the session ends: if that cannot be put on record, the record is overdue, and this raises Failed.
+
+        Until it is on record, the runtime folder stays, by which the next daemon knows how the session has ended.
+        """
+        resources, row = self._resources, live.record.row
+        status = None
+        is_recorded = False
+        try:
+            await asyncio.to_thread(cgroups.end, live.record.cgroup)
+            await asyncio.to_thread(reach, Step.ENDED)
+            if live.capturing is not None:  # another thread works on the terminal until that capture has failed
+                await asyncio.wait([live.capturing])
+            live.terminal.go_on()  # a capture may have left the terminal held
+            await live.wait_drained()
+            clear_folder(live.shell.desk.folder)
+            status = sealing.read_exit_status(resources.pool.path(row.tree))
+            capture = await asyncio.to_thread(conclusion.conclude, resources, row)
+            is_recorded = True
+            if live.is_followed:
+                live.kept = await asyncio.to_thread(_tell_kept, resources, capture)
+        except (WaypointError, OSError) as error:
+            write = functools.partial(_conclude_later, resources, live.record, conclusion)
+            raise resources.overdue.add(row.branch, "the session has ended", write, error) from error
+        else:
+            await asyncio.to_thread(reach, Step.CONCLUDED)
+            return capture
+        finally:
+            self._forget(live)
+            self._keep(asyncio.ensure_future(self._close(live, status, is_recorded=is_recorded)))
+
+    async def _close(self, live: LiveSession, status: int | None, *, is_recorded: bool) -> None:
+        await live.close(status)
+        if is_recorded:
+            await asyncio.to_thread(record.remove_folder, self._resources.places.sessions, live.record.row.session)
+
+    def _keep(self, task: asyncio.Task[Ended]) -> asyncio.Task[Ended]:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_tell_bug)
+        return task
+
+
+def _tell_kept(resources: Resources, capture: Capture | None) -> dict[str, object]:
+    """What is kept of an ended session, for who was attached to it: fields of the `x` frame. Reads no more than a part
+    of a large tree.
+    """
+    if capture is None:
+        return {"kept": None}
+    kept: dict[str, object] = {"kept": {"capture": capture.id, "tier": capture.tier}}
+    try:
+        with resources.captures.hold(capture) as held:
+            changes = count_changes(held.files)
+    except (OSError, WaypointError):  # another request has dropped the capture meanwhile
+        return kept
+    return {**kept, "changed": changes.files, "more": changes.are_more}
+
+
+def _tell_bug(task: asyncio.Task[Ended]) -> None:
+    """Report an exception of an end, which nobody may have asked for. A Failed is an overdue record, logged as such."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, Failed):
+        task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
+
+
+def _conclude_later(resources: Resources, ended: RuntimeRecord, conclusion: Conclusion) -> None:
+    """All that could have failed of an end, once more. Blocks. Raises WaypointError, OSError."""
+    cgroups.end(ended.cgroup)
+    conclusion.conclude(resources, ended.row)
+    record.remove_folder(resources.places.sessions, ended.row.session)

@@ -1,1 +1,0 @@
-"""Command lines of clients in the session's own shell: asked for by marks, seen through by whichever daemon lives."""

@@ -1,0 +1,64 @@
+"""The runtime record of a live session: the facts by which a new daemon finds the session again. The record does not
+survive a reboot, nor does the session.
+"""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import procfs
+from waypoint.model.records import LiveRow
+
+RECORD = "record.json"
+
+
+class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`init_pid`: the host's pid of the session's pid 1. `init_start`: the start time of that process in clock ticks
+    since boot, by which a later process with the same pid is recognised as another one.
+
+    `overlays`: where overlays are mounted in the session. `outside`: where file systems from outside are mounted in the
+    session, in the order of mounting; the first of them are the `overlays`. `nonce`: the secret word in the marks of
+    the session's shell. `left_out`: the mounts of the machine that the session does not have.
+    """
+
+    row: LiveRow
+    boot_id: str
+    init_pid: int
+    init_start: int
+    cgroup: str
+    overlays: list[str]
+    outside: list[str]
+    proc_readonly: list[str]
+    env: dict[str, str]
+    nonce: str
+    left_out: list[str]
+
+    def is_alive(self) -> bool:
+        """True if pid 1 of the session still runs (not as a zombie)."""
+        return self.boot_id == procfs.boot_id() and procfs.is_same(self.init_pid, self.init_start)
+
+
+def save(folder: Path, record: RuntimeRecord) -> None:
+    """Write the record. A SIGKILL leaves the old file or the new one. The file is not synced: no reboot needs it."""
+    files.publish(str(folder / RECORD), msgspec.json.encode(record), durable=False)
+
+
+def load(folder: Path) -> RuntimeRecord | None:
+    """The record in the runtime folder `folder`; None if there is no file, or if the file is not a record."""
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode((folder / RECORD).read_bytes(), type=RuntimeRecord)
+    return None
+
+
+def make_folder(sessions: Path, session: str) -> Path:
+    folder = sessions / session
+    os.makedirs(folder, mode=0o700)
+    return folder
+
+
+def remove_folder(sessions: Path, session: str) -> None:
+    shutil.rmtree(sessions / session, ignore_errors=True)

@@ -1,0 +1,241 @@
+"""`run`: a separate process in a live session, its streams and its exit status.
+
+The process is a child of the session's pid 1 and in the session's cgroup, so a checkpoint captures the process. Its
+stdin, stdout and stderr are pipes to the daemon, or a terminal of its own, both ends of which are in the session. The
+wrapper `run.sh` executes the program, found by the session's PATH, and leaves its exit status in a file: 127 if there
+is no such program, 126 if it cannot be executed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import NamedTuple
+
+from waypoint.capture.left_status import read_status
+from waypoint.launch.link import Launcher
+from waypoint.launch.spec import EnterSpec, Identity
+from waypoint.linux.tasks import pidfd
+from waypoint.linux.tty import ptys
+from waypoint.model.errors import WaypointError
+from waypoint.model.ids import new_id
+from waypoint.model.paths import OWN_FOLDER, RUN_FOLDER
+from waypoint.model.records import Setting
+from waypoint.model.requests import RunRequest
+from waypoint.model.streams import Inlet, Outlet
+
+_CHUNK = 1 << 18
+_CANNOT = 125
+_NO_PROGRAM = 127
+_FIRST = asyncio.FIRST_COMPLETED
+
+
+class Host(NamedTuple):
+    """The session in which a process is to run.
+
+    `init_pid`: the host's pid of its pid 1. `run_dir`: a descriptor of its /run/waypoint, which stays the caller's.
+    """
+
+    init_pid: int
+    cgroup: str
+    setting: Setting
+    env: dict[str, str]
+    run_dir: int
+
+
+async def run_process(
+    host: Host, launcher: Launcher, request: RunRequest, inlet: Inlet, outlet: Outlet
+) -> dict[str, object]:
+    """Run `request.argv`, and pass its input and output on until it ends. Returns the payload of the `x` frame.
+
+    A failure to start the process is told in the payload. If the client goes away, the process goes on without its
+    output pipes, as with `docker exec`; a process with a terminal of its own gets SIGHUP, since nobody can ever reach
+    this terminal again.
+    """
+    if not any(request.argv[:1]):
+        return {"exit": _NO_PROGRAM, "by": "waypoint", "ended": False, "said": "cannot run '': no program is named"}
+    process = _Process(host, request)
+    try:
+        await process.start(launcher)
+        return await process.serve(inlet, outlet)
+    except (OSError, WaypointError) as error:
+        return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": _words(error, request)}
+    finally:
+        process.close()
+
+
+def _words(error: OSError | WaypointError, request: RunRequest) -> str:
+    if isinstance(error, WaypointError):
+        return str(error)
+    where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+    return f"cannot run {request.argv[0]!r}: {error.strerror or error}{where}"
+
+
+class _Process:
+    def __init__(self, host: Host, request: RunRequest) -> None:
+        self._host = host
+        self._request = request
+        self._file = f"run.{new_id()}"
+        self._pidfd = -1
+        self._pid = 0
+        self._input = -1
+        self._outputs: list[int] = []
+
+    async def start(self, launcher: Launcher) -> None:
+        request, user = self._request, self._host.setting.user
+        wrapper = ["/bin/sh", f"/{OWN_FOLDER}/run.sh", f"/{RUN_FOLDER}/{self._file}", *request.argv]
+        spec = EnterSpec(
+            pid=self._host.init_pid,
+            cgroup=self._host.cgroup,
+            identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
+            argv=wrapper,
+            env={**self._host.env, **request.env},
+            cwd=[request.cwd] if request.cwd else [self._host.setting.cwd, user.home, "/"],
+            tty=request.tty,
+            rows=request.rows,
+            cols=request.cols,
+        )
+        theirs = [] if request.tty else self._make_pipes()
+        try:
+            started = await launcher.carry_out(spec, tuple(theirs))
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._pid = started.pid
+        self._pidfd, *terminal = started.handles
+        if terminal:
+            self._input = terminal[0]
+            self._outputs = [os.dup(self._input)]
+            os.set_blocking(self._input, False)
+
+    def _make_pipes(self) -> list[int]:
+        """Make the pipes. Keeps the daemon's ends, returns the process's ends: stdin, stdout, stderr."""
+        if self._request.stdin:
+            stdin, self._input = os.pipe()
+        else:
+            stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        theirs = [stdin]
+        for _stream in range(2):
+            ours, end = os.pipe()
+            self._outputs.append(ours)
+            theirs.append(end)
+        kept = [*self._outputs, *([self._input] if self._input >= 0 else [])]
+        for fd in kept:
+            os.set_blocking(fd, False)
+            # Opening /dev/stdout or /dev/stderr opens the pipe anew, which only the pipe's owner may do.
+            os.fchown(fd, self._host.setting.user.uid, self._host.setting.user.gid)
+        return theirs
+
+    async def serve(self, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(self._pidfd, _finish, ended)
+        sends = (outlet.output, outlet.errors)
+        tasks = [asyncio.ensure_future(self._copy(fd, sends[n], ended)) for n, fd in enumerate(self._outputs)]
+        typing = asyncio.ensure_future(self._feed(inlet))
+        try:
+            while not ended.done():
+                await asyncio.wait([ended, *(t for t in (typing, *tasks) if not t.done())], return_when=_FIRST)
+                if typing.done() or any(task.done() and task.exception() for task in tasks):
+                    raise ConnectionError
+            await asyncio.gather(*tasks)
+        except ConnectionError:
+            if self._request.tty:
+                self._signal("HUP")
+            return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
+        finally:
+            loop.remove_reader(self._pidfd)
+            for task in (typing, *tasks):
+                task.cancel()
+            await asyncio.gather(typing, *tasks, return_exceptions=True)
+        return self._result()
+
+    async def _copy(self, fd: int, send: object, ended: asyncio.Future[None]) -> None:
+        """Send what the process writes. After the end of the process only the rest in the pipe is sent, since a child
+        of the process may keep the pipe open for ever.
+        """
+        assert callable(send)
+        while True:
+            try:
+                data = os.read(fd, _CHUNK)
+            except BlockingIOError:
+                if ended.done():
+                    return
+                await _wait(fd, ended, writing=False)
+                continue
+            except OSError:  # EIO: the last slave of the terminal was closed
+                return
+            if not data:
+                return
+            await send(data)
+
+    async def _feed(self, inlet: Inlet) -> None:
+        """Pass the client's input, window sizes and signals on to the process, until the client is gone."""
+        while (frame := await inlet.receive()) is not None:
+            if frame.kind == "i" and self._input >= 0:
+                await self._type(frame.payload)
+            elif frame.kind == "w" and self._request.tty and len(frame.payload) == 4:
+                payload = frame.payload
+                ptys.set_size(self._input, int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:], "big"))
+            elif frame.kind == "k":
+                self._signal(frame.payload.decode("ascii", "replace"))
+
+    async def _type(self, data: bytes) -> None:
+        if not data:
+            if not self._request.tty:
+                os.close(self._input)
+                self._input = -1
+            return
+        rest = memoryview(data)
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        while rest:
+            try:
+                rest = rest[os.write(self._input, rest) :]
+            except BlockingIOError:
+                await _wait(self._input, never, writing=True)
+            except (BrokenPipeError, OSError):  # the process does not read any more: drop its input, as a pipe does
+                return
+
+    def _signal(self, name: str) -> None:
+        number = getattr(signal, f"SIG{name}", None)
+        if isinstance(number, signal.Signals) and not pidfd.has_ended(self._pidfd):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, number)
+
+    def _result(self) -> dict[str, object]:
+        status = read_status(self._host.run_dir, self._file)
+        if status is None:
+            said = "the process and its wrapper were killed"
+            return {"exit": 128 + signal.SIGKILL, "by": "command", "ended": False, "said": said}
+        with contextlib.suppress(OSError):
+            os.unlink(self._file, dir_fd=self._host.run_dir)
+        return {"exit": status, "by": "command", "ended": False, "said": ""}
+
+    def close(self) -> None:
+        for fd in (self._pidfd, self._input, *self._outputs):
+            if fd >= 0:
+                os.close(fd)
+        self._outputs = []
+
+
+def _finish(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def _wait(fd: int, other: asyncio.Future[None], *, writing: bool) -> None:
+    """Return when `fd` is ready or `other` is done."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake(*_: object) -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    (loop.add_writer if writing else loop.add_reader)(fd, wake)
+    other.add_done_callback(wake)
+    try:
+        await ready
+    finally:
+        other.remove_done_callback(wake)
+        (loop.remove_writer if writing else loop.remove_reader)(fd)

@@ -1,0 +1,217 @@
+"""One live session, which the daemon holds open: its terminal, its shell, its processes."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from shellwrap.ring import Ring
+from waypoint.launch.link import Launcher
+from waypoint.launch.program import MASTER_FD
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import cgroups, pidfd, procfs
+from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER, TYPED_AHEAD_FILE
+from waypoint.model.records import Capture
+from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
+from waypoint.model.streams import Inlet, Outlet
+from waypoint.session.live.record import RuntimeRecord
+from waypoint.session.live.run import Host, run_process
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.hooks.run_folder import RunFolder, Spare
+from waypoint.terminal.inside.spool import Spool
+from waypoint.terminal.standstill import give_typed_ahead_back
+from waypoint.terminal.terminal import Terminal
+from waypoint.terminal.view import Viewers
+from waypoint.terminal.view_filter import blank
+
+DRAIN_S = 2.0
+CLIENTS_S = 10.0
+
+
+class Hold(NamedTuple):
+    """Descriptors that hold a session: a pidfd of its pid 1, a duplicate of its terminal's master, its run folder."""
+
+    pidfd: int
+    master: int
+    run_dir: int
+
+
+class LiveSession:
+    """A session and the descriptors by which the daemon holds it; `release` closes them."""
+
+    def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Hold | None" = None) -> None:
+        """`folder`: the session's runtime folder. `hold`: the descriptors of a session that was just started, which
+        this object closes; None: open them for a session that runs already.
+
+        Raises OSError if the session has ended meanwhile, or if the ring cannot be made; then no descriptor stays open.
+        """
+        self.record = record
+        self.ending: asyncio.Task[Capture | None] | None = None
+        self.capturing: asyncio.Task[Capture] | None = None  # the capture that is being taken, or was taken last
+        self.successor: LiveSession | None = None  # the session that has replaced this one on its branch
+        self.kept: dict[str, object] = {}  # what those who are attached at the end are told of what is kept
+        self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._launcher = launcher
+        self._streams = 0
+        self._no_streams = asyncio.Event()
+        self._no_streams.set()
+        held = hold or _take_hold(record.init_pid)
+        self._pidfd, self._run_dir = held.pidfd, held.run_dir
+        path = str(folder / RING_FILE)
+        try:
+            ring = Ring.create(path) if hold else Ring.open(path)
+        except BaseException:
+            os.close(held.master)
+            self._close_fds()
+            raise
+        self.terminal = Terminal(held.master, ring)
+        self.viewers = Viewers(self.terminal)
+        run_folder = RunFolder(self._run_dir, Spare("/dev/shm", lambda: _open_folder(record.init_pid, "dev/shm")))
+        self.inside = Spool(run_folder)
+        self.shell = CommandLine(
+            self.terminal,
+            folder=run_folder,
+            nonce=record.nonce,
+            state_path=str(folder / COMMAND_FILE),
+            processes=self.processes,
+            ended=self.ended,
+        )
+        if hold is None:
+            if (folder / TYPED_AHEAD_FILE).exists():
+                with contextlib.suppress(OSError), cgroups.frozen(record.cgroup):  # the session may have just ended
+                    give_typed_ahead_back(self.terminal, folder)
+            self.shell.adopt()
+        self.terminal.start()
+
+    @classmethod
+    def adopt(cls, record: RuntimeRecord, folder: Path, launcher: Launcher) -> "LiveSession":
+        """Take over a session that runs, with the files that another daemon or a restore has left in `folder`.
+
+        Raises OSError if the session has ended.
+        """
+        return cls(record, folder, launcher)
+
+    @property
+    def branch(self) -> str:
+        return self.record.row.branch
+
+    @property
+    def attached(self) -> int:
+        return self.viewers.count
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether a client has a stream of this session open, such as a terminal that waits to be told of the end."""
+        return self._streams > 0
+
+    def processes(self) -> list[int]:
+        """Pids of all processes of the session, as the host sees them."""
+        return cgroups.members(self.record.cgroup)
+
+    def watch(self, on_end: Callable[[], object]) -> None:
+        """Call `on_end` once, when the session's pid 1 has ended."""
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            loop.remove_reader(self._pidfd)
+            on_end()
+
+        loop.add_reader(self._pidfd, ended)
+
+    async def attach(self, request: AttachRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        setting = self.record.row.setting
+        shared = [bind.target for bind in setting.binds]
+        with self._stream():
+            await outlet.note({"session": {"branch": self.branch, "base": setting.base, "shared": shared}})
+            size = await self.viewers.attach(inlet, outlet, request.rows, request.cols)
+            if not self.terminal.closed.is_set():
+                return {"reason": "detached"}
+            if self.successor is None:
+                return {"reason": "ended", "exit": await asyncio.shield(self.ended), **self.kept}
+        with contextlib.suppress(ConnectionError):  # `attach` of the successor notices that the client is gone
+            await outlet.output(blank())  # the successor has another scrollback
+        return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet)
+
+    async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        with self._stream():
+            return await self.shell.execute(request, inlet, outlet)
+
+    async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        record = self.record
+        host = Host(record.init_pid, record.cgroup, record.row.setting, record.env, self._run_dir)
+        with self._stream():
+            return await run_process(host, self._launcher, request, inlet, outlet)
+
+    async def logs(self, request: LogsRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        with self._stream():
+            await self.viewers.logs(inlet, outlet, follow=request.follow)
+            return {"reason": "ended"}
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[None]:
+        self._streams += 1
+        self._no_streams.clear()
+        try:
+            yield
+        finally:
+            self._streams -= 1
+            if not self._streams:
+                self._no_streams.set()
+
+    async def wait_drained(self) -> None:
+        """Return once the rest of the terminal's output is in the ring, or after DRAIN_S seconds. To be called when the
+        last process of the session has ended.
+        """
+        with contextlib.suppress(TimeoutError):  # a client takes its output slowly; `close` gives it CLIENTS_S more
+            await asyncio.wait_for(self.terminal.closed.wait(), DRAIN_S)
+
+    async def close(self, status: int | None) -> None:
+        """Tell all clients that the session has ended with `status` (None: unknown), give them CLIENTS_S seconds to
+        take the rest of its output, then release the session.
+        """
+        if not self.ended.done():
+            self.ended.set_result(status)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._no_streams.wait(), CLIENTS_S)
+        self.release()
+
+    def release(self) -> None:
+        """Close all descriptors and files of the session. A session that lives goes on."""
+        if self._pidfd >= 0:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+        self.inside.close()
+        self.shell.release()
+        self.terminal.close()
+        self._close_fds()
+
+    def _close_fds(self) -> None:
+        for fd in (self._pidfd, self._run_dir):
+            if fd >= 0:
+                os.close(fd)
+        self._pidfd = self._run_dir = -1
+
+
+def _take_hold(pid: int) -> Hold:
+    """Open the descriptors of the session with the host's pid `pid` as its pid 1. Raises OSError if it has ended."""
+    with contextlib.ExitStack() as undo:
+        held: list[int] = []
+        for take in (pidfd.open, lambda pid: pidfd.take(pid, MASTER_FD), _open_run_folder):
+            held.append(take(pid))
+            undo.callback(os.close, held[-1])
+        undo.pop_all()
+    return Hold(*held)
+
+
+def _open_run_folder(pid: int) -> int:
+    return _open_folder(pid, RUN_FOLDER)
+
+
+def _open_folder(pid: int, path: str) -> int:
+    """A descriptor of a folder in the session. Links on the way are not followed: they could lead out of it."""
+    root = procfs.open_root(pid)
+    try:
+        return files.open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(root)

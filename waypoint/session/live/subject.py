@@ -1,0 +1,84 @@
+"""A live session as the capture room sees it: implements `waypoint.capture.layers.subject.Subject`."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from waypoint.capture.layers.subject import SubjectFacts
+from waypoint.linux.tasks import cgroups
+from waypoint.model.records import ShellLayer, TerminalLayer
+from waypoint.session.live.session import LiveSession
+from waypoint.terminal import standstill
+from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
+
+T = TypeVar("T")
+
+
+class LiveSubject:
+    """To be made in the event loop and used in one other thread."""
+
+    def __init__(self, live: LiveSession, session_folder: Path) -> None:
+        """`session_folder`: the session's runtime folder."""
+        record = live.record
+        self.facts = SubjectFacts(
+            branch=live.branch,
+            tree=record.row.tree,
+            cgroup=record.cgroup,
+            init_pid=record.init_pid,
+            setting=record.row.setting,
+            overlays=record.overlays,
+            outside=record.outside,
+            proc_readonly=record.proc_readonly,
+            env=record.env,
+            nonce=record.nonce,
+        )
+        self._live = live
+        self._folder = session_folder
+        self._loop = asyncio.get_running_loop()
+        self._asked: Asked | None = None
+
+    def processes(self) -> list[int]:
+        return self._live.processes()
+
+    def ask_shell(self) -> ShellLayer | None:
+        self._asked = self._in_loop(ask_state(self._live.shell))
+        return self._asked.layer if self._asked else None
+
+    def hold(self) -> None:
+        self._call_in_loop(self._live.terminal.stand_still)
+
+    def drain(self) -> None:
+        self._live.terminal.reader.drain()
+
+    def shell_holds(self) -> bool:
+        return self._asked is not None and still_holds(self._live.shell, self._asked)
+
+    def take_typed_ahead(self) -> None:
+        standstill.take_typed_ahead(self._live.terminal, self._folder)
+
+    def give_typed_ahead_back(self) -> None:
+        standstill.give_typed_ahead_back(self._live.terminal, self._folder)
+
+    def save_terminal(self, folder: Path) -> TerminalLayer:
+        return standstill.save(self._live.terminal, self._folder, folder)
+
+    def go_on(self) -> None:
+        self._call_in_loop(self._live.terminal.go_on)
+
+    def _call_in_loop(self, work: Callable[[], None]) -> None:
+        async def call() -> None:
+            work()
+
+        self._in_loop(call())
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def let_go_on(live: LiveSession) -> None:
+    """Thaw a session whose capture was taken with `hold`, and let its terminal go on. Call it in the event loop."""
+    try:
+        cgroups.thaw(live.record.cgroup)
+    finally:
+        live.terminal.go_on()

@@ -1,0 +1,139 @@
+"""All live sessions of a home, and the turns that keep two requests from acting on one branch at once."""
+
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Literal
+
+from waypoint.model.errors import StateConflict, UnknownName
+from waypoint.model.names import parse_name
+from waypoint.model.records import Capture
+from waypoint.session.end import Endings, Sealed
+from waypoint.session.live.anew import write_anew
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.session.turns import Turns
+from waypoint.store.callers import for_nobody
+from waypoint.terminal.inside.spool import Answer
+
+log = logging.getLogger(__name__)
+
+ServeInside = Callable[[LiveSession, list[str]], Awaitable[Answer]]
+"""Answers a request that a process inside a session made. The words are those behind `waypoint`."""
+
+SessionChange = Literal["started", "ended", "replaced"]
+
+
+class Registry:
+    """The live sessions of one home. To be used in the daemon's event loop; blocking work runs in threads."""
+
+    def __init__(self, resources: Resources) -> None:
+        self.resources = resources
+        self._turns = Turns()
+        self.endings = Endings(resources, self._forget)
+        self.serve_inside: ServeInside = _serve_nothing
+        self.on_change: Callable[[SessionChange, LiveSession], None] = _tell_nobody
+        self._live: dict[str, LiveSession] = {}
+        self.unreachable: dict[str, str] = {}  # by branch: why a session that runs could not be adopted
+
+    @property
+    def live(self) -> list[LiveSession]:
+        return list(self._live.values())
+
+    def find(self, branch: str) -> LiveSession | None:
+        """The live session on `branch`; None if there is none."""
+        return self._live.get(branch)
+
+    def get(self, branch: str) -> LiveSession:
+        """The live session on `branch`.
+
+        Raises UnknownName if there is no such branch, StateConflict if the branch is not live.
+        """
+        parse_name(branch)
+        session = self._live.get(branch)
+        if session is not None:
+            return session
+        on = f"branch {branch}"
+        self._check_reachable(branch)
+        ref = self.resources.names.ref(branch)
+        if ref is None or ref.kind != "branch":
+            raise UnknownName("find", on, "there is no such branch", f"start it: waypoint shell {branch}")
+        raise StateConflict("reach", on, "it has no live session", f"go on with its files: waypoint shell {branch}")
+
+    @contextlib.asynccontextmanager
+    async def turn(self, *names: str) -> AsyncIterator[None]:
+        """The turns of all `names` during the `with` block, as `Turns.take`. What is overdue on them is put on record
+        first. Raises Failed if that is not possible (disk full).
+        """
+        async with self._turns.take(*names):
+            await self.resources.overdue.settle(*names)
+            yield
+
+    async def settled(self, branch: str) -> LiveSession | None:
+        """The live session on `branch`; None if there is none. If the session is ending, waits until it has ended.
+
+        The caller has the turn of the branch. Raises Failed if the end cannot be put on record (disk full),
+        StateConflict if the session runs and cannot be reached.
+        """
+        self._check_reachable(branch)
+        live = self.find(branch)
+        if live is not None and live.ending is not None:
+            await asyncio.wait([live.ending])
+            await self.resources.overdue.settle(branch)
+            live = self.find(branch)
+        return live
+
+    def _check_reachable(self, branch: str) -> None:
+        """Raise StateConflict if the session on `branch` runs and cannot be reached."""
+        if branch in self.unreachable:
+            rows = {row.branch: row.session for row in self.resources.names.live()}
+            group = self.resources.places.cgroup_of(rows.get(branch, ""))
+            said = f"its session runs, and the daemon cannot reach it: {self.unreachable[branch]}"
+            next_step = (
+                "put back what is missing, then 'waypoint daemon stop'; or wait until its processes (listed in "
+                f"{group}/cgroup.procs) have ended, then 'waypoint daemon stop': its files are kept"
+            )
+            raise StateConflict("reach", f"branch {branch}", said, next_step)
+
+    async def settled_live(self, branch: str) -> LiveSession:
+        """As `settled`, but raises as `get` if the branch is not live."""
+        return await self.settled(branch) or self.get(branch)
+
+    def enlist(self, live: LiveSession, origin: Capture | None = None) -> None:
+        """Make `live` the session of its branch, and serve its requests. `origin`: the capture whose processes were
+        restored in `live`; None for a session with a new shell.
+        """
+        change: SessionChange = "replaced" if live.branch in self._live else "started"
+        self._live[live.branch] = live
+        restored = Answer(0, f"restored {live.branch}  {origin.id}\n") if origin else None
+        with contextlib.suppress(OSError):  # the session's user has put something else in place of the spool folder
+            live.inside.open(functools.partial(self.serve_inside, live), restored)
+        # Nobody asks for an end by itself, also if it comes in a session that somebody has asked for.
+        for_nobody(lambda: live.watch(lambda: self.endings.begin(live, Sealed("crashed"))))
+        self.on_change(change, live)
+
+    def _forget(self, live: LiveSession) -> None:
+        if self._live.get(live.branch) is live:
+            del self._live[live.branch]
+            self.on_change("ended", live)
+
+    async def close(self) -> None:
+        """Wait for the endings under way, then release all sessions, which go on without a daemon."""
+        await self.endings.settle()
+        await self.resources.overdue.close()
+        for live in self.live:
+            try:
+                write_anew(live, self.resources.places.sessions)
+            except OSError as error:
+                log.error("the session on %s cannot be found by the next daemon: %s", live.branch, error)
+            live.release()
+
+
+def _tell_nobody(change: SessionChange, live: LiveSession) -> None:
+    return
+
+
+async def _serve_nothing(live: LiveSession, words: list[str]) -> Answer:
+    return Answer(125, "waypoint: this cannot be asked here\n")

@@ -1,0 +1,254 @@
+"""Restoring a capture in place: all of it, its files alone, or the state of its shell alone."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import NamedTuple
+
+import msgspec
+
+from waypoint.capture.sealing import tip_of
+from waypoint.capture.steps import Step, reach
+from waypoint.capture.taking import WITHOUT_PROCESSES, Wanted
+from waypoint.launch.ground import start_plan
+from waypoint.model.names import parse_name
+from waypoint.model.records import Aspect, Capture
+from waypoint.processes import ports
+from waypoint.session.birth import birth as births
+from waypoint.session.birth.birth import Birth, plan_birth, size_of
+from waypoint.session.checkpoint import Loss, capture, capture_to_end, drop
+from waypoint.session.end import Kept
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.session.live.subject import let_go_on
+from waypoint.session.registry import Registry
+from waypoint.session.rewind import noted, rewind_files
+from waypoint.session.start import bring_up
+from waypoint.store.names import Names
+from waypoint.terminal.exec.proof import prove
+from waypoint.terminal.shell.dump import ShellDump
+from waypoint.terminal.shell.putting_back import check_shell, parse_state, put_back, refuse
+
+
+class Restored(NamedTuple):
+    """What a restore has made. `live`: the session on the branch.
+
+    `replaced`: the capture that keeps what the restore has replaced: the session that was live, one aspect of it, or
+    the files of the branch that was not live; None if the branch had none. `degraded`: in words, what could not be
+    brought back as it was, and what was not kept of the state before the restore.
+    """
+
+    live: LiveSession
+    replaced: Capture | None
+    degraded: list[str]
+
+
+def branch_of(names: Names, name: str) -> str:
+    """The branch on which `name` is restored if nobody says which: a branch is its own, of a checkpoint or a capture's
+    id it is the branch that the capture was taken on. Raises UnknownName.
+    """
+    ref = names.ref(name)
+    return name if ref is not None and ref.kind == "branch" else names.resolve(name).branch
+
+
+async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Restored:
+    """Restore the capture that `name` stands for, as the session on `branch`.
+
+    A live session on `branch` is captured, with its processes unless `loss` is agreed, then replaced. The new session
+    is brought up beside the old one, and must answer before the old session ends. Raises UnknownName, CannotCapture if
+    the processes of the old session cannot be kept, and as `bring_up_all`; after a failure the old session goes on as
+    it was.
+    """
+    origin = sessions.resources.names.resolve(name)
+    async with sessions.turn(branch):
+        live = await sessions.settled(branch)
+        processes = origin.tier == "live"
+        birth = plan_birth(parse_name(branch), origin, origin.setting, size_of(origin), processes=processes)
+        if live is None:
+            replaced = _tip_beside(sessions.resources, branch, origin)
+            (live,) = await bring_up(sessions, [birth], "restore")
+            return Restored(live, replaced, lacking_in(live, origin))
+        with sessions.resources.captures.hold(origin):  # until it is the branch's tip
+            new, aside = await _replace(sessions, live, birth, name, loss)
+        return Restored(new, aside, [*lacking_in(new, origin), *_of_replaced(aside)])
+
+
+def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture | None:
+    """The tip of the branch, unless it is `origin` itself or there is none."""
+    ref = resources.names.ref(branch)
+    return resources.names.capture(ref.capture) if ref and ref.capture and ref.capture != origin.id else None
+
+
+def lacking(capture: Capture) -> list[str]:
+    """In words, what the capture keeps less faithfully than the session was that it was made of."""
+    has_lost = capture.tier == "files" and capture.reason == "replaced"
+    if has_lost and not any(said.startswith(WITHOUT_PROCESSES) for said in capture.degraded):
+        return [*capture.degraded, f"{WITHOUT_PROCESSES}: only its files were kept"]
+    return capture.degraded
+
+
+def lacking_in(live: LiveSession, origin: Capture) -> list[str]:
+    """In words, what the session `live`, which was made of the capture `origin`, lacks of what was captured."""
+    return [*lacking(origin), *(live.record.left_out if origin.tier == "live" else [])]
+
+
+async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
+    """Give the session on `branch` the files of the capture that `name` stands for; its processes go on. If the branch
+    is not live, start a session with these files and a new shell.
+
+    A live session is captured before, as the branch's tip. If the restore fails half-way, the files of this capture
+    are brought back. Raises UnknownName, CannotCapture (other mounts), Failed (disk full), and as `bring_up_all`.
+    """
+    resources = sessions.resources
+    origin = resources.names.resolve(name)
+    async with sessions.turn(branch):
+        live = await sessions.settled(branch)
+        if live is None:
+            birth = plan_birth(parse_name(branch), origin, origin.setting, size_of(origin), processes=False)
+            replaced = _tip_beside(resources, branch, origin)
+            (live,) = await bring_up(sessions, [birth], "restore")
+            return Restored(live, replaced, [])
+        with resources.captures.hold(origin):
+            aside = await _exchange_files(resources, live, origin)
+        return Restored(live, aside, _of_replaced(aside))
+
+
+async def _exchange_files(resources: Resources, live: LiveSession, origin: Capture) -> Capture:
+    """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Returns the capture."""
+    taken = await capture(resources, live, Wanted(None, "replaced", hold=True))
+    try:
+        with noted(resources.places.sessions / live.record.row.session, origin, taken):
+            aside = await _record_aside(resources, live, taken, "files")
+            await asyncio.to_thread(reach, Step.RECORDED)
+            try:
+                await asyncio.to_thread(rewind_files, resources, live, origin)
+                await asyncio.to_thread(reach, Step.REWOUND)
+            except BaseException:
+                await asyncio.to_thread(rewind_files, resources, live, aside)
+                raise
+    finally:
+        let_go_on(live)
+    return aside
+
+
+async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
+    """Give the shell of the session on `branch` the state that is in the capture `name`. All else stays as it is.
+
+    The session is captured before, as the branch's tip. Raises UnknownName, StateConflict (the branch is not live, or
+    its shell is not at its prompt), CannotCapture (`name` has no state of a shell), Failed.
+    """
+    resources = sessions.resources
+    origin = resources.names.resolve(name)
+    async with sessions.turn(branch):
+        live = await sessions.settled_live(branch)
+        then = await asyncio.to_thread(_read_state, resources, origin)
+        await check_shell(live.shell, branch, then)
+        taken = await capture(resources, live, Wanted(None, "replaced"))
+        try:
+            if taken.layers.shell is None:
+                refuse(branch, "it does not answer")
+            now = await asyncio.to_thread(_read_state, resources, taken)
+        except BaseException:
+            await drop(resources, taken)
+            raise
+        aside = await _record_aside(resources, live, taken, "shell")
+        return Restored(live, aside, [*await put_back(live.shell, now, then, name), *_of_replaced(taken)])
+
+
+def _of_replaced(aside: Capture) -> list[str]:
+    """In words, what is not kept of the state before a restore, which the capture `aside` keeps."""
+    return [f"what was replaced is kept {said}" for said in lacking(aside) if said.startswith(WITHOUT_PROCESSES)]
+
+
+def _read_state(resources: Resources, origin: Capture) -> ShellDump:
+    with resources.captures.hold(origin) as held:
+        return parse_state(origin, *held.shell_state())
+
+
+async def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
+    """Record the capture `taken` before the aspect `only` of the session is replaced: `taken` is the branch's new tip.
+
+    Returns the capture as recorded. If that fails, `taken` is dropped.
+    """
+    try:
+        with resources.names.change("restore") as change:
+            aside = msgspec.structs.replace(taken, parents=tip_of(change, live.branch))
+            change.add(aside)
+            change.replace_aspect(live.branch, aside.id, only)
+    except BaseException:
+        await drop(resources, taken)
+        raise
+    return aside
+
+
+async def _replace(
+    sessions: Registry, live: LiveSession, birth: Birth, name: str, loss: Loss
+) -> tuple[LiveSession, Capture]:
+    """Replace the session `live` by the one that `birth` describes, which goes on from the capture `name`. Returns the
+    new session, and the capture of the old one.
+
+    At the same time the old session is captured, after which it stays frozen, and the new session comes up. Then the
+    new session takes the old one's place on record, and the old session ends.
+    """
+    resources = sessions.resources
+    await births.reserve(resources, [birth], instead_of=live)
+    taking = capture_to_end(resources, live, Wanted(None, "replaced", hold=True), f"restore {name} in place of", loss)
+    aside, new = await _exchange(resources, live, birth, taking)
+    try:
+        if isinstance(aside, BaseException):
+            raise aside
+        if isinstance(new, BaseException):
+            raise new
+        await asyncio.to_thread(reach, Step.RESTORED)
+        with resources.names.change("restore") as change:
+            change.add(msgspec.structs.replace(aside, parents=tip_of(change, live.branch)))
+            change.forget(live.record.row)
+            change.ready(birth.row, birth.origin.id if birth.origin else None)
+            change.replace_session(live.branch, aside.id)
+    except BaseException as error:
+        if isinstance(new, LiveSession):
+            new.release()
+        await births.undo(resources, birth.row)
+        if isinstance(aside, Capture):
+            let_go_on(live)
+            await drop(resources, aside)
+        births.raise_in_words(error, live.branch)
+    live.successor = new
+    live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
+    sessions.enlist(new, birth.origin if birth.processes else None)
+    await asyncio.to_thread(reach, Step.CONFIRMED)
+    await asyncio.shield(sessions.endings.begin(live, Kept(aside)))
+    return new, aside
+
+
+async def _exchange(
+    resources: Resources, live: LiveSession, birth: Birth, taking: Awaitable[Capture]
+) -> tuple[Capture | BaseException, LiveSession | BaseException]:
+    """Await `taking`, which captures the session `live` and leaves it frozen, and bring up the one that `birth`
+    describes; or what was raised.
+
+    Both at the same time, except on the host's network: there both sessions may have the same ports. What makes that
+    possible changes the sockets of `live`, so it must not be in the capture.
+    """
+    if birth.row.setting.net != "host":
+        return await asyncio.gather(taking, _bring_up_proven(resources, birth), return_exceptions=True)
+    (aside,) = await asyncio.gather(taking, return_exceptions=True)
+    if isinstance(aside, BaseException):
+        return aside, aside
+    with contextlib.ExitStack() as sharing:
+        await asyncio.to_thread(sharing.enter_context, ports.shared(live.processes()))
+        (new,) = await asyncio.gather(_bring_up_proven(resources, birth), return_exceptions=True)
+    return aside, new
+
+
+async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
+    """Bring up a session and wait until its shell answers. If that fails, the session is released; the caller undoes
+    the birth.
+    """
+    new = await births.bring_up(resources, birth)
+    try:
+        await prove(new.shell, is_new=not birth.processes and start_plan.has_hooks(birth.row.setting))
+    except BaseException:
+        new.release()
+        raise
+    return new

@@ -1,0 +1,167 @@
+"""Bringing the files of a live session back to those of a capture, while the session's processes stay as they are."""
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from waypoint.capture.captures import Held
+from waypoint.linux.storage import files, mounts
+from waypoint.linux.tasks import cgroups, procfs
+from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError
+from waypoint.model.ids import random_hex
+from waypoint.model.paths import RUN_FOLDER
+from waypoint.model.records import Capture
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.upper import layout
+from waypoint.upper.rewind import Views, rewind
+
+_NOTE = "rewind.json"
+VIEW = "view-"
+
+log = logging.getLogger(__name__)
+
+# Files that the daemon and the session's shell share: they belong to the running session, so they are not rewound.
+_KEEP = frozenset({RUN_FOLDER, f"{RUN_FOLDER.partition('/')[0]}/lock"})
+
+
+def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> int:
+    """Give the session `live` the files of `origin`. Returns how many entries were changed. Blocks.
+
+    The session must be frozen. Raises CannotCapture if `origin` has changes in mounts that the session does not have,
+    with nothing changed; Failed if a file cannot be written (disk full), with a part of the files changed.
+    """
+    with resources.captures.hold(origin) as held, resources.writing():
+        return _rewind(resources, live, held)
+
+
+def _rewind(resources: Resources, live: LiveSession, held: Held) -> int:
+    origin, wanted = held.capture, held.files
+    present = resources.pool.path(live.record.row.tree)
+    folders = {layout.folder_of(target) for target in live.record.overlays}
+    foreign = sorted(set(os.listdir(wanted)) - folders)
+    if foreign:
+        said = f"it has changes in mounts that this session does not have: {', '.join(foreign)}"
+        raise CannotCapture("restore the files of", origin.id[:12], said, "restore all of it, or on a new branch")
+    count = 0
+    try:
+        for target in live.record.overlays:
+            # Where neither has written, there is nothing to bring back; the machine's mount there may be gone by now.
+            if not any(_has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
+                continue
+            with _view(resources, live, layout.upper_of(wanted, target), target) as view:
+                inside = f"{procfs.root_path(live.record.init_pid)}{target}".rstrip("/")
+                count += rewind(layout.upper_of(present, target), view.upper, Views(view.path, inside), keep=_KEEP)
+    except OSError as error:
+        where = f" {os.fsdecode(error.filename)}" if error.filename else ""
+        remedy = "mount it again, or restore on a new branch" if error.errno == errno.ENOENT else "make room, try again"
+        raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", remedy) from error
+    return count
+
+
+def _has_entries(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return any(True for _ in entries)
+    except FileNotFoundError:
+        return False
+
+
+class _Note(msgspec.Struct):
+    """The note about a restore of files that is under way: the ids of two captures.
+
+    `origin`: the capture whose files are brought back. `aside`: the capture of the session as it was before.
+    """
+
+    origin: str
+    aside: str
+
+
+@contextlib.contextmanager
+def noted(folder: Path, origin: Capture, aside: Capture) -> Iterator[None]:
+    """During the `with` block a note about the restore lies in the session's runtime folder `folder`: if this daemon is
+    killed, the next one finishes the restore by it (`see_through`). Raises OSError.
+    """
+    files.publish(str(folder / _NOTE), msgspec.json.encode(_Note(origin.id, aside.id)), durable=False)
+    try:
+        yield
+    finally:
+        (folder / _NOTE).unlink()
+
+
+def is_under_way(folder: Path) -> bool:
+    """Whether the session with the runtime folder `folder` was left in the middle of a restore of its files."""
+    return (folder / _NOTE).exists()
+
+
+def see_through(resources: Resources, live: LiveSession, folder: Path) -> None:
+    """Finish a restore of files during which the last daemon was killed. If that fails, bring back the files from
+    before the restore.
+
+    Brings nothing back if no restore was under way, or if the restore had not put its capture on record yet. The caller
+    thaws the session afterwards.
+    """
+    try:
+        note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
+    except FileNotFoundError:
+        return
+    try:
+        aside, origin = (resources.names.capture(capture) for capture in (note.aside, note.origin))
+    except StoreDamaged as error:
+        # Mostly, the capture `aside` is not on record, so no file was changed yet.
+        log.warning("a restore of files on %s was broken off and is not finished: %s", live.branch, error)
+    else:
+        cgroups.freeze(live.record.cgroup)
+        for capture in (origin, aside):
+            try:
+                rewind_files(resources, live, capture)
+                break
+            except WaypointError as error:
+                log.error("cannot bring back files on %s: %s", live.branch, error)
+    (folder / _NOTE).unlink()
+
+
+def sweep_views(resources: Resources) -> None:
+    """Remove the mount points that a killed daemon had made for `_view`; the mounts ended with the daemon."""
+    for place in resources.places.runtime.glob(f"{VIEW}*"):
+        place.rmdir()
+
+
+class _View:
+    """An overlay that is mounted for reading. `path`: the mount point. `upper`: the folder of its upper layer."""
+
+    def __init__(self, path: str, upper: str) -> None:
+        self.path = path
+        self.upper = upper
+
+
+@contextlib.contextmanager
+def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> Iterator[_View]:
+    """The session's overlay at `target`, but with the upper layer `upper`, mounted read-only in the daemon's mount
+    namespace during the `with` block.
+    """
+    places, setting = resources.places, live.record.row.setting
+    place = places.runtime / f"{VIEW}{random_hex(8)}"
+    empty = places.runtime / "empty"
+    empty.mkdir(mode=0o700, exist_ok=True)
+    above = upper if os.path.isdir(upper) else str(empty)
+    lower = f"{setting.base.rstrip('/')}{target}".rstrip("/") or "/"
+    skeleton = places.kit.skeleton(setting.base, target)
+    lowers = ":".join(mounts.escape(path) for path in (above, skeleton, lower) if path)
+    if not os.path.isdir(lower):
+        raise FileNotFoundError(errno.ENOENT, "the machine has no such mount any more", lower)
+    place.mkdir(mode=0o700)
+    try:
+        options = f"lowerdir={lowers},redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
+        mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY | mounts.MS_NODEV, options)
+        try:
+            yield _View(str(place), above)
+        finally:
+            mounts.umount(place, mounts.MNT_DETACH)
+    finally:
+        place.rmdir()

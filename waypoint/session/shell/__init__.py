@@ -1,1 +1,0 @@
-"""A shell's state as data: asking the shell for it, and giving it back to one."""

@@ -1,0 +1,35 @@
+"""Turns: for as long as one task has the turn of a name, no other task moves that name or the session on it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+
+class Turns:
+    """The turns of one home. To be used in the daemon's event loop."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._holders: dict[str, asyncio.Task[object] | None] = {}
+
+    @contextlib.asynccontextmanager
+    async def take(self, *names: str) -> AsyncIterator[None]:
+        """Wait for the turns of all `names`, and have them during the `with` block.
+
+        A task may take turns again that it has already, at no cost, so a request can be composed of other requests. A
+        task that has turns must not take further ones, since two tasks could then wait for each other: this raises
+        RuntimeError. A task that was started by a task with turns does not have them.
+        """
+        task = asyncio.current_task()
+        held = {name for name, holder in self._holders.items() if holder is task}
+        if held:
+            if not held.issuperset(names):
+                raise RuntimeError(f"a task that has the turn of {sorted(held)} wants that of {sorted(names)}")
+            yield
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            for name in sorted(set(names)):  # all tasks take turns in the same order, so none waits in a circle
+                await stack.enter_async_context(self._locks.setdefault(name, asyncio.Lock()))
+                self._holders[name] = task
+                stack.callback(self._holders.pop, name)
+            yield

@@ -1,0 +1,45 @@
+"""CRIU in `waypoint setup`: the home gets a CRIU that has passed a trial on this machine."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from waypoint.model.errors import HostLacks
+from waypoint.model.facts import Capability
+from waypoint.processes.criu.rpc import CriuProgram
+from waypoint.setup import criu_install
+from waypoint.setup.criu_find import find, find_or_install
+from waypoint.setup.rows import CHOOSE_ANOTHER
+from waypoint.setup.trials import trial
+
+
+def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
+    """Make sure that the home has a CRIU that works; install one if need be. Reports with `say`.
+
+    `given`: the value of WAYPOINT_CRIU, if it is set. Raises HostLacks. Without root the CRIU is not tried.
+    """
+    _require_program(given)
+    if os.geteuid() != 0:  # a trial makes a session, which takes root
+        say(f"CRIU: {given or criu_install.install(home, say)}, not tried: that takes root")
+        return
+    say(_describe(find_or_install(home, say, tries=_tries(home), chosen=given)))
+
+
+def check(home: Path, given: str | None, say: Callable[[str], None]) -> None:
+    """Report with `say` which CRIU the home uses. Raises HostLacks if no CRIU works."""
+    _require_program(given)
+    say(_describe(find(home, tries=_tries(home), chosen=given)))
+
+
+def _require_program(given: str | None) -> None:
+    if given and not os.access(given, os.X_OK):
+        raise HostLacks("use", f"$WAYPOINT_CRIU ({given})", "it is not a program", CHOOSE_ANOTHER)
+
+
+def _tries(home: Path) -> Callable[[Path], list[Capability]]:
+    return lambda program: trial(program, home)
+
+
+def _describe(found: CriuProgram) -> str:
+    origins = {"chosen": "as WAYPOINT_CRIU says", "distribution": "the machine's own", "private": "of this home alone"}
+    return f"CRIU: {found.path}, version {found.version}, {origins[found.origin]}"

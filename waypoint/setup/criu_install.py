@@ -1,0 +1,188 @@
+"""Installing a private CRIU below the home, with its own loader and libraries, from Debian's packages.
+
+    <home>/criu                      symbolic link to the folder in use; replaced by rename
+    <home>/criu-4.2.1-1-<hash>/      bin/criu, lib/, share/MANIFEST (the packages), share/FILES (digests of all files)
+
+The folder's real path is part of the program (its loader and RPATH, ld.so(8)), so a folder is built for its final name
+and never moves. After the home has been moved CRIU must be installed again.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from waypoint.linux.storage import files, filesystem
+from waypoint.model.errors import HostLacks
+from waypoint.processes.own_libraries import find_patchelf, give_libraries
+from waypoint.setup import debian_packages
+from waypoint.setup.debian_packages import OWN_CRIU, Archive
+
+SUITE = "forky"
+PACKAGE = "criu"
+PROGRAM = "usr/sbin/criu"
+# Since Linux 6.16 the kernel refuses SO_PASSCRED on sockets that are not Unix sockets; CRIU asked for it until 4.1.1
+# and so cannot dump any process with a TCP or UDP socket there (checkpoint-restore/criu, issue 2705).
+FLOOR = (4, 2)
+_ROOM_BYTES = 160 << 20  # for the list of packages, the packages, their unpacked files, and the files that are kept
+
+_LINK = "criu"
+_LOCK = "criu.lock"
+_BUILD_PREFIX = ".criu-build-"
+_FOLDER = re.compile(r"criu-[0-9][^/]*")
+
+
+def installed(home: Path) -> Path | None:
+    """The program of the home's private CRIU; None if there is none, or one of its files is not as it was installed."""
+    program = home / _LINK / "bin/criu"
+    with contextlib.suppress(OSError, ValueError):
+        folder = (home / _LINK).resolve(strict=True)
+        lines = (folder / "share/FILES").read_text().splitlines()
+        if lines == list(_iter_digests(folder)) and f"{folder}/lib/".encode() in program.read_bytes():
+            return program
+    return None
+
+
+def install(home: Path, say: Callable[[str], None], *, mirror: str | None = None) -> Path:
+    """Install a private CRIU in `home`, unless an intact one is there; return the path of its program.
+
+    `say` is called with short sentences about the progress. `mirror`: the URL of a Debian mirror to use instead of the
+    one that the machine's apt uses.
+
+    After a failure or a kill the home has the CRIU that it had before, or none; files that a killed install left are
+    removed by the next one. Installs at the same time wait for each other. Raises HostLacks: no apt, no network, no
+    such package, disk full.
+    """
+    present = installed(home)
+    if present is not None:
+        return present
+    debian_packages.require_tools()
+    find_patchelf()  # before anything is fetched
+    keyring = debian_packages.find_keyring()
+    made_home = not home.exists()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with files.locked(str(home / _LOCK)):
+            try:
+                present = installed(home)  # perhaps by the process that had the lock before
+                if present is None:
+                    _sweep(home)
+                    _require_room(home)
+                    archive_uri = mirror or debian_packages.find_mirror()
+                    present = _build_and_publish(home, archive_uri, keyring, say)
+            finally:
+                _sweep(home)
+                (home / _LOCK).unlink()
+                if made_home:
+                    with contextlib.suppress(OSError):  # not empty: CRIU was installed
+                        home.rmdir()
+    except OSError as error:
+        raise _host_lacks(home, error) from error
+    return present
+
+
+def _require_room(home: Path) -> None:
+    """Raises HostLacks if the disk has too little room. Checked first, because apt does not always name a full disk as
+    the cause (apt 3.0: "404 Not Found" for the next thing that it tries).
+    """
+    free = filesystem.free_bytes(home)
+    if free < _ROOM_BYTES:
+        said = f"no space left: {free >> 20} MiB are free there, {_ROOM_BYTES >> 20} MiB are needed during the install"
+        raise HostLacks("install CRIU in", str(home), said, "make room on that file system")
+
+
+def _build_and_publish(home: Path, mirror: str, keyring: Path, say: Callable[[str], None]) -> Path:
+    work = Path(tempfile.mkdtemp(prefix=_BUILD_PREFIX, dir=home))
+    apt = work / "apt"
+    apt.mkdir()
+    archive = Archive(apt, mirror=mirror, suite=SUITE, keyring=keyring)
+    say(f"fetching CRIU from {mirror} (Debian {SUITE})")
+    archive.update(say)
+    packages = archive.download(PACKAGE)
+    say(f"unpacking {len(packages)} packages")
+    debian_packages.unpack(packages, work / "root")
+    manifest = "".join(f"{p.name} {p.version} {p.architecture} {p.sha256}\n" for p in packages)
+    version = next(package.version for package in packages if package.name == PACKAGE)
+    digest = hashlib.sha256(f"{home.resolve()}\n{manifest}".encode(errors="surrogateescape")).hexdigest()[:8]
+    final = home.resolve() / f"criu-{version}-{digest}"
+    made = work / "made"
+    _assemble(work / "root", made, final)
+    (made / "share").mkdir()
+    (made / "share/MANIFEST").write_text(manifest)
+    (made / "share/FILES").write_text("".join(f"{line}\n" for line in _iter_digests(made)))
+    _make_durable(made)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(final)  # damaged: an intact folder of this name would have been found installed
+    made.rename(final)
+    say("trying it")
+    _try(final / "bin/criu")
+    link = work / "link"
+    link.symlink_to(final.name)
+    link.rename(home / _LINK)
+    files.sync_folder(str(home))
+    say(f"installed CRIU {version} in {final}")
+    return home / _LINK / "bin/criu"
+
+
+def _assemble(root: Path, made: Path, final: Path) -> None:
+    """Copy CRIU's program, loader and libraries from `root`, the unpacked packages, into `made`, and set their paths so
+    that they find each other once `made` is called `final`.
+    """
+    (made / "bin").mkdir(parents=True)
+    (made / "lib").mkdir()
+    loader = next((root / "usr/lib").glob("*/ld-linux-*.so.*"), None)
+    if loader is None:
+        raise HostLacks("install", "CRIU", "Debian's packages for this machine's architecture have no loader", OWN_CRIU)
+    program = Path(shutil.copy(root / PROGRAM, made / "bin/criu"))
+    give_libraries(program, loader, loader.parent, made / "lib", str(final / "lib"))
+
+
+def _iter_digests(folder: Path) -> Iterable[str]:
+    for path in sorted([*folder.glob("bin/*"), *folder.glob("lib/*"), folder / "share/MANIFEST"]):
+        with path.open("rb") as file:
+            yield f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.relative_to(folder)}"
+
+
+def _make_durable(made: Path) -> None:
+    for path in made.rglob("*"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _try(program: Path) -> None:
+    words = _output([str(program), "--version"])
+    match = re.search(r"^Version: (\d+)\.(\d+)", words, re.MULTILINE)
+    if match is None or (int(match[1]), int(match[2])) < FLOOR:
+        raise HostLacks("install", "CRIU", f"Debian {SUITE} has {words.strip()}, at least 4.2 is needed", OWN_CRIU)
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+        raise HostLacks("install", "CRIU", f"{command[0]}: {words}", f"run it again, or {OWN_CRIU}")
+    return done.stdout
+
+
+def _sweep(home: Path) -> None:
+    """Remove folders that are not in use: those of killed installs and of former versions."""
+    in_use = (home / _LINK).readlink().name if (home / _LINK).is_symlink() else ""
+    for path in home.iterdir():
+        left_over = path.name.startswith(_BUILD_PREFIX) or (_FOLDER.fullmatch(path.name) and path.name != in_use)
+        if left_over and path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _host_lacks(home: Path, error: OSError) -> HostLacks:
+    said = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
+    return HostLacks("install CRIU in", str(home), said, "make room or give permission there, and run it again")

@@ -1,0 +1,189 @@
+"""Finding, downloading and unpacking packages of any Debian suite, without changing the machine's own packages.
+
+apt is given a separate state here (empty package status, own lists and cache). So apt resolves all dependencies, the C
+library included, and changes nothing outside the folder that it is given. apt verifies signatures against Debian's
+archive keyring. Sources: apt-get(8), apt.conf(5), sources.list(5), deb822(5).
+"""
+
+import hashlib
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.linux.calls import programs
+from waypoint.model.errors import HostLacks
+
+DEFAULT_MIRROR = "http://deb.debian.org/debian"
+KEYRINGS = (
+    Path("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    Path("/usr/share/keyrings/debian-archive-keyring.pgp"),
+)
+OWN_CRIU = "set WAYPOINT_CRIU to a CRIU of at least version 4.2 that you have installed"
+
+# How the address of a mirror of Debian itself ends; those of security updates and old backports end otherwise.
+_DEBIAN_URI = re.compile(r"/debian/?$|/debian\.list$")
+_EXPIRED = re.compile(r"Release file .* (is expired|is not valid)")
+_FATAL_WORDS = re.compile(r"^(?:E|W): (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A downloaded package file at `path`; `sha256` of the file in hex."""
+
+    name: str
+    version: str
+    architecture: str
+    sha256: str
+    path: Path
+
+
+class AptFailed(HostLacks):
+    """apt or dpkg-deb has failed. `said` holds its messages."""
+
+
+def find_mirror() -> str:
+    """The URL of the Debian mirror that this machine's apt uses, whatever the format of its sources; DEFAULT_MIRROR if
+    it uses none.
+    """
+    updated = _apt_get("indextargets", "--format", "$(LABEL) $(REPO_URI)").stdout.splitlines()
+    labelled = [line.removeprefix("Debian ") for line in updated if line.startswith("Debian ")]
+    # apt knows a mirror's label only after it has fetched the mirror's lists. Before that, go by the address.
+    listed = _apt_get("indextargets", "--no-release-info", "--format", "$(REPO_URI)").stdout.splitlines()
+    by_address = [uri for uri in listed if _DEBIAN_URI.search(uri)]
+    return [*labelled, *by_address, DEFAULT_MIRROR][0]
+
+
+def find_keyring() -> Path:
+    """The file with Debian's archive keyring. Raises HostLacks where it is not installed, as on Ubuntu."""
+    for keyring in KEYRINGS:
+        if keyring.exists():
+            return keyring
+    said = "Debian's archive keyring is not on this machine, so no package could be verified"
+    raise HostLacks("install", "CRIU", said, f"apt-get install debian-archive-keyring, or {OWN_CRIU}")
+
+
+def require_tools() -> None:
+    """Raises HostLacks on a machine without apt-get or dpkg-deb."""
+    for name in ("apt-get", "dpkg-deb"):
+        if programs.find(name) is None:
+            raise HostLacks("install", "CRIU", f"there is no {name} here to fetch Debian's packages with", OWN_CRIU)
+
+
+class Archive:
+    """One suite of a mirror. apt keeps its state and the downloads in `folder`, which the caller removes."""
+
+    def __init__(self, folder: Path, *, mirror: str, suite: str, keyring: Path) -> None:
+        self._suite = suite
+        self._mirror = mirror
+        self._folder = folder
+        self._config = folder / "apt.conf"
+        self._downloads = folder / "cache/archives"
+        (folder / "lists/partial").mkdir(parents=True)
+        (self._downloads / "partial").mkdir(parents=True)
+        (folder / "status").touch()
+        # target=Packages: fetch only the list of packages, and not translations, contents or icons.
+        line = f"deb [signed-by={keyring} target=Packages] {mirror} {suite} main\n"
+        (folder / "sources.list").write_text(line)
+        self._config.write_text(_CONFIG.format(folder=folder))
+
+    def update(self, say: Callable[[str], None]) -> None:
+        """Fetch the suite's list of packages. Raises AptFailed."""
+        done = self._apt("update")
+        if done.returncode != 0 and _EXPIRED.search(done.stderr):
+            # The signature is verified all the same, but the list may not be the newest.
+            say(f"the mirror's list of {self._suite} is out of date; using it all the same")
+            done = self._apt("-o", "Acquire::Check-Date=false", "update")  # turns Check-Valid-Until off too
+        if done.returncode != 0:
+            raise self._failed(f"fetch Debian's list of packages ({self._suite}) from", done.stderr)
+
+    def download(self, package: str) -> list[Package]:
+        """Fetch `package` and all its dependencies, as if nothing were installed; sorted by name. Raises AptFailed."""
+        done = self._apt("-y", "--no-install-recommends", "--download-only", "install", package)
+        if done.returncode != 0:
+            raise self._failed(f"fetch the package {package} ({self._suite}) from", done.stderr)
+        return sorted((_describe(path) for path in self._downloads.glob("*.deb")), key=lambda found: found.name)
+
+    def _apt(self, *args: str) -> subprocess.CompletedProcess[str]:
+        # apt reads the file of -c last: it overrides the machine's configuration, whose proxies still apply.
+        return _apt_get("-q", "-c", str(self._config), *args)
+
+    def _failed(self, tried: str, stderr: str) -> AptFailed:
+        words = list(dict.fromkeys(_FATAL_WORDS.findall(stderr))) or stderr.strip().splitlines()[-1:]
+        return AptFailed(
+            tried, self._mirror, "; ".join(words[:3]) or "apt-get failed without a message", _next_step(stderr)
+        )
+
+
+def unpack(packages: list[Package], root: Path) -> None:
+    """Unpack the files of all packages into `root`. No script of a package runs. Raises AptFailed."""
+    root.mkdir(exist_ok=True)
+    for package in packages:
+        done = _run(["dpkg-deb", "-x", str(package.path), str(root)])
+        if done.returncode != 0:
+            raise AptFailed("unpack the package", package.path.name, done.stderr.strip(), _next_step(done.stderr))
+
+
+_CONFIG = """\
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear DPkg::Pre-Invoke;
+#clear DPkg::Post-Invoke;
+#clear DPkg::Pre-Install-Pkgs;
+#clear APT::Default-Release;
+Dir::Etc::sourcelist "{folder}/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::State::lists "{folder}/lists";
+Dir::State::status "{folder}/status";
+Dir::State::extended_states "{folder}/extended_states";
+Dir::Cache "{folder}/cache";
+Dir::Cache::archives "{folder}/cache/archives";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+Dir::Log "{folder}";
+APT::Sandbox::User "root";
+APT::Update::Error-Mode "any";
+Acquire::Check-Date "true";
+Acquire::Check-Valid-Until "true";
+Acquire::Retries "2";
+Acquire::http::Timeout "30";
+Acquire::https::Timeout "30";
+"""
+
+
+def _next_step(stderr: str) -> str:
+    if "No space left on device" in stderr or "enough free space" in stderr:
+        return "make room on the disk that holds the home, and run it again"
+    if "Unable to locate package" in stderr:
+        return OWN_CRIU
+    return f"check the network and run it again, or {OWN_CRIU}"
+
+
+def _describe(path: Path) -> Package:
+    done = _run(["dpkg-deb", "-W", "--showformat=${Package} ${Version} ${Architecture}", str(path)])
+    if done.returncode != 0:
+        raise AptFailed("read the package", path.name, done.stderr.strip(), _next_step(done.stderr))
+    name, version, architecture = done.stdout.split()
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Package(name, version, architecture, digest, path)
+
+
+def _apt_get(*args: str) -> subprocess.CompletedProcess[str]:
+    return _run(["apt-get", *args])
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run `command` with this process's environment, which names proxies, but with messages in English.
+
+    With setpriv, apt-get is killed when this process is killed with SIGKILL.
+    """
+    guard = ["setpriv", "--pdeathsig", "KILL"] if programs.find("setpriv") else []
+    words = [*guard, "env", "LC_ALL=C", f"PATH={programs.SEARCH_PATH}", *command]
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )

@@ -1,0 +1,191 @@
+"""The trial of the kernel: can it do what sessions need? Each feature is used once.
+
+A single-threaded program, run as root by waypoint/setup/trials.py. Each probe works in a forked child, so that it
+changes nothing in the program.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from waypoint.launch.spec import Overlay
+from waypoint.launch.start import overlay_options
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import cgroups, namespaces, pidfd
+from waypoint.model.errors import WaypointError
+from waypoint.model.facts import Capability
+from waypoint.model.paths import home_id
+from waypoint.setup.trials import POOL_SIZES, write_rows
+from waypoint.upper.open_pool import open_pool
+
+KSM_SWITCH = "/sys/kernel/mm/ksm/run"
+MAX_WORDS_BYTES = 4096
+PR_SET_MEMORY_MERGE = 67  # Linux 6.4
+
+
+class Probe(NamedTuple):
+    """The test of one feature. `work`: uses the feature, with a folder of its own to work in; raises if it fails.
+    `else_state`: the state in the feature's row if `work` fails.
+    """
+
+    name: str
+    work: Callable[[Path], None]
+    required_for: Literal["session", "live", "optional"]
+    remedy: str
+    else_state: Literal["missing", "degraded"] = "missing"
+
+
+def main(argv: list[str]) -> None:
+    """Run the program. `argv`: the path of the throw-away home."""
+    namespaces.set_death_signal(signal.SIGKILL)
+    (home,) = map(Path, argv)
+    write_rows(home, probe_host(home))
+
+
+def probe_host(home: Path) -> list[Capability]:
+    """Run all PROBES, each in a folder of its own below the throw-away `home`. Returns one row for each."""
+    rows = []
+    for number, probe in enumerate(PROBES):
+        place = home / f"probe-{number}"
+        place.mkdir(mode=0o700)
+        why = _in_child(probe, place)
+        state = probe.else_state if why else "ok"
+        remedy = probe.remedy if why else ""
+        rows.append(Capability(name=probe.name, state=state, why=why, remedy=remedy, required_for=probe.required_for))
+    return rows
+
+
+def _in_child(probe: Probe, place: Path) -> str:
+    """Run a probe in a child process. Returns why it failed, in words; "" if it did not fail."""
+    said_r, said_w = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            probe.work(place)
+        except OSError as error:
+            where = f": {os.fsdecode(error.filename)}" if error.filename else ""
+            os.write(said_w, f"{error.strerror or error}{where}".encode(errors="replace"))
+        except WaypointError as error:
+            os.write(said_w, error.said.encode(errors="replace"))
+        except BaseException as error:
+            os.write(said_w, f"{type(error).__name__}: {error}".encode(errors="replace"))
+        os._exit(0)
+    os.close(said_w)
+    with open(said_r, "rb") as said:
+        words = said.read(MAX_WORDS_BYTES)
+    os.waitpid(child, 0)
+    return words.decode(errors="replace")
+
+
+def _user_namespace(_: Path) -> None:
+    namespaces.unshare(namespaces.CLONE_NEWUSER)
+
+
+def _time_namespace(_: Path) -> None:
+    namespaces.unshare(namespaces.CLONE_NEWTIME)
+
+
+def _overlay(place: Path) -> None:
+    namespaces.unshare(namespaces.CLONE_NEWNS)
+    mounts.make_private("/")
+    mounts.mount("tmpfs", place, "tmpfs")
+    for name in ("upper", "work", "merged"):
+        (place / name).mkdir()
+    overlay = Overlay(target="/", lowers=["/etc"], upper=str(place / "upper"), work=str(place / "work"))
+    mounts.mount("overlay", place / "merged", "overlay", mounts.MS_NODEV, overlay_options(overlay))
+    (place / "merged/new").mkdir()
+
+
+def _freezer(place: Path) -> None:
+    with _group(place) as (group, _pid):
+        cgroups.freeze(group)
+        cgroups.thaw(group)
+
+
+def _kill_group(place: Path) -> None:
+    with _group(place) as (group, _pid):
+        cgroups.write(group, "cgroup.kill", "1")
+        cgroups.wait_empty(group)
+
+
+def _take_fd(place: Path) -> None:
+    with _group(place) as (_name, pid):
+        fd = pidfd.open(pid)
+        os.close(pidfd.getfd(fd, 0))
+
+
+def _btrfs(place: Path) -> None:
+    namespaces.unshare(namespaces.CLONE_NEWNS)
+    mounts.make_private("/")
+    pool = open_pool(place, "btrfs", POOL_SIZES)
+    try:
+        pool.create("a")
+        pool.snapshot("a", "b")
+        for name in pool.list():
+            pool.remove(name)
+    finally:
+        pool.close()
+
+
+def _merge_memory(_: Path) -> None:
+    namespaces.prctl(PR_SET_MEMORY_MERGE, 1)
+    with open(KSM_SWITCH) as switch:
+        if switch.read().strip() != "1":
+            raise OSError(0, "the kernel can merge memory, but this is switched off", KSM_SWITCH)
+
+
+@contextlib.contextmanager
+def _group(place: Path) -> Iterator[tuple[str, int]]:
+    """Make a cgroup with one waiting process in it, for the `with` block. Yields its path and the process's pid.
+
+    The group is below that of the throw-away home, so that removing the home removes the group, too.
+    """
+    group = f"{cgroups.find_hierarchies().unified}/waypoint/{home_id(str(place.parent))}/{place.name}"
+    cgroups.create(group)
+    try:
+        ready_r, ready_w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                cgroups.enter(group)
+                os.close(ready_w)
+                signal.pause()
+            finally:
+                os._exit(1)
+        os.close(ready_w)
+        os.read(ready_r, 1)
+        os.close(ready_r)
+        try:
+            yield group, pid
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    finally:
+        cgroups.wait_empty(group)
+        cgroups.remove(group)
+
+
+PROBES = (
+    Probe("user namespaces", _user_namespace, "session", "sysctl -w user.max_user_namespaces=15000"),
+    Probe("time namespaces", _time_namespace, "session", "a kernel of at least 5.6 with CONFIG_TIME_NS"),
+    Probe("overlayfs", _overlay, "session", "modprobe overlay; in a container, give it CAP_SYS_ADMIN"),
+    Probe("cgroup2 freezer", _freezer, "session", "mount -t cgroup2 none /sys/fs/cgroup/unified, on a kernel >= 5.2"),
+    Probe(
+        "cgroup kill",
+        _kill_group,
+        "optional",
+        "a kernel of at least 5.14",
+        "degraded",
+    ),
+    Probe(
+        "taking fds (pidfd_getfd)",
+        _take_fd,
+        "session",
+        "a kernel of at least 5.6, and CAP_SYS_PTRACE",
+    ),
+    Probe("btrfs pool", _btrfs, "optional", "apt-get install btrfs-progs; modprobe btrfs loop", "degraded"),
+    Probe("memory merging (KSM)", _merge_memory, "optional", f"echo 1 > {KSM_SWITCH}", "degraded"),
+)

@@ -1,0 +1,125 @@
+"""What setup puts on the machine outside of the home: completion for bash and zsh and, where systemd runs, a unit.
+
+All homes of a machine share the completion: it names them, and goes with the last one. Each has a unit of its own.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import waypoint
+from waypoint.linux.storage import files
+from waypoint.setup.machine import completion, unit
+
+SHARE = "usr/local/share"
+UNITS = "etc/systemd/system"
+SYSTEMD_RUNS = "run/systemd/system"  # sd_booted(3)
+SYSTEMCTL_S = 60.0
+PROGRAM = [sys.executable, "-I", "-S", str(Path(waypoint.__file__).parent / "cli/main.py")]
+Say = Callable[[str], None]
+
+
+def install(home: Path, root: Path, say: Say) -> None:
+    """Write for `home` what is missing below the folder `root`, which is `/` but for trials. Raises OSError.
+
+    A unit is also enabled and started if `root` is `/`; what systemd has against that is said, since everything works
+    without.
+    """
+    add_completion(home, root / SHARE, say)
+    if not (root / SYSTEMD_RUNS).is_dir():
+        return
+    path = root / UNITS / unit.name_of(str(home))
+    text = unit.text_of(str(home), PROGRAM)
+    if not path.exists() or path.read_bytes() != os.fsencode(text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.publish(str(path), os.fsencode(text), mode=0o644)
+        say(f"wrote {path}")
+        _systemctl(root, say, "daemon-reload")
+    _systemctl(root, say, "enable", "--now", path.name)
+
+
+def remove(home: Path, root: Path, say: Say) -> None:
+    """Take back `install`. May be repeated. Raises OSError."""
+    remove_completion(home, root / SHARE, say)
+    path = root / UNITS / unit.name_of(str(home))
+    if path.exists():
+        _systemctl(root, say, "disable", "--now", path.name)
+        path.unlink()
+        say(f"removed {path}")
+        _systemctl(root, say, "daemon-reload")
+    if root != Path("/"):
+        with contextlib.suppress(OSError):  # ENOTEMPTY: it is used for something else, too
+            for folder in (root / SHARE, *(root / SHARE).parents[: len(Path(SHARE).parents) - 1]):
+                folder.rmdir()
+
+
+def add_completion(home: Path, share: Path, say: Say) -> None:
+    """Write the completion functions below `share`, a folder for data, unless they are there. Raises OSError."""
+    with _homes_of(home, share) as others:
+        for place, text in completion.scripts(sorted({*others, str(home)}), PROGRAM).items():
+            path = share / place
+            if path.exists() and path.read_text(errors="replace") == text:
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.publish(str(path), text.encode(), mode=0o644)
+            if str(home) not in others:
+                say(f"wrote {path}")
+
+
+def remove_completion(home: Path, share: Path, say: Say) -> None:
+    """Remove the completion functions, unless another home uses them, and folders that are empty without them.
+
+    Raises OSError.
+    """
+    if not share.is_dir():
+        return
+    with _homes_of(home, share) as others:
+        others = [other for other in others if other != str(home)]
+        for place, text in completion.scripts(others, PROGRAM).items():
+            path = share / place
+            if not path.exists():
+                continue
+            if others:
+                files.publish(str(path), text.encode(), mode=0o644)
+                continue
+            path.unlink()
+            say(f"removed {path}")
+            with contextlib.suppress(OSError):  # ENOTEMPTY: others have files there
+                for folder in list(path.parents)[: len(Path(place).parents) - 1]:
+                    folder.rmdir()
+
+
+@contextlib.contextmanager
+def _homes_of(home: Path, share: Path) -> Iterator[list[str]]:
+    """The homes that use the completion below `share` and still exist, `home` as well if it is among them. Until the
+    `with` ends no other setup changes them.
+    """
+    share.mkdir(parents=True, exist_ok=True)
+    lock = files.lock_folder(str(share))
+    try:
+        known = completion.homes_of(share / completion.BASH)
+        yield [other for other in known if other == str(home) or os.path.exists(f"{other}/config.json")]
+    finally:
+        os.close(lock)
+
+
+def _systemctl(root: Path, say: Say, *words: str) -> None:
+    if root != Path("/"):
+        return
+    try:
+        done = subprocess.run(
+            ["systemctl", "--quiet", *words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SYSTEMCTL_S,
+            check=False,
+        )
+        said = done.stderr.strip() if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if said:
+        say(f"systemctl {' '.join(words)}: {said}; the daemon starts without systemd, too")

@@ -1,0 +1,171 @@
+"""Removing a home with its daemon and its sessions: `waypoint setup --remove`; and the throw-away homes of trials."""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from waypoint.linux.storage import btrfs, files, mounts
+from waypoint.linux.tasks import cgroups, lock_holder
+from waypoint.model.errors import Failed, StateConflict
+from waypoint.model.ids import is_id
+from waypoint.model.paths import (
+    RUNTIME,
+    daemon_lock_path,
+    home_id,
+    is_config_of_home,
+    runtime_folder,
+    start_lock_path,
+    supervisor_lock_path,
+)
+
+TRIAL_PREFIX = "waypoint-trial-"  # begins the name of a throw-away home, which lies in the home that it was made for
+# Everything that Waypoint makes in a home, besides the pool and config.json. Other files are the user's and stay.
+OURS = ("names.db*", "reserve", "hot", "pool.img*", "criu", "criu-*", "criu.lock", ".criu-build-*", "daemon.*")
+POOL = "pool"
+SCOPES = "system.slice"  # where systemd has the scopes that it was asked for (waypoint/launch/ground/places.py)
+CONFIG = "config.json"
+# How long the supervisor may take to end: more than it waits itself before it kills its daemon. A daemon without a
+# supervisor gets as long. What has not ended by then is killed, and has KILL_S to be gone.
+STOP_S = 25.0
+KILL_S = 5.0
+
+
+def remove(home: Path, say: Callable[[str], None]) -> None:
+    """Stop the daemon, end all sessions, remove the home and the runtime folder. Does nothing if none of them exists.
+
+    May be repeated after a failure or a kill: config.json, by which a folder is known as a home, is removed last.
+    Raises StateConflict if `home` is no home, if something is mounted in it, or if it holds files that are not
+    Waypoint's (then everything else has been removed); Failed if a system call fails.
+    """
+    if os.path.lexists(home) and not _is_home(home):
+        said = f"it has no {CONFIG} of Waypoint's, so it is not a home"
+        raise StateConflict("remove", str(home), said, "check the path")
+    mounted = mounts.list_mount_points_in(home)
+    if mounted:
+        said = f"something is mounted in it: {', '.join(mounted)}"
+        raise StateConflict("remove", str(home), said, "umount it first")
+    try:
+        with contextlib.ExitStack() as locks:
+            _stop(home, locks, say)
+            for trial in home.glob(f"{TRIAL_PREFIX}*"):  # left by a trial that was killed
+                discard(trial)
+            _end_sessions(home, say)
+            if home.exists():
+                _remove_home(home, say)
+            _remove_runtime(Path(runtime_folder(str(home))))
+        with contextlib.suppress(OSError):  # not there, or other homes use it
+            Path(RUNTIME).rmdir()
+    except OSError as error:
+        where = error.filename or str(home)
+        raise Failed("remove", str(where), error.strerror or str(error), "run it again") from error
+
+
+def _is_home(home: Path) -> bool:
+    try:
+        return is_config_of_home(json.loads((home / CONFIG).read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except ValueError:  # broken, as that of a home may be, too
+        return True
+
+
+def discard(home: Path) -> None:
+    """Remove the throw-away home of a trial whole, whatever is in it, with all that runs from it. Raises OSError.
+
+    May be done again after it failed or was killed.
+    """
+    _end_sessions(home, lambda _: None)
+    _remove_runtime(Path(runtime_folder(str(home))))
+    _remove_pool(home)
+    shutil.rmtree(home)  # last: by the folder the next trial finds what is left
+
+
+def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -> None:
+    """End supervisor and daemon, and take their locks into `locks`, so that neither can start.
+
+    A daemon may run without a supervisor: one that was killed is replaced after a while only, or never if several were
+    killed. Raises TimeoutError if one of the two has ended neither when asked nor when killed.
+    """
+    name = str(home)
+    paths = (start_lock_path(name), supervisor_lock_path(name), daemon_lock_path(name))
+    is_running = False
+    for path in [path for path in paths if os.path.isdir(os.path.dirname(path))]:
+        try:
+            lock = files.lock(path, wait=False)
+            os.ftruncate(lock, 0)  # nobody takes what lies in it for the pid of the holder
+        except BlockingIOError:
+            lock = lock_holder.take_over(path, patience_s=STOP_S, kill_s=KILL_S)
+            is_running = True
+        locks.callback(os.close, lock)
+    if is_running:
+        say("stopped the daemon")
+
+
+def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
+    """SIGKILL all processes in the home's cgroups, and remove the cgroups."""
+    for parent in _groups_of(home):
+        sessions = sum(is_id(path.name) for path in parent.glob("*/"))
+        if sessions:
+            say(f"ended {sessions} {'session' if sessions == 1 else 'sessions'}")
+        cgroups.end(str(parent))
+        with contextlib.suppress(OSError):  # EBUSY: another home uses the group above
+            cgroups.remove(str(parent.parent))
+
+
+def _groups_of(home: Path) -> list[Path]:
+    """The cgroup2 groups that a daemon of the home may have made, of those that are there: what runs is below them."""
+    try:
+        root = Path(cgroups.find_hierarchies().unified)
+    except FileNotFoundError:
+        return []
+    name = home_id(str(home))
+    return [path for path in (root / "waypoint" / name, root / SCOPES / f"waypoint-{name}.scope") if path.is_dir()]
+
+
+def _remove_home(home: Path, say: Callable[[str], None]) -> None:
+    _remove_pool(home)
+    for path in [found for pattern in OURS for found in home.glob(pattern)]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    left = sorted(path.name for path in home.iterdir() if not path.name.startswith(CONFIG))
+    if left:
+        said = f"it holds files that Waypoint has not made, which stay: {', '.join(left)}"
+        raise StateConflict("remove", str(home), said, "remove or move it, and run this again")
+    for path in home.iterdir():
+        path.unlink()
+    home.rmdir()
+    say(f"removed {home}")
+
+
+def _remove_pool(home: Path) -> None:
+    pool = home / POOL
+    if not pool.is_dir():
+        return
+    for path in pool.iterdir():
+        if path.is_dir() and not path.is_symlink() and btrfs.is_subvolume(str(path)):
+            # rmtree could not empty a sealed (read-only) subvolume. ENOTTY: a folder of another file system that
+            # happens to have a subvolume's inode number.
+            with suppress_errno(errno.ENOTTY):
+                btrfs.destroy_subvolume(str(path))
+    shutil.rmtree(pool)
+
+
+@contextlib.contextmanager
+def suppress_errno(number: int) -> Iterator[None]:
+    """Suppress an OSError that has errno `number`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != number:
+            raise
+
+
+def _remove_runtime(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)

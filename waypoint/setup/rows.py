@@ -1,0 +1,56 @@
+"""The rows of `waypoint doctor` about CRIU: their names, and how the outcome of a trial becomes a row."""
+
+import dataclasses
+
+from waypoint.model.facts import Capability
+
+CRIU = "CRIU"
+DUMP = "dump"
+DUMP_TERMINAL = "dump with a terminal"
+DUMP_SOCKET = "dump with an inet socket"
+RESTORE = "restore"
+LAZY_PAGES = "lazy restore (userfaultfd)"
+MEMORY_TRACKING = "incremental dumps (soft-dirty)"
+
+REQUIRED = (CRIU, DUMP, DUMP_TERMINAL, DUMP_SOCKET, RESTORE)
+"""The capabilities that the tier `live` needs, in the order in which a trial tries them."""
+
+REMEDY = "run `waypoint setup`, which finds or installs a CRIU that works, or set WAYPOINT_CRIU to one"
+CHOOSE_ANOTHER = "set WAYPOINT_CRIU to a CRIU that works here, or unset it; then `waypoint daemon stop`"
+"""For the CRIU that WAYPOINT_CRIU names: setup would find the same one. A daemon keeps the variable it began with."""
+
+
+def passed(rows: list[Capability]) -> bool:
+    """True if `rows` is not empty and every capability in it that the tier `live` needs works."""
+    return bool(rows) and all(row.state == "ok" for row in rows if row.required_for != "optional")
+
+
+def works(name: str, why: str = "") -> Capability:
+    """The row of a capability in REQUIRED that works. `why`: a detail to be told, such as the version."""
+    return Capability(name=name, state="ok", why=why, required_for="live")
+
+
+def fails(name: str, why: str, remedy: str = "") -> Capability:
+    """The row of a capability in REQUIRED that was tried in vain, or not at all, for the reason `why`.
+
+    `remedy`: what the user can do; "": install or choose another CRIU.
+    """
+    return Capability(name=name, state="missing", why=why, remedy=remedy or REMEDY, required_for="live")
+
+
+def optional(name: str, why: str, remedy: str = "") -> Capability:
+    """The row of an optional feature. `why`: why CRIU cannot use the feature; "": CRIU can. `remedy`: what the user can
+    do about that.
+    """
+    return Capability(name=name, state="missing" if why else "ok", why=why, remedy=remedy, required_for="optional")
+
+
+def missing_criu(why: str, remedy: str = "") -> list[Capability]:
+    """The rows of a trial that could not be made, for the reason `why`. `remedy`: as of `fails`."""
+    features = [optional(name, why, remedy or REMEDY) for name in (LAZY_PAGES, MEMORY_TRACKING)]
+    return [fails(name, why, remedy) for name in REQUIRED] + features
+
+
+def of_chosen(rows: list[Capability]) -> list[Capability]:
+    """The rows of a trial of the CRIU that WAYPOINT_CRIU names: where they advise to run setup, it is of no use."""
+    return [dataclasses.replace(row, remedy=CHOOSE_ANOTHER) if row.remedy == REMEDY else row for row in rows]

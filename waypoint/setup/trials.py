@@ -1,0 +1,156 @@
+"""Trials of this machine: what its kernel can do, and whether a CRIU works on it, found out by doing it.
+
+Each trial is a program that gets a throw-away home, and writes its rows into this home. It is a program of its own so
+that its mounts end with it, and so that it can be killed if it hangs. Afterwards the home is removed with everything
+that was started from it. If the caller is killed too, the next trial removes the home.
+"""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from waypoint.linux.storage import files, filesystem
+from waypoint.model.errors import WaypointError
+from waypoint.model.facts import Capability
+from waypoint.model.ids import random_hex
+from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder
+from waypoint.setup import criu_find
+from waypoint.setup.removal import TRIAL_PREFIX, discard
+from waypoint.setup.rows import missing_criu, of_chosen
+from waypoint.upper.contract import PoolSizes
+from waypoint.upper.open_pool import open_pool
+
+TRIAL_S = 120.0
+ROWS_FILE = "rows.json"
+_WORDS_FILE = "words"
+# The trials' programs: modules whose `main` gets the path of the throw-away home, then what is to be tried. The first
+# module is above this room in the layering: it uses the service as a client does, so it is started by name.
+_CRIU_PROGRAM = "waypoint.service.trial"
+_HOST_PROGRAM = "waypoint.setup.host_probes"
+
+MIB = 1 << 20
+POOL_SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=64 * MIB, headroom_bytes=0, floor_bytes=0)
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+OnStart = Callable[["subprocess.Popen[bytes]"], None]
+"""Called with each process of a trial, in the thread that runs the trial. The callee may kill the process: the trial's
+throw-away home is removed then, too.
+"""
+
+
+def try_everything(home: Path, chosen: str | None = None, on_start: OnStart | None = None) -> list[Capability]:
+    """Try the kernel and the home's CRIU. Returns one row for each capability, after about a second.
+
+    `chosen`: the CRIU to try, in place of the one in the environment variable WAYPOINT_CRIU. A capability that is
+    missing is told in its row; nothing is raised for it. `on_start`: as the alias says.
+    """
+    host = _run(_HOST_PROGRAM, home, on_start=on_start)
+    if isinstance(host, str):
+        host = [Capability(name="the trial", state="missing", why=host, required_for="session")]
+    return host + _try_found(home, chosen or os.environ.get("WAYPOINT_CRIU"), on_start)
+
+
+def trial(criu: Path, home: Path, on_start: OnStart | None = None) -> list[Capability]:
+    """Try one CRIU, and return its rows. `home`: an existing folder, below which the throw-away home is made."""
+    found = _run(_CRIU_PROGRAM, home, str(criu), on_start=on_start)
+    return missing_criu(found) if isinstance(found, str) else found
+
+
+def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list[Capability]:
+    """Try the CRIU that the home uses, even if the outcome of an earlier trial was kept, and return its rows."""
+    tried: dict[Path, list[Capability]] = {}
+
+    def tries(program: Path) -> list[Capability]:
+        tried[program] = trial(program, home, on_start)
+        return tried[program]
+
+    try:
+        found = criu_find.find(home, tries=tries, chosen=chosen)
+    except WaypointError as error:
+        return missing_criu(error.said, error.next_step)
+    rows = tried.get(found.path) or trial(found.path, home, on_start)
+    return of_chosen(rows) if found.origin == "chosen" else rows
+
+
+def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None) -> list[Capability] | str:
+    """Run the program `module` on a throw-away home below `where`. Returns its rows or, in words, why it gave none."""
+    paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
+    boot = f"import sys; sys.path[:0] = {paths!r}; from {module} import main; main(sys.argv[1:])"
+    try:
+        with throwaway_home(where) as home:
+            argv = [sys.executable, "-I", "-S", "-c", boot, str(home), *words]
+            with (home / _WORDS_FILE).open("wb") as said:
+                status = _complete(argv, said, on_start)
+            if status != 0:
+                said_last = (home / _WORDS_FILE).read_text(errors="replace").strip()[-500:]
+                return said_last or f"exit status {status}"
+            return msgspec.json.decode((home / ROWS_FILE).read_bytes(), type=list[Capability])
+    except subprocess.TimeoutExpired:
+        return f"the trial gave no result within {TRIAL_S:.0f} s"
+    except WaypointError as error:
+        return f"no session could be made: {error.said}"
+    except OSError as error:
+        return f"no session could be made: {error}"
+
+
+def _complete(argv: list[str], said: IO[bytes], on_start: OnStart | None) -> int:
+    """Run a program to its end, and return its exit status. Raises subprocess.TimeoutExpired after TRIAL_S."""
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=said, stderr=said) as process:
+        try:
+            if on_start is not None:
+                on_start(process)
+            return process.wait(TRIAL_S)
+        except BaseException:
+            process.kill()
+            raise
+
+
+def write_rows(home: Path, rows: list[Capability]) -> None:
+    """Write the outcome of a trial into its throw-away home, where `_run` reads it. For the trial's program."""
+    (home / ROWS_FILE).write_bytes(msgspec.json.encode(rows))
+
+
+@contextlib.contextmanager
+def throwaway_home(where: Path) -> Iterator[Path]:
+    """Make a new home below the folder `where`, and remove it with all that runs from it at the end of the `with`
+    block. Raises OSError.
+
+    Homes that killed callers have left in `where` are removed first. The homes of callers that still run are spared:
+    each caller holds a lock on its home's folder.
+    """
+    with contextlib.ExitStack() as stack:
+        with _locked(where):  # so that no other caller removes the new home before it is locked
+            for left in where.glob(f"{TRIAL_PREFIX}*"):
+                with contextlib.suppress(BlockingIOError), _locked(left, wait=False):
+                    discard(left)
+            home = where.resolve() / f"{TRIAL_PREFIX}{random_hex(8)}"
+            home.mkdir(mode=0o700)
+            stack.enter_context(_locked(home))
+            stack.callback(discard, home)
+        for folder in (RUNTIME, runtime_folder(str(home))):
+            files.make_folder(folder, RUNTIME_MODE)
+        (home / "config.json").write_bytes(msgspec.json.encode({"pool": POOL_SIZES}))
+        if filesystem.free_bytes(home) < 2 * POOL_SIZES.initial_bytes:
+            open_pool(home, "copy").close()  # makes a pool that needs little space; opening the home keeps its kind
+        yield home
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold the flock(2) of the folder itself, so that no lock file is left behind. Raises BlockingIOError if another
+    process holds it and not `wait`.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)

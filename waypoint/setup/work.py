@@ -1,0 +1,174 @@
+"""The work of `waypoint setup`, done as root: make the home, say who may use it, install a CRIU that works; or remove
+all of it.
+
+Each verb may be repeated: what is there already is left alone. A setup that is killed leaves the old state or the new.
+"""
+
+import dataclasses
+import grp
+import json
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+from waypoint.linux.storage import files
+from waypoint.model.errors import Failed, HostLacks, UsageProblem, WaypointError
+from waypoint.model.paths import as_root, home_id, is_config_of_home, spelled
+from waypoint.setup import criu as setup_criu
+from waypoint.setup import removal as setup_removal
+from waypoint.setup.machine import outside
+from waypoint.setup.trials import try_everything
+
+CONFIG = "config.json"
+FORMAT = 1
+# What each verb that only root may use is on the command line.
+_COMMANDS = {
+    "install": ("setup",),
+    "check": ("setup", "--check"),
+    "doctor": ("doctor",),
+    "remove": ("setup", "--remove"),
+}
+_FOR_EVERYBODY = ("add-completion", "remove-completion")
+_ELSEWHERE = "name a folder that is empty or not there yet: waypoint --home DIR setup"
+
+
+def main(argv: list[str]) -> int:
+    """Run a verb, as program.py describes. Returns the exit code."""
+    verb, home, *rest = argv
+    options = dict(zip(rest[::2], rest[1::2], strict=True))
+    try:
+        if os.geteuid() != 0 and verb not in _FOR_EVERYBODY:
+            words = _COMMANDS.get(verb, ())
+            raise HostLacks("set up", f"the home {home}", "only root may do this", f"sudo {spelled(home, *words)}")
+        root = Path(options.get("--root", "/"))
+        match verb:
+            case "install":
+                install(Path(home), options)
+                outside.install(Path(home), root, say)
+            case "check":
+                check(Path(home), options)
+            case "doctor":
+                rows = try_everything(Path(home), options.get("--criu"))
+                print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}), flush=True)
+            case "remove":
+                setup_removal.remove(Path(home), say)
+                outside.remove(Path(home), root, say)
+            case "add-completion":
+                outside.add_completion(Path(home), Path(options["--share"]), say)
+            case "remove-completion":
+                outside.remove_completion(Path(home), Path(options["--share"]), say)
+            case _:
+                raise UsageProblem("set up", verb, f"it is none of {', '.join([*_COMMANDS, *_FOR_EVERYBODY])}")
+    except WaypointError as error:
+        return _report(error)
+    except OSError as error:
+        where = os.fsdecode(error.filename or home)
+        said, next_step = error.strerror or str(error), "mend that, and run setup again"
+        return _report(Failed("set up", f"the home {home}", f"{said}: {where}", next_step))
+    return 0
+
+
+def _report(error: WaypointError) -> int:
+    print(json.dumps({"error": error.to_json()}), flush=True)
+    return error.exit_code
+
+
+def say(text: str) -> None:
+    """Tell people one thing that was done or found."""
+    print(json.dumps({"say": text}), flush=True)
+
+
+def install(home: Path, options: dict[str, str]) -> None:
+    """Make the home, write down who may use it, and make sure that there is a CRIU that works. Raises WaypointError.
+
+    Options: `--user`, `--group`: who may use the home besides root; without an option its setting stays. A running
+    daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
+    """
+    _check_place(home)
+    wanted = _wanted_config(home, options.get("--user"), options.get("--group"))
+    if not home.exists():
+        try:
+            home.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise UsageProblem("make", f"the home {home}", error.strerror or str(error), _ELSEWHERE) from error
+        say(f"made {home}")
+    if wanted != _read_config(home):
+        files.publish(str(home / CONFIG), json.dumps(wanted, indent=1).encode() + b"\n")
+        say(f"{_who(wanted)} may use it")
+    setup_criu.install(home, options.get("--criu"), say)
+
+
+def check(home: Path, options: dict[str, str]) -> None:
+    """Tell what has been set up, and change nothing. Raises HostLacks for the first thing that is missing."""
+    config = _read_config(home)
+    if not config:
+        raise HostLacks("use", f"the home {home}", "it has not been set up", as_root(str(home), "setup"))
+    say(f"the home {home} is there; {_who(config)} may use it")
+    setup_criu.check(home, options.get("--criu"), say)
+
+
+def _check_place(home: Path) -> None:
+    """Raise UsageProblem if something is at `home` that is neither a home nor an empty folder."""
+    if not os.path.lexists(home):
+        return
+    if not home.is_dir():
+        raise UsageProblem("use", f"{home} as a home", "it is not a folder", _ELSEWHERE)
+    # A new file system has lost+found. A setup that was killed may have left a config.json that was not yet published.
+    others = [name for name in os.listdir(home) if name != "lost+found" and not name.startswith(f"{CONFIG}.")]
+    config = _read_config(home)
+    if not is_config_of_home(config) or (not config and others not in ([], [CONFIG])):
+        said = f"it is no home of Waypoint and not empty: it holds {', '.join(sorted(others)[:3])}"
+        raise UsageProblem("use", f"{home} as a home", said, _ELSEWHERE)
+
+
+def _wanted_config(home: Path, user: str | None, group: str | None) -> dict[str, Any]:
+    """The new content of config.json. Settings that setup does not decide, like the pool's sizes, are kept."""
+    config = {"owner_uid": 0, "group_gid": None, **_read_config(home)}
+    config |= {"format": FORMAT, "home_id": home_id(str(home))}
+    if user is not None:
+        try:
+            config["owner_uid"] = pwd.getpwnam(user).pw_uid
+        except KeyError as error:
+            raise UsageProblem("let in", f"user {user}", "there is no such user", "see 'getent passwd'") from error
+    if group is not None:
+        try:
+            config["group_gid"] = grp.getgrnam(group).gr_gid
+        except KeyError as error:
+            raise UsageProblem("let in", f"group {group}", "there is no such group", "see 'getent group'") from error
+    return config
+
+
+def _read_config(home: Path) -> dict[str, Any]:
+    """The content of config.json; empty if there is no such file. Raises Failed if it cannot be used."""
+    path, next_step = home / CONFIG, "mend it, or remove it and run setup again"
+    try:
+        config = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except ValueError as error:
+        raise Failed("read", str(path), str(error), next_step) from error
+    if not isinstance(config, dict):
+        raise Failed("read", str(path), "it is not a JSON object", next_step)
+    if config.get("format", FORMAT) != FORMAT:
+        said = f"its format is {config['format']}, this version of Waypoint reads {FORMAT}"
+        raise Failed("use", str(home), said, "use the version of Waypoint that made it")
+    return config
+
+
+def _who(config: dict[str, Any]) -> str:
+    """Who may use the home, in words."""
+    uid, gid = config.get("owner_uid"), config.get("group_gid")
+    names = ["root"]
+    if uid:
+        names.append(f"user {_name(pwd.getpwuid, uid)}")
+    if gid is not None:
+        names.append(f"group {_name(grp.getgrgid, gid)}")
+    return " and ".join(names)
+
+
+def _name(look_up: Any, number: int) -> str:  # noqa: ANN401 - two functions whose only common type is this
+    try:
+        return str(look_up(number)[0])
+    except KeyError:  # the user or group was removed since
+        return str(number)

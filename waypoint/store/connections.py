@@ -1,0 +1,105 @@
+"""SQLite connections to one file: the one that writes, and one for each thread that reads.
+
+A reader has a connection of its own because SQLite shows each connection only what others have committed
+(sqlite.org/isolation.html); on the writer's connection, a reader would see the writer's unfinished transaction.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from waypoint.model.errors import StoreDamaged
+from waypoint.store.failures import damaged, told
+from waypoint.store.format import bring_up_to_date
+
+CACHE_KIB = 512
+
+_NEVER_CLOSED: list[sqlite3.Connection] = []
+"""Connections to files that SQLite calls damaged, until the process ends: when the last connection is closed, SQLite
+removes the file's log, although it could not read the file. The log may hold all that was committed.
+"""
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """Open or create the file, and bring its format up to date. Any thread may use the connection, one at a time: the
+    caller has a lock for that.
+
+    Raises StoreDamaged if the file is no database, or is missing while its log is there; Failed if the machine refuses
+    (disk full, read-only, in use); and as `bring_up_to_date`. After a failure, file and log are as they were.
+    """
+    with told("open", path):
+        _check_log(path)
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        with told("open", path):
+            path.chmod(0o600)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            bring_up_to_date(db, path)
+    except BaseException as error:
+        if isinstance(error, StoreDamaged) and isinstance(error.__cause__, sqlite3.DatabaseError):
+            _NEVER_CLOSED.append(db)
+        else:
+            db.close()
+        raise
+    return db
+
+
+def _check_log(path: Path) -> None:
+    """Raise StoreDamaged if the file is missing or empty, but its log has content: SQLite would remove this log, which
+    may hold all that was committed.
+    """
+    log = Path(f"{path}-wal")
+    if _size(log) and not _size(path):
+        raise damaged("open", path, f"it is missing or empty, but its log {log.name} is there")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+class ReadConnections:
+    """The read-only connections, one for each thread, opened when the thread first reads. `open_writer` must have
+    opened the file before, and its connection must be open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._open: list[tuple[threading.Thread, sqlite3.Connection]] = []
+
+    def execute(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        """Run one query on the calling thread's connection. The query sees the changes that were committed before it.
+
+        The caller fetches all rows at once: a query that is not read to its end keeps SQLite from emptying the WAL.
+        Raises StoreDamaged, Failed.
+        """
+        with told("read", self._path):
+            try:
+                db: sqlite3.Connection = self._local.db
+            except AttributeError:
+                db = self._local.db = self._connect()
+            return db.execute(query, values)
+
+    def close(self) -> None:
+        """Close the connections of all threads. No thread may read any more."""
+        with self._lock:
+            for _thread, db in self._open:
+                db.close()
+            self._open.clear()
+
+    def _connect(self) -> sqlite3.Connection:
+        """Open a connection for the calling thread. Closes the connections of threads that have ended."""
+        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)  # closed by another thread
+        db.execute("PRAGMA query_only = 1")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        with self._lock:
+            for thread, other in self._open:
+                if not thread.is_alive():
+                    other.close()
+            self._open = [(thread, other) for thread, other in self._open if thread.is_alive()]
+            self._open.append((threading.current_thread(), db))
+        return db

@@ -1,0 +1,103 @@
+"""The meaning of SQLite's errors: only what SQLite itself calls damage is damage; all else is a state of the machine.
+
+SQLite says "disk I/O error" of a full disk, too, and keeps the kernel's errno for itself. So the kernel is asked again.
+"""
+
+import contextlib
+import errno
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from waypoint.linux.storage import files
+from waypoint.model.errors import Failed, StoreDamaged, WaypointError
+from waypoint.model.paths import spelled
+
+# SQLite needs 32 KiB for its shared index when it opens a file, and 4 KiB for each page that it writes.
+ROOM_BYTES = 128 << 10
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_MACHINE = (
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY),
+    *(sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOLFS),
+)
+_PRIMARY = 0xFF  # the part of an extended code that says what kind of error it is (sqlite.org/rescode.html)
+
+_NEXT_STEPS = {
+    errno.ENOSPC: "free some disk space there; nothing is lost",
+    errno.EDQUOT: "free some of the quota there; nothing is lost",
+    errno.EROFS: "see the kernel's log (dmesg): the file system is read-only; make it writable; nothing is lost",
+    errno.EIO: "see the kernel's log (dmesg): the disk has failed; copy the home to another disk before anything else",
+}
+
+
+@contextlib.contextmanager
+def told(tried: str, path: Path) -> Iterator[None]:
+    """Raise what SQLite or the kernel says in the `with` block as StoreDamaged or Failed, in words.
+
+    `tried`: the first part of the message. `path`: the database. An error that neither damage nor the machine explains
+    is a bug, and is raised as it is.
+    """
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        problem = _problem(error, tried, path)
+        if problem is None:
+            raise
+        raise problem from error
+    except OSError as error:
+        raise _failed(tried, path, error) from error
+
+
+def damaged(tried: str, path: Path, said: str) -> StoreDamaged:
+    """The error for a file whose content is not what Waypoint wrote. The next step loses nothing: see capture/sweeping.
+
+    `said`: what is wrong, in words.
+    """
+    next_step = (
+        f"put a copy of it back, or {how_to_move_away(path)}; captures and running sessions are kept either way, and "
+        "known again when the file is back"
+    )
+    return StoreDamaged(tried, str(path), said, next_step)
+
+
+def how_to_move_away(path: Path) -> str:
+    """For a next step: how to move the database `path` away without loss."""
+    away = f"{path.parent}/names-kept"
+    return f"move {path.name} away with its logs: 'mkdir {away} && mv {path}* {away}/'"
+
+
+def damaged_record(what: str, path: Path, said: str) -> StoreDamaged:
+    """The error for one record of the database that is not what Waypoint wrote.
+
+    `what`: the thing that the record describes. `said`: what is wrong, in words that quote nothing of the record.
+    """
+    next_step = (
+        f"put a copy of {path} back in its place after '{spelled(str(path.parent), 'daemon', 'stop')}'; until then "
+        "only what needs this record does not work"
+    )
+    return StoreDamaged("read", f"{what} of the home {path.parent}", f"its record is damaged: {said}", next_step)
+
+
+def _problem(error: sqlite3.DatabaseError, tried: str, path: Path) -> WaypointError | None:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
+    if code in _DAMAGED:
+        return damaged(tried, path, str(error))
+    if code in _BUSY:
+        next_step = f"end the program that uses it ('fuser {path}' finds it)"
+        return Failed(tried, str(path), f"another program uses it: {error}", next_step)
+    if code in _MACHINE:
+        refused = files.refusal_to_write(str(path), ROOM_BYTES)
+        if refused is not None:
+            return _failed(tried, path, refused)
+        if code == sqlite3.SQLITE_FULL:
+            return Failed(tried, str(path), str(error), _NEXT_STEPS[errno.ENOSPC])
+        said = f"{error} ({getattr(error, 'sqlite_errorname', code)})"
+        return Failed(tried, str(path), said, f"see the kernel's log (dmesg) and 'ls -la {path.parent}'")
+    return None
+
+
+def _failed(tried: str, path: Path, error: OSError) -> Failed:
+    usual = f"see who may write there ('ls -la {path.parent}', 'lsattr {path}')"
+    return Failed(tried, str(path), error.strerror or str(error), _NEXT_STEPS.get(error.errno or 0, usual))

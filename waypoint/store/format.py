@@ -1,0 +1,108 @@
+"""The format of names.db: its tables, its number (`PRAGMA user_version`), and the migrations from earlier formats."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from waypoint.model.errors import StoreDamaged
+from waypoint.model.ids import random_hex
+from waypoint.store.failures import damaged, told
+
+FIRST = 2
+"""The earliest format of which homes exist."""
+
+_FIRST_TABLES = (
+    "CREATE TABLE refs (name TEXT PRIMARY KEY, capture TEXT, record BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX refs_of_capture ON refs (capture)",
+    "CREATE TABLE captures (id TEXT PRIMARY KEY, created REAL NOT NULL, record BLOB NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE live (
+    session TEXT PRIMARY KEY, branch TEXT NOT NULL, ready INTEGER NOT NULL, record BLOB NOT NULL) WITHOUT ROWID""",
+    "CREATE UNIQUE INDEX one_session_on_a_branch ON live (branch) WHERE ready",
+    """CREATE TABLE operations (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, undone_by INTEGER, record BLOB NOT NULL)""",
+)
+
+
+def _to_3(db: sqlite3.Connection) -> None:
+    """From format 2 to 3. Changed: an operation's record keeps the captures put aside by branch (`aside`), in place of
+    one for the whole operation (`replaced`, `only`). An operation that is an undo, or a part of one, has the number of
+    that undo in the new column `operations.undo`, in place of the undo's list `carried`.
+
+    New tables: `standings`, the state of captures since they were taken; `claims`, the ids of things being made.
+    """
+    db.execute("CREATE INDEX captures_by_time ON captures (created DESC, id)")
+    db.execute("CREATE TABLE standings (capture TEXT PRIMARY KEY, image TEXT, durable INTEGER NOT NULL) WITHOUT ROWID")
+    db.execute("CREATE TABLE claims (id TEXT PRIMARY KEY, purpose TEXT NOT NULL, since REAL NOT NULL) WITHOUT ROWID")
+    db.execute("ALTER TABLE operations ADD COLUMN undo INTEGER")
+    for number, record in db.execute("SELECT number, record FROM operations ORDER BY number").fetchall():
+        entry = msgspec.json.decode(record, type=dict[str, object])
+        carried = msgspec.convert(entry.pop("carried", []), list[int])
+        aside = {"capture": entry.pop("replaced", None), "only": entry.pop("only", None)}
+        sessions = msgspec.convert(entry.get("sessions", {}), dict[str, tuple[bool, bool]])
+        replaced = [branch for branch, states in sessions.items() if all(states)]
+        entry["aside"] = dict.fromkeys(replaced if aside["capture"] else [], aside)
+        db.execute("UPDATE operations SET record = ? WHERE number = ?", (msgspec.json.encode(entry), number))
+        if entry.get("undoes") is not None:
+            for part in [number, *carried]:
+                db.execute("UPDATE operations SET undo = ? WHERE number = ?", (number, part))
+    db.execute("CREATE INDEX to_undo ON operations (number) WHERE undone_by IS NULL AND undo IS NULL")
+
+
+def _to_4(db: sqlite3.Connection) -> None:
+    """From format 3 to 4. New tables: `identity`, one row, which the places of the home bear, too; `doomed`, the ids of
+    what may be removed from them (belonging.py). What a crash has left before is not doomed, so it is kept.
+    """
+    db.execute("CREATE TABLE identity (id TEXT NOT NULL, opened INTEGER NOT NULL)")
+    db.execute("INSERT INTO identity VALUES (?, 0)", (random_hex(16),))
+    db.execute("CREATE TABLE doomed (id TEXT PRIMARY KEY, since REAL NOT NULL) WITHOUT ROWID")
+
+
+def _to_5(db: sqlite3.Connection) -> None:
+    """From format 4 to 5. New columns: `standings.removed`, whether a capture's content was removed from the disk;
+    `identity.first_kept`, the number of the first operation that can still be taken back.
+    """
+    db.execute("ALTER TABLE standings ADD COLUMN removed INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE identity ADD COLUMN first_kept INTEGER NOT NULL DEFAULT 0")
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5}
+"""The migrations, by the number of the format that each one starts from; each leads to the next number. A migration
+does not use the record types of the program, since these change with later formats.
+"""
+
+FORMAT = max(MIGRATIONS) + 1
+
+
+def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file, or migrate a file of an earlier format. One transaction: after a crash or a
+    failure the file is as it was.
+
+    Raises StoreDamaged if the format is not known, a record cannot be decoded, or the file is another program's; Failed
+    if the file cannot be written (disk full).
+    """
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    if found == FORMAT:
+        return
+    if found != 0 and found not in MIGRATIONS:
+        next_step = "use a newer waypoint" if found > FORMAT else "use the waypoint that made this home"
+        raise StoreDamaged("open", str(path), f"its format is {found}, this program knows {FORMAT}", next_step)
+    if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
+        raise damaged("open", path, "it is the database of another program")
+    with told("bring up to date", path):
+        try:
+            _migrate(db, found)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: a string in the JSON is not UTF-8
+            raise damaged("bring up to date", path, f"a record in it is damaged: {error}") from error
+
+
+def _migrate(db: sqlite3.Connection, found: int) -> None:
+    with db:
+        db.execute("BEGIN IMMEDIATE")
+        if found == 0:
+            for statement in _FIRST_TABLES:
+                db.execute(statement)
+        for number in range(found or FIRST, FORMAT):
+            MIGRATIONS[number](db)
+        db.execute(f"PRAGMA user_version = {FORMAT}")

@@ -1,0 +1,217 @@
+"""Reading names, captures and live sessions, on a thread's own connection or on that of a transaction."""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from waypoint.model.errors import StoreDamaged, UnknownName
+from waypoint.model.ids import is_id_prefix
+from waypoint.model.records import Capture, Claim, LiveRow, Ref, Standing, StoreIdentity
+from waypoint.store.failures import damaged_record
+
+PIECE = 64
+"""Rows per query of a listing that may be long. A thread that decodes a long listing can pause between two pieces, so
+that other threads run.
+"""
+
+
+class Link(NamedTuple):
+    """The place of a capture in the graph: its id, when it was taken, and the ids of its parents."""
+
+    id: str
+    created: float
+    parents: list[str]
+
+
+class _Parents(msgspec.Struct):
+    """The part of a capture's record that `Link` needs: msgspec makes no objects of the other fields."""
+
+    parents: list[str]
+
+
+Stored = TypeVar("Stored")
+Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
+_AS_TAKEN = Standing()
+
+
+class CaptureReader:
+    """Reads the records of captures, and what has become of captures since. A part of `RecordReader`.
+
+    Whatever reads a record raises StoreDamaged if the record is not what Waypoint wrote.
+    """
+
+    def __init__(self, execute: Execute, path: Path) -> None:
+        """`path`: the database, for messages."""
+        self._execute = execute
+        self.path = path
+
+    def _decoded(self, record: bytes | str, kind: type[Stored], what: str) -> Stored:
+        """The record of this kind. Raises StoreDamaged, which says `what` is damaged."""
+        try:
+            return msgspec.json.decode(record, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: a string in the JSON is not UTF-8
+            raise damaged_record(what, self.path, str(error)) from error
+
+    def capture(self, capture_id: str) -> Capture:
+        """The capture with this id. Raises StoreDamaged if there is none, since ids come from other records."""
+        row = self._execute("SELECT record FROM captures WHERE id = ?", (capture_id,)).fetchone()
+        if row is None:
+            raise _no_such_capture(capture_id)
+        return self._decoded(row[0], Capture, f"capture {capture_id}")
+
+    def captures_of(self, capture_ids: Sequence[str]) -> dict[str, Capture]:
+        """The captures with these ids, by id. One query for each PIECE ids. Raises StoreDamaged, as `capture`."""
+        query = "SELECT id, record FROM captures WHERE id IN ({})"
+        records = {found: record for found, record in _rows_of(self._execute, query, capture_ids)}
+        missing = next((capture_id for capture_id in capture_ids if capture_id not in records), None)
+        if missing is not None:
+            raise _no_such_capture(missing)
+        return {
+            capture_id: self._decoded(records[capture_id], Capture, f"capture {capture_id}")
+            for capture_id in capture_ids
+        }
+
+    def captures(self) -> list[Capture]:
+        """All captures, the oldest first."""
+        rows = self._execute("SELECT id, record FROM captures ORDER BY created", ()).fetchall()
+        return [self._decoded(record, Capture, f"capture {capture_id}") for capture_id, record in rows]
+
+    def iter_links(self) -> Iterator[list[Link]]:
+        """The places of all captures in the graph, sorted by time, the newest first, as lists of at most PIECE. By time
+        is not by descent: a clock that was set back makes a capture older than its parents.
+
+        Each list is one query, made when the caller asks for it. Captures that are added meanwhile are left out.
+        """
+        query = (
+            "SELECT created, id, record FROM captures WHERE created <= ? AND (created < ? OR id > ?)"
+            " ORDER BY created DESC, id LIMIT ?"
+        )
+        created, last = float("inf"), ""
+        while rows := self._execute(query, (created, created, last, PIECE)).fetchall():
+            yield [
+                Link(capture, at, self._decoded(record, _Parents, f"capture {capture}").parents)
+                for at, capture, record in rows
+            ]
+            created, last, _ = rows[-1]
+
+    def standing(self, capture_id: str) -> Standing:
+        """The state of the capture as it has changed since the capture was taken."""
+        return self.standings([capture_id])[capture_id]
+
+    def standings(self, captures: Sequence[str]) -> dict[str, Standing]:
+        """The standings of these captures, by id."""
+        query = "SELECT capture, image, durable, removed FROM standings WHERE capture IN ({})"
+        rows = _rows_of(self._execute, query, captures)
+        found = {
+            capture: Standing(image=image, durable=bool(durable), removed=bool(removed))
+            for capture, image, durable, removed in rows
+        }
+        return {capture: found.get(capture, _AS_TAKEN) for capture in captures}
+
+    def removed(self) -> set[str]:
+        """The ids of the captures on record whose content was removed from the disk."""
+        return {found for (found,) in self._execute("SELECT capture FROM standings WHERE removed", ()).fetchall()}
+
+
+class RecordReader(CaptureReader):
+    """Reads records. The base of `Names`, which sees committed records only, and of `Change`, which also sees what its
+    own transaction has written.
+    """
+
+    def ref(self, name: str) -> Ref | None:
+        """The ref of the name: what it stands for; None if there is no such name."""
+        row = self._execute("SELECT record FROM refs WHERE name = ?", (name,)).fetchone()
+        return self._decoded(row[0], Ref, f"the name {name}") if row else None
+
+    def refs(self) -> dict[str, Ref]:
+        """All names with their refs, sorted by name."""
+        return {name: ref for piece in self.iter_refs() for name, ref in piece.items()}
+
+    def iter_refs(self) -> Iterator[dict[str, Ref]]:
+        """As `refs`, in dicts of at most PIECE names. All rows are read at the first step, so that the names are those
+        of one moment; a row is decoded when the caller asks for its piece.
+        """
+        rows = self._execute("SELECT name, record FROM refs ORDER BY name", ()).fetchall()
+        for start in range(0, len(rows), PIECE):
+            piece = rows[start : start + PIECE]
+            yield {name: self._decoded(record, Ref, f"the name {name}") for name, record in piece}
+
+    def names_of(self, capture_id: str) -> list[str]:
+        """The names that stand for the capture: branches whose tip it is, and checkpoints."""
+        return self.names_of_all([capture_id])[capture_id]
+
+    def names_of_all(self, captures: Sequence[str]) -> dict[str, list[str]]:
+        """The names of each of these capture ids, as `names_of` gives them. One query for each PIECE ids."""
+        found: dict[str, list[str]] = {capture: [] for capture in captures}
+        query = "SELECT capture, name FROM refs WHERE capture IN ({}) ORDER BY name"
+        for capture, name in _rows_of(self._execute, query, captures):
+            found[capture].append(name)
+        return found
+
+    def claims(self) -> dict[str, Claim]:
+        """The claims, by id: the things that are being made in the home and are on no other record yet."""
+        rows = self._execute("SELECT id, purpose, since FROM claims ORDER BY since", ()).fetchall()
+        return {claimed: Claim(purpose=purpose, since=since) for claimed, purpose, since in rows}
+
+    def identity(self) -> StoreIdentity:
+        """The identity of this database, by which it recognises the places whose content it names (belonging.py)."""
+        ((ident, opened),) = self._execute("SELECT id, opened FROM identity", ()).fetchall()
+        return StoreIdentity(id=ident, opened=opened)
+
+    def doomed(self) -> set[str]:
+        """The ids of what may be removed, unless it is on record (belonging.py)."""
+        return {ident for (ident,) in self._execute("SELECT id FROM doomed", ()).fetchall()}
+
+    def live(self, *, ready: bool = True) -> list[LiveRow]:
+        """The live sessions; with `ready` False, the sessions whose start is not finished."""
+        rows = self._execute("SELECT branch, record FROM live WHERE ready = ? ORDER BY branch", (ready,)).fetchall()
+        return [self._decoded(record, LiveRow, f"the session on {branch}") for branch, record in rows]
+
+    def resolve(self, text: str) -> Capture:
+        """The capture that `text` stands for, as `find`, for somebody who needs its content.
+
+        Raises UnknownName, also if the content was removed.
+        """
+        capture = self.find(text)
+        if self.standing(capture.id).removed:
+            raise content_removed(capture.id)
+        return capture
+
+    def find(self, text: str) -> Capture:
+        """The capture that `text` stands for: a name, a capture's id or a unique prefix of one. Raises UnknownName."""
+        ref = self.ref(text)
+        if ref and ref.capture:
+            return self.capture(ref.capture)
+        ids: list[str] = []
+        if is_id_prefix(text):
+            ids = [i for (i,) in self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 3", (f"{text}*",))]
+        if len(ids) == 1:
+            return self.capture(ids[0])
+        if ids:
+            raise UnknownName("find", repr(text), "more than one capture starts with this", "give more digits")
+        if ref:
+            next_step = f"make a checkpoint of it: waypoint checkpoint NAME -b {text}"
+            raise UnknownName("go back to", repr(text), "nothing has been captured on this branch yet", next_step)
+        raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists what there is")
+
+
+def content_removed(capture_id: str) -> UnknownName:
+    """The error for a capture whose record is there and whose content was removed."""
+    said = "no name stood for it, and 'waypoint gc' has removed what it kept"
+    next_step = "go back to another capture ('waypoint log --all' lists them)"
+    return UnknownName("go back to", f"capture {capture_id[:12]}", said, next_step)
+
+
+def _no_such_capture(capture_id: str) -> StoreDamaged:
+    next_step = "go back to another capture ('waypoint log --all' lists them)"
+    return StoreDamaged("read", f"capture {capture_id}", "no such record", next_step)
+
+
+def _rows_of(execute: Execute, query: str, captures: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The rows of `query` with the ids `captures` in place of its `{}`. One query for each PIECE ids."""
+    for start in range(0, len(captures), PIECE):
+        piece = captures[start : start + PIECE]
+        yield from execute(query.format(", ".join("?" * len(piece))), piece).fetchall()

@@ -1,0 +1,108 @@
+"""The client of one exec: reads its frames, and notices when it leaves."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from waypoint.model.streams import Frame, Inlet, Outlet
+from waypoint.terminal.exec.signals import NAMES
+from waypoint.terminal.view import window_size
+
+if TYPE_CHECKING:
+    from waypoint.terminal.exec.execution import Execution
+    from waypoint.terminal.terminal import Terminal
+
+T = TypeVar("T")
+# Signals that call off a command which has not begun.
+_LEAVING = frozenset({"INT", "TERM", "HUP", "QUIT", "KILL"})
+
+
+class ClientGone(Exception):
+    """The client has gone, or has called its command off before the command began. The text says which."""
+
+
+class ExecClient:
+    """Reads a client's frames, also while its command waits for its turn, so that its leaving is noticed at once."""
+
+    def __init__(self, inlet: Inlet, outlet: Outlet, size: tuple[int, int] = (0, 0)) -> None:
+        """`size`: rows and columns of the client's window; zeros: unknown."""
+        self.outlet = outlet
+        self._size = size
+        self._inlet = inlet
+        self._gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._run: Execution | None = None
+        self._terminal: Terminal | None = None
+        self._listening = asyncio.Event()
+        self._task = asyncio.create_task(self._read())
+
+    def listen(self, run: "Execution", terminal: "Terminal") -> None:
+        """Pass frames on to `run` from now on. If `run` uses the terminal (`exec --tty`), input is typed there, and the
+        client's window counts for the terminal's size at once: before the command begins, if it has not begun.
+        """
+        self._run, self._terminal = run, terminal
+        self._show_window()
+        self._listening.set()
+
+    def close(self) -> None:
+        """Read no more frames."""
+        self._task.cancel()
+        if self._terminal is not None:
+            self._terminal.window.drop(self)
+
+    def check_here(self) -> None:
+        """Raises ClientGone if the client has gone or called its command off."""
+        if self._gone.done():
+            raise ClientGone(self._gone.result())
+
+    async def wait_for(self, job: Coroutine[Any, Any, T]) -> T:
+        """Returns what `job` returns. Raises ClientGone, with `job` cancelled, if the client leaves first."""
+        task = asyncio.ensure_future(job)
+        try:
+            await asyncio.wait((task, self._gone), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise ClientGone(self._gone.result())
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _read(self) -> None:
+        try:
+            while (frame := await self._inlet.receive()) is not None:
+                await self._take(frame)
+            self._leave("the client has gone; the command goes on")
+        except (ConnectionError, OSError):
+            self._leave("the client has gone; the command goes on")
+
+    def _leave(self, said: str) -> None:
+        if not self._gone.done():
+            self._gone.set_result(said)
+
+    async def _take(self, frame: Frame) -> None:
+        name = frame.payload.decode("ascii", "replace")
+        run = self._run
+        match frame.kind:
+            case "k" if run is None and name in _LEAVING:
+                self._leave("called off before it began")
+            case "k" if run is not None and name in NAMES:
+                run.signals.put(NAMES[name])
+            case "i":
+                await self._listening.wait()  # no command takes the input yet: read no further, so the client must wait
+                await self._input(frame.payload)
+            case "w" if size := window_size(frame):
+                self._size = size
+                self._show_window()
+            case _:
+                pass
+
+    def _show_window(self) -> None:
+        if self._run is not None and self._run.record.tty and self._terminal is not None:
+            self._terminal.window.show(self, *self._size)
+
+    async def _input(self, data: bytes) -> None:
+        if self._run is None or self._terminal is None:
+            return
+        if self._run.feed is not None:
+            await self._run.feed.put(data)
+        elif self._run.record.tty:
+            await self._terminal.keyboard.type(data)

@@ -1,0 +1,222 @@
+"""Command lines that clients run in the session's own shell: one at a time. Each runs to its end even if its client
+goes away.
+
+Here are the queue of commands, the stream to the client, and the takeover from a daemon that died. execution.py has the
+conversation with the shell.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from waypoint.model.ids import random_hex
+from waypoint.model.requests import ExecRequest
+from waypoint.model.streams import Inlet, Outlet
+from waypoint.terminal.exec.client import ClientGone, ExecClient
+from waypoint.terminal.exec.delivery import Delivery
+from waypoint.terminal.exec.execution import Execution
+from waypoint.terminal.exec.input_feed import InputFeed
+from waypoint.terminal.exec.record import End, ExecRecord, Phase, StateFile
+from waypoint.terminal.exec.setting import text_of
+from waypoint.terminal.hooks.asking import Desk
+from waypoint.terminal.hooks.go_fifo import GoFifo
+from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
+from waypoint.terminal.terminal import Terminal
+
+# How many recent command ids are remembered, so that a request that a client repeats does not run its command twice.
+REMEMBERED = 64
+
+
+class CommandLine:
+    """The command lines of one session. To be made before `Terminal.start`. In a session that another daemon has
+    started, `adopt` must be called, too.
+    """
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        folder: RunFolder,
+        nonce: str,
+        state_path: str,
+        processes: Callable[[], list[int]],
+        ended: asyncio.Future[int | None],
+    ) -> None:
+        """`folder`: the session's /run/waypoint. `nonce`: the word by which the shell's marks are recognised.
+        `state_path`: the file with the record of the command in flight. `processes`: returns the host's pids of all
+        processes of the session.
+
+        `ended`: gets the exit status of the shell when the session has ended (None: unknown).
+        """
+        self.watch = ShellWatch(terminal, nonce, processes)
+        self.file = StateFile(state_path)  # the record of the command in flight
+        self._state = self.file.state
+        self.desk = Desk(terminal, self.watch, folder, GoFifo(folder), ended)
+        self._delivery = Delivery(terminal)
+        self._turn = asyncio.Lock()
+        self._adopted = asyncio.Event()  # set while no command of an earlier daemon is in flight
+        self._adopted.set()
+        self._current: Execution | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()  # `release` cancels them
+        self.watch.on_new_shell = self._save_shell
+        self.watch.start(self._state.shell)
+
+    def adopt(self) -> None:
+        """Take over the command that an earlier daemon has left in flight, or whose end it did not deliver, if any."""
+        record = self._state.command
+        if record is None:
+            return
+        self.desk.go.open()
+        self._current = Execution(self.desk, record, self.file.save_command)
+        self._delivery.keep_for_a_while()
+        if record.phase is Phase.DONE:
+            self._current.result.set_result(record.end or End(125, "waypoint"))
+            self._current.started.set()
+        else:
+            self._adopted.clear()
+            self._begin(self._current, self._adopted.set)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no command is in flight."""
+        return not self._turn.locked() and self._adopted.is_set()
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the last command has ended and its client knows it, even if the shell is not at its prompt yet."""
+        return self._current is not None and self._current.result.done() and not self._current.stuck
+
+    @property
+    def turn(self) -> asyncio.Lock:
+        """The lock whose holder may ask the shell for something: no command begins while it is held. To be taken only
+        when `is_idle`.
+        """
+        return self._turn
+
+    def release(self) -> None:
+        """Stop all work on the shell, as if the daemon had died: the next daemon takes over a command in flight."""
+        for task in self._tasks:
+            task.cancel()
+        self.file.close()
+        self.desk.go.close()
+
+    async def wait_ready(self, timeout_s: float) -> bool:
+        """True once the shell has drawn its first prompt; False if it has drawn none within `timeout_s` seconds."""
+        try:
+            await self.watch.wait_first(timeout_s)
+        except NotAtPrompt:
+            return False
+        return True
+
+    async def wait_idle(self) -> None:
+        """Return when no command is in flight, and no file of the last command is left in the session."""
+        async with self._turn:
+            await self._adopted.wait()
+
+    async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+        """Run a command line, or go on with one that was begun (`resume`). Returns the payload of the `x` frame, which
+        also tells why a command could not be run.
+        """
+        client = ExecClient(inlet, outlet, (request.rows, request.cols))
+        task = asyncio.current_task()
+        self._tasks |= {task} if task is not None else set()
+        try:
+            end = await self._carry_out(request, client)
+        except NotAtPrompt as lost:
+            end = End(125, "waypoint", said=str(lost))
+        except OSError as error:  # ConnectionError among them
+            end = End(125, "waypoint", said=f"{error.strerror or error}: {error.filename or 'client'}")
+        except ClientGone as gone:
+            end = End(125, "waypoint", said=str(gone))
+        finally:
+            client.close()
+            self._tasks -= {task}
+        return msgspec.structs.asdict(end)
+
+    async def _carry_out(self, request: ExecRequest, client: ExecClient) -> End:
+        known = request.resume or (request.id if request.id in self._state.begun else "")
+        return await (self._resume(known, request.offset, client) if known else self._execute(request, client))
+
+    async def _execute(self, request: ExecRequest, client: ExecClient) -> End:
+        text = text_of(request)
+        if "\0" in text:
+            return End(2, "waypoint", said="a command line cannot contain a NUL character")
+        await client.wait_for(self._take_turn(request.wait_prompt_s))
+        try:
+            await client.wait_for(self.watch.wait_prompt(request.wait_prompt_s))
+            run = await self._prepare(request, text, client)
+        except BaseException:
+            self._turn.release()
+            raise
+        self._begin(run, self._turn.release)
+        return await self._delivery.serve(run, run.record.asked_at, client)
+
+    async def _take_turn(self, wait_prompt_s: float) -> None:
+        """Wait until earlier commands have ended, for as long as they take. Only for a command that has ignored its
+        timeout, wait at most `wait_prompt_s` seconds, then raise NotAtPrompt.
+        """
+        stuck = self._current is not None and self._current.stuck
+        try:
+            async with asyncio.timeout(wait_prompt_s if stuck else None):
+                await self._turn.acquire()
+                await self._adopted.wait()
+        except TimeoutError:
+            raise NotAtPrompt("an earlier command, which did not end at its timeout, still runs") from None
+
+    async def _prepare(self, request: ExecRequest, text: str, client: ExecClient) -> Execution:
+        record = ExecRecord(
+            id=request.id or random_hex(8),
+            nonce=random_hex(8),
+            text=request.text.strip().partition("\n")[0][:200],
+            tty=request.tty,
+            stdin=request.stdin and not request.tty,
+            timeout_s=request.timeout_s,
+            asked_at=self.desk.terminal.ring.end,
+        )
+        folder = self.desk.folder
+        await self.desk.terminal.moving.wait()
+        self.desk.go.open()
+        folder.write(f"cmd.{record.id}", text.encode(errors="surrogateescape"))
+        feed = InputFeed(folder, f"in.{record.id}") if record.stdin else None
+        try:
+            self._state.begun = [*self._state.begun[1 - REMEMBERED :], record.id]
+            self.file.save_command(record)
+            await client.outlet.note({"exec": record.id})
+            client.check_here()  # from here on, signals that the client sends go to the command
+        except BaseException:
+            self._state.begun.remove(record.id)
+            if feed is not None:
+                feed.close()
+            folder.remove(f"cmd.{record.id}")
+            folder.remove(f"in.{record.id}")
+            self._state.command = None
+            raise
+        return Execution(self.desk, record, self.file.save_command, feed, request.wait_prompt_s)
+
+    async def _resume(self, ident: str, offset: int, client: ExecClient) -> End:
+        run = self._current
+        if run is None or run.record.id != ident:
+            return End(125, "waypoint", said="the daemon does not know this command any more")
+        self._delivery.keep_for(client)
+        await client.wait_for(run.started.wait())
+        start = run.record.start
+        if start is None:
+            return await run.result
+        if start + offset < self.desk.terminal.ring.start:
+            return End(
+                125, "waypoint", said="a part of the command's output is lost: the client did not take it in time"
+            )
+        return await self._delivery.serve(run, start + offset, client)
+
+    def _begin(self, run: Execution, then: Callable[[], object]) -> None:
+        self._current = run
+        task = asyncio.create_task(run.run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: then())
+
+    def _save_shell(self) -> None:
+        self._state.shell = self.watch.shell
+        self.file.save()

@@ -1,0 +1,80 @@
+"""Sending a command's output to the client that asked for it. Output that the client has not taken yet stays in the
+ring: the client's position is the ring's floor.
+"""
+
+import asyncio
+
+from waypoint.model.streams import Outlet
+from waypoint.terminal.exec.client import ClientGone, ExecClient
+from waypoint.terminal.exec.execution import Execution
+from waypoint.terminal.exec.record import End
+from waypoint.terminal.terminal import Terminal
+
+# Seconds for which the next daemon keeps output for the client of a command whose daemon died.
+RESUME_S = 10.0
+_CHUNK = 1 << 18  # bytes sent at a time
+
+
+class Delivery:
+    """Delivers output to at most one client of a session at a time; that client's position is the ring's floor."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._reader: object = None
+
+    async def serve(self, run: Execution, position: int, client: ExecClient) -> End:
+        """Stream the command's output from ring position `position` to its client, and the client's frames to the
+        command, until the command ends. Returns how it ended.
+
+        Raises ClientGone or ConnectionError when the client leaves; the command then goes on, and its stdin ends.
+        """
+        self._reader = client
+        self._terminal.set_floor(position)
+        client.listen(run, self._terminal)
+        try:
+            await client.wait_for(self._stream(run, position, client.outlet))
+            end = await asyncio.shield(run.result)
+        except (ClientGone, ConnectionError):
+            if run.feed is not None:
+                run.feed.end()
+            self._forget(client)
+            raise
+        self._forget(client)  # not after a cancellation: the daemon stops, and the next one needs the floor
+        return end
+
+    def keep_for_a_while(self) -> None:
+        """Keep the floor that the last daemon left, for RESUME_S: the client may resume its stream."""
+        if self._terminal.ring.floor is not None:
+            asyncio.get_running_loop().call_later(RESUME_S, self._forget, self._reader)
+
+    def keep_for(self, client: ExecClient) -> None:
+        """Keep the floor for `client`, which has resumed its stream."""
+        self._reader = client
+
+    async def _stream(self, run: Execution, position: int, outlet: Outlet) -> None:
+        terminal, record = self._terminal, run.record
+        await run.started.wait()
+        if record.start is None:
+            return  # the command did not begin
+        position = max(position, record.start)
+        while record.stop is None or position < record.stop:
+            if terminal.is_released:
+                await asyncio.shield(run.result)  # the daemon stops: `result` is cancelled
+            limit = run.output_limit
+            if position < limit:
+                chunk = terminal.ring.view(position, min(limit - position, _CHUNK))
+                await outlet.output(chunk)
+                position += len(chunk)
+                chunk.release()
+                if self._reader is not None:
+                    terminal.set_floor(position)
+            elif terminal.closed.is_set():
+                await asyncio.shield(run.result)  # the command's end sets `stop`
+            else:
+                await terminal.wait_news()
+
+    def _forget(self, client: object) -> None:
+        """Remove the floor, if it is kept for `client`."""
+        if self._reader is client:
+            self._reader = None
+            self._terminal.set_floor(None)

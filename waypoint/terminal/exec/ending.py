@@ -1,0 +1,140 @@
+"""How a command ends when the shell does not report it (timeout, end of the session, hooks that were removed), and the
+steps after every end.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from signal import SIGINT, SIGKILL, SIGTERM, Signals
+
+from waypoint.linux.tty import terminals
+from waypoint.terminal.exec.record import End, ExecRecord
+from waypoint.terminal.hooks.asking import Desk, ask
+from waypoint.terminal.hooks.exchange import HookExchange
+from waypoint.terminal.hooks.prompt import Look
+from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt
+
+# What is sent to a command at its timeout, in this order, and for how many seconds after the timeout the command may
+# live with it. Only time counts in which the session does not stand still, in steps of _STEP_S. SIGINT stops most
+# commands, and lets them clean up; SIGTERM stops editors, which leave the terminal as it was. A list of commands whose
+# shell ignores SIGINT goes on with its next command after the first SIGKILL.
+STOPS = ((SIGINT, 0.2), (SIGTERM, 0.35), (SIGKILL, 0.42), (SIGKILL, 0.5))
+MARGIN_S = STOPS[-1][1]
+_STEP_S = 0.05
+# Seconds for both signs of a session's end to arrive: the terminal's end, and the shell's exit status.
+_ENDING_S = 5.0
+# Seconds that the shell gets from the mark E to its prompt (PROMPT_COMMAND runs there). Then the next command may try.
+_PROMPT_S = 2.0
+_LOOK_S = 0.25
+
+
+async def hear_session_end(desk: Desk, talk: HookExchange) -> None:
+    """Wait until the terminal or the session has ended, then call `talk.interrupt`."""
+    closed = asyncio.ensure_future(desk.terminal.closed.wait())
+    try:
+        await asyncio.wait((closed, desk.ended), return_when=asyncio.FIRST_COMPLETED)
+        talk.interrupt()
+    finally:
+        closed.cancel()
+
+
+async def session_end(desk: Desk) -> End:
+    """The end of a command that ended the session. Returns when all of the command's output has been read, or after
+    `_ENDING_S`.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ENDING_S):
+            await asyncio.shield(desk.ended)
+            await desk.terminal.closed.wait()
+    status = desk.ended.result() if desk.ended.done() else None
+    if status is None:
+        said = desk.terminal.epitaph or "the session ended, and its exit status is not known"
+        return End(125, "waypoint", ended=True, said=said)
+    return End(status, ended=True)
+
+
+async def find_status(desk: Desk, talk: HookExchange) -> int:
+    """Ask the shell for the exit status of a command whose end it did not report. Raises NotAtPrompt if the shell does
+    not answer.
+    """
+    try:
+        return int((await ask(desk, talk, "stat", ("T",))).fields[2])
+    except NotAtPrompt as lost:
+        said = "the command has ended, but took Waypoint's hooks away from the shell: its exit status is not known"
+        raise NotAtPrompt(said) from lost
+
+
+async def enforce_timeout(deadline: float, moving: asyncio.Event, stop: Callable[[Signals], Awaitable[None]]) -> None:
+    """Wait until `deadline` (CLOCK_BOOTTIME, seconds), then `stop` the command with the signals of STOPS. To be
+    cancelled when the command ends; returns after MARGIN_S if no signal has ended it.
+
+    `moving`: set while the session does not stand still. SIGKILL would end a frozen command, too, which had no chance
+    to act on SIGINT, and would spoil the capture that is being taken.
+    """
+    while (left_s := deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) > 0:
+        await asyncio.sleep(left_s)
+    await moving.wait()
+    begun = time.monotonic()
+    for number, until_s in STOPS:
+        await stop(number)
+        while (left_s := begun + until_s - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, _STEP_S))
+            if not moving.is_set():
+                still_from = time.monotonic()
+                await moving.wait()
+                begun += time.monotonic() - still_from
+
+
+def put_modes_back(desk: Desk, record: ExecRecord) -> None:
+    """Turn the terminal's output processing (OPOST) on again, if it was on before the command."""
+    if record.output_processing and not record.tty and not desk.terminal.closed.is_set():
+        terminals.release_output(desk.terminal.master)
+
+
+async def wait_prompt_again(desk: Desk, prompts: int, say_again: Callable[[], None]) -> None:
+    """Return when the shell has drawn more than `prompts` prompts or is no longer busy, or after `_PROMPT_S`. Meanwhile
+    `say_again` is called now and then: the shell may have missed the line that lets it go on.
+    """
+    watch = desk.watch
+    deadline = time.monotonic() + _PROMPT_S
+    while watch.prompts <= prompts and time.monotonic() < deadline and not desk.terminal.closed.is_set():
+        if not await watch.wait_change(_LOOK_S):
+            if watch.look() is not Look.BUSY:
+                return
+            say_again()
+
+
+async def put_half_line_back(desk: Desk, talk: HookExchange) -> None:
+    """Have the shell put the person's half-typed line back on its prompt. If the shell is gone, busy or does not
+    answer, the line is lost, and no error is raised: the command itself has not failed.
+    """
+    with contextlib.suppress(NotAtPrompt, OSError):
+        await desk.watch.wait_prompt(_PROMPT_S)
+        await ask(desk, talk, "rest", ("R",))
+
+
+async def wait_for_keys(desk: Desk) -> None:
+    """If keystrokes are held back, return when the shell's line editor reads keys, or after `_PROMPT_S`. Before that
+    the terminal's line discipline would act on some of them (^U, ^D).
+    """
+    with contextlib.suppress(NotAtPrompt):
+        if desk.terminal.keyboard.has_held:
+            await desk.watch.wait_prompt(_PROMPT_S)
+
+
+def remove_files(desk: Desk, ident: str) -> None:
+    """Remove the files of command `ident` from the session's folder."""
+    for name in ("req", f"cmd.{ident}", f"in.{ident}"):
+        desk.folder.remove(name)
+
+
+def clear_folder(folder: RunFolder) -> None:
+    """Remove the files of all commands from the folder of a session that has ended, before its files are sealed: a
+    command that the end has cut off cannot remove them, and a capture must not hold the command's text.
+    """
+    with contextlib.suppress(OSError):  # the session's user has removed the folder
+        for name in folder.names():
+            if name == "req" or name.startswith(("cmd.", "in.")):
+                folder.remove(name)

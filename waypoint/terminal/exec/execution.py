@@ -1,0 +1,311 @@
+"""One command line in the session's shell, from the key to the shell's next prompt. Independent of any client.
+
+The daemon may die between any two steps: each phase is on record before its first step, each step may be taken twice,
+and after the marks S (start) and E (end) the shell waits at the FIFO `go` until the daemon tells it to go on.
+
+Why the shell waits: readline saves the terminal's modes when it begins to edit a line, and puts the saved modes back
+when the line is done. If the daemon changed the modes at any other moment, readline would undo the change at once, or
+save the changed modes.
+"""
+
+import asyncio
+import contextlib
+import signal
+import termios
+import time
+import urllib.parse
+from collections.abc import Callable
+
+from shellwrap.marks import format_mark
+from waypoint.linux.tty import terminals
+from waypoint.terminal.exec import ending
+from waypoint.terminal.exec.input_feed import InputFeed
+from waypoint.terminal.exec.record import End, ExecRecord, Phase
+from waypoint.terminal.exec.signals import SignalQueue
+from waypoint.terminal.hooks.asking import Desk, ask, hear
+from waypoint.terminal.hooks.exchange import HookExchange
+from waypoint.terminal.hooks.prompt import Look
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt
+
+# Seconds between looks at the shell while a command runs, whether it is still there: the first interval, and the
+# longest; each one is twice as long as the one before.
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
+# Seconds for which a program that has replaced the shell may run and still be waited for: it may end at once, and the
+# session with it.
+_REPLACED_S = 1.0
+# Seconds for which a shell may refuse a command that another daemon has begun.
+_PATIENCE_S = 5.0
+# The longest text of a command that viewers are shown, in bytes. If all of them must be escaped, it still fits in a
+# mark.
+_SHOWN_MAX = 240
+
+
+class Execution:
+    """One command line. `result` is set when the command has ended; `run` returns when the shell is ready for the next
+    command.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        record: ExecRecord,
+        save: Callable[[ExecRecord], None],
+        feed: InputFeed | None = None,
+        wait_prompt_s: float | None = None,
+    ) -> None:
+        """`save`: writes the record to where the next daemon finds it; raises OSError. `wait_prompt_s`: seconds for
+        which the shell may refuse the command, as it does while a continued line is being typed; None: another daemon
+        has begun the command.
+        """
+        self.record = record
+        self.feed = feed
+        self.result: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        self.started = asyncio.Event()
+        self.stuck = False  # the command still runs after its timeout and the signals that should have ended it
+        self._desk = desk
+        self._save = save
+        self._adopted = wait_prompt_s is None
+        self._wait_until = time.monotonic() + (_PATIENCE_S if wait_prompt_s is None else wait_prompt_s)
+        self._talk = HookExchange(desk.terminal, record.id, record.nonce, record.asked_at)
+        self._stopped_by = ""  # the last signal that was sent to the command at its timeout; "": none
+        self.signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
+
+    async def run(self) -> None:
+        """Carry the command on from the phase in its record to its end. If this is cancelled, the next daemon carries
+        the command on from the record.
+        """
+        desk = self._desk
+        companions = [asyncio.create_task(ending.hear_session_end(desk, self._talk))]
+        desk.terminal.keyboard.hold(signals_pass=False)
+        try:
+            await self._close(await self._carry_on(companions))
+        finally:
+            # Whoever waits must wait no longer, however `run` ends. After `_close`, both are done already.
+            self.result.cancel()
+            self.started.set()
+            for task in companions:
+                task.cancel()
+            if self.feed is not None:
+                self.feed.close()
+            desk.terminal.keyboard.release()
+
+    async def _carry_on(self, companions: list[asyncio.Task[None]]) -> End:
+        """The phases, from the one in the record on. Returns how the command ended. Adds the tasks that must run
+        beside it to `companions`.
+        """
+        desk, record = self._desk, self.record
+        try:
+            with self._talk:
+                if record.phase is Phase.ASKED:
+                    await self._wait_started()
+                await desk.terminal.moving.wait()
+                if record.phase is Phase.STARTED:
+                    self._let_start()
+                    companions += [
+                        asyncio.create_task(self._feed_input()),
+                        asyncio.create_task(self._enforce_timeout()),
+                        asyncio.create_task(self.signals.run()),
+                    ]
+                    await self._wait_ended()
+                await desk.terminal.moving.wait()
+                if record.phase is Phase.ENDED:
+                    await self._let_end()
+        except NotAtPrompt as lost:
+            return End(125, "waypoint", said=str(lost))
+        except OSError as error:
+            return End(125, "waypoint", said=f"{error.strerror}: {error.filename or 'the terminal'}")
+        return record.end or End(125, "waypoint")
+
+    @property
+    def output_limit(self) -> int:
+        """The position in the ring up to which output is known to be the command's. It is final once `record.stop` is
+        set.
+        """
+        mark = self._talk.heard("E")
+        ends = (self.record.stop, mark.start if mark is not None else None, self._desk.terminal.settled)
+        return min(end for end in ends if end is not None)
+
+    async def _wait_started(self) -> None:
+        """Get the shell to begin the command: it says S, or E if the command is aborted at once. Raises NotAtPrompt."""
+        desk, talk = self._desk, self._talk
+        operation = "tty" if self.record.tty else "in" if self.record.stdin else "exec"
+        answers = ("S", "E", "A", "B")
+        if self._adopted:
+            # The last daemon may have pressed the key already. A second key press would be input of the command.
+            await hear(desk, talk, answers)
+        entered = talk.heard("A") is not None  # the last daemon has typed the Enter, or died just before it
+        while talk.heard("S", "E") is None:
+            prompts = desk.watch.prompts
+            answer = talk.heard("A") or await ask(desk, talk, operation, answers)
+            if answer.kind == "A":
+                await self._enter(entered=entered)
+                entered = False
+            elif answer.kind == "B":
+                desk.terminal.keyboard.release()  # so that a person can type what the shell waits for
+                await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
+                desk.terminal.keyboard.hold(signals_pass=False)
+        self.record.phase = Phase.STARTED
+        accepted, mark = talk.heard("A"), talk.heard("E")
+        self.record.half_line = int(accepted.fields[2]) if accepted is not None else 0
+        if mark is not None and talk.heard("S") is None and self.record.start is None:
+            self.record.start = self.record.stop = mark.start
+            self.record.end = End(125, "waypoint", said="the command was interrupted before it began")
+            self.record.phase = Phase.ENDED
+
+    async def _enter(self, *, entered: bool) -> None:
+        """Have the shell run the wrapper, which is on the shell's edited line: type Enter. zsh runs it by itself.
+
+        `entered`: Enter may have been typed already. Raises NotAtPrompt if the shell does not begin the command.
+        """
+        zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
+        if not entered and not zsh:
+            self._desk.terminal.typed.write(b"\r")
+        if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
+            raise NotAtPrompt("the session's shell did not begin the command that it had accepted")
+
+    def _let_start(self) -> None:
+        """While the shell waits after S: note where the output begins, change the terminal's modes, let the shell go
+        on.
+        """
+        desk, record, terminal = self._desk, self.record, self._desk.terminal
+        if record.start is None:
+            record.output_processing = bool(terminals.modes(terminal.master).oflag & termios.OPOST)
+            terminal.append(
+                format_mark("V", record.id, record.nonce, "tty" if record.tty else "raw", shown(record.text))
+            )
+            record.start = terminal.ring.end
+            record.stdin_open = record.stdin
+            record.child_faults = desk.watch.child_faults()
+            if record.timeout_s is not None:
+                record.deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + record.timeout_s
+        self._save(record)
+        if not record.tty and record.output_processing:
+            terminals.hold_output_raw(terminal.master)
+        terminal.raw_command = () if record.tty else (record.id, record.nonce)
+        desk.go.say("S", record.nonce)
+        terminal.keyboard.hold(signals_pass=True)
+        if record.tty:
+            terminal.keyboard.release()
+        self.started.set()
+
+    async def _wait_ended(self) -> None:
+        """Wait until the shell says E, or until a look at the shell shows that the command has ended without E.
+
+        Raises NotAtPrompt if the session's shell is gone.
+        """
+        desk, talk = self._desk, self._talk
+        pause_s, at_prompt, replaced_s = _FIRST_LOOK_S, 0, 0.0
+        while (mark := await talk.wait("E", timeout_s=pause_s)) is None:
+            if desk.terminal.is_released and not desk.ended.done():
+                raise asyncio.CancelledError  # this daemon has released the live session: the next one carries on
+            if desk.terminal.closed.is_set() or desk.ended.done():
+                self.record.end = await ending.session_end(desk)
+                return
+            seen = desk.watch.look()
+            replaced_s += pause_s if seen is Look.REPLACED else 0
+            if replaced_s > _REPLACED_S:
+                raise NotAtPrompt(desk.watch.obstacle(seen))
+            at_prompt = at_prompt + 1 if seen is Look.PROMPT else 0
+            if at_prompt == 2:
+                self._ended(await ending.find_status(desk, talk), desk.terminal.settled)
+                return
+            desk.go.say_again("S", self.record.nonce)
+            pause_s = _FIRST_LOOK_S if self._stopped_by else min(2 * pause_s, _LAST_LOOK_S)
+        self._ended(int(mark.fields[2]), mark.start)
+
+    def _ended(self, status: int, position: int) -> None:
+        record = self.record
+        record.phase = Phase.ENDED
+        if self.result.done():
+            return  # the command outlived its timeout, and its client was told so
+        record.stop = max(position, record.start or 0)
+        record.end = End(status)
+        if self._stopped_by:
+            said = f"the command was stopped after {record.timeout_s:g} s, by SIG{self._stopped_by}"
+            record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
+        elif record.stdin_open and self.feed is None:
+            record.end = End(
+                125, "waypoint", said=f"the command's input was cut when the daemon was replaced (it gave {status})"
+            )
+
+    async def _let_end(self) -> None:
+        """While the shell waits after E: put the terminal's modes back, let the shell go on to its prompt, and give the
+        line back that a person had half typed.
+        """
+        desk, record = self._desk, self.record
+        self._save(record)
+        prompts = desk.watch.prompts
+        if not desk.go.is_there:  # the shell does not wait: it is on its way to its prompt, where it sets its own modes
+            await ending.wait_prompt_again(desk, prompts, lambda: None)
+            await desk.terminal.moving.wait()
+        ending.put_modes_back(desk, record)
+        desk.terminal.raw_command = ()
+        # A shell saves the terminal's modes when one of its jobs has ended. If a job has ended during this command, the
+        # shell must save the modes again ("E+"), or it would later put back those of the command.
+        again = not record.tty and (record.child_faults is None or record.child_faults != desk.watch.child_faults())
+        word = "E+" if again else "E"
+        desk.go.say(word, record.nonce)
+        self._settle()
+        desk.terminal.keyboard.hold(signals_pass=False)
+        await ending.wait_prompt_again(desk, prompts, lambda: desk.go.say_again(word, record.nonce))
+        zsh = desk.watch.shell is not None and desk.watch.shell.kind == "zsh"
+        if record.half_line and not zsh and self._talk.heard("R") is None:
+            await ending.put_half_line_back(desk, self._talk)
+        await ending.wait_for_keys(desk)
+
+    async def _close(self, end: End) -> None:
+        """Finish: record the command as done with the end `end` (unless it has one), and remove its files."""
+        await self._desk.terminal.moving.wait()
+        record = self.record
+        record.end = record.end or end
+        record.phase = Phase.DONE
+        record.stop = self._desk.terminal.settled if record.stop is None else record.stop
+        ending.put_modes_back(self._desk, record)
+        self._desk.terminal.raw_command = ()
+        if record.start is not None and self._talk.heard("E") is None and not self._desk.terminal.closed.is_set():
+            self._desk.terminal.append(format_mark("E", record.id, record.nonce, str(record.end.exit), "W"))
+        # On a full disk this may fail. Then the next daemon takes over a command that has ended, which does no harm.
+        with contextlib.suppress(OSError):
+            self._save(record)
+        self._settle()
+        if not self._desk.ended.done():  # else the session's files are sealed or gone: `Endings` has removed these
+            ending.remove_files(self._desk, record.id)
+
+    def _settle(self) -> None:
+        """Set `result`, so that everyone who waits for the command learns how it ended."""
+        if self.record.stop is None:
+            self.record.stop = self._desk.terminal.settled
+        if not self.result.done() and self.record.end is not None:
+            self.result.set_result(self.record.end)
+        self.started.set()
+        self._desk.terminal.wake()
+
+    async def _feed_input(self) -> None:
+        if self.feed is not None:
+            await self.feed.run()
+            await self._desk.terminal.moving.wait()
+            self.record.stdin_open = False
+            self._save(self.record)
+
+    async def _enforce_timeout(self) -> None:
+        record, desk = self.record, self._desk
+
+        async def stop(number: signal.Signals) -> None:
+            if await self.signals.send_now(number):
+                self._stopped_by = number.name.removeprefix("SIG")
+                self._talk.interrupt()  # look at the shell at once, in case it does not say E
+
+        if record.deadline is not None:
+            await ending.enforce_timeout(record.deadline, desk.terminal.moving, stop)
+            if record.phase is not Phase.STARTED or desk.terminal.closed.is_set() or desk.ended.done():
+                return  # the command has ended, or ends with its session
+            self.stuck = True
+            said = f"the command did not end at its timeout, and still runs; SIG{self._stopped_by} was the last signal"
+            record.end = End(124, "waypoint", said=said, signal=self._stopped_by)
+            self._settle()
+
+
+def shown(text: str) -> str:
+    """The command line `text` as a field of a mark: its first line, cut at _SHOWN_MAX bytes and escaped."""
+    line = text.strip().partition("\n")[0].encode(errors="surrogateescape")
+    return urllib.parse.quote(line[:_SHOWN_MAX], safe=" ")

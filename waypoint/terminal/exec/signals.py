@@ -1,0 +1,183 @@
+"""Sending a signal to the command that a shell runs, without ending the shell.
+
+The shell may itself be in the terminal's foreground (a loop of builtins; every command after `set +m`). Then SIGINT
+ends the list of commands that the shell works on, as ^C does; SIGKILL to the shell's process group would end the
+session.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+from waypoint.linux.tasks import procfs
+from waypoint.linux.tty import terminals
+from waypoint.terminal.hooks.asking import Desk
+
+NAMES = {
+    name: signal.Signals[f"SIG{name}"]
+    for name in ("HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2", "ALRM", "CONT", "STOP", "TSTP", "WINCH")
+}
+# Signals that are to end the whole list of commands: the shell must get one too, or it goes on with the next command.
+_ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+# Signals after whose effect on a job a shell with job control goes on with its list, so the shell gets SIGINT besides.
+# When a job dies of SIGINT the shell ends the list by itself.
+_WITH_SHELL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+STOPPED_S = 0.05  # how long SIGSTOP may take to stop the shell
+_LOOK_S = 0.002  # time between two looks at the shell
+_WORKS_NS = 5_000_000  # processor time after which a process is working, and not about to start a program
+_SETTLE_S = 1.0  # how long a shell may take to settle
+_STOP_SETTLE_S = 0.03  # as _SETTLE_S, for a signal that must not come late; another one follows if it is lost
+
+
+class SignalQueue:
+    """The signals that a client sends to its command: kept until the command runs, and then sent in order."""
+
+    def __init__(self, desk: Desk, is_running: Callable[[], bool]) -> None:
+        self._desk = desk
+        self._is_running = is_running
+        self._queue: asyncio.Queue[signal.Signals] = asyncio.Queue()
+
+    def put(self, number: signal.Signals) -> None:
+        """Queue a signal."""
+        self._queue.put_nowait(number)
+
+    async def run(self) -> None:
+        """Send the queued signals, until the command or the terminal has ended. To be called once the command runs.
+
+        None is sent while the session stands still: SIGKILL ends a frozen process, too, and spoils the capture.
+        """
+        terminal, shell = self._desk.terminal, self._desk.watch.shell
+        while shell is not None:
+            number = await self._queue.get()
+            await self._wait_moment(number, shell.pid, _SETTLE_S)
+            if not self._is_running() or terminal.closed.is_set():
+                return
+            send(terminal.master, shell.pid, number)
+
+    async def send_now(self, number: signal.Signals) -> bool:
+        """Send a signal ahead of the queue, at most `_STOP_SETTLE_S` seconds later, or when the session stands still no
+        longer. Returns False if the command or the terminal has ended before. To be called once the command runs.
+        """
+        terminal, shell = self._desk.terminal, self._desk.watch.shell
+        if shell is None:
+            return False
+        await self._wait_moment(number, shell.pid, _STOP_SETTLE_S)
+        if not self._is_running() or terminal.closed.is_set():
+            return False
+        send(terminal.master, shell.pid, number)
+        return True
+
+    async def _wait_moment(self, number: signal.Signals, shell_pid: int, settle_s: float) -> None:
+        """Return when the session does not stand still, and the shell would not lose the signal."""
+        terminal = self._desk.terminal
+        while True:
+            await terminal.moving.wait()
+            if number in _ENDING:
+                await settle(terminal.master, shell_pid, settle_s)
+            if terminal.moving.is_set():
+                return
+
+
+async def settle(master: int, shell_pid: int, limit_s: float) -> None:
+    """Return when the shell would not lose a signal that is to end its commands, or after `limit_s`.
+
+    A shell that is about to start a program, or to wait for one, loses the signal: it notes the signal and then sleeps
+    all the same. A child in the foreground that has not executed its program yet can lose the signal likewise. Each of
+    these processes must first rest in a system call, or have worked for longer than such steps take.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        deadline = time.monotonic() + limit_s
+        begun: dict[int, int] = {}
+        before: dict[int, int] = {}
+        while time.monotonic() < deadline:
+            now = {pid: procfs.processor_ns(pid) for pid in _undecided(master, shell_pid)}
+            begun = {pid: begun.get(pid, now[pid] if pid == shell_pid else 0) for pid in now}
+            if all(now[pid] - begun[pid] > _WORKS_NS or _rests(pid, now[pid], before.get(pid)) for pid in now):
+                return
+            before = now
+            await asyncio.sleep(_LOOK_S)
+
+
+def _undecided(master: int, shell_pid: int) -> list[int]:
+    """The processes that might lose a signal: the shell if it is in the foreground, else its children in the foreground
+    that still run the shell's program.
+    """
+    group = terminals.foreground_group(master)
+    if group == procfs.stat(shell_pid).group:
+        return [shell_pid]
+    program = procfs.executable(shell_pid)
+    found = []
+    for pid in procfs.children(shell_pid):
+        with contextlib.suppress(ProcessLookupError):
+            if procfs.stat(pid).group == group and procfs.executable(pid) == program:
+                found.append(pid)
+    return found
+
+
+def _rests(pid: int, now_ns: int, before_ns: int | None) -> bool:
+    return now_ns == before_ns and procfs.system_call(pid) is not None
+
+
+def send(master: int, shell_pid: int, number: signal.Signals) -> None:
+    """Send signal `number` to the command in the foreground of the terminal behind `master`, which the shell
+    `shell_pid` leads. Where the shell would then go on with its list of commands, it gets SIGINT besides. Processes
+    that are gone are no error.
+    """
+    group = terminals.foreground_group(master)
+    with contextlib.suppress(ProcessLookupError):
+        shell_group = procfs.stat(shell_pid).group
+        has_job = group > 1 and group != shell_group
+        if has_job and number not in _WITH_SHELL:
+            _send_to_job(group, number, shell_pid)
+        elif has_job:
+            with _held(shell_pid):
+                _send_to_job(group, number, shell_pid)
+                os.kill(shell_pid, signal.SIGINT)
+        else:
+            with _held(shell_pid) if number in _ENDING else contextlib.nullcontext():
+                for pid in list(_in_group(shell_pid, shell_group)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+                if number in _ENDING:
+                    os.kill(shell_pid, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def _held(shell_pid: int) -> Iterator[None]:
+    """Keep the shell stopped (SIGSTOP) for the `with`, so that it learns of its child's signal and of its own together.
+
+    Otherwise the shell may reap the child and begin the next command of the list before its own signal arrives.
+    """
+    os.kill(shell_pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + STOPPED_S
+        while procfs.stat(shell_pid).state != "T" and time.monotonic() < deadline:
+            os.sched_yield()  # SIGSTOP takes effect within microseconds; only a parent or tracer is notified of it
+        yield
+    finally:
+        os.kill(shell_pid, signal.SIGCONT)
+
+
+def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
+    """Send the signal to the foreground job. If the job has just ended, the shell is about to go on with its list: it
+    gets SIGINT instead, if the signal is to end the list.
+    """
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        if number in _ENDING:
+            os.kill(shell_pid, signal.SIGINT)
+
+
+def _in_group(parent: int, group: int) -> Iterator[int]:
+    """The descendants of `parent` in process group `group`, children first: a shell without job control runs its
+    commands in its own group.
+    """
+    for pid in procfs.children(parent):
+        with contextlib.suppress(ProcessLookupError):
+            if procfs.stat(pid).group == group:
+                yield from _in_group(pid, group)
+                yield pid

@@ -1,0 +1,105 @@
+"""Asking the shell's hooks for something: write the request, press the key that the hooks are bound to, hear the mark.
+
+All questions of the daemon to a shell go this way; docs/protocol.md, section 3, lists them.
+"""
+
+import asyncio
+import termios
+from dataclasses import dataclass
+
+from shellwrap.marks import KEY, Mark
+from waypoint.linux.tty import terminals
+from waypoint.terminal.hooks.exchange import HookExchange
+from waypoint.terminal.hooks.go_fifo import GoFifo
+from waypoint.terminal.hooks.prompt import Look
+from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
+from waypoint.terminal.keyboard import PREFIXES
+from waypoint.terminal.terminal import Terminal
+
+# The shell usually answers the key within a millisecond. If it still sits at its prompt after twice this time, its
+# hooks are taken to be removed.
+ANSWER_S = 0.5
+# As ANSWER_S, for `ask_briefly`: how often it looks whether the shell sits at its prompt without having answered.
+BRIEF_S = 0.05
+# How long the hooks may work on an answer: a shell with very much state on a busy machine.
+_LONG_S = 1.0
+# ^G: readline drops a half-typed key or a search and keeps the line. In zsh it would drop the line.
+_ABORT = b"\x07"
+_START = b"\x11"  # ^Q
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The objects by which the daemon talks with a session's shell. `ended` is done when the session has ended: the
+    shell's exit status, or None if it is unknown.
+    """
+
+    terminal: Terminal
+    watch: ShellWatch
+    folder: RunFolder
+    go: GoFifo
+    ended: asyncio.Future[int | None]
+
+
+async def ask(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, ...]) -> Mark:
+    """Ask the shell for `operation` (docs/protocol.md, section 3: `req`). The shell must sit at its prompt. Returns its
+    answer: the first mark of one of the kinds `answers`.
+
+    Presses the key a second time if the first is not answered. Raises NotAtPrompt if the shell does not answer, OSError
+    if the request cannot be written (disk full).
+    """
+    for again in (False, True):
+        _press(desk, talk, operation, answers, again=again)
+        mark = await hear(desk, talk, answers)
+        if mark is not None:
+            return mark
+    raise NotAtPrompt(
+        "the session's shell does not answer: Waypoint's hooks were removed from it (bind, unset), or cannot act"
+    )
+
+
+async def ask_briefly(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, ...]) -> Mark | None:
+    """As `ask`, for a question whose answer is optional: returns None as soon as the shell sits at its prompt and has
+    not answered, or after `_LONG_S`.
+
+    The caller removes the request file, so that hooks which come to it too late find no request. Raises OSError as
+    `ask`.
+    """
+    _press(desk, talk, operation, answers, again=False)
+    waited_s = 0.0
+    while (mark := await talk.wait(*answers, timeout_s=BRIEF_S)) is None and waited_s < _LONG_S:
+        if desk.watch.look() is not Look.BUSY:  # while busy, the shell works on the answer
+            return talk.heard(*answers)
+        waited_s += BRIEF_S
+    return mark
+
+
+def _press(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, ...], *, again: bool) -> None:
+    if not again:
+        talk.forget(*answers)
+        desk.folder.write("req", f"{operation} {talk.ident} {talk.nonce}\n".encode("ascii"))
+    bash = desk.watch.shell is not None and desk.watch.shell.kind == "bash"
+    # ^S may have stopped the terminal's output. With IXON, ^Q starts it again; without, ^Q would be a key like others.
+    start = _START if terminals.modes(desk.terminal.master).iflag & termios.IXON else b""
+    abort = _ABORT if bash and (again or desk.terminal.keyboard.last in PREFIXES) else b""
+    desk.terminal.typed.write(start + abort + KEY)
+
+
+async def hear(desk: Desk, talk: HookExchange, answers: tuple[str, ...]) -> Mark | None:
+    """Wait for the first mark of one of the kinds `answers`. Returns None if the shell sits at its prompt and has not
+    answered within twice ANSWER_S. Raises NotAtPrompt if the shell or the terminal is gone.
+    """
+    silent = 0
+    while silent < 2:
+        mark = await talk.wait(*answers, timeout_s=ANSWER_S)
+        if mark is not None:
+            return mark
+        if not desk.terminal.moving.is_set():
+            await desk.terminal.moving.wait()  # while the session stands still, no mark is heard
+            continue
+        seen = desk.watch.look()
+        if seen in (Look.GONE, Look.REPLACED) or desk.terminal.closed.is_set():
+            raise NotAtPrompt(desk.watch.obstacle(seen))
+        silent = silent + 1 if seen is Look.PROMPT else 0
+    return None

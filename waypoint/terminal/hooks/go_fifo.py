@@ -1,0 +1,51 @@
+"""The FIFO `go`: at its marks S and E the shell reads from this FIFO, and so waits until the daemon tells it to go on
+(docs/protocol.md, section 3).
+"""
+
+import contextlib
+import os
+
+from waypoint.linux.tty import terminals
+from waypoint.terminal.hooks.run_folder import RunFolder
+
+_NAME = "go"
+
+
+class GoFifo:
+    """To be opened before each command, and closed at the end of the daemon's work with the session."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._fd = -1
+
+    def open(self) -> None:
+        """Open the FIFO, if it is not open or the session's user has replaced it. Raises OSError."""
+        if not self.is_there:
+            self.close()
+            self._fd = self._folder.open_fifo(_NAME)
+
+    @property
+    def is_there(self) -> bool:
+        """True if the FIFO is open and still in the folder. Otherwise the session's user has removed or replaced it,
+        and the shell does not wait in it.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            return self._fd >= 0 and os.fstat(self._fd).st_ino == self._folder.inode(_NAME)
+        return False
+
+    def say(self, phase: str, nonce: str) -> None:
+        """Let the shell go on from `phase` (`S`, `E` or `E+`) of the command with `nonce`."""
+        with contextlib.suppress(BlockingIOError):  # a full FIFO holds enough lines already
+            os.write(self._fd, f"{phase} {nonce}\n".encode("ascii"))
+
+    def say_again(self, phase: str, nonce: str) -> None:
+        """Repeat `say` if the FIFO is empty: a signal may have made the shell lose a part of the line. The shell skips
+        a line too many.
+        """
+        if terminals.unread_bytes(self._fd) == 0:
+            self.say(phase, nonce)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

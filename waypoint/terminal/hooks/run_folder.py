@@ -1,0 +1,162 @@
+"""The folder /run/waypoint of a session, which the daemon and the session's shell share (docs/protocol.md, section 3).
+
+The daemon reaches the folder through a directory fd. The folder belongs to the session's user, who may put anything
+there: the daemon follows no links, checks the type of what it opens, and bounds its reads.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable
+from typing import NamedTuple
+
+from waypoint.model.paths import RUN_FOLDER
+
+_ASIDE = ".waypoint-"  # prefix of the daemon's files in the spare folder, which others use too
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Spare(NamedTuple):
+    """A folder of the session in memory, for a full disk: `path` as the session sees it; `open` returns a descriptor,
+    which the caller closes.
+    """
+
+    path: str
+    open: Callable[[], int]
+
+
+class RunFolder:
+    """The folder behind `fd`, which the caller closes. New files belong to the folder's owner and have mode 0600."""
+
+    def __init__(self, fd: int, spare: Spare) -> None:
+        """`spare`: takes a file's content if the disk is full. A link in the folder then points to it, if the disk has
+        room for a name; without the link, the hooks look there themselves.
+        """
+        self.fd = fd
+        self._spare = spare
+        facts = os.fstat(fd)
+        self._owner = (facts.st_uid, facts.st_gid)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Make the file anew with `data`. Not atomic: readers must wait until this has returned. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            self.inode(name)
+            self.remove(name)
+        try:
+            self._write_in(self.fd, name, data)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # A full disk must not keep the user from running a command that frees space.
+            self._write_aside(name, data)
+
+    def _write_aside(self, name: str, data: bytes) -> None:
+        spare = self._spare.open()
+        try:
+            aside = f"{_ASIDE}{name}"
+            _unlink(spare, aside)
+            self._write_in(spare, aside, data)
+            # Shells of captures that are older than the hooks of today read only what is in the folder.
+            try:
+                os.symlink(f"{self._spare.path}/{aside}", name, dir_fd=self.fd)
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
+        finally:
+            os.close(spare)
+
+    def _write_in(self, folder: int, name: str, data: bytes) -> None:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fchown(fd, *self._owner)
+        except BaseException:
+            _unlink(folder, name)
+            raise
+        finally:
+            os.close(fd)
+
+    def open_fifo(self, name: str) -> int:
+        """Open the FIFO for reading and writing, non-blocking, so that neither side's open blocks. Makes the FIFO if it
+        is missing, and replaces anything else that has its name. Raises OSError.
+        """
+        for _ in range(3):
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(name, 0o600, dir_fd=self.fd)
+            try:
+                fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+            except OSError:
+                self.remove(name)
+                continue
+            facts = os.fstat(fd)
+            if stat.S_ISFIFO(facts.st_mode) and facts.st_nlink == 1:
+                os.fchown(fd, *self._owner)
+                return fd
+            os.close(fd)  # the session's user put something else there
+            self.remove(name)
+        raise FileExistsError(f"something keeps replacing the FIFO {name} in the session's /{RUN_FOLDER}")
+
+    def open_fifo_to_write(self, name: str) -> int:
+        """Open the FIFO for writing only, non-blocking. Raises OSError: ENXIO if nobody has it open for reading."""
+        fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise FileExistsError(f"{name} in the session's /{RUN_FOLDER} is no FIFO")
+        return fd
+
+    def names(self) -> list[str]:
+        """The names in the folder now. The folder is opened anew: overlayfs caches the entries of an open one."""
+        fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            return os.listdir(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, name: str, new: str) -> None:
+        """Rename a file within the folder. Raises OSError."""
+        os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The first `limit` bytes of the file. Raises OSError, also if it is a link or no plain file."""
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise FileExistsError(errno.EEXIST, "is no plain file", name)
+            return os.read(fd, limit)
+        finally:
+            os.close(fd)
+
+    def size(self, name: str) -> int:
+        """The file's size in bytes. Raises OSError, also if it is a link or no plain file."""
+        facts = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+        if not stat.S_ISREG(facts.st_mode):
+            raise FileExistsError(errno.EEXIST, "is no plain file", name)
+        return facts.st_size
+
+    def inode(self, name: str) -> int:
+        """The inode number of the entry `name`; of a link, the link's own. Raises FileNotFoundError."""
+        return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_ino
+
+    def remove(self, name: str) -> None:
+        """Remove the file, and its content in the spare folder if `write` has put that there."""
+        with contextlib.suppress(OSError):
+            if self._may_be_aside(name):
+                spare = self._spare.open()
+                _unlink(spare, f"{_ASIDE}{name}")
+                os.close(spare)
+        _unlink(self.fd, name)
+
+    def _may_be_aside(self, name: str) -> bool:
+        """True if the folder has no such name, or the link of `write`."""
+        try:
+            return os.readlink(name, dir_fd=self.fd) == f"{self._spare.path}/{_ASIDE}{name}"
+        except OSError as error:
+            return error.errno == errno.ENOENT
+
+
+def _unlink(folder: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+        os.unlink(name, dir_fd=folder)

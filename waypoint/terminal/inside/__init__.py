@@ -1,0 +1,1 @@
+"""`waypoint` commands that run inside a session: how they reach the daemon."""

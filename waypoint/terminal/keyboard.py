@@ -1,0 +1,98 @@
+"""Keystrokes of the people who are attached to a terminal, held back while the daemon itself works with the shell.
+
+Keystrokes wait while the daemon puts a command into the shell's line editor, and while a command runs whose stdin is
+not the terminal. Otherwise they would become part of that line, or appear as echo in the command's output.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import termios
+
+from waypoint.linux.tty import terminals
+from waypoint.terminal.typed import TypedInput
+
+_HELD_MAX = 1 << 16
+# Characters after which readline takes the next ones as the rest of a longer key, or of a search: ESC ^X ^R ^S TAB.
+PREFIXES = frozenset(b"\x1b\x18\x12\x13\t")
+
+
+class Keyboard:
+    """The keystrokes of all viewers of one terminal."""
+
+    def __init__(self, master: int, typed: TypedInput) -> None:
+        """`master`: the terminal's master; the caller closes it. `typed`: takes the keystrokes to the terminal."""
+        self._master = master
+        self._typed = typed
+        self._held: bytearray | None = None
+        self._signals_pass = False
+        self._free = asyncio.Event()
+        self._free.set()
+        self.last = -1  # the last character that was sent to the terminal; -1: none, or unknown
+
+    async def type(self, data: bytes) -> None:
+        """Send `data`, which a person typed, to the terminal, or hold it back after `hold`. Waits while too much typed
+        input is unread, so that the viewer's client is made to wait.
+        """
+        if self._held is not None:
+            if self._signals_pass:
+                data = self._raise_signals(data)
+            self._held += data
+            if len(self._held) > _HELD_MAX:
+                self._free.clear()
+                await self._free.wait()
+            return
+        self._send(data)
+        await self._typed.wait_written()
+
+    def hold(self, *, signals_pass: bool) -> None:
+        """Hold keystrokes back until `release`. With `signals_pass` the keys for interrupt, quit and suspend still send
+        their signals.
+        """
+        self._held = bytearray() if self._held is None else self._held
+        self._signals_pass = signals_pass
+
+    @property
+    def has_held(self) -> bool:
+        """True if keystrokes are held back."""
+        return bool(self._held)
+
+    def release(self) -> None:
+        """Send the keystrokes that were held back, and hold no more back."""
+        held, self._held = self._held, None
+        if held:
+            self._send(bytes(held))
+        self._free.set()
+
+    def close(self) -> None:
+        """Touch the master no more: the terminal has ended, or the caller is about to close it."""
+        self._master = -1
+
+    def _send(self, data: bytes) -> None:
+        if data:
+            self.last = data[-1]
+            self._typed.write(data)
+
+    def _raise_signals(self, data: bytes) -> bytes:
+        """Send a signal for each signal key in `data`. Returns the keystrokes after the last signal key: as in a
+        terminal, a signal drops the input before it.
+
+        The keys do not go through the terminal, because its line discipline would write `^C` into the command's output
+        and drop output that is not read yet.
+        """
+        if self._master < 0:
+            return data
+        modes = terminals.modes(self._master)
+        if not modes.lflag & termios.ISIG:
+            return data
+        numbers = {modes.interrupt: signal.SIGINT, modes.quit: signal.SIGQUIT, modes.suspend: signal.SIGTSTP}
+        for place, character in enumerate(data):
+            if character in numbers:
+                self._held = bytearray()
+                group = terminals.foreground_group(self._master)
+                if group > 1:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(group, numbers[character])
+                return self._raise_signals(data[place + 1 :])
+        return data

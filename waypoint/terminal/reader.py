@@ -1,0 +1,127 @@
+"""Reading a session's terminal into its ring, as long as the ring has room and the terminal does not stand still."""
+
+import asyncio
+from collections.abc import Callable
+
+from shellwrap.ring import Ring
+from waypoint.linux.tty import terminals
+
+# Bytes of room in the ring with which reading starts again after it stopped for want of room. Small reads cost as much
+# as large ones.
+_ROOM_TO_RESUME = 1 << 18
+# After a read of at least _LONG_READ bytes more output is likely to follow within _PATIENCE_S seconds, and the reader
+# waits for it without going to sleep. Where idle processors wake up slowly, this reads 2.6 times as fast as a plain
+# loop. The echo of a key is shorter than _LONG_READ.
+_LONG_READ = 256
+_PATIENCE_S = 60e-6
+_SPILL_CHUNK = 1 << 16
+
+
+class TerminalReader:
+    """The reader of one terminal. The caller owns `master` and `ring` and closes them."""
+
+    def __init__(self, master: int, ring: Ring, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        """`on_data`: called with the bytes that were read, once they are in the ring. `on_end`: called when no process
+        has the terminal open any more.
+        """
+        self._master = master
+        self._ring = ring
+        self._on_data = on_data
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._reading = False
+        self._held = False
+        self._spill = b""  # bytes that were read while the ring had no room
+        self._drained_from: int | None = None
+
+    @property
+    def spill(self) -> bytes:
+        """Output of the terminal that was drained but has no room in the ring: it follows the ring's last byte."""
+        return self._spill
+
+    @property
+    def drained_from(self) -> int:
+        """The position in the ring of the first byte that `drain` has read and `on_data` has not got yet; the ring's
+        end if there is none.
+        """
+        return self._ring.end if self._drained_from is None else self._drained_from
+
+    def start(self) -> None:
+        """Begin to read. Does nothing while held, or after `close`."""
+        if not self._reading and not self._held and self._master >= 0:
+            self._loop.add_reader(self._master, self._readable)
+            self._reading = True
+
+    def room_grew(self) -> None:
+        """Start reading again if it stopped for want of room and the ring has enough room now."""
+        if self._reading or self._held or self._ring.room < min(_ROOM_TO_RESUME, self._ring.capacity // 4):
+            return
+        self._put_spill()
+        if not self._spill:
+            self.start()
+
+    def hold(self) -> None:
+        """Stop reading until `release`."""
+        self._stop()
+        self._held = True
+
+    def drain(self) -> None:
+        """Read all that the session has printed, so that CRIU finds an empty terminal: CRIU puts output that it finds
+        back through the line discipline, which mangles that output.
+
+        To be called between `hold` and `release`, while all processes of the session are frozen; any thread may call.
+        The bytes go into the ring at once, so that they survive this process; bytes that the ring has no room for go
+        into `spill`. `release` passes them to `on_data`. A read that finds nothing has waited for the kernel's worker
+        (n_tty_read calls tty_buffer_flush_work), so no output is on its way then.
+        """
+        self._drained_from = self.drained_from
+        while self._master >= 0 and not self._spill and self._ring.room:
+            try:
+                if not self._ring.read_from(self._master):
+                    return
+            except EOFError:
+                return  # the next read, after `release`, finds the end again and calls `on_end`
+        while chunk := terminals.read_now(self._master, _SPILL_CHUNK) if self._master >= 0 else b"":
+            self._spill += chunk
+
+    def release(self) -> None:
+        """Undo `hold`: pass the drained bytes to `on_data`, and read again."""
+        self._held = False
+        position, self._drained_from = self.drained_from, None
+        if position < self._ring.end:
+            self._on_data(self._ring.copy(position, self._ring.end))
+        self._put_spill()
+        if not self._spill:
+            self.start()
+
+    def close(self) -> None:
+        """Stop reading for good."""
+        self._stop()
+        self._master = -1
+
+    def _stop(self) -> None:
+        if self._reading:
+            self._loop.remove_reader(self._master)
+            self._reading = False
+
+    def _readable(self) -> None:
+        position = self._ring.end
+        try:
+            count = self._ring.read_from(self._master, more=self._more_comes)
+        except EOFError:
+            self.close()
+            self._on_end()
+            return
+        if self._ring.room == 0:
+            self._stop()
+        if count:
+            self._on_data(self._ring.copy(position, position + count))
+
+    def _more_comes(self, count: int) -> bool:
+        return count >= _LONG_READ and terminals.wait_briefly(self._master, _PATIENCE_S)
+
+    def _put_spill(self) -> None:
+        part, self._spill = self._spill[: self._ring.room], self._spill[self._ring.room :]
+        if part:
+            self._ring.append(part)
+            self._on_data(part)

@@ -1,0 +1,110 @@
+"""Asking the session's shell to write its state into a file, for a capture that is about to be taken."""
+
+import asyncio
+import contextlib
+import termios
+from dataclasses import dataclass
+from typing import Literal
+
+from waypoint.capture.layers.shell import MAX_BYTES, STATE_FILE
+from waypoint.linux.tty import terminals
+from waypoint.model.ids import random_hex
+from waypoint.model.records import ShellLayer
+from waypoint.terminal import standstill
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.hooks.asking import BRIEF_S, ask_briefly
+from waypoint.terminal.hooks.exchange import HookExchange
+from waypoint.terminal.hooks.prompt import Look, has_foreground
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt
+
+# Seconds that a shell gets from the end of a command to its prompt. PROMPT_COMMAND runs in between.
+SETTLE_S = 0.25
+CONTINUED = "2"  # in the answer to `stat`: at the prompt of a line that goes on
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The shell's answer: the state is in the session's /run/waypoint. `prompts`: how many prompts the shell had drawn
+    when it was asked.
+    """
+
+    layer: ShellLayer
+    prompts: int
+
+
+async def ask_state(line: CommandLine) -> Asked | None:
+    """Have the shell write its state. Removes the file of an earlier call first.
+
+    Returns None, after a short wait, if the shell is busy, does not answer or cannot write the file.
+    """
+    folder, watch = line.desk.folder, line.watch
+    folder.remove(STATE_FILE)
+    if not await comes_to_prompt(line) or watch.shell is None:
+        return None
+    kind: Literal["bash", "zsh"] = "zsh" if watch.shell.kind == "zsh" else "bash"
+    name = f"{STATE_FILE}.{random_hex(8)}"
+    async with line.turn:
+        prompts = watch.prompts
+        try:
+            # The shell writes only into a file that exists. So a shell that answers too late writes nothing, and the
+            # file has the modes that it gets here.
+            folder.write(name, b"")
+            if not await _ask(line, name.partition(".")[2]):
+                return None
+            size = folder.size(name)
+            folder.rename(name, STATE_FILE)
+        except OSError:  # the disk is full
+            return None
+        finally:
+            folder.remove("req")
+            folder.remove(name)
+    return Asked(ShellLayer(size_bytes=size, kind=kind), prompts) if size <= MAX_BYTES else None
+
+
+async def comes_to_prompt(line: CommandLine) -> bool:
+    """True if the shell is at its prompt and no command is in flight. False if the shell is busy.
+
+    Waits briefly for a shell that is about to come to its prompt: a client may know that its command has ended before
+    the shell has drawn the prompt.
+    """
+    watch = line.watch
+    if not line.is_idle and line.is_ending:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                await line.wait_idle()
+    if not line.is_idle or watch.shell is None or watch.shell.kind == "none":
+        return False
+    if watch.look() is Look.BUSY and has_foreground(line.desk.terminal.master, watch.shell):
+        with contextlib.suppress(NotAtPrompt):
+            await watch.wait_prompt(BRIEF_S)
+    return watch.look() is Look.PROMPT
+
+
+async def is_in_a_command(line: CommandLine) -> bool:
+    """Whether the shell, which is at a prompt, waits there for the rest of a command. False if it cannot be asked."""
+    desk = line.desk
+    async with line.turn:
+        try:
+            with HookExchange(desk.terminal, random_hex(8), random_hex(8), desk.terminal.ring.end) as talk:
+                mark = await ask_briefly(desk, talk, "stat", ("T",))
+        except OSError:  # the disk is full
+            return False
+        finally:
+            desk.folder.remove("req")
+    return mark is not None and mark.fields[3] == CONTINUED
+
+
+async def _ask(line: CommandLine, ident: str) -> bool:
+    desk = line.desk
+    with HookExchange(desk.terminal, ident, random_hex(8), desk.terminal.ring.end) as talk:
+        mark = await ask_briefly(desk, talk, "state", ("K", "B"))
+    return mark is not None and mark.kind == "K" and mark.fields[2] == "ok"
+
+
+def still_holds(line: CommandLine, asked: Asked) -> bool:
+    """True if the shell has run nothing since `ask_state` has returned `asked`. May be called in any thread, while the
+    session is frozen and its terminal is drained.
+    """
+    reads_keys = not terminals.modes(line.desk.terminal.master).lflag & termios.ICANON
+    is_unchanged = line.watch.prompts == asked.prompts and not standstill.has_printed_prompt(line.desk.terminal)
+    return reads_keys and line.is_idle and is_unchanged

@@ -1,0 +1,31 @@
+"""The parts of a script (script.py) that are the same for bash and zsh."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from waypoint.terminal.shell.dump import Entry, ShellDump
+from waypoint.terminal.shell.words import readable
+
+
+def limits(now: ShellDump, then: ShellDump) -> Iterator[bytes]:
+    """Lines that set the umask and the soft limits that differ."""
+    if then.umask != now.umask:
+        yield b"builtin umask " + then.umask
+    for letter, value in then.limits.items():
+        if now.limits.get(letter, value) != value:
+            yield f"builtin ulimit -S -{letter} ".encode() + value
+
+
+def changed_variables(
+    now: ShellDump, then: ShellDump, names: Iterable[bytes], is_readonly: Callable[[Entry], bool], stays: list[str]
+) -> Iterator[tuple[bytes, Entry | None, Entry | None]]:
+    """Those of the variables `names` that differ, with their entries in `now` and in `then`. A variable that is
+    read-only now is left out, and told in `stays`.
+    """
+    for name in names:
+        before, after = now.variables.get(name), then.variables.get(name)
+        if before == after and name != b"OLDPWD":  # the script's own `cd` changes OLDPWD
+            continue
+        if before is not None and is_readonly(before):
+            stays.append(f"the variable {readable(name)} stays as it is: it is read-only")
+            continue
+        yield name, before, after

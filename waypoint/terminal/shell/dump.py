@@ -1,0 +1,117 @@
+"""The parser for a shell's state as the shell's hooks have written it down (docs/protocol.md, section 3)."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+ShellKind = Literal["bash", "zsh"]
+
+_BASH_VARIABLE = re.compile(rb"declare -([-A-Za-z]+) ([A-Za-z_][A-Za-z0-9_]*)((?:=.*)?)", re.DOTALL)
+_ZSH_VARIABLE = re.compile(rb"(?:typeset|export|readonly)((?: -\w+(?: \d+)?)*) ([A-Za-z_]\w*)(?: (\w+))?(?:=|$)")
+_BASH_LIMIT = re.compile(rb"-(\w)\)\s+(\S+)$", re.MULTILINE)
+_ZSH_LIMIT = re.compile(rb"^-(\w): .*?(\S+)$", re.MULTILINE)
+
+
+_RECORD = 4  # fields of a record, each ended by a NUL
+_LAST = [b"e", b"", b"", b""]
+
+
+class Entry(NamedTuple):
+    """One variable or function: its attributes and its value or text, both as the shell has printed them."""
+
+    attributes: bytes
+    text: bytes
+
+
+@dataclass(slots=True)
+class ShellDump:
+    """A shell's state. `options`: the options that are on (of bash: those of `set -o`; `shopts` has the others).
+    `folders`: the working directory, then the rest of the directory stack.
+    """
+
+    kind: ShellKind
+    options: set[str] = field(default_factory=set)
+    shopts: set[str] = field(default_factory=set)
+    folders: list[bytes] = field(default_factory=list)
+    umask: bytes = b""
+    limits: dict[str, bytes] = field(default_factory=dict)
+    variables: dict[bytes, Entry] = field(default_factory=dict)
+    functions: dict[bytes, Entry] = field(default_factory=dict)
+    aliases: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)  # by option of `alias` (-g, -s) and name
+    traps: bytes = b""
+
+
+def parse(data: bytes, kind: ShellKind) -> ShellDump:
+    """Parse what a shell of `kind` has written. Raises ValueError if `data` is not the whole state of such a shell."""
+    fields = iter(data.split(b"\0"))
+    dump = ShellDump(kind)
+    types: dict[bytes, bytes] = {}
+    while (record := list(itertools.islice(fields, _RECORD))) != _LAST:
+        if len(record) < _RECORD:
+            raise ValueError("the shell's state breaks off")
+        what, name, attributes, text = record
+        if kind == "zsh" and what in (b"p", b"f"):
+            pairs = itertools.islice(fields, 2 * int(text))
+            found = dict(zip(pairs, pairs, strict=True))
+            if what == b"p":
+                types = found
+            else:
+                theirs = (name for name in found if not name.startswith(b"__wp"))
+                dump.functions = {name: Entry(b"", found[name]) for name in theirs}
+        else:
+            _take(dump, what, name, attributes, text)
+    if kind == "zsh":
+        known = dump.variables.keys() & types.keys()
+        dump.variables = {name: Entry(types[name], dump.variables[name].text) for name in known}
+    if not dump.folders or not dump.umask.isdigit():
+        raise ValueError("a part of the shell's state is missing")
+    return dump
+
+
+def _take(dump: ShellDump, what: bytes, name: bytes, attributes: bytes, text: bytes) -> None:
+    match what:
+        case b"o":
+            _take_options(dump, attributes, text)
+        case b"d":
+            dump.folders.append(text)
+        case b"m":
+            dump.umask = text.strip()
+        case b"l":
+            found = (_BASH_LIMIT if dump.kind == "bash" else _ZSH_LIMIT).findall(text)
+            dump.limits = {letter.decode(): value for letter, value in found}
+        case b"v":
+            dump.variables = dict(_variables(dump.kind, text))
+        case b"f":
+            dump.functions[name] = Entry(attributes, text)
+        case b"a":
+            dump.aliases[attributes, name] = text
+        case b"t":
+            dump.traps = text.strip(b"\n")
+        case _:
+            raise ValueError(f"the shell's state has a record of unknown kind {what!r}")
+
+
+def _take_options(dump: ShellDump, attributes: bytes, text: bytes) -> None:
+    if dump.kind == "bash":
+        dump.options = set(attributes.decode().split(":"))
+        dump.shopts = set(text.decode().split(":"))
+    else:
+        words = text.decode().split()
+        dump.options = {name for name, state in zip(words[::2], words[1::2], strict=True) if state == "on"}
+
+
+def _variables(kind: ShellKind, text: bytes) -> Iterator[tuple[bytes, Entry]]:
+    """The variables in the output of `declare -p` or `typeset -p`. Both write a newline in a value as \\n, so each
+    variable is one line.
+    """
+    for line in text.split(b"\n"):
+        if kind == "bash":
+            match = _BASH_VARIABLE.fullmatch(line)
+            if match is not None:
+                yield match[2], Entry(match[1].replace(b"-", b""), match[3])
+        else:
+            match = _ZSH_VARIABLE.match(line)
+            if match is not None:  # the line of a tied pair names both variables, the scalar first
+                yield match[3] if match[3] and b"a" in match[1] else match[2], Entry(b"", line)

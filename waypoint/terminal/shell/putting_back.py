@@ -1,0 +1,94 @@
+"""Giving a live session's shell a captured state: one that this shell had, or another shell of the same kind."""
+
+import asyncio
+from typing import NoReturn
+
+from waypoint.capture.layers.shell import unreadable
+from waypoint.model.errors import CannotCapture, Failed, StateConflict
+from waypoint.model.records import Capture, ShellLayer
+from waypoint.model.requests import ExecRequest
+from waypoint.model.streams import Frame
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.shell import script
+from waypoint.terminal.shell.asked import comes_to_prompt, is_in_a_command
+from waypoint.terminal.shell.dump import ShellDump, parse
+
+LIMIT_S = 30.0
+_TOLD_BYTES = 1 << 16
+
+
+def parse_state(origin: Capture, layer: ShellLayer, data: bytes) -> ShellDump:
+    """Parse `data`, the shell's state in the capture `origin`. Raises StoreDamaged if the state is not complete."""
+    try:
+        return parse(data, layer.kind)
+    except ValueError as error:
+        raise unreadable(origin, str(error)) from error
+
+
+async def check_shell(line: CommandLine, branch: str, then: ShellDump) -> None:
+    """Raise StateConflict if the shell cannot be asked now, CannotCapture if its kind is not that of `then`."""
+    if not await comes_to_prompt(line) or line.watch.shell is None:
+        refuse(branch, line.watch.obstacle(line.watch.look()))
+    if await is_in_a_command(line):
+        refuse(branch, "its shell waits for the rest of a command")
+    if line.watch.shell.kind != then.kind:
+        said = f"its shell is a {line.watch.shell.kind}, the state is that of a {then.kind}"
+        raise CannotCapture("restore the shell on", f"branch {branch}", said, "restore all of it")
+
+
+def refuse(branch: str, said: str) -> NoReturn:
+    """Raise the StateConflict for a shell that cannot be asked now. `said`: why not, in words."""
+    next_step = "let the shell come to its prompt (attach, or exec)"
+    raise StateConflict("restore the shell on", f"branch {branch}", said, next_step)
+
+
+async def put_back(line: CommandLine, now: ShellDump, then: ShellDump, name: str) -> list[str]:
+    """Bring the shell from its state `now` to the state `then`. Returns, in words, what could not be changed.
+
+    `name`: what the user restores, to be shown to viewers. Raises Failed if the shell breaks off; a part of the state
+    may have changed by then.
+    """
+    made = script.compose(now, then, f"waypoint restore {name} --only shell")
+    folder = line.desk.folder
+    try:
+        folder.write("back", made.body)
+        # With a terminal (tty): a plain exec sets variables such as PAGER while its command runs, which would mix with
+        # the variables that are restored.
+        request = ExecRequest(text=made.command, tty=True, timeout_s=LIMIT_S)
+        ended = await line.execute(request, _Nobody(), _Nobody())
+        told = script.read_told(_read_told(folder))
+    except OSError as error:
+        raise _failed(error.strerror or str(error)) from error
+    finally:
+        folder.remove("back")
+        folder.remove("told")
+    if told is None:
+        raise _failed(str(ended["said"]) or "the shell broke off in the midst of it")
+    return made.stays + told
+
+
+def _read_told(folder: RunFolder) -> str:
+    """What the shell has said; "" if it has begun nothing. Raises OSError."""
+    try:
+        return folder.read("told", _TOLD_BYTES).decode(errors="backslashreplace")
+    except FileNotFoundError:
+        return ""
+
+
+def _failed(said: str) -> Failed:
+    return Failed("restore", "the shell", said, "'waypoint undo' brings back what was before")
+
+
+class _Nobody:
+    """The client of an exec that nobody watches."""
+
+    async def receive(self) -> Frame | None:
+        await asyncio.Event().wait()
+        return None
+
+    async def output(self, data: bytes | memoryview) -> None: ...
+
+    async def errors(self, data: bytes | memoryview) -> None: ...
+
+    async def note(self, facts: dict[str, object]) -> None: ...

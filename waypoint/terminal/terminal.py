@@ -1,0 +1,145 @@
+"""The daemon's end of a session's terminal: reads output into the ring, finds marks, wakes followers, writes input.
+
+Nothing here runs unless the session prints or a client types: an idle session costs no wake-up.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from shellwrap.marks import LONGEST, Mark, MarkScanner
+from shellwrap.modes import DEFAULT, ModeTracker
+from shellwrap.ring import Ring
+from waypoint.terminal.keyboard import Keyboard
+from waypoint.terminal.reader import TerminalReader
+from waypoint.terminal.typed import TypedInput
+from waypoint.terminal.window import Window
+
+
+class Terminal:
+    """Owns the master's file descriptor and the ring; `close` closes both. Use within one event loop."""
+
+    def __init__(self, master: int, ring: Ring) -> None:
+        """`master` becomes non-blocking. `ring` may have bytes in it, which an earlier daemon has written."""
+        os.set_blocking(master, False)
+        self.master = master
+        self.ring = ring
+        self.closed = asyncio.Event()
+        # Cleared while the terminal stands still. Code that changes the ring, the record of a command in flight or the
+        # terminal's modes waits for this event right before, and makes the change without another await. So a capture
+        # finds all three as they were at one moment.
+        self.moving = asyncio.Event()
+        self.moving.set()
+        self.on_mark: list[Callable[[Mark], None]] = []
+        # Id and nonce of the command that runs without output processing (OPOST): viewers put a CR before each LF.
+        self.raw_command: tuple[str, ...] = ()
+        self.epitaph = ""  # why the session ends, if the daemon knows that before the end
+        if not ring.end:  # a new ring: no modes are in its header yet, which would mean "cursor hidden, no wrapping"
+            ring.modes = DEFAULT
+        self.modes = ModeTracker(ring.modes, ring.alternate_from, ring.end)
+        # The last bytes are scanned again, since a mark may have begun in them. The whole marks in them are ignored
+        # here: the last daemon has heard them, or the caller asks for them with `marks`.
+        self._scanner = MarkScanner(max(ring.start, ring.end - LONGEST))
+        self._scanner.feed(ring.copy(self._scanner.settled, ring.end))
+        self._loop = asyncio.get_running_loop()
+        self._waiters: list[asyncio.Future[None]] = []
+        self.reader = TerminalReader(master, ring, self._take_in, self._end)
+        self.window = Window(master)
+        self.typed = TypedInput(master)
+        self.keyboard = Keyboard(master, self.typed)
+
+    def start(self) -> None:
+        """Begin to read. Functions that are to hear the first marks must be in `on_mark` before."""
+        self.reader.start()
+
+    def close(self) -> None:
+        """Stop reading, and close the descriptor and the ring. The session notices nothing, since its own descriptor of
+        the master stays open.
+        """
+        if self.is_released:
+            return
+        self._end()
+        os.close(self.master)
+        self.master = -1
+        self.ring.close()
+
+    @property
+    def is_released(self) -> bool:
+        """True after `close`: the daemon has given the terminal up, even if the session lives."""
+        return self.master < 0
+
+    @property
+    def settled(self) -> int:
+        """The position up to which all marks are complete: an unfinished mark can begin only at or behind it."""
+        return self.ring.end if self.closed.is_set() else self._scanner.settled
+
+    def marks(self, position: int) -> list[Mark]:
+        """The marks in the ring from `position` on, or from the ring's start if that is later."""
+        position = max(position, self.ring.start)
+        return MarkScanner(position).feed(self.ring.copy(position, self.ring.end))
+
+    async def wait_more(self, position: int) -> None:
+        """Return once there is a settled byte at `position`, the terminal is closed, or `wake` was called."""
+        if self.settled <= position and not self.closed.is_set():
+            await self.wait_news()
+
+    async def wait_news(self) -> None:
+        """Return when more was printed, or when `wake` was called."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def set_floor(self, position: int | None) -> None:
+        """Keep the ring's bytes from `position` on: if the ring is full, reading stops. None: keep nothing."""
+        if self.is_released:
+            return
+        self.ring.floor = position
+        self.reader.room_grew()
+
+    def append(self, data: bytes) -> None:
+        """Put `data` into the ring as if the session had printed it: a mark that the daemon writes for viewers."""
+        self.ring.append(data)
+        self._take_in(data)
+
+    def stand_still(self) -> None:
+        """Stop reading and typing until `go_on`: the session is about to be frozen. Until then, another thread may call
+        `reader.drain` and the functions of standstill.py. Does nothing if the terminal is released.
+        """
+        if self.is_released:
+            return
+        self.moving.clear()
+        self.reader.hold()
+        self.typed.hold()
+
+    def go_on(self) -> None:
+        """Undo `stand_still`. Does nothing if the terminal does not stand still, or is released."""
+        if not self.is_released and not self.moving.is_set():
+            self.moving.set()
+            self.reader.release()
+            self.typed.release()
+
+    def _take_in(self, data: bytes) -> None:
+        before = self.modes.bits
+        self.modes.feed(data)
+        if self.modes.bits != before:
+            self.ring.modes, self.ring.alternate_from = self.modes.bits, self.modes.alternate_from
+        for mark in self._scanner.feed(data):
+            for hear in tuple(self.on_mark):
+                hear(mark)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let all tasks in `wait_more` and `wait_news` look again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _end(self) -> None:
+        self.reader.close()
+        self.typed.close()
+        self.keyboard.close()
+        self.moving.set()
+        self.window.close()
+        self.closed.set()
+        self.wake()
