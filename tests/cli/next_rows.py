@@ -67,7 +67,9 @@ ROWS = (
     Row(advice="start it: waypoint shell {}", meet=("exec", "-b", "unborn", "--", "true")),
     Row(
         advice="go on with its files: waypoint shell {}",
-        before=(live("ended"), ("stop", "ended")),
+        # It is ended at its prompt: killed in the middle of a ~/.bashrc, a program such as pyenv leaves a lock, for
+        # which the next shell waits a minute.
+        before=(live("ended"), ("exec", "-b", "ended", "--", "true"), ("stop", "ended")),
         meet=("exec", "-b", "ended", "--", "true"),
     ),
     Row(

@@ -64,7 +64,8 @@ def completed(terminal: "pexpect.spawn[str]", line: str) -> str:
     terminal.send(f"{line}\t_")
     terminal.expect_exact("_")
     seen = re.sub(".\x08", "", (terminal.before or "").replace("\x07", "")) + "_"  # zsh goes back over a space
-    terminal.send("\x03")
+    terminal.send("\x15echo do''ne\r")  # not Ctrl-C: zsh may miss a signal that comes while it draws the line
+    terminal.expect_exact("done\r\n")
     terminal.expect_exact(PROMPT)
     return seen
 

@@ -78,7 +78,7 @@ class Home:
         self.names = Names(path / "names.db", reserve)
         self.names.on_operation = self.events.tell_operation
         _check_pool(path, self.names)
-        self.pool = open_pool(path, "auto", sizes)
+        self.pool = open_pool(path, "auto", sizes, reserve.make_room)
         loop = asyncio.get_running_loop()
         self._watch = PoolWatch(self.pool, self._places.cgroup, lambda: loop.call_soon_threadsafe(self._relieve_later))
         tries = functools.partial(trial, home=path)

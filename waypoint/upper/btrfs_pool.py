@@ -26,6 +26,12 @@ class Volume(Protocol):
 
     def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int: ...
 
+    def take_reserve(self) -> None:
+        """Enlarge the file system a little from what the home has reserved for itself, also below the floor. Raises
+        OSError, WaypointError; without a reserve nothing happens.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -43,6 +49,9 @@ class NativeVolume:
 
     def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
         return 0
+
+    def take_reserve(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -78,17 +87,23 @@ class _BtrfsRoom(FolderOfTrees):
     def close(self) -> None:
         self._volume.close()
 
-    def _in_room(self, act: Callable[[], None]) -> None:
+    def _in_room(self, act: Callable[[], None], *, is_end: bool = False) -> None:
         """Do `act`; if there is no space for it, once more when btrfs has written out what is on its way. What was
         written last holds more space promised than it needs, and what was removed last is not free yet.
+
+        `is_end`: what ends must not need space that only its end frees, so at last the reserve is there for it.
         """
-        try:
-            act()
-        except OSError as err:
-            if err.errno != errno.ENOSPC:
-                raise
-            btrfs.sync_filesystem(self._folder)
-            act()
+        ways: list[Callable[[], None]] = [lambda: btrfs.sync_filesystem(self._folder)]
+        if is_end:
+            ways.append(self._volume.take_reserve)
+        for make_room in ways:
+            try:
+                return act()
+            except OSError as err:
+                if err.errno != errno.ENOSPC:
+                    raise
+            make_room()
+        act()
 
     def settle(self) -> None:
         with refusals("look at the pool", self._folder):
@@ -125,7 +140,7 @@ class BtrfsPool(_BtrfsRoom):
 
     def seal(self, name: str) -> None:
         with self._tree("seal the upper tree", name) as path:
-            self._in_room(lambda: btrfs.make_readonly(path))
+            self._in_room(lambda: btrfs.make_readonly(path), is_end=True)
 
     def is_sealed(self, name: str) -> bool:
         with self._tree("look at the upper tree", name) as path:

@@ -28,6 +28,8 @@ _METADATA_SHARE = 8
 
 _LEAST_SHARE = 16  # the file never grows by less than a step divided by this: each time costs a commit
 
+_RESERVE_BYTES = 2 << 20  # room for a chunk of metadata, which holds some hundred changes
+
 _PIECE_BYTES = 256 << 20  # the file shrinks by so much at a time, as nothing can grow meanwhile
 _IN_VAIN = 3
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
@@ -41,8 +43,9 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class PoolFile:
     """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it."""
 
-    def __init__(self, home: str, sizes: PoolSizes) -> None:
+    def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None]) -> None:
         self._home = home
+        self._give_room = give_room
         self._image = f"{home}/{IMAGE}"
         self.folder = f"{home}/{FOLDER}"
         self._sizes = sizes
@@ -69,20 +72,31 @@ class PoolFile:
         return added if added >= step // _LEAST_SHARE else 0
 
     def _grow(self, free: int, added: int) -> Growth:
+        try:
+            self._enlarge(added)
+        except OSError as err:
+            if err.errno in _NO_SPACE:
+                return self._refused(free, str(err.strerror))
+            raise
+        return Growth(GrowthOutcome.GROWN, btrfs.free_bytes(self.folder), added)
+
+    def _enlarge(self, added: int) -> None:
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
         try:
             before = os.fstat(fd).st_size
             try:
                 filesystem.reserve(fd, before + added, self._image)
-            except OSError as err:
+            except OSError:
                 os.ftruncate(fd, before)  # safe: the file system in the file has not been resized yet
-                if err.errno in _NO_SPACE:
-                    return self._refused(free, str(err.strerror))
                 raise
             _use_whole_file(fd, self.folder)
         finally:
             os.close(fd)
-        return Growth(GrowthOutcome.GROWN, btrfs.free_bytes(self.folder), added)
+
+    def take_reserve(self) -> None:
+        with self._growing:
+            self._give_room()
+            self._enlarge(_RESERVE_BYTES)
 
     def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
         given = 0
@@ -172,15 +186,20 @@ def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
     return max(wanted - free, for_metadata - space.unallocated_bytes - space.metadata_free_bytes)
 
 
-def open_pool_file(home: str, sizes: PoolSizes) -> PoolFile:
+def no_reserve() -> None:
+    """The home has reserved no space for itself."""
+
+
+def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> PoolFile:
     """Mount the home's pool file at `<home>/pool`, creating the file if missing. `home`: absolute, without symlinks.
 
     If a process of an earlier daemon still uses the pool, its loop device and file system are mounted again. A new file
-    gets its name when it is complete, so a crash leaves the complete file or none.
+    gets its name when it is complete, so a crash leaves the complete file or none. `give_room`: frees some MiB of a full
+    disk for `take_reserve`.
     Raises HostLacks if the machine lacks btrfs, loop devices, mkfs.btrfs or the right to use them; Failed, also if the
     disk is too full for a new file; StateConflict if mounting a new file would hide files in `<home>/pool`.
     """
-    file = PoolFile(home, sizes)
+    file = PoolFile(home, sizes, give_room)
     with refusals("open the pool", home):
         os.makedirs(file.folder, mode=0o700, exist_ok=True)
         if os.path.exists(f"{home}/{IMAGE}"):

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Literal
 
 from waypoint.linux.storage import btrfs, filesystem
@@ -10,18 +11,23 @@ from waypoint.model.ids import random_hex
 from waypoint.upper.btrfs_pool import BtrfsPool, NativeVolume
 from waypoint.upper.contract import Pool, PoolSizes, refusals, usual_sizes
 from waypoint.upper.copy_pool import GONE, CopyPool
-from waypoint.upper.loop_pool import FOLDER, IMAGE, open_pool_file
+from waypoint.upper.loop_pool import FOLDER, IMAGE, no_reserve, open_pool_file
 
 Driver = Literal["auto", "btrfs", "copy"]
 
 
-def open_pool(home: str | os.PathLike[str], driver: Driver = "auto", sizes: PoolSizes | None = None) -> Pool:
+def open_pool(
+    home: str | os.PathLike[str],
+    driver: Driver = "auto",
+    sizes: PoolSizes | None = None,
+    give_room: Callable[[], None] = no_reserve,
+) -> Pool:
     """Open the pool of the folder `home`, creating it if missing. Only one process at a time may have it open.
 
     `driver`: `btrfs` uses subvolumes of the btrfs that the home is on, or else of a btrfs in a file with `sizes` (None:
     `usual_sizes`). `copy` uses plain folders. `auto` takes the driver of the pool that exists; for a new pool, `btrfs`
     if the machine can, else `copy`. A pool file is mounted in the caller's mount namespace; unless that is a private
-    one, the whole machine sees the mount.
+    one, the whole machine sees the mount. `give_room`: frees some MiB of a full disk for the end of a session.
 
     Raises HostLacks (the driver cannot work here), StateConflict (the home has a pool of the other driver), Failed.
     With `auto`, a disk that is too full for a new pool file also raises Failed: falling back to `copy` would keep the
@@ -35,7 +41,7 @@ def open_pool(home: str | os.PathLike[str], driver: Driver = "auto", sizes: Pool
     if "copy" in (made, driver):
         return _open_copy(place)
     try:
-        return _open_btrfs(place, sizes)
+        return _open_btrfs(place, sizes, give_room)
     except HostLacks:
         if made or driver == "btrfs":
             raise
@@ -55,11 +61,12 @@ def _made_by(home: str) -> Literal["btrfs", "copy"] | None:
     return "copy" if os.path.isdir(f"{home}/{FOLDER}/{GONE}") else None
 
 
-def _open_btrfs(home: str, sizes: PoolSizes | None) -> Pool:
+def _open_btrfs(home: str, sizes: PoolSizes | None, give_room: Callable[[], None]) -> Pool:
     folder = f"{home}/{FOLDER}"
     if not os.path.exists(f"{home}/{IMAGE}") and _can_have_subvolumes(folder):
         return BtrfsPool(folder, NativeVolume(folder))
-    file = open_pool_file(home, sizes or usual_sizes(filesystem.total_bytes(home), filesystem.free_bytes(home)))
+    sizes = sizes or usual_sizes(filesystem.total_bytes(home), filesystem.free_bytes(home))
+    file = open_pool_file(home, sizes, give_room)
     return BtrfsPool(file.folder, file)
 
 

@@ -18,6 +18,7 @@ from waypoint.session.birth import fresh, revive
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
+from waypoint.upper.contract import NEXT_STEPS
 
 log = logging.getLogger(__name__)
 
@@ -188,4 +189,5 @@ def raise_in_words(error: BaseException, branch: str) -> NoReturn:
     if not isinstance(error, OSError):
         raise error
     said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
-    raise Failed("start a session on", f"branch {branch}", said, "see 'waypoint doctor'") from error
+    next_step = NEXT_STEPS.get(error.errno or 0, "see 'waypoint doctor'")
+    raise Failed("start a session on", f"branch {branch}", said, next_step) from error
