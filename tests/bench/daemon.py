@@ -25,6 +25,7 @@ from waypoint.client.sdk import Client
 from waypoint.daemon.http.connection import Connection
 from waypoint.daemon.http.stream import StreamOutlet
 from waypoint.daemon.siblings import QUICK_DEATH_S
+from waypoint.linux.tasks import lock_holder
 
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: waypoint\r\n\r\n"
 REQUESTS = 200  # of one run; the figure is of one of them
@@ -74,7 +75,9 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
             Figure(
                 name="the same, killed with the supervisor",
                 unit="ms",
-                measure=lambda: _ms_until_replaced(client_of_real, (real.runtime / "supervisor.lock").read_text()),
+                measure=lambda: _ms_until_replaced(
+                    client_of_real, lock_holder.signed_by(str(real.runtime / "supervisor.lock"))
+                ),
                 floor=lambda: ms_of_command(BARE_PYTHON),
                 floor_name=FLOOR_NAME,
                 aim=at_most(500, "ms"),
@@ -144,11 +147,11 @@ def _outlive_quick_death(client: Client) -> None:
     select.poll().poll(QUICK_DEATH_S * 1000)
 
 
-def _ms_until_replaced(client: Client, *others: str) -> float:
+def _ms_until_replaced(client: Client, *others: int) -> float:
     """`others`: pids of what is killed just before the daemon."""
     killed = client.status().pid
     begin = time.perf_counter()
-    for pid in (*map(int, others), killed):
+    for pid in (*others, killed):
         os.kill(pid, signal.SIGKILL)
     found = client.status()
     taken = 1000 * (time.perf_counter() - begin)

@@ -169,7 +169,7 @@ ROWS = (
 )
 
 ELSEWHERE = {
-    "put a copy of it back, or {}; captures and running sessions are kept either way, and known again when the file is "
+    "put a copy of it back, or {}; captures and running sessions stay until a gc, and are known again when the file is "
     "back": "tests/session/test_strangers.py",
     "put it back ({}, or the folder {}); or begin afresh: {}": "tests/session/test_strangers.py",
     "put back what is missing, then 'waypoint daemon stop'; or wait until its processes (listed in {}/cgroup.procs) "

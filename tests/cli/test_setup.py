@@ -379,11 +379,11 @@ def test_the_main_process_of_the_unit_outlives_what_is_killed(bare: Home, victim
     with subprocess.Popen([command, *words], env=bare.env, stderr=subprocess.PIPE) as main:
         assert main.stderr is not None
         main.stderr.readline()
-        pids = {"supervisor": int((bare.runtime / "supervisor.lock").read_text()), "daemon": daemon_pid(bare)}
+        pids = {"supervisor": lock_holder.signed_by(str(bare.runtime / "supervisor.lock")), "daemon": daemon_pid(bare)}
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
         assert main.stderr.readline() == f"serving {bare.path}\n".encode()  # the next supervisor
-        assert int((bare.runtime / "supervisor.lock").read_text()) != pids["supervisor"]
+        assert lock_holder.signed_by(str(bare.runtime / "supervisor.lock")) != pids["supervisor"]
         bare.must("daemon", "stop")
         assert main.wait(30) == 0
 

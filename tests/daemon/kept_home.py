@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.daemon.raw_client import Answer, RawClient
 from tests.waiting import PATIENCE_S
-from waypoint.linux.tasks import pidfd
+from waypoint.linux.tasks import lock_holder, pidfd
 from waypoint.model import paths
 
 DAEMON = Path(__file__).with_name("memory_daemon.py")
@@ -55,7 +55,7 @@ class KeptHome:
         return int(self.ask("GET", "/v1/status").json["pid"])
 
     def supervisor_pid(self) -> int:
-        return int((self.runtime / "supervisor.lock").read_text())
+        return lock_holder.signed_by(str(self.runtime / "supervisor.lock"))
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what gives no event, asking the daemon something between two looks."""

@@ -13,7 +13,7 @@ import pytest
 
 from tests.places import ROOT
 from waypoint.linux.storage import files
-from waypoint.linux.tasks import lock_holder
+from waypoint.linux.tasks import lock_holder, procfs
 
 HOLDER = f"""
 import os, signal, sys
@@ -52,6 +52,19 @@ def test_a_free_lock_is_taken_and_nobody_is_named_as_its_holder(tmp_path: Path) 
     path.write_text(f"{os.getpid()}\n")  # of an earlier holder, whose pid a stranger has now
     os.close(lock_holder.take_over(str(path), patience_s=2))
     assert path.read_bytes() == b""
+
+
+def test_a_stranger_with_the_pid_of_an_earlier_holder_is_not_asked_to_end(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with holder(path, "signs-late") as process, subprocess.Popen(["sleep", "60"]) as stranger:
+        path.write_text(f"{stranger.pid} {procfs.start_ticks(stranger.pid) - 1}\n")
+        try:
+            with pytest.raises(TimeoutError):
+                lock_holder.take_over(str(path), patience_s=0.1, kill_s=0.1)
+            assert stranger.poll() is None
+            assert process.poll() is None
+        finally:
+            stranger.kill()
 
 
 def test_the_holder_is_asked_to_end(tmp_path: Path) -> None:

@@ -54,8 +54,14 @@ def test_a_pool_that_has_no_size_of_its_own_is_looked_at_once() -> None:
 
 
 def test_room_is_made_for_as_much_as_was_written_just_before() -> None:
-    grown = Growth(GrowthOutcome.GROWN, 110, added_bytes=50)  # 10 were written meanwhile
-    assert watched(FakePool(enough(100), enough(70), grown, enough(200)), 4) == [0, 0, 30, 40]
+    looks = FakePool(
+        Growth(GrowthOutcome.ENOUGH, 100, size_bytes=200),
+        Growth(GrowthOutcome.ENOUGH, 70, size_bytes=200),
+        Growth(GrowthOutcome.GROWN, 110, size_bytes=250),  # 10 were written meanwhile
+        Growth(GrowthOutcome.ENOUGH, 50, size_bytes=190),  # it was shrunk by gc
+        Growth(GrowthOutcome.ENOUGH, 90, size_bytes=190),
+    )
+    assert watched(looks, 5) == [0, 0, 30, 40, 40]
 
 
 def test_a_pool_that_cannot_grow_is_said_once_and_asked_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -73,3 +79,15 @@ def test_it_is_told_while_the_pool_cannot_grow_and_not_otherwise() -> None:
         assert told.get(timeout=WAIT_S) == 2
     finally:
         watch.stop()
+
+
+def test_an_error_is_no_sign_that_the_disk_runs_short() -> None:
+    told: queue.Queue[int] = queue.Queue()
+    pool = FakePool(Failed("grow", "the pool", "broken"), enough(1 << 30))
+    watch = PoolWatch(pool, NO_GROUP, lambda: told.put(0))  # type: ignore[arg-type]
+    watch.start()
+    try:
+        assert [pool.looks.get(timeout=WAIT_S) for _ in range(2)] == [0, 0]
+    finally:
+        watch.stop()
+    assert told.empty()

@@ -17,6 +17,7 @@ from tests.chaos import victims
 from tests.homes import Home, open_home
 from tests.upper.grounds import loops_of
 from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.tasks import lock_holder
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
@@ -30,7 +31,7 @@ def daemon_pid(home: Home) -> int:
 
 
 def supervisor_pid(home: Home) -> int:
-    return int(Path(home.runtime, "supervisor.lock").read_text())
+    return lock_holder.signed_by(str(home.runtime / "supervisor.lock"))
 
 
 def facts(home: Home, branch: str = "main") -> dict[str, object]:

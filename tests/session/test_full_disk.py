@@ -93,6 +93,7 @@ async def test_a_command_runs_where_there_is_no_room_for_a_name(nameless: Path, 
     with pytest.raises(OSError, match="No space left"):
         os.symlink("x", nameless / "y")
     assert await stage.exec("echo one\necho two") == Ran(0, b"one\ntwo\n", "command", ended=False, said="")
+    await stage.daemon.line.wait_idle()
     assert set(os.listdir("/dev/shm")) <= before
 
 

@@ -18,7 +18,7 @@ from tests.session.full_disks import SECONDS, fill, make_room
 from tests.session.full_disks import small_disk as small_disk
 from tests.waiting import wait_until
 from waypoint.client import Client
-from waypoint.linux.tasks import procfs
+from waypoint.linux.tasks import lock_holder, procfs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
 
@@ -79,7 +79,7 @@ def stop_daemon(home: Home, *, kill: bool) -> None:
         home.must("daemon", "stop")
         return
     daemon = Client(home.path).status().pid
-    pids = [*victims.pids(home, "launcher"), int((home.runtime / "supervisor.lock").read_text()), daemon]
+    pids = [*victims.pids(home, "launcher"), lock_holder.signed_by(str(home.runtime / "supervisor.lock")), daemon]
     with ending(*pids):
         for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, or one would replace the other
             for pid in pids:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.upper.grounds import MIB, SIZES, Ground, check_btrfs, fill, loops_of, mount_new, wait_for_no_loop
 from tests.upper.pictures import furnish, picture
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.calls import programs
 from waypoint.linux.storage import btrfs, filesystem, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
@@ -82,7 +83,7 @@ def test_it_grows_in_whole_steps_when_less_than_the_headroom_is_free(small_disk:
 
     growth = pool.grow_if_needed()
     assert growth.outcome is GrowthOutcome.GROWN
-    assert growth.added_bytes == SIZES.step_bytes
+    assert growth.size_bytes == SIZES.initial_bytes + SIZES.step_bytes
     assert growth.free_bytes == pool.free_bytes()
     assert filesystem.total_bytes(tree) == SIZES.initial_bytes + SIZES.step_bytes
     assert (small_disk / "pool.img").stat().st_size == SIZES.initial_bytes + SIZES.step_bytes
@@ -100,7 +101,7 @@ def test_it_takes_as_many_steps_as_are_needed(small_disk: Path) -> None:
     before = pool.free_bytes()
     growth = pool.grow_if_needed(before - MIB)
     assert growth.outcome is GrowthOutcome.GROWN
-    assert growth.added_bytes == SIZES.headroom_bytes
+    assert growth.size_bytes == SIZES.initial_bytes + SIZES.headroom_bytes
     assert growth.free_bytes == before + SIZES.headroom_bytes
     assert pool.grow_if_needed(before - MIB).outcome is GrowthOutcome.ENOUGH
     pool.close()
@@ -157,7 +158,7 @@ def test_it_does_not_grow_below_the_floor_and_says_so(small_disk: Path) -> None:
         os.posix_fallocate(junk.fileno(), 0, free - SIZES.floor_bytes - MIB)
     growth = pool.grow_if_needed()
     assert growth.outcome is GrowthOutcome.REFUSED
-    assert growth.added_bytes == 0
+    assert growth.size_bytes == SIZES.initial_bytes
     assert "32 MiB" in growth.said
     assert (small_disk / "pool.img").stat().st_size == SIZES.initial_bytes
     os.unlink(small_disk / "junk")
@@ -303,7 +304,7 @@ def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> N
     kept = furnish_and_remove(pool)
     before = image.stat()
     assert before.st_size > 1024 * MIB
-    given = pool.shrink(lambda: True, is_idle=True)
+    given = pool.shrink(lambda: True, lambda: True)
     after = image.stat()
     assert (before.st_blocks - after.st_blocks) * 512 == given == before.st_size - after.st_size
     assert given > 400 * MIB, "but for what lies where nothing else has room for it"
@@ -312,9 +313,9 @@ def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> N
     for name in kept:
         pool.remove(name)
     pool.settle()
-    pool.shrink(lambda: True, is_idle=True)
+    pool.shrink(lambda: True, lambda: True)
     assert image.stat().st_blocks * 512 <= SIZES.initial_bytes + 16 * MIB
-    assert pool.shrink(lambda: True, is_idle=True) == 0
+    assert pool.shrink(lambda: True, lambda: True) == 0
     Path(pool.create("new"), "data").write_bytes(os.urandom(64 * MIB))
     pool.close()
     wait_for_no_loop(image)
@@ -325,11 +326,11 @@ def test_it_keeps_the_headroom_and_stops_when_it_is_told_to(corner: Path) -> Non
     pool = Ground(corner, "btrfs").open()
     furnish_and_remove(pool)
     size = (corner / "pool.img").stat().st_size
-    assert pool.shrink(lambda: False, is_idle=False) == 0
+    assert pool.shrink(lambda: False, lambda: False) == 0
     asked = iter(range(100))
-    pool.shrink(lambda: next(asked) < 6, is_idle=False)
+    pool.shrink(lambda: next(asked) < 6, lambda: False)
     assert next(asked) <= 8, "at most one more piece of either kind"
-    pool.shrink(lambda: True, is_idle=False)
+    pool.shrink(lambda: True, lambda: False)
     assert (corner / "pool.img").stat().st_size < size
     assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
     pool.close()
@@ -352,3 +353,33 @@ def test_usual_sizes_follow_the_disk() -> None:
     gib = 1 << 30
     assert usual_sizes(100 * gib, 50 * gib) == PoolSizes(2 * gib, gib, gib, 5 * gib)
     assert usual_sizes(10 * gib, 4 * gib) == PoolSizes(gib, gib, gib, gib)
+
+
+def test_growing_goes_before_a_compaction_that_a_killed_daemon_has_left(corner: Path) -> None:
+    pool, folder = Ground(corner, "btrfs").open(), str(corner / "pool")
+    for number in range(6):
+        pool.grow_if_needed(150 * MIB)
+        Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
+        pool.sync(f"tree-{number}")
+    size = (corner / "pool.img").stat().st_size
+    argv = ["btrfs", "balance", "start", "--full-balance", folder]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as balance:
+        wait_until(lambda: operation(folder) == "balance", "chunks are moved", brief=True)
+        assert pool.grow_if_needed(1024 * MIB).outcome is GrowthOutcome.GROWN
+        assert operation(folder) == "none"
+        balance.wait(PATIENCE_S)
+    assert (corner / "pool.img").stat().st_size > size
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as balance:
+        wait_until(lambda: operation(folder) == "balance", "chunks are moved", brief=True)
+        again = open_pool(corner, "btrfs", SIZES)
+        assert again.list() == pool.list()
+        balance.wait(PATIENCE_S)
+    pool.close()
+
+
+def operation(folder: str) -> str:
+    """What btrfs does to the file system as a whole now, such as moving chunks."""
+    ident = subprocess.run(
+        ["findmnt", "-no", "UUID", folder], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return Path(f"/sys/fs/btrfs/{ident}/exclusive_operation").read_text().strip()

@@ -67,7 +67,8 @@ def _greeting(session: Mapping[str, object]) -> bytes:
     base, shared = session.get("base"), session.get("shared")
     of = "this machine" if base == "/" else str(base)
     but = f", but {', '.join(map(str, shared))} is the machine's own" if isinstance(shared, list) and shared else ""
-    line = f"{session.get('branch')}: everything here is a copy of {of}{but}. Leave: exit, or Ctrl-] d to let it run"
+    said = f"{session.get('branch')}: everything here is a copy of {of}{but}. Leave: exit, or Ctrl-] d to let it run"
+    line = "".join(character if character.isprintable() else "?" for character in said)
     return f"[{line}]\r\n".encode(errors="backslashreplace")
 
 

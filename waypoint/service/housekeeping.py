@@ -161,7 +161,7 @@ class _Work:
             home.between()
             return not self.is_cancelled
 
-        home.pool.shrink(goes_on, is_idle=not home.names.live())
+        home.pool.shrink(goes_on, lambda: not home.names.live())
 
     def _try(self, what: str, act: Callable[[], None]) -> bool:
         """Returns whether `act` has worked."""

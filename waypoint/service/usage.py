@@ -1,9 +1,11 @@
 """What holds how much of the disk: captures, live sessions, and the rest of a home."""
 
 import asyncio
+import contextlib
 import glob
 import os
 from collections.abc import Iterator
+from glob import escape
 from pathlib import Path
 
 from waypoint.linux.storage import filesystem
@@ -39,9 +41,9 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
             hot_bytes=hot_bytes,
             pool_bytes=pool_bytes,
             overhead_bytes=max(0, pool_bytes - in_pool),
-            names_bytes=_files(f"{home.path}/names.db*"),
-            logs_bytes=logs_bytes + _files(f"{log_path(str(home.path))}*"),
-            rings_bytes=_files(f"{sessions}/*/ring"),
+            names_bytes=_files(f"{escape(str(home.path))}/names.db*"),
+            logs_bytes=logs_bytes + _files(f"{escape(log_path(str(home.path)))}*"),
+            rings_bytes=_files(f"{escape(str(sessions))}/*/ring"),
             home_bytes=home_bytes(home),
             free_bytes=filesystem.free_bytes(home.path),
         )
@@ -53,7 +55,12 @@ def home_bytes(home: Home) -> int:
 
 
 def _files(pattern: str) -> int:
-    return sum(os.stat(path).st_blocks * 512 for path in glob.glob(pattern))
+    """Bytes on disk of the files that a pattern finds."""
+    total = 0
+    for path in glob.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):  # its session has ended meanwhile
+            total += os.stat(path).st_blocks * 512
+    return total
 
 
 def _holders(home: Home, wanted: list[str] | None) -> Iterator[HolderFacts]:

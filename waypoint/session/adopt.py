@@ -26,6 +26,8 @@ from waypoint.store.belonging import belongs
 
 log = logging.getLogger(__name__)
 
+_STANDS = "; it stands still until a daemon can finish the restore of its files that was broken off"
+
 DUMP_S = 0.15
 """How long a CRIU of the last daemon may still take to end by itself: it and all sessions wait for that."""
 
@@ -46,7 +48,7 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
     for row, entry in found:
         said = _take_over(sessions, row, entry)
         if said:
-            log.error("cannot reach the session on %s, which goes on: %s", row.branch, said)
+            log.error("cannot reach the session on %s, which is kept: %s", row.branch, said)
             sessions.unreachable[row.branch] = said
     strangers = _swept(resources)
     sweep_views(resources)
@@ -68,7 +70,8 @@ def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) ->
             _adopt(sessions, entry)
         except OSError as error:
             if entry.is_alive():
-                return str(error)
+                stands = is_under_way(resources.places.sessions / row.session)
+                return f"{error}{_STANDS if stands else ''}"
         else:
             return ""
     _end_dead(resources, row, entry)

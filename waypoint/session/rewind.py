@@ -104,20 +104,21 @@ def see_through(resources: Resources, live: LiveSession, folder: Path) -> None:
     before the restore.
 
     Brings nothing back if no restore was under way, or if the restore had not put its capture on record yet. The caller
-    thaws the session afterwards.
+    thaws the session afterwards. Raises OSError; the next daemon can try it again then.
     """
     try:
         note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
     except FileNotFoundError:
         return
     try:
-        aside, origin = (resources.names.capture(capture) for capture in (note.aside, note.origin))
-    except StoreDamaged as error:
-        # Mostly, the capture `aside` is not on record, so no file was changed yet.
+        ways = [resources.names.capture(note.aside)]
+    except StoreDamaged as error:  # mostly, it is not on record yet, so no file was changed
         log.warning("a restore of files on %s was broken off and is not finished: %s", live.branch, error)
     else:
+        with contextlib.suppress(StoreDamaged):  # then the files from before are the only way
+            ways.insert(0, resources.names.capture(note.origin))
         cgroups.freeze(live.record.cgroup)
-        for capture in (origin, aside):
+        for capture in ways:
             try:
                 rewind_files(resources, live, capture)
                 break

@@ -56,8 +56,8 @@ def damaged(tried: str, path: Path, said: str) -> StoreDamaged:
     `said`: what is wrong, in words.
     """
     next_step = (
-        f"put a copy of it back, or {how_to_move_away(path)}; captures and running sessions are kept either way, and "
-        "known again when the file is back"
+        f"put a copy of it back, or {how_to_move_away(path)}; captures and running sessions stay until a "
+        "gc, and are known again when the file is back"
     )
     return StoreDamaged(tried, str(path), said, next_step)
 

@@ -24,7 +24,7 @@ class Volume(Protocol):
 
     def disk_bytes(self, of_trees: Callable[[], int]) -> int: ...
 
-    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int: ...
+    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int: ...
 
     def take_reserve(self) -> None:
         """Enlarge the file system a little from what the home has reserved for itself, also below the floor. Raises
@@ -47,7 +47,7 @@ class NativeVolume:
     def disk_bytes(self, of_trees: Callable[[], int]) -> int:
         return of_trees()
 
-    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         return 0
 
     def take_reserve(self) -> None:
@@ -98,10 +98,12 @@ class _BtrfsRoom(FolderOfTrees):
             ways.append(self._volume.take_reserve)
         for make_room in ways:
             try:
-                return act()
+                act()
             except OSError as err:
                 if err.errno != errno.ENOSPC:
                     raise
+            else:
+                return
             make_room()
         act()
 
@@ -109,8 +111,8 @@ class _BtrfsRoom(FolderOfTrees):
         with refusals("look at the pool", self._folder):
             btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
 
-    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
-        return self._volume.shrink(go_on, is_idle=is_idle)
+    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
+        return self._volume.shrink(go_on, is_idle)
 
 
 class BtrfsPool(_BtrfsRoom):

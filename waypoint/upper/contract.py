@@ -47,11 +47,13 @@ class GrowthOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The result of `grow_if_needed`. `free_bytes`: free in the pool afterwards. `said`: why the pool did not grow."""
+    """The result of `grow_if_needed`. `free_bytes`: free in the pool afterwards. `size_bytes`: the pool's size
+    afterwards, 0 if it has no size of its own. `said`: why the pool did not grow.
+    """
 
     outcome: GrowthOutcome
     free_bytes: int
-    added_bytes: int = 0
+    size_bytes: int = 0
     said: str = ""
 
 
@@ -120,12 +122,12 @@ class Room(Protocol):
         """Wait until the space of removed trees is free, at most ten seconds: until then it counts as used."""
         ...
 
-    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         """Give free space back to the disk, down to the size of a new pool. Returns how many bytes.
 
-        The headroom is kept, unless `is_idle`: nobody is writing. Works in pieces of some tenths of a second, between
-        which the pool can grow; asks `go_on` before each whether to go on. A pool that lies directly on the disk's file
-        system has nothing to give back: 0. Call `settle` first.
+        The headroom is kept, unless `is_idle`: nobody is writing. Works in pieces, between which the pool can grow, and
+        asks before each whether to `go_on`. A pool that lies directly on the disk's file system has nothing to give
+        back: 0. Call `settle` first.
         """
         ...
 

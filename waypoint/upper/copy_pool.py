@@ -96,7 +96,7 @@ class CopyPool(FolderOfTrees):
     def settle(self) -> None:
         return
 
-    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         return 0
 
     def close(self) -> None:

@@ -40,10 +40,14 @@ _HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCE
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def no_reserve() -> None:
+    """The home has reserved no space for itself."""
+
+
 class PoolFile:
     """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it."""
 
-    def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None]) -> None:
+    def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> None:
         self._home = home
         self._give_room = give_room
         self._image = f"{home}/{IMAGE}"
@@ -57,10 +61,11 @@ class PoolFile:
             missing = _missing_bytes(self._sizes.headroom_bytes + ahead_bytes, free, space)
             added = self._addition(missing) if missing > 0 else 0
             if added > 0:
-                return self._grow(free, added)
+                return self._grow(free, space.total_bytes, added)
             if _missing_bytes(self._sizes.headroom_bytes, free, space) <= 0:
-                return Growth(GrowthOutcome.ENOUGH, free)
-            return self._refused(free, f"the disk would have less than {_mib(self._sizes.floor_bytes)} left")
+                return Growth(GrowthOutcome.ENOUGH, free, space.total_bytes)
+            said = f"the disk would have less than {_mib(self._sizes.floor_bytes)} left"
+            return _refused(free, space.total_bytes, said)
 
     def _addition(self, missing: int) -> int:
         """By how many bytes the file is to grow if `missing` are missing: whole steps, or as much as the disk can give,
@@ -71,14 +76,14 @@ class PoolFile:
         added = min(-(-missing // step) * step, spare)
         return added if added >= step // _LEAST_SHARE else 0
 
-    def _grow(self, free: int, added: int) -> Growth:
+    def _grow(self, free: int, size: int, added: int) -> Growth:
         try:
             self._enlarge(added)
         except OSError as err:
             if err.errno in _NO_SPACE:
-                return self._refused(free, str(err.strerror))
+                return _refused(free, size, str(err.strerror))
             raise
-        return Growth(GrowthOutcome.GROWN, btrfs.free_bytes(self.folder), added)
+        return Growth(GrowthOutcome.GROWN, btrfs.free_bytes(self.folder), size + added)
 
     def _enlarge(self, added: int) -> None:
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
@@ -98,7 +103,7 @@ class PoolFile:
             self._give_room()
             self._enlarge(_RESERVE_BYTES)
 
-    def shrink(self, go_on: Callable[[], bool], *, is_idle: bool) -> int:
+    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         given = 0
         # This is first, as moving content needs space that is not allocated.
         in_vain = 0  # the first chunk that is moved may need a new one, which then takes the content of others too
@@ -106,24 +111,24 @@ class PoolFile:
             in_vain = 0 if gain > 0 else in_vain + 1
         while go_on():
             with self._growing, refusals("shrink the pool", self._image):
-                piece = self._shrink(is_idle=is_idle)
+                piece = self._shrink(is_idle=is_idle())
             if not piece:
                 break
             given += piece
         return given
 
     def _compact(self) -> int | None:
-        """Move one chunk of data elsewhere. Returns how many more bytes are free for anything; None: move no more."""
-        with self._growing, refusals("shrink the pool", self._image):
+        """Move one chunk of data elsewhere. Returns how many more bytes are free for anything; None: move no more.
+
+        Growing breaks this off (`_use_whole_file`): on a slow disk it takes seconds.
+        """
+        with refusals("shrink the pool", self._image):
             before = btrfs.space_on_device(self.folder).unallocated_bytes
             if btrfs.free_bytes(self.folder) - before < _PIECE_BYTES:
                 return None
             try:
                 btrfs.compact(self.folder)
-            except (
-                FileNotFoundError,
-                subprocess.CalledProcessError,
-            ):  # no program `btrfs`, or no room to move anything
+            except (FileNotFoundError, subprocess.CalledProcessError):  # no program `btrfs`; no room to move anything
                 return None
             finally:
                 btrfs.sync_filesystem(self.folder)  # else a chunk that has become empty stays allocated for a while
@@ -163,11 +168,6 @@ class PoolFile:
         finally:
             os.close(fd)
 
-    def _refused(self, free: int, said: str) -> Growth:
-        return Growth(
-            GrowthOutcome.REFUSED, free, said=f"{_mib(free)} are free in the pool, and it cannot grow: {said}"
-        )
-
     def disk_bytes(self, of_trees: Callable[[], int]) -> int:
         with refusals("measure the pool", self._image):
             return os.stat(self._image).st_blocks * 512
@@ -175,6 +175,10 @@ class PoolFile:
     def close(self) -> None:
         with contextlib.suppress(OSError):  # not mounted, or unmounted before
             mounts.umount(self.folder, mounts.MNT_DETACH)
+
+
+def _refused(free: int, size: int, said: str) -> Growth:
+    return Growth(GrowthOutcome.REFUSED, free, size, f"{_mib(free)} are free in the pool, and it cannot grow: {said}")
 
 
 def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
@@ -186,16 +190,12 @@ def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
     return max(wanted - free, for_metadata - space.unallocated_bytes - space.metadata_free_bytes)
 
 
-def no_reserve() -> None:
-    """The home has reserved no space for itself."""
-
-
 def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> PoolFile:
     """Mount the home's pool file at `<home>/pool`, creating the file if missing. `home`: absolute, without symlinks.
 
     If a process of an earlier daemon still uses the pool, its loop device and file system are mounted again. A new file
-    gets its name when it is complete, so a crash leaves the complete file or none. `give_room`: frees some MiB of a full
-    disk for `take_reserve`.
+    gets its name when it is complete, so a crash leaves the complete file or none. `give_room`: frees some MiB of a
+    full disk for `take_reserve`.
     Raises HostLacks if the machine lacks btrfs, loop devices, mkfs.btrfs or the right to use them; Failed, also if the
     disk is too full for a new file; StateConflict if mounting a new file would hide files in `<home>/pool`.
     """
@@ -303,11 +303,21 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
 
 
 def _use_whole_file(fd: int, folder: str) -> None:
-    """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash."""
+    """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash.
+
+    btrfs does not resize while it moves chunks (`PoolFile.shrink`), which it goes on with when the daemon is killed,
+    and after a reboot: growing goes first.
+    """
     # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
     os.fsync(fd)
     _tell_device(fd, folder)
-    btrfs.resize_to_device(folder)
+    try:
+        btrfs.resize_to_device(folder)
+    except OSError as err:
+        if err.errno != errno.EBUSY:
+            raise
+        btrfs.cancel_balance(folder)
+        btrfs.resize_to_device(folder)
 
 
 def _tell_device(fd: int, folder: str) -> None:

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import struct
+import subprocess
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,10 +28,12 @@ _IOC_SUBVOL_SETFLAGS = 0x4008941A
 _IOC_DEV_INFO = 0xD000941E
 _IOC_FS_INFO = 0x8400941F
 
+_IOC_BALANCE_CTL = 0x40049421
 _IOC_TREE_SEARCH = 0xD0009411
 
 _SUBVOL_RDONLY = 1 << 1
 _BLOCK_GROUP_METADATA = 1 << 2
+_BALANCE_CANCEL = 2
 _GLOBAL_RESERVE = 1 << 49  # a part of the metadata space that the kernel lists as a block group of its own
 
 _VOL_ARGS = struct.Struct("q4088s")  # btrfs_ioctl_vol_args: fd, name
@@ -45,6 +48,7 @@ _SEARCH_KEY = struct.Struct("QQQQQQQIII4x32x")  # btrfs_ioctl_search_key: tree, 
 _TREE_OF_ROOTS, _ORPHAN_ITEM = 1, 48
 _ORPHANS, _MAX_U64 = (1 << 64) - 5, (1 << 64) - 1
 _CLEANER_S = 0.02
+_DU_TRIES = 5
 
 _FIRST_DEVICE = 1
 _MAX_NAME_BYTES = 255
@@ -171,6 +175,18 @@ def compact(path: str) -> None:
     programs.run("btrfs", "balance", "start", "-dusage=85,limit=1", path)
 
 
+def cancel_balance(path: str) -> None:
+    """End what `compact` does, if that is under way or is to go on after a mount. Takes no longer than moving one piece
+    of a file: what was moved stays moved. Raises OSError.
+    """
+    try:
+        with open_folder(path) as fd:
+            ioctls.ioctl(fd, _IOC_BALANCE_CTL, _BALANCE_CANCEL, name="BTRFS_IOC_BALANCE_CTL", path=path)
+    except OSError as err:
+        if err.errno != errno.ENOTCONN:  # it has just ended
+            raise
+
+
 def resize(path: str, size: int) -> None:
     """Resize the file system under `path`, which has one device, to `size` bytes. What lies behind is moved.
 
@@ -245,15 +261,24 @@ class DiskUsage(NamedTuple):
 def disk_usage(path: str) -> DiskUsage:
     """Run `btrfs filesystem du` on a folder: some ms, and more with the number of its files and pieces of files.
 
-    Counts what is on the device, not what is in the page cache only. Raises FileNotFoundError without btrfs-progs,
-    CalledProcessError if the program fails, as it may if the folder changes meanwhile.
+    Counts what is on the device, not what is in the page cache only. The program fails if a file goes while it looks:
+    it is run a few times. Raises FileNotFoundError without btrfs-progs, CalledProcessError.
     """
-    words = programs.run("btrfs", "filesystem", "du", "--summarize", "--raw", "--", path)
+    words = _run_du(path, _DU_TRIES)
     found = re.search(rb"^ *([0-9]+) +([0-9]+) +([0-9]+|-) ", words.partition(b"\n")[2])
     if found is None:
         raise OSError(errno.EPROTO, f"btrfs filesystem du prints {words!r}", path)
     total, own, shared = (0 if word == b"-" else int(word) for word in found.groups())
     return DiskUsage(total, own, shared)
+
+
+def _run_du(path: str, tries: int) -> bytes:
+    try:
+        return programs.run("btrfs", "filesystem", "du", "--summarize", "--raw", "--", path)
+    except subprocess.CalledProcessError:
+        if tries <= 1 or not os.path.exists(path):
+            raise
+        return _run_du(path, tries - 1)
 
 
 def make_filesystem(path: str) -> None:

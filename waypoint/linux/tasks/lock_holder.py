@@ -1,4 +1,5 @@
-"""Locks whose holder can be asked to end: the process that holds such a lock has written its pid into the lock's file.
+"""Locks whose holder can be asked to end: the process that holds such a lock has written its pid into the lock's file,
+with the time at which it started, as pids are used again.
 
 Part of the supervisor, which must stay small: nothing heavy may be imported here. Sources: flock(2), pidfd_open(2).
 """
@@ -10,21 +11,27 @@ import signal
 import time
 
 from waypoint.linux.storage import files
-from waypoint.linux.tasks import pidfd
+from waypoint.linux.tasks import pidfd, procfs
 
 _LOOK_S = 0.01
 
 
 def sign(lock_fd: int) -> None:
     """Write the caller's pid into the file of the lock that the caller holds: from now on it may be asked to end."""
-    os.pwrite(lock_fd, f"{os.getpid()}\n".ljust(16).encode(), 0)
+    os.pwrite(lock_fd, f"{os.getpid()} {procfs.start_ticks(os.getpid())}\n".ljust(32).encode(), 0)
 
 
 def signed_by(path: str) -> int:
     """The pid in the lock's file, which is the holder's if the lock is held; 0 if the file is empty or not there."""
+    return _signature(path)[0]
+
+
+def _signature(path: str) -> tuple[int, int]:
+    """The pid in the lock's file and the start time of that process in clock ticks; (0, 0) without them."""
     with contextlib.suppress(FileNotFoundError, ValueError), open(path, "rb") as file:
-        return int(file.read())
-    return 0
+        pid, ticks = map(int, file.read().split())
+        return pid, ticks
+    return 0, 0
 
 
 def take_over(path: str, *, patience_s: float, kill_s: float = 0.0) -> int:
@@ -41,7 +48,7 @@ def take_over(path: str, *, patience_s: float, kill_s: float = 0.0) -> int:
     if lock_fd < 0:
         waited = f"{patience_s:g} s after SIGTERM"
         waited += f" and {kill_s:g} s after SIGKILL" if kill_s > 0 else ""
-        raise TimeoutError(errno.ETIMEDOUT, f"{_describe(signed_by(path))} still holds the lock, {waited}", path)
+        raise TimeoutError(errno.ETIMEDOUT, f"{_describe(path)} still holds the lock, {waited}", path)
     os.ftruncate(lock_fd, 0)
     return lock_fd
 
@@ -70,15 +77,22 @@ def _take_within(path: str, number: int, wait_s: float) -> int:
 
 def _open_signer(path: str) -> int:
     """A pidfd of the process that has signed; -1 if there is none any more."""
-    pid = signed_by(path)
+    pid, ticks = _signature(path)
+    if pid <= 0:
+        return -1
     with contextlib.suppress(ProcessLookupError):
-        return pidfd.open(pid) if pid > 0 else -1
+        fd = pidfd.open(pid)
+        if procfs.start_ticks(pid) == ticks:
+            return fd
+        os.close(fd)
     return -1
 
 
-def _describe(pid: int) -> str:
-    """The process in words: its program, and its state as ps(1) has it, since one in state D cannot be killed."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        name, _, fields = file.read().partition(" (")[2].rpartition(") ")
-        return f"process {pid} ({name}, state {fields[:1]})"
+def _describe(path: str) -> str:
+    """Who has signed, in words: its program, and its state as ps(1) has it, since one in state D cannot be killed."""
+    pid, ticks = _signature(path)
+    with contextlib.suppress(ProcessLookupError):
+        found = procfs.stat(pid)
+        if found.start_ticks == ticks:
+            return f"process {pid} ({found.name}, state {found.state})"
     return "a process that is not known"

@@ -84,15 +84,16 @@ class PoolWatch:
                 self._on_refusal()
             if outcome is GrowthOutcome.FIXED:
                 return
-            self._wait(LONGEST_S if outcome is GrowthOutcome.REFUSED else _seconds_until_next(free))
+            is_refused = outcome in (None, GrowthOutcome.REFUSED)
+            self._wait(LONGEST_S if is_refused else _seconds_until_next(free))
 
-    def _look(self) -> tuple[GrowthOutcome, int]:
-        """Let the pool grow if needed. Returns the outcome and the free bytes; an error counts as a refusal."""
+    def _look(self) -> tuple[GrowthOutcome | None, int]:
+        """Let the pool grow if needed. Returns the outcome, None after an error, and the free bytes."""
         try:
             growth = self._pool.grow_if_needed(self._written.recently())
         except WaypointError as error:
             self._say(str(error))
-            return GrowthOutcome.REFUSED, 0
+            return None, 0
         self._written.note(growth)
         self._say(growth.said)
         return growth.outcome, growth.free_bytes
@@ -121,18 +122,18 @@ class PoolWatch:
 
 
 class _Written:
-    """How much was written lately, as far as the pool's free space tells."""
+    """How much was written lately, as far as the pool's space that is in use tells."""
 
     def __init__(self) -> None:
-        self._free: int | None = None
+        self._used: int | None = None
         self._amounts: deque[tuple[float, int]] = deque()  # when it was seen, how much
 
     def note(self, growth: Growth) -> None:
         """Take note of a look at the pool."""
-        left = growth.free_bytes - growth.added_bytes
-        if self._free is not None and left < self._free:
-            self._amounts.append((time.monotonic(), self._free - left))
-        self._free = growth.free_bytes
+        used = growth.size_bytes - growth.free_bytes
+        if self._used is not None and used > self._used:
+            self._amounts.append((time.monotonic(), used - self._used))
+        self._used = used
 
     def recently(self) -> int:
         """Bytes of the last RECENT_S seconds."""

@@ -18,8 +18,10 @@ BELL = "bell"
 _NAME = re.compile(r"[arw]\.([0-9]{1,10}\.[0-9]{1,4})")
 _MAX_REQUEST_BYTES = 4096
 _MAX_ANSWER_BYTES = 1 << 20
+_MAX_ANSWERED = 64  # clients from before, to which the same is said
 _TAKE_S = 10.0  # how long a client may take nothing of an answer that is longer than what its FIFO holds
-_MAX_WAITING = 64  # requests taken at a time
+_MAX_SERVED = 8
+"""Requests that are served at a time: the daemon works for all sessions. The others wait, and are served in turn."""
 # A client opens its answer FIFO after it has written its request. Until then the daemon tries again: how often, and
 # after how many seconds each.
 _LOOKS, _LOOK_S = 200, 0.01
@@ -53,7 +55,7 @@ class Spool:
         self._on_request = on_request
         self._bell = self._folder.open_fifo(BELL)
         said = "waypoint: the daemon was replaced while it worked on this; see `waypoint log`\n"
-        early = self._waiting("arw" if restored else "w")
+        early = self._waiting("arw" if restored else "w", _MAX_ANSWERED)
         for ident in early:
             self._begin(self._give(ident, restored or Answer(125, said)))
         asyncio.get_running_loop().add_reader(self._bell, self._rung)
@@ -75,7 +77,7 @@ class Spool:
         self._look()
 
     def _look(self) -> None:
-        for ident in self._waiting("r"):
+        for ident in self._waiting("r", _MAX_SERVED - len(self._tasks)):
             with contextlib.suppress(OSError):  # the client has withdrawn its request meanwhile
                 self._folder.rename(f"r.{ident}", f"w.{ident}")
                 self._begin(self._serve(ident))
@@ -111,17 +113,23 @@ class Spool:
         for kind in "rw":
             self._folder.remove(f"{kind}.{ident}")
 
-    def _waiting(self, kinds: str) -> list[str]:
-        """Ids of the clients with a file of one of `kinds`: `a` the FIFO for an answer, `r` a request, `w` a request
-        that is being served.
+    def _waiting(self, kinds: str, most: int) -> list[str]:
+        """Ids of the clients with a file of one of `kinds`, at most so many: `a` the FIFO for an answer, `r` a request,
+        `w` a request that is being served.
         """
         found = (_NAME.fullmatch(name) for name in self._folder.names() if name[0] in kinds)
-        return sorted({match[1] for match in found if match})[:_MAX_WAITING]
+        return sorted({match[1] for match in found if match})[: max(0, most)]
 
     def _begin(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        was_full = len(self._tasks) >= _MAX_SERVED
+        self._tasks.discard(task)
+        if was_full and self._bell >= 0:  # others may have waited for this one
+            self._look()
 
 
 async def _pour(fd: int, data: bytes) -> None:
