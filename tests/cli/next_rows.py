@@ -166,6 +166,50 @@ ROWS = (
         meet=("shell", "noshell", "-d", "--shell", "/no/such"),
         follow="waypoint shell noshell -d --shell bash",
     ),
+    Row(
+        advice="choose a new branch name",
+        before=(live("taken"), ("exec", "-b", "taken", "--", "true"), ("stop", "taken")),
+        meet=("shell", "taken", "--from", "noted", "-d"),
+        follow="waypoint shell not-taken --from noted -d",
+    ),
+    Row(
+        advice="start a new branch for another base",
+        before=(live("based"), ("exec", "-b", "based", "--", "true"), ("stop", "based")),
+        meet=("shell", "based", "-d", "--base", "/usr"),
+        follow="waypoint shell based",
+    ),
+    Row(
+        advice="choose another place",
+        meet=("shell", "placed", "-d", "--bind", "/usr:/proc"),
+        follow="waypoint shell placed -d --bind /usr:/mnt",
+    ),
+    Row(
+        advice="give --base DIR",
+        meet=("shell", "baseless", "-d", "--base", "/nonexistent"),
+        follow="waypoint shell baseless -d --base /",
+    ),
+    Row(
+        advice="give --user NAME",
+        meet=("shell", "userless", "-d", "--user", "nosuch-user"),
+        follow="waypoint shell userless -d --user root",
+    ),
+    Row(
+        advice="leave that out, or start from a capture of tier files",
+        meet=("shell", "from-live", "-d", "--from", "noted", "--cwd", "/usr"),
+        follow="waypoint shell from-live -d --from noted",
+    ),
+    Row(
+        advice="give the branches their whole names",
+        meet=("fork", "noted", "whole", "--prefix", "p"),
+        follow="waypoint fork noted whole",
+    ),
+    Row(
+        advice="leave out --discard or --checkpoint",
+        before=(live("kept-or-not"),),
+        meet=("stop", "kept-or-not", "--discard", "--checkpoint", "kept"),
+        follow="waypoint stop kept-or-not --checkpoint kept",
+        gives_up=("kept-or-not",),
+    ),
 )
 
 ELSEWHERE = {
@@ -174,6 +218,11 @@ ELSEWHERE = {
     "put it back ({}, or the folder {}); or begin afresh: {}": "tests/session/test_strangers.py",
     "put back what is missing, then 'waypoint daemon stop'; or wait until its processes (listed in {}/cgroup.procs) "
     "have ended, then 'waypoint daemon stop': its files are kept": "tests/session/test_strangers.py",
+    "umount it first": "tests/cli/test_next_steps.py",
+    "remove or move it, and run this again": "tests/cli/test_next_steps.py",
+    "none is needed: it starts with the next command that needs it": "tests/cli/test_next_steps.py",
+    "mend it, or remove it and run setup again, which loses nothing else": "tests/cli/test_next_steps.py",
+    "mend it, or remove it and run '{}', which loses nothing else": "tests/cli/test_next_steps.py",
     "be root ('sudo {} COMMAND'), or be let in: sudo {}": "tests/cli/test_next_steps.py",
     "sudo {}": "tests/cli/test_setup.py",
     "sudo {} (any command of root's starts it)": "tests/cli/test_next_steps.py",

@@ -2,10 +2,12 @@
 is worse afterwards.
 """
 
+import json
 import re
 import shlex
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -159,3 +161,56 @@ def test_a_damaged_record_is_mended_with_a_copy_and_costs_nothing_else(stocked: 
     shutil.copy(copy, database)
     assert stocked.must("show", "noted", "--json").json()["capture"] == capture
     assert stocked.must("exec", "--", "echo $here").stdout == "1\n"
+
+
+def test_a_daemon_that_does_not_run_starts_with_the_next_command(stocked: Home) -> None:
+    stocked.must("daemon", "stop")
+    done = stocked.cli("daemon", "status")
+    assert done.code == 4
+    assert next_of(done.stderr) == "none is needed: it starts with the next command that needs it"
+    assert stocked.must("exec", "-b", "main", "--", "echo $here").stdout == "1\n"
+    stocked.must("daemon", "status")
+
+
+@pytest.mark.parametrize("follow", ["mend", "remove"])
+def test_a_broken_config_json_is_mended_or_made_anew_and_nothing_is_lost(stocked: Home, follow: str) -> None:
+    config, before = stocked.path / "config.json", state(stocked)
+    whole = config.read_bytes()
+    stocked.must("daemon", "stop")
+    config.write_text("{")
+    try:
+        for words in (("ps",), ("setup",)):
+            done = stocked.cli(*words)
+            assert done.code == 125
+            assert str(config) in done.stderr
+            assert "mend it, or remove it and run" in next_of(done.stderr)
+        if follow == "remove":
+            config.unlink()
+            stocked.must("setup")
+            kept = json.loads(whole)
+            assert all(kept[key] == value for key, value in json.loads(config.read_bytes()).items())
+    finally:
+        config.write_bytes(whole)
+    assert state(stocked) == before
+    assert stocked.must("exec", "-b", "main", "--", "echo $here").stdout == "1\n"
+
+
+def test_a_home_that_cannot_be_removed_is_when_what_is_in_the_way_has_gone() -> None:
+    with open_home("removed") as home:
+        mounted, own = home.path / "mounted", home.path / "own"
+        mounted.mkdir()
+        own.touch()
+        home.must("shell", "main", "-d")
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(mounted)], check=True)
+        done = home.cli("setup", "--remove", "--yes")
+        assert (done.code, next_of(done.stderr)) == (4, "umount it first")
+        assert str(mounted) in done.stderr
+        home.must("exec", "-b", "main", "--", "true")
+        subprocess.run(["umount", str(mounted)], check=True)
+        mounted.rmdir()
+        done = home.cli("setup", "--remove", "--yes")
+        assert (done.code, next_of(done.stderr)) == (4, "remove or move it, and run this again")
+        assert own.is_file()
+        own.unlink()
+        home.must("setup", "--remove", "--yes")
+        assert not home.path.exists()

@@ -58,9 +58,8 @@ def start_daemon(home: str) -> int:
 
 
 def _check_is_home(home: str, on: str) -> None:
-    """Raise HostLacks if no home has been set up at `home`: a folder that is not Waypoint's is left as it is.
-
-    A config.json that is no JSON passes: the daemon says what is wrong with it.
+    """Raise HostLacks if no home has been set up at `home`: a folder that is not Waypoint's is left as it is. Raise
+    Failed if its config.json is no JSON.
     """
     import json
 
@@ -70,8 +69,9 @@ def _check_is_home(home: str, on: str) -> None:
             if is_config_of_home(json.load(file)):
                 return
         said = f"{config_path(home)} is not that of a home of Waypoint"
-    except ValueError:
-        return
+    except ValueError as error:
+        next_step = f"mend it, or remove it and run '{as_root(home, 'setup')}', which loses nothing else"
+        raise Failed("read", config_path(home), str(error), next_step) from error
     except OSError as error:
         said += "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
     raise HostLacks("start", on, said, as_root(home, "setup"))

@@ -21,6 +21,7 @@ from waypoint.setup.machine import outside
 from waypoint.setup.trials import try_everything
 
 CONFIG = "config.json"
+_HEART = frozenset({"names.db", "pool"})  # what only a home has: one that has lost its config.json gets a new one
 FORMAT = 1
 # What each verb that only root may use is on the command line.
 _COMMANDS = {
@@ -109,7 +110,9 @@ def check(home: Path, options: dict[str, str]) -> None:
 
 
 def _check_place(home: Path) -> None:
-    """Raise UsageProblem if something is at `home` that is neither a home nor an empty folder."""
+    """Raise UsageProblem if something is at `home` that is neither an empty folder nor a home, which may have lost its
+    config.json.
+    """
     if not os.path.lexists(home):
         return
     if not home.is_dir():
@@ -117,6 +120,8 @@ def _check_place(home: Path) -> None:
     # A new file system has lost+found. A setup that was killed may have left a config.json that was not yet published.
     others = [name for name in os.listdir(home) if name != "lost+found" and not name.startswith(f"{CONFIG}.")]
     config = _read_config(home)
+    if not config and set(others) >= _HEART:
+        return
     if not is_config_of_home(config) or (not config and others not in ([], [CONFIG])):
         said = f"it is no home of Waypoint and not empty: it holds {', '.join(sorted(others)[:3])}"
         raise UsageProblem("use", f"{home} as a home", said, _ELSEWHERE)
@@ -141,7 +146,7 @@ def _wanted_config(home: Path, user: str | None, group: str | None) -> dict[str,
 
 def _read_config(home: Path) -> dict[str, Any]:
     """The content of config.json; empty if there is no such file. Raises Failed if it cannot be used."""
-    path, next_step = home / CONFIG, "mend it, or remove it and run setup again"
+    path, next_step = home / CONFIG, "mend it, or remove it and run setup again, which loses nothing else"
     try:
         config = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
