@@ -82,7 +82,7 @@ def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Hom
         ("checkpoint x --park", 2, "it takes no such option here"),
         ("checkpoint x --tier respawn", 5, "knows the tiers live and files"),
         ("checkpoint x --tier gold", 2, "it is one of auto, live, respawn, files"),
-        ("restore nothing-like-it", 2, "nothing has this name"),
+        ("restore nothing-like-it", 2, "it is not in the history of"),
         ("fork", 2, "no NAME was given"),
         ("log -n many", 2, "a number from 1 to 256 is needed"),
     ],
@@ -105,7 +105,7 @@ def test_the_verbs_that_look_and_undo_work_for_the_own_branch_and_for_no_other(h
         assert [one["verb"] for one in entries] == ["checkpoint", "start"]
         foreign = home.must("op", "log", "--json").json()
         number = next(one["number"] for one in foreign if f"{other}-cp" in one["moves"])
-        for words in (f"show {other}-cp", f"undo {number}", f"stop {other}", f"undo -b {other}"):
+        for words in (f"show {other}-cp", f"undo {number}", f"stop {other}", f"logs {other}", f"undo -b {other}"):
             assert home.cli("exec", "-b", branch, "--", f"waypoint {words}").code == 2, words
         assert inside(home, branch, "waypoint undo").startswith(f"took back {entries[0]['number']} (checkpoint)")
         refused = home.cli("exec", "-b", branch, "--", "waypoint undo")

@@ -24,8 +24,8 @@ class Group(Verb):
         self.members = members
 
 
-_ONE_BRANCH = Argument("argument", "BRANCH", required=False)
-_BRANCHES = Argument("arguments", "BRANCH", required=False, many=True)
+ONE_BRANCH = Argument("argument", "BRANCH", required=False)
+BRANCHES = Argument("arguments", "BRANCH", required=False, many=True)
 
 _SETUP = Verb(
     "setup",
@@ -62,7 +62,7 @@ _ATTACH = Verb(
 
     Ctrl-] d leaves it running; Ctrl-] twice sends one. Exit status: the shell's if it ends, 0 if it is left.""",
     "Example: waypoint attach fix-1",
-    arguments=(_ONE_BRANCH,),
+    arguments=(ONE_BRANCH,),
 )
 
 _LOGS = Verb(
@@ -70,7 +70,7 @@ _LOGS = Verb(
     (Option(("-f", "--follow"), "flag", "Go on with what the terminal shows from now on."), BRANCH, HOME),
     "Print what the session's terminal has shown, as far back as it is kept, byte for byte.",
     "Example: waypoint logs -f fix-1",
-    arguments=(_ONE_BRANCH,),
+    arguments=(ONE_BRANCH,),
 )
 
 _EVENTS = Verb(
@@ -106,7 +106,7 @@ _STOP = Verb(
     ),
     "End sessions and keep their files: 'waypoint shell BRANCH' goes on from them.",
     "Example: waypoint stop fix-1 fix-2; waypoint stop fix-3 --checkpoint before-lunch",
-    arguments=(_BRANCHES,),
+    arguments=(BRANCHES,),
 )
 
 _BRANCH_DELETE = Verb(

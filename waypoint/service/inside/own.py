@@ -1,6 +1,7 @@
 """The captures and operations that belong to a session's own branch: all that its processes may see and use."""
 
 import asyncio
+import contextlib
 
 from waypoint.branch.graph import in_pieces, walk_back
 from waypoint.branch.undo import is_from_within
@@ -25,12 +26,14 @@ async def capture(home: Home, branch: str, name: str) -> Capture:
 
 
 def _find_capture(home: Home, branch: str, name: str) -> Capture:
-    found = home.names.resolve(name)
-    start = tip(home, branch)
-    for piece in in_pieces(walk_back(home.names, [start] if start else [])):
-        if found.id in (capture.id for capture in piece):
-            return found
-        home.between()
+    # Of what other branches have, a process learns nothing: neither the names nor whether there are any.
+    with contextlib.suppress(UnknownName):
+        found = home.names.resolve(name)
+        start = tip(home, branch)
+        for piece in in_pieces(walk_back(home.names, [start] if start else [])):
+            if found.id in (capture.id for capture in piece):
+                return found
+            home.between()
     raise UnknownName("use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists what is")
 
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import Caller
-from waypoint.model.verbs import Given
+from waypoint.model.verbs import Given, Verb
 from waypoint.model.verbs.inside import HelpWanted, parse, wants_json
+from waypoint.model.verbs.table import BRANCHES, ONE_BRANCH
 from waypoint.service.background.bugs import as_problem
 from waypoint.service.home import Home
 from waypoint.service.inside import acts, looks
@@ -41,7 +42,7 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
     """
     try:
         verb, given = parse(words)
-        _check_branch(given, live.branch)
+        _check_branch(verb, given, live.branch)
         with asked_by(Caller(branch=live.branch)):
             printed = await ACTS[verb.name](home, live, given)
         return Answer(0, printed.as_json() if wants_json(words) else printed.text)
@@ -54,10 +55,12 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
         return Answer(problem.exit_code, f"waypoint: {problem}\n")
 
 
-def _check_branch(given: Given, own: str) -> None:
-    """Raise UsageProblem if a verb on a session names a branch that is not the session's own."""
-    one = given.text("branch") if "branch" in given else None
-    several = given.texts("arguments") if "arguments" in given else []
-    for branch in (one, *several):
+def _check_branch(verb: Verb, given: Given, own: str) -> None:
+    """Raise UsageProblem if `verb` is to work on a branch that is not the session's own."""
+    named = [given.text("branch") if "branch" in given else None]
+    for argument in verb.arguments:
+        if argument in (ONE_BRANCH, BRANCHES):
+            named += given.texts(argument.name) if argument.many else [given.text(argument.name)]
+    for branch in named:
         if branch not in (None, own):
             raise UsageProblem("work on", f"branch {branch}", f"this session is on {own}", "leave the branch out")
