@@ -64,7 +64,11 @@ ROWS = (
         follow="waypoint branch delete --stop deleted",
         gives_up=("deleted",),
     ),
-    Row(advice="start it: waypoint shell {}", meet=("exec", "-b", "unborn", "--", "true")),
+    Row(
+        advice="'waypoint ps --all' lists what there is; to start it: waypoint shell {} -d",
+        meet=("exec", "-b", "unborn", "--", "true"),
+        again=True,
+    ),
     Row(
         advice="go on with its files: waypoint shell {}",
         # It is ended at its prompt: killed in the middle of a ~/.bashrc, a program such as pyenv leaves a lock, for
@@ -83,7 +87,12 @@ ROWS = (
         meet=("show", "fresh"),
         fill={"NAME": "of-fresh"},
     ),
-    Row(advice=", or move that one: waypoint checkpoint --force {}", meet=("checkpoint", "noted")),
+    Row(
+        advice=", or move that one: waypoint checkpoint --force {} -b {}{}",
+        before=(live("moved"), ("checkpoint", "to-move", "-b", "moved")),
+        meet=("stop", "moved", "--checkpoint", "to-move"),
+        gives_up=("moved",),
+    ),
     Row(
         advice="choose another name",
         meet=("checkpoint", "main"),
@@ -112,7 +121,7 @@ ROWS = (
         follow="waypoint fork noted -n 1 --prefix named",
     ),
     Row(
-        advice="GET /v1/openapi.json describes every request",
+        advice="fork several times",
         meet=("fork", "noted", "-n", "300"),
         follow="waypoint fork noted -n 1 --prefix several",
     ),
@@ -218,11 +227,15 @@ ELSEWHERE = {
     "put it back ({}, or the folder {}); or begin afresh: {}": "tests/session/test_strangers.py",
     "put back what is missing, then 'waypoint daemon stop'; or wait until its processes (listed in {}/cgroup.procs) "
     "have ended, then 'waypoint daemon stop': its files are kept": "tests/session/test_strangers.py",
+    "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run "
+    "'waypoint gc': without --keep-operations 0 it keeps what undo needs": "tests/session/test_full_home.py",
+    "go to another one (cd /)": "tests/cli/test_next_steps.py",
+    "GET /v1/openapi.json describes every request": "tests/cli/test_next_steps.py",
     "umount it first": "tests/cli/test_next_steps.py",
     "remove or move it, and run this again": "tests/cli/test_next_steps.py",
     "none is needed: it starts with the next command that needs it": "tests/cli/test_next_steps.py",
-    "mend it, or remove it and run setup again, which loses nothing else": "tests/cli/test_next_steps.py",
-    "mend it, or remove it and run '{}', which loses nothing else": "tests/cli/test_next_steps.py",
+    "mend it, or remove it and run setup again, which loses nothing but its settings": "tests/cli/test_next_steps.py",
+    "mend it, or remove it and run '{}', which loses nothing but its settings": "tests/cli/test_next_steps.py",
     "be root ('sudo {} COMMAND'), or be let in: sudo {}": "tests/cli/test_next_steps.py",
     "sudo {}": "tests/cli/test_setup.py",
     "sudo {} (any command of root's starts it)": "tests/cli/test_next_steps.py",

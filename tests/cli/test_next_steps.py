@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pexpect
@@ -17,6 +18,8 @@ import pytest
 from tests.cli.next_rows import ROWS, Row, beside
 from tests.cli.test_setup import as_nobody
 from tests.homes import Completed, Home, open_home
+from waypoint.client.link import ask
+from waypoint.model.errors import WaypointError
 
 pytestmark = pytest.mark.privileged
 
@@ -188,7 +191,8 @@ def test_a_broken_config_json_is_mended_or_made_anew_and_nothing_is_lost(stocked
             config.unlink()
             stocked.must("setup")
             kept = json.loads(whole)
-            assert all(kept[key] == value for key, value in json.loads(config.read_bytes()).items())
+            made = json.loads(config.read_bytes())
+            assert (made["home_id"], made["format"]) == (kept["home_id"], kept["format"])
     finally:
         config.write_bytes(whole)
     assert state(stocked) == before
@@ -214,3 +218,24 @@ def test_a_home_that_cannot_be_removed_is_when_what_is_in_the_way_has_gone() -> 
         own.unlink()
         home.must("setup", "--remove", "--yes")
         assert not home.path.exists()
+
+
+def test_in_a_folder_that_was_removed_one_is_told_to_go_elsewhere(stocked: Home, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
+    argv = ["sh", "-c", script, "sh", str(gone), *stocked.argv("shell", "elsewhere", "-d")]
+    done = subprocess.run(argv, env=stocked.env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "this folder: it was removed" in done.stderr
+    assert next_of(done.stderr) == "go to another one (cd /)"
+    subprocess.run(stocked.argv("shell", "elsewhere", "-d"), env=stocked.env, cwd="/", check=True)
+    stocked.must("stop", "elsewhere", "--discard")
+
+
+def test_what_a_request_must_be_like_is_described_where_is_said(stocked: Home) -> None:
+    with pytest.raises(WaypointError) as refused:
+        ask(str(stocked.path), "POST", "/v1/forks", {"name": "noted", "count": 0})
+    assert refused.value.next_step == "GET /v1/openapi.json describes every request"
+    described = ask(str(stocked.path), "GET", "/v1/openapi.json")
+    assert "/v1/forks" in described["paths"]

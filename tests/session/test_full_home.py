@@ -52,6 +52,23 @@ def test_what_frees_space_works_where_there_is_none(full: Home) -> None:
     assert client.start("new").exec("echo new > /srv/new; cat /srv/new").output == b"new\n"
 
 
+def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_disk: Home) -> None:
+    client = Client(small_disk.path)
+    main = client.start("main")
+    main.exec("kept=yes; echo precious > /srv/kept")
+    main.checkpoint("one", tier="live")
+    assert main.exec("head -c 5G /dev/zero > /srv/fill", timeout_s=120).exit == 1
+    main.checkpoint("full", tier="live")
+    assert client.fork("one", "again")[0].exec("echo $kept; cat /srv/kept").output == b"yes\nprecious\n"
+    client.start("new").stop()
+    client.session("main").restore("one")
+    assert client.session("main").exec("echo $kept; ls /srv").output == b"yes\nkept\n"
+    small_disk.must("rm", "full")
+    small_disk.must("gc", "--keep-operations", "0")
+    assert client.session("main").exec("head -c 500M /dev/zero > /srv/more").exit == 0
+    ledger.check(small_disk)
+
+
 @pytest.mark.parametrize("small_disk", [HOME_FITS + 1024 * MIB], indirect=True)  # the pool can grow when there is room
 def test_a_session_that_filled_the_home_is_stopped_and_goes_on_later(full: Home) -> None:
     full.must("stop", "greedy")

@@ -21,6 +21,14 @@ def home_of(given: "Given") -> str:
     return find_home(given.text("home"))
 
 
+def current_folder() -> str:
+    """The caller's folder. Raises UsageProblem if that was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageProblem("start in", "this folder", "it was removed", "go to another one (cd /)") from error
+
+
 def branch_of(given: "Given") -> str:
     """The branch that a command on one branch uses: named by the argument, if the verb has one, or by `--branch`, else
     $WAYPOINT_BRANCH, else `main`. Every verb finds its branch so.

@@ -57,7 +57,7 @@ def quote_branch(branch: str) -> str:
 
 
 def _unanswered(method: str, target: str, cut: wire.Cut) -> Failed:
-    return Failed("get an answer to", f"{method} {target}", str(cut), "see what became of it: waypoint ps --all")
+    return Failed("get an answer to", f"{method} {target}", str(cut), "see what became of it: waypoint op log")
 
 
 def reach(home: str, act: "Callable[[str], T]") -> "T":

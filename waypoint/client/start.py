@@ -70,8 +70,10 @@ def _check_is_home(home: str, on: str) -> None:
                 return
         said = f"{config_path(home)} is not that of a home of Waypoint"
     except ValueError as error:
-        next_step = f"mend it, or remove it and run '{as_root(home, 'setup')}', which loses nothing else"
+        next_step = f"mend it, or remove it and run '{as_root(home, 'setup')}', which loses nothing but its settings"
         raise Failed("read", config_path(home), str(error), next_step) from error
+    except NotADirectoryError as error:
+        raise HostLacks("start", on, "it is not a folder", "name another folder") from error
     except OSError as error:
         said += "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
     raise HostLacks("start", on, said, as_root(home, "setup"))

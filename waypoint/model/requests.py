@@ -84,7 +84,7 @@ class ForkRequest(Request, frozen=True):
 
     name: str
     branches: list[str] = []
-    count: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
+    count: Annotated[int, msgspec.Meta(ge=1)] | None = None
     prefix: str | None = None
 
 

@@ -12,9 +12,11 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def parse_age(text: str) -> float | None:
-    """The seconds that an age such as `90s`, `12h` or `1.5d` stands for; without a unit they are seconds. None if it is
-    no age.
+    """The seconds that an age such as `90s`, `12h` or `1.5d` stands for; of numbers without a unit only 0 is one. None
+    if it is no age.
     """
-    number, unit = (text[:-1], _UNIT_S[text[-1]]) if text[-1:] in _UNIT_S else (text, 1)
+    number, unit = (text[:-1], _UNIT_S[text[-1]]) if text[-1:] in _UNIT_S else (text, 0)
     whole = number.replace(".", "", 1)
-    return float(number) * unit if whole.isdecimal() and whole.isascii() else None
+    if not whole.isdecimal() or not whole.isascii() or (not unit and float(number)):
+        return None
+    return float(number) * unit

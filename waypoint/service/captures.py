@@ -87,4 +87,6 @@ def _branches_of(request: ForkRequest) -> list[str]:
         if prefix is not None:
             raise UsageProblem("use", "--prefix", "it goes with -n", "give the branches their whole names")
         return list(branches)
+    if count > forking.MAX_FORKS:
+        raise forking.too_many(f"{count} branches")
     return [f"{prefix if prefix is not None else name}-{number}" for number in range(1, count + 1)]

@@ -22,7 +22,9 @@ async def du(home: Home, query: DuQuery) -> DuFacts:
     """What the captures and sessions that are asked for have on disk, and the home as a whole. Walks over all files, in
     a thread. Raises UnknownName, Failed.
     """
-    return await asyncio.to_thread(_measure, home, query.names.split() if query.names is not None else None)
+    return await asyncio.to_thread(
+        _measure, home, list(dict.fromkeys(query.names.split())) if query.names is not None else None
+    )
 
 
 def _measure(home: Home, wanted: list[str] | None) -> DuFacts:

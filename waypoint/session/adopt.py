@@ -23,6 +23,7 @@ from waypoint.session.live.shelves import shelves_of
 from waypoint.session.registry import Registry
 from waypoint.session.rewind import is_under_way, see_through, sweep_views
 from waypoint.store.belonging import belongs
+from waypoint.terminal.shell.asked import clear_unread
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,7 @@ def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
     resources = sessions.resources
     folder = resources.places.sessions / entry.row.session
     live = LiveSession.adopt(entry, folder, resources.launcher)
+    clear_unread(live.shell.desk.folder)
     if is_under_way(folder):
         see_through(resources, live, folder)
         _let_run(entry)

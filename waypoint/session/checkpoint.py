@@ -53,10 +53,10 @@ async def checkpoint(sessions: Registry, branch: str, wish: Wish, loss: Loss | N
     goes on.
     """
     resources = sessions.resources
-    _check_name(resources, wish)
+    _check_name(resources, branch, wish)
     async with sessions.turn(branch, *([wish.name] if wish.force and wish.name else [])):
         live = await sessions.settled_live(branch)
-        _check_name(resources, wish)
+        _check_name(resources, branch, wish)
         wanted = Wanted(wish.tier, "checkpoint", wish.message, hold=wish.park)
         if wish.park:
             taken = await capture_to_end(resources, live, wanted, "park", loss or _loss_of(branch, wish))
@@ -144,14 +144,14 @@ def _loss_of(branch: str, wish: Wish) -> Loss:
     return Loss(wish.tier == "files", command)
 
 
-def _check_name(resources: Resources, wish: Wish) -> None:
+def _check_name(resources: Resources, branch: str, wish: Wish) -> None:
     name = wish.name
     if name is None:
         return
     found = resources.names.ref(parse_name(name))
     if found is not None and (found.kind == "branch" or not wish.force):
-        # `stop --checkpoint`, which has no --force, comes here, too.
-        move = f", or move that one: waypoint checkpoint --force {name}"
+        park = " --park" if wish.park else ""  # `stop --checkpoint`, which has no --force, comes here, too
+        move = f", or move that one: waypoint checkpoint --force {name} -b {branch}{park}"
         next_step = "choose another name" + ("" if found.kind == "branch" else move)
         raise StateConflict("create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step)
     if found is None:

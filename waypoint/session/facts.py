@@ -20,8 +20,11 @@ from waypoint.upper.contract import Pool
 
 
 async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
-    """All facts about a live session. Walks over the session's upper tree, in a thread. Raises WaypointError."""
+    """All facts about a live session. Walks over the session's upper tree and its processes, in a thread. Raises
+    WaypointError.
+    """
     row = live.record.row
+    memory, processes = await asyncio.to_thread(_measure_processes, live)
     upper = None
     try:
         upper = await asyncio.to_thread(pool.usage, row.tree)
@@ -31,8 +34,8 @@ async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
     return dataclasses.replace(
         of_start(live),
         uptime_s=round(time.time() - row.started, 3),
-        memory_bytes=_memory_bytes(live),
-        processes=len(live.processes()),
+        memory_bytes=memory,
+        processes=processes,
         upper_bytes=upper,
     )
 
@@ -68,10 +71,12 @@ def _iter_ended(names: Names, live: set[str], between: Callable[[], None]) -> It
         yield [of_capture(name, created, tips[tip]) for name, created, tip in ended]
 
 
-def _memory_bytes(live: LiveSession) -> int:
-    """The session's memory: as cgroup2's memory controller accounts it, else the sum of the processes' shares (PSS)."""
-    charged = cgroups.memory_bytes(live.record.cgroup)
-    return sum(procfs.share_bytes(pid) for pid in live.processes()) if charged is None else charged
+def _measure_processes(live: LiveSession) -> tuple[int, int]:
+    """The session's memory in bytes, as cgroup2's memory controller accounts it, else the sum of the processes' shares
+    (PSS), which takes milliseconds for each GiB; and the number of its processes.
+    """
+    charged, pids = cgroups.memory_bytes(live.record.cgroup), live.processes()
+    return sum(map(procfs.share_bytes, pids)) if charged is None else charged, len(pids)
 
 
 def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:

@@ -35,12 +35,17 @@ async def fork(sessions: Registry, name: str, branches: Sequence[str]) -> tuple[
         return await bring_up(sessions, births, "fork"), origin
 
 
+def too_many(on: str) -> UsageProblem:
+    """The error for forks that cannot be made at once. `on`: what was asked for."""
+    return UsageProblem("fork to", on, f"it takes 1 to {MAX_FORKS} branches at once", "fork several times")
+
+
 def _check_branches(branches: Sequence[str]) -> None:
     for branch in branches:
         parse_name(branch)
     on = " ".join(branches[:3])
     if not 0 < len(branches) <= MAX_FORKS:
-        raise UsageProblem("fork to", on, f"it takes 1 to {MAX_FORKS} branches at once", "fork several times")
+        raise too_many(on)
     for place, branch in enumerate(branches):
         for other in branches[:place]:
             if other == branch or excludes(branch, other):

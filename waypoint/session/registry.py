@@ -59,7 +59,8 @@ class Registry:
         self._check_reachable(branch)
         ref = self.resources.names.ref(branch)
         if ref is None or ref.kind != "branch":
-            raise UnknownName("find", on, "there is no such branch", f"start it: waypoint shell {branch}")
+            next_step = f"'waypoint ps --all' lists what there is; to start it: waypoint shell {branch} -d"
+            raise UnknownName("find", on, "there is no such branch", next_step)
         raise StateConflict("reach", on, "it has no live session", f"go on with its files: waypoint shell {branch}")
 
     @contextlib.asynccontextmanager

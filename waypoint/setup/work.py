@@ -21,6 +21,7 @@ from waypoint.setup.machine import outside
 from waypoint.setup.trials import try_everything
 
 CONFIG = "config.json"
+_UNFIT = frozenset(':;"')  # of the dynamic loader's paths, and of apt's configuration
 _HEART = frozenset({"names.db", "pool"})  # what only a home has: one that has lost its config.json gets a new one
 FORMAT = 1
 # What each verb that only root may use is on the command line.
@@ -114,6 +115,10 @@ def _check_place(home: Path) -> None:
     config.json.
     """
     if not os.path.lexists(home):
+        unfit = sorted({character for character in str(home) if character in _UNFIT or not character.isprintable()})
+        if unfit:
+            said = f"programs that setup uses take no path with {' or '.join(map(repr, unfit))} in it"
+            raise UsageProblem("use", f"{home} as a home", said, _ELSEWHERE)
         return
     if not home.is_dir():
         raise UsageProblem("use", f"{home} as a home", "it is not a folder", _ELSEWHERE)
@@ -146,7 +151,7 @@ def _wanted_config(home: Path, user: str | None, group: str | None) -> dict[str,
 
 def _read_config(home: Path) -> dict[str, Any]:
     """The content of config.json; empty if there is no such file. Raises Failed if it cannot be used."""
-    path, next_step = home / CONFIG, "mend it, or remove it and run setup again, which loses nothing else"
+    path, next_step = home / CONFIG, "mend it, or remove it and run setup again, which loses nothing but its settings"
     try:
         config = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):

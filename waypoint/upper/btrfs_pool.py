@@ -26,9 +26,9 @@ class Volume(Protocol):
 
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int: ...
 
-    def take_reserve(self) -> None:
-        """Enlarge the file system a little from what the home has reserved for itself, also below the floor. Raises
-        OSError, WaypointError; without a reserve nothing happens.
+    def make_room(self, *, with_reserve: bool) -> None:
+        """Enlarge the file system a little beyond what it may grow by itself, so that there is room for the metadata of
+        a tree. `with_reserve`: on a full disk, also from what the home has reserved for itself. Raises OSError.
         """
         ...
 
@@ -50,7 +50,7 @@ class NativeVolume:
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         return 0
 
-    def take_reserve(self) -> None:
+    def make_room(self, *, with_reserve: bool) -> None:
         pass
 
     def close(self) -> None:
@@ -91,11 +91,13 @@ class _BtrfsRoom(FolderOfTrees):
         """Do `act`; if there is no space for it, once more when btrfs has written out what is on its way. What was
         written last holds more space promised than it needs, and what was removed last is not free yet.
 
-        `is_end`: what ends must not need space that only its end frees, so at last the reserve is there for it.
+        At last the file system is enlarged: in a pool that is full of data, and may not grow, there must be a way back.
+        `is_end`: what ends must not need space that only its end frees, so the reserve is there for it.
         """
-        ways: list[Callable[[], None]] = [lambda: btrfs.sync_filesystem(self._folder)]
-        if is_end:
-            ways.append(self._volume.take_reserve)
+        ways: list[Callable[[], None]] = [
+            lambda: btrfs.sync_filesystem(self._folder),
+            lambda: self._volume.make_room(with_reserve=is_end),
+        ]
         for make_room in ways:
             try:
                 act()

@@ -25,7 +25,8 @@ GIB = 1 << 30
 MAX_NAME_BYTES = 200
 NAME_TAKEN, NAME_TAKEN_NEXT = "the name is taken", "remove the tree of that name first, or use another name"
 NEXT_STEPS = {
-    errno.ENOSPC: "free some disk space, or discard branches that are not needed",
+    errno.ENOSPC: "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') "
+    "and run 'waypoint gc': without --keep-operations 0 it keeps what undo needs",
     errno.EROFS: "see the kernel's log (dmesg): the file system has become read-only",
     errno.EIO: "see the kernel's log (dmesg): the disk has failed",
 }

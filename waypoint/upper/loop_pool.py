@@ -28,7 +28,8 @@ _METADATA_SHARE = 8
 
 _LEAST_SHARE = 16  # the file never grows by less than a step divided by this: each time costs a commit
 
-_RESERVE_BYTES = 2 << 20  # room for a chunk of metadata, which holds some hundred changes
+# Room for a chunk of metadata, which holds some hundred changes. Only an end takes the last bytes of the disk.
+_ROOM_BYTES, _LEAST_ROOM_BYTES, _SPARE_BYTES = 16 << 20, 2 << 20, 64 << 20
 
 _PIECE_BYTES = 256 << 20  # the file shrinks by so much at a time, as nothing can grow meanwhile
 _IN_VAIN = 3
@@ -98,10 +99,13 @@ class PoolFile:
         finally:
             os.close(fd)
 
-    def take_reserve(self) -> None:
+    def make_room(self, *, with_reserve: bool) -> None:
         with self._growing:
-            self._give_room()
-            self._enlarge(_RESERVE_BYTES)
+            if filesystem.free_bytes(self._home) >= _SPARE_BYTES:
+                self._enlarge(_ROOM_BYTES)
+            elif with_reserve:
+                self._give_room()
+                self._enlarge(_LEAST_ROOM_BYTES)
 
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         given = 0
@@ -195,7 +199,7 @@ def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = 
 
     If a process of an earlier daemon still uses the pool, its loop device and file system are mounted again. A new file
     gets its name when it is complete, so a crash leaves the complete file or none. `give_room`: frees some MiB of a
-    full disk for `take_reserve`.
+    full disk for `make_room`.
     Raises HostLacks if the machine lacks btrfs, loop devices, mkfs.btrfs or the right to use them; Failed, also if the
     disk is too full for a new file; StateConflict if mounting a new file would hide files in `<home>/pool`.
     """

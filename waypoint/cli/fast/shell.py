@@ -3,7 +3,7 @@
 import os
 
 from shellwrap.window_size import terminal_size
-from waypoint.cli.caller import branch_of, caller_env, home_of, require_terminal, sudo_caller
+from waypoint.cli.caller import branch_of, caller_env, current_folder, home_of, require_terminal, sudo_caller
 from waypoint.cli.fast.answers import session_of, tell_left_out, tell_no_hooks
 from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
@@ -27,7 +27,7 @@ def run(given: "Given") -> int:
     session = session_of(ask(home, "POST", "/v1/sessions", {"branch": branch, **_setting(given)}))
     tell_no_hooks(session)
     is_here = given["cwd"] is None and not given["base"]
-    tell_left_out(session, os.path.abspath(os.curdir) if is_here else "")
+    tell_left_out(session, current_folder() if is_here else "")
     if not is_detached:
         from waypoint.cli.terminal import attach
 
@@ -64,7 +64,7 @@ def _setting(given: "Given") -> dict[str, object]:
     if base:
         setting |= {"base": os.path.abspath(base), "cwd": cwd}
     else:  # the session's folders are those of this machine, so the path is made absolute here
-        setting |= {"cwd": os.path.abspath(cwd)} if cwd else {"default_cwd": os.path.abspath(os.curdir)}
+        setting |= {"cwd": os.path.abspath(cwd)} if cwd else {"default_cwd": current_folder()}
     if given["user"] is None and setting["default_user"] is None:  # $SHELL is that of the session's user
         setting["default_shell"] = os.environ.get("SHELL")
     rows, cols = terminal_size(0)

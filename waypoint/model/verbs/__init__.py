@@ -204,7 +204,7 @@ class ArgumentParser:
         if option.kind == "texts":
             found[option.name] = [*found.texts(option.name), value]
         elif option.kind == "number":
-            found[option.name] = self._number(word, value)
+            found[option.name] = self._number(word, value, self._most)
         elif option.kind in ("seconds", "positive seconds"):
             found[option.name] = seconds = parse_seconds(value)
             if seconds is None or (seconds <= 0 and option.kind != "seconds"):
@@ -214,10 +214,10 @@ class ArgumentParser:
         else:
             found[option.name] = value
 
-    def _number(self, word: str, value: str) -> int:
+    def _number(self, word: str, value: str, most: int) -> int:
         number = parse_number(value)
-        if number is None or number > self._most:
-            raise Unclear(f"{word} {value}", f"a number from 1 to {self._most} is needed")
+        if number is None or number > most:
+            raise Unclear(f"{word} {value}", f"a number from 1 to {most} is needed")
         return number
 
     def _assign(self, verb: Verb, found: Given, given: list[str]) -> None:
@@ -230,7 +230,7 @@ class ArgumentParser:
             first = taken[0] if taken else None
             found[argument.name] = taken if argument.many else first
             if argument.is_number and first is not None:
-                found[argument.name] = self._number(argument.metavar, first)
+                found[argument.name] = self._number(argument.metavar, first, MAX_NUMBER)
         else:
             if not given:
                 return

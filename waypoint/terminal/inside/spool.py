@@ -55,7 +55,7 @@ class Spool:
         self._on_request = on_request
         self._bell = self._folder.open_fifo(BELL)
         said = "waypoint: the daemon was replaced while it worked on this; see `waypoint log`\n"
-        early = self._waiting("arw" if restored else "w", _MAX_ANSWERED)
+        early = self._waiting("arw" if restored else "w")[:_MAX_ANSWERED]
         for ident in early:
             self._begin(self._give(ident, restored or Answer(125, said)))
         asyncio.get_running_loop().add_reader(self._bell, self._rung)
@@ -77,8 +77,10 @@ class Spool:
         self._look()
 
     def _look(self) -> None:
-        for ident in self._waiting("r", _MAX_SERVED - len(self._tasks)):
-            with contextlib.suppress(OSError):  # the client has withdrawn its request meanwhile
+        for ident in self._waiting("r"):
+            if len(self._tasks) >= _MAX_SERVED:
+                break
+            with contextlib.suppress(OSError):  # it was withdrawn meanwhile, or is no request
                 self._folder.rename(f"r.{ident}", f"w.{ident}")
                 self._begin(self._serve(ident))
 
@@ -113,12 +115,12 @@ class Spool:
         for kind in "rw":
             self._folder.remove(f"{kind}.{ident}")
 
-    def _waiting(self, kinds: str, most: int) -> list[str]:
-        """Ids of the clients with a file of one of `kinds`, at most so many: `a` the FIFO for an answer, `r` a request,
-        `w` a request that is being served.
+    def _waiting(self, kinds: str) -> list[str]:
+        """Ids of the clients with a file of one of `kinds`: `a` the FIFO for an answer, `r` a request, `w` a request
+        that is being served.
         """
         found = (_NAME.fullmatch(name) for name in self._folder.names() if name[0] in kinds)
-        return sorted({match[1] for match in found if match})[: max(0, most)]
+        return sorted({match[1] for match in found if match})
 
     def _begin(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

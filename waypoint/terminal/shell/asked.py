@@ -15,6 +15,7 @@ from waypoint.terminal.exec.command_line import CommandLine
 from waypoint.terminal.hooks.asking import BRIEF_S, ask_briefly
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look, has_foreground
+from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
 # Seconds that a shell gets from the end of a command to its prompt. PROMPT_COMMAND runs in between.
@@ -59,6 +60,13 @@ async def ask_state(line: CommandLine) -> Asked | None:
             folder.remove("req")
             folder.remove(name)
     return Asked(ShellLayer(size_bytes=size, kind=kind), prompts) if size <= MAX_BYTES else None
+
+
+def clear_unread(folder: RunFolder) -> None:
+    """Remove what shells have written of their state for a daemon that was killed before it had read that."""
+    for name in folder.names():
+        if name.startswith(f"{STATE_FILE}."):
+            folder.remove(name)
 
 
 async def comes_to_prompt(line: CommandLine) -> bool:
