@@ -85,6 +85,7 @@ def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Hom
         ("restore nothing-like-it", 2, "it is not in the history of"),
         ("fork", 2, "no NAME was given"),
         ("log -n many", 2, "a number from 1 to 256 is needed"),
+        ("undo 99999", 2, "has this number"),
     ],
 )
 def test_what_makes_no_sense_is_told_with_its_code(home: Home, own: str, command: str, code: int, said: str) -> None:

@@ -162,7 +162,7 @@ ROWS = (
     ),
     Row(
         advice="a number with s, m, h, d or w behind it, such as 12h or 30d",
-        meet=("gc", "--keep-operations", "soon"),
+        meet=("gc", "--keep-operations", "7"),
         follow="waypoint gc --keep-operations 12h",
     ),
     Row(
