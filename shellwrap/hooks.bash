@@ -11,8 +11,9 @@
 # - The command's text comes from a file, not from typed keys, so that quotes, `!`, newlines and a half-typed line cannot change it.
 #
 # Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_at: where the shell is (see
-# __wp_hook). Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id. __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin.
-# __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
+# __wp_hook). __wp_cmd: our part of PROMPT_COMMAND. __wp_r: the status $? at the last prompt. __wp_l: the file for the state at the next prompt (see __wp_keep),
+# __wp_seq: the number of that state, __wp_most: the microseconds that writing it may take, __wp_hs, __wp_hn: the file of the history, and HISTCMD when it was written. __wp_stated: the id of the last request `state`. Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id.
+# __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
 
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
 
@@ -97,19 +98,62 @@ __wp_fin() {
   __wp_done=$__wp_n __wp_n='' __wp_c=''
 }
 
-# Runs before each prompt, in PROMPT_COMMAND: reports an ended command and the prompt.
+# Runs before each prompt, in PROMPT_COMMAND: reports an ended command and the prompt, and writes the shell's state, of which __wp_cmd has
+# written the traps, to stdout. "$@": the positional parameters. All locals begin with __wp, as in __wp_arm.
+__wp_cmd='{ \builtin trap -p ${__wp_z0[__wp_r=$?]-}; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || \builtin :'
 __wp_pc() {
-  local r=$? e=none
+  local __wp_e=none __wp_line_rest
+  # If ^C breaks off a `read` of a file, the next `read`, of any file, gets what this one had read ahead (bash 5.2). This reads it away.
+  IFS= builtin read -r -d '' __wp_line_rest </dev/null || :
   __wp_multibyte
-  [[ -z ${__wp_n-} ]] || __wp_fin "$r" PC
+  [[ -z ${__wp_n-} ]] || __wp_fin "$__wp_r" PC
   __wp_at=1
   __wp_hook
   __wp_branch
+  __wp_keep "$SHELLOPTS" "$@"
   __wp_show
-  if [[ -o emacs || -o vi ]]; then e=bash; fi
-  __wp_say "P;$$;$__wp_s;$e"
+  if [[ -o emacs || -o vi ]]; then __wp_e=bash; fi
+  __wp_say "P;$$;$__wp_s;$__wp_e"
   return 0
 } 2>/dev/null
+
+# Write the shell's state at this prompt to stdout, which is the file $__wp_l: what a capture has of a shell that is busy, or that has ended. Two
+# files take turns, so that one is whole while the other is being written. They are overwritten, never truncated: file systems write a truncated
+# file to disk at once. Where writing takes long (much state), nothing is written for 20 times as long, and the files are emptied meanwhile.
+__wp_keep() {
+  local - __wp_t0=${EPOCHREALTIME-} __wp_t1
+  builtin set +euxv
+  __wp_t0=${__wp_t0//[!0-9]/}
+  if [[ -n ${__wp_l-} && ${__wp_t0:-0} -ge ${__wp_rest:-0} ]]; then
+    __wp_seq=$((__wp_seq + 1))
+    __wp_remember
+    if ! { builtin printf '\0' && __wp_state "$__wp_seq" "$@" && builtin printf 'e\0%s\0\0\0' "$__wp_seq"; }; then
+      __wp_rest=$((${__wp_t0:-0} + 20000000))
+      : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
+    fi
+    __wp_t1=${EPOCHREALTIME-} __wp_t1=${__wp_t1//[!0-9]/}
+    [[ $((${__wp_t1:-0} - ${__wp_t0:-0})) -le __wp_most ]] || __wp_rest=$((__wp_t1 + 20 * (__wp_t1 - __wp_t0)))
+  elif [[ -n ${__wp_l-} ]]; then
+    : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
+  fi
+  __wp_next
+}
+__wp_next() {
+  __wp_l=$__wp_d/last.$(((__wp_seq + 1) % 2))
+  [[ -f $__wp_l && -O $__wp_l && ! -L $__wp_l ]] || __wp_l=
+}
+
+# Write the history into a file, unless it is there already. Not one of more than 99,999 lines.
+__wp_remember() {
+  local __wp_was=${HISTTIMEFORMAT+x} __wp_format=${HISTTIMEFORMAT-}
+  [[ $HISTCMD != "${__wp_hn-}" && ${#HISTCMD} -le 5 && -o history ]] || return 0
+  __wp_hn=$HISTCMD
+  if [[ ${__wp_hs-} == hist.0 ]]; then __wp_hs=hist.1; else __wp_hs=hist.0; fi
+  HISTTIMEFORMAT=%s # else the file would not tell where an entry of several lines ends
+  builtin history -w "$__wp_d/$__wp_hs" || __wp_hs=
+  if [[ -n $__wp_was ]]; then HISTTIMEFORMAT=$__wp_format; else builtin unset -v HISTTIMEFORMAT; fi
+  return 0
+}
 
 # Put the hooks into PROMPT_COMMAND, PS0 and PS2, where the user has removed them. PS0 and PS2 print nothing; they set __wp_at, which tells
 # where the shell is: 0 in a command, 1 at the prompt, 2 in a continued line.
@@ -117,7 +161,7 @@ __wp_hook() {
   local -; builtin set +u
   [[ ${PS0@a} == *r* || ${PS0-} == *__wp_at=0* ]] || PS0='${__wp_z0[__wp_at=0]-}'${PS0-}
   [[ ${PS2@a} == *r* || ${PS2-} == *__wp_at=2* ]] || PS2='${__wp_z0[__wp_at=2]-}'${PS2-}
-  [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == __wp_pc ]] || PROMPT_COMMAND[977]=__wp_pc
+  [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == "$__wp_cmd" ]] || PROMPT_COMMAND[977]=$__wp_cmd
 }
 
 # In a copy of a session, the shell still has the name of the original's branch. Read the copy's name, which the daemon has written into the
@@ -198,7 +242,7 @@ __wp_history() {
   esac
 }
 
-# The key's function: read the request from the file `req` and serve it. All locals begin with __wp, so that they hide none of the user's
+# The key's function: read the request from the file `req` and serve it. "$@": the positional parameters. All locals begin with __wp, so that they hide none of the user's
 # variables from the request `state`.
 __wp_arm() {
   local __wp_was=$? __wp_word __wp_id __wp_nonce
@@ -215,10 +259,14 @@ __wp_arm() {
     ;;
   stat) __wp_say "T;$__wp_id;$__wp_nonce;$__wp_was;${__wp_at-};${__wp_n-}" ;;
   state)
+    # Served once: the key of an earlier request, read late, may find this one, and the daemon takes the file at the first answer.
+    [[ $__wp_id != "${__wp_stated-}" ]] || return 0
+    __wp_stated=$__wp_id
     __wp_believe
     if [[ ${__wp_at-} == 0 ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
     __wp_f=$__wp_d/state.$__wp_id __wp_kept="K;$__wp_id;$__wp_nonce"
-    if __wp_state "$SHELLOPTS"; then __wp_then='\builtin trap -p >>"$__wp_f" && __wp_kept ok || __wp_kept failed'; else __wp_kept failed; fi
+    __wp_r=$__wp_was
+    if [[ -f $__wp_f ]] && __wp_remember && __wp_state '' "$SHELLOPTS" "$@" >|"$__wp_f"; then __wp_then='\builtin printf "t\0\0\0" >>"$__wp_f" && \builtin trap -p >>"$__wp_f" && __wp_kept ok || __wp_kept failed'; else __wp_kept failed; fi
     ;;
   esac
   return 0
@@ -227,29 +275,29 @@ __wp_arm() {
 # Correct __wp_at. If the user has removed __wp_pc from PROMPT_COMMAND, nothing has set __wp_at back to 1 after the last command, so a 0 may
 # be outdated.
 __wp_believe() {
-  [[ ${PROMPT_COMMAND[977]-} == __wp_pc || ${__wp_at-} == 2 ]] || __wp_at=1
+  [[ ${PROMPT_COMMAND[977]-} == "$__wp_cmd" || ${__wp_at-} == 2 ]] || __wp_at=1
 }
 
-# Write the shell's state into the file $__wp_f, except the traps: a function does not see them, so the line bound to the key adds them.
-# $1: the user's $SHELLOPTS, as this function changes the options.
-# The file must exist: the daemon has created it with the right mode, and has removed it if it no longer waits for the answer.
+# Write the shell's state to stdout, except the traps: a function does not see them, so the line bound to the key, or __wp_cmd, writes them.
+# $1: the number of the state, empty if it was asked for. $2: the user's $SHELLOPTS, as this function changes the options. The rest: the user's
+# positional parameters. The names of the functions come from a file, since that takes no process.
 __wp_state() {
   local - __wp_v
   local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
   builtin set +efnuxv
-  [[ -f $__wp_f ]] && builtin declare -F >|"$__wp_f" && builtin mapfile -t __wp_vs <"$__wp_f" || return 1
-  {
-    builtin printf 'o\0\0%s\0%s\0' "$1" "$BASHOPTS" &&
-      builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
-      builtin printf 'm\0\0\0' && builtin umask && builtin printf '\0l\0\0\0' && builtin ulimit -Sa && builtin printf '\0v\0\0\0' &&
-      builtin declare -p && builtin printf '\0' &&
-      for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || return 1; done &&
-      for __wp_v in "${__wp_vs[@]}"; do
-        [[ $__wp_v != *' __wp'* ]] || continue
-        builtin printf 'f\0%s\0%s\0' "${__wp_v##* }" "${__wp_v% *}" && builtin declare -f -- "${__wp_v##* }" && builtin printf '\0' || return 1
-      done &&
-      builtin printf 't\0\0\0'
-  } >|"$__wp_f"
+  { builtin declare -F && builtin echo .; } 1<>"$__wp_d/names" && builtin mapfile -t __wp_vs <"$__wp_d/names" || return 1
+  builtin printf 's\0%s\0bash\0%s\0o\0\0%s\0%s\0' "$1" "$__wp_r" "$2" "$BASHOPTS" &&
+    builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
+    builtin printf 'g\0\0\0%s\0' "$0" "${@:3}" &&
+    builtin printf 'h\0\0\0%s\0' "${__wp_hs-}" &&
+    builtin printf 'm\0\0\0' && builtin umask && builtin printf '\0l\0\0\0' && builtin ulimit -Sa && builtin printf '\0v\0\0\0' &&
+    builtin declare -p && builtin printf '\0' || return 1
+  for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || return 1; done
+  for __wp_v in "${__wp_vs[@]}"; do
+    [[ $__wp_v != . ]] || break # behind it may be what was left of a longer list
+    [[ $__wp_v != *' __wp'* ]] || continue
+    builtin printf 'f\0%s\0%s\0' "${__wp_v##* }" "${__wp_v% *}" && builtin declare -f -- "${__wp_v##* }" && builtin printf '\0' || return 1
+  done
 }
 
 # Finish the file of the state and report to the daemon. $1: `ok` if everything could be written.
@@ -304,9 +352,10 @@ __wp_clean() {
 
 if [[ -n $__wp_s ]]; then
   for __wp_v in emacs vi-insert vi-command; do
-    builtin bind -m "$__wp_v" -x '"\e[7717~": __wp_arm; [[ -z ${__wp_then-} ]] || \builtin eval "$__wp_then"'
+    builtin bind -m "$__wp_v" -x '"\e[7717~": __wp_arm "$@"; [[ -z ${__wp_then-} ]] || \builtin eval "$__wp_then"'
   done 2>/dev/null
-  __wp_at=0 __wp_b=
+  __wp_at=0 __wp_b= __wp_seq=0 __wp_most=1000000
+  __wp_next
   __wp_branch
   __wp_hook
 fi

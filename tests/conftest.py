@@ -25,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and not name.startswith(_OURS)]:
         del os.environ[name]
     workers.introduce()
+    workers.mount_for_itself()
+    config.option.loadscopereorder = False  # xdist's own order; ours is workers.in_order
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_temp_root()))
     if CACHED_CRIU.exists():
         os.environ.setdefault("WAYPOINT_CRIU", str(CACHED_CRIU))
@@ -54,10 +56,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unknown = {f"{word!r} in {item.nodeid}" for item in items for word in _words(item) if word not in needs.PROBES}
     if unknown:
         raise pytest.UsageError(f"requires() knows no {', '.join(sorted(unknown))}; it knows {', '.join(needs.PROBES)}")
+    if _TURNS in config.stash:
+        items[:] = workers.in_order(items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -7,6 +7,7 @@ import time
 import msgspec
 
 from waypoint.launch import launcher
+from waypoint.launch.link import fds_for_ids
 from waypoint.launch.spec import CriuBeside, CriuInto, Launched
 from waypoint.processes.criu.worker import CriuCommand
 
@@ -16,10 +17,11 @@ class CriuChild:
 
     def __init__(self, spec: CriuBeside | CriuInto, command: CriuCommand) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for_ids = fds_for_ids(spec)
         with ours:
             self.pid = launcher.fork_for(spec)
             if self.pid == 0:
-                launcher.carry_out(spec, [theirs.fileno(), command.socket_fd, command.words_fd])
+                launcher.carry_out(spec, [theirs.fileno(), command.socket_fd, command.words_fd, *for_ids])
             theirs.close()
             text, handles, _flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
         self._began = time.perf_counter()

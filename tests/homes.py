@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests import hung
+from tests import hung, needs
 from tests.places import ROOT, RUNTIME, home_id, make_temp_root, mounts_below
 
 RUN_VARIABLE = "WAYPOINT_TEST_RUN"
-CLI_TIMEOUT_S = 60.0
+CLI_TIMEOUT_S = 60.0  # a first `setup` tries CRIU; all else is quicker, and tests say so where it matters
 MIB = 1 << 20
 SMALL_POOL = {
     "initial_bytes": 512 * MIB,
@@ -31,6 +31,9 @@ SMALL_POOL = {
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", RUN_VARIABLE)
 
 OPEN: set["Home"] = set()
+TRIAL_FILE = "criu-trial.json"
+_tried: list[bytes] = []
+"""What the first home of this process keeps of the trial of its CRIU: those that follow need not try it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Home:
         stdin: bytes | None = None,
         env: Mapping[str, str] | None = None,
         timeout_s: float = CLI_TIMEOUT_S,
+        cwd: Path | None = None,
     ) -> Completed:
         """Run `waypoint ARGS` to its end; `stdin` None: /dev/null. Raises subprocess.TimeoutExpired: the command is
         killed, and the exception's notes say what hung.
@@ -95,6 +99,7 @@ class Home:
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            cwd=cwd,
         ) as command:
             try:
                 stdout, stderr = command.communicate(stdin, timeout_s)
@@ -124,20 +129,32 @@ class Home:
 
 
 @contextlib.contextmanager
-def open_home(purpose: str = "home", within: Path | None = None) -> Iterator[Home]:
+def open_home(
+    purpose: str = "home", within: Path | None = None, *, host_ids: bool | None = None, seccomp: bool = True
+) -> Iterator[Home]:
     """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed.
 
     `within`: a folder on the file system that the home shall be on, with a pool of the usual size; None: the usual
-    place and a small pool.
+    place and a small pool. `host_ids`: whether its sessions have the host's ids, as where nothing can be idmapped;
+    None: if WAYPOINT_TEST_HOST_IDS is 1, or where nothing can be idmapped, so that no command of a test which is about
+    something else says so. `seccomp`: whether its sessions have a filter of system calls.
     """
+    if host_ids is None:
+        host_ids = os.environ.get("WAYPOINT_TEST_HOST_IDS") == "1" or bool(needs.missing("idmapped"))
+    seccomp = seccomp and not needs.missing("seccomp")
+    walls: dict[str, object] = {"seccomp": seccomp, **({"ids": {"first": 0}} if host_ids else {})}
     folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-{os.getpid()}-", dir=within or make_temp_root()))
     home = Home(folder / "h")
     OPEN.add(home)
     try:
         if within is None:
             home.path.mkdir(mode=0o700)
-            (home.path / "config.json").write_text(json.dumps({"pool": SMALL_POOL}))
+            (home.path / "config.json").write_text(json.dumps({"pool": SMALL_POOL, **walls}))
+            if _tried:
+                (home.path / TRIAL_FILE).write_bytes(_tried[0])
         home.must("setup")
+        if not _tried:
+            _tried.append((home.path / TRIAL_FILE).read_bytes())
         yield home
     finally:
         try:

@@ -50,4 +50,11 @@ def _about(pid: int) -> Iterator[str]:
 def _ask_for_stacks(daemon: int, log: Path) -> None:
     before = log.read_text(errors="replace").count(_STACK_BEGINS)
     os.kill(daemon, signal.SIGUSR1)
-    holds_within(STACK_S, lambda: log.read_text(errors="replace").count(_STACK_BEGINS) > before)
+    seen = -1
+
+    def is_whole() -> bool:
+        nonlocal seen
+        last, seen = seen, log.stat().st_size
+        return seen == last and log.read_text(errors="replace").count(_STACK_BEGINS) > before
+
+    holds_within(STACK_S, is_whole)

@@ -8,12 +8,13 @@ import contextlib
 import itertools
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.homes import OPEN
 from tests.places import RUNTIME, TEMP_PREFIX, home_id, iter_homes, temp_root
+from tests.processes_now import Process, processes, read
 from tests.waiting import holds_within
 from tests.workers import worker_of
 
@@ -34,23 +35,30 @@ class Thing(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
-def take_stock() -> dict[tuple[str, str], Thing]:
-    """All things of now."""
-    found: list[Thing] = []
-    for lister in (_mounts, _loops, _cgroups, _processes, _namespaces, _runtime_entries, _temp_entries):
-        found += lister()
-    return {(thing.kind, thing.key): thing for thing in found}
+class Stock(NamedTuple):
+    """What was there. `things`: by kind and key. `parents`: of every process, by its key."""
+
+    things: frozenset[tuple[str, str]]
+    parents: dict[str, int]
 
 
-def wait_new(before: dict[tuple[str, str], Thing], basetemp: Path) -> list[Thing]:
+def take_stock() -> Stock:
+    """All things of now; a process counts as there, whosever it is."""
+    return Stock(
+        frozenset((thing.kind, thing.key) for thing in _things()), {one.key: one.parent for one in processes()}
+    )
+
+
+def wait_new(before: Stock, basetemp: Path) -> list[Thing]:
     """What is there now, was not before and is the test's. Empty as soon as nothing is; else after SETTLE_S."""
     new: list[Thing] = []
 
     def is_clean() -> bool:
-        new[:] = [thing for key, thing in take_stock().items() if key not in before]
-        if new:
-            excused = [*_tokens_of_open_homes(), *_tokens_of_others(basetemp)]
-            new[:] = [thing for thing in new if not any(token in thing.text for token in excused)]
+        new[:] = [thing for thing in _things() if (thing.kind, thing.key) not in before.things]
+        new.extend(_processes(before.parents))
+        excused = itertools.chain(_tokens_of_open_homes(), _tokens_of_others(basetemp))
+        while new and (token := next(excused, None)) is not None:
+            new[:] = [thing for thing in new if token not in thing.text]
         return not new
 
     holds_within(SETTLE_S, is_clean)
@@ -62,6 +70,12 @@ def umount(things: list[Thing]) -> None:
     for thing in things:
         if thing.kind == "mount of self" and thing.text.startswith(TEMP_PREFIX):
             subprocess.run(["umount", "--lazy", thing.text.rpartition(" (")[0]], check=True)
+
+
+def _things() -> Iterator[Thing]:
+    """All but processes."""
+    for lister in (_mounts, _loops, _cgroups, _namespaces, _runtime_entries, _temp_entries):
+        yield from lister()
 
 
 def _mounts() -> Iterator[Thing]:
@@ -93,32 +107,37 @@ def _cgroups() -> Iterator[Thing]:
                 folders[:] = [name for name in folders if not name.startswith("waypoint-probe-")]
 
 
-def _processes() -> Iterator[Thing]:
-    """Those that are ours, without zombies that are somebody else's to reap."""
+def _processes(known: Mapping[str, int]) -> Iterator[Thing]:
+    """Those that are ours, without zombies that are somebody else's to reap, and without those that are `known` and
+    have the parent that they had.
+    """
     me = os.getpid()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal() or int(folder.name) == me:
+    for process in processes():
+        if known.get(process.key) == process.parent:
             continue
         with contextlib.suppress(OSError):  # it ended while we looked
-            _, _, fields = (folder / "stat").read_text().rpartition(") ")
-            state, parent, started = (fields.split()[index] for index in (0, 1, 19))
-            key = f"{folder.name}@{started}"
-            if state == "Z":
-                if int(parent) == me:
-                    yield Thing("process", key, f"pid {folder.name}, a zombie that nobody waited for")
-                continue
-            groups = (folder / "cgroup").read_text()
-            variables = (folder / "environ").read_bytes()
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            orphan = parent == "1" and "launch.launcher" in command  # its daemon left it; it has no environment
-            if int(parent) == me or orphan or worker_of(folder) == me or "/waypoint" in groups:
-                home = next(
-                    (text.decode() for text in variables.split(b"\0") if text.startswith(b"WAYPOINT_HOME=")), ""
-                )
-                group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
-                network = f"net {(folder / 'ns/net').readlink()}"
-                text = f"pid {folder.name} {command} [{' '.join(filter(None, (home, group, network)))}]"
-                yield Thing("process", key, text)
+            if process.state == "Z":
+                if process.parent == me:
+                    text = f"pid {process.pid}, a zombie that nobody waited for"
+                    yield Thing("process", process.key, text)
+            elif text := _described(process, me):
+                yield Thing("process", process.key, text)
+
+
+def _described(process: Process, me: int) -> str:
+    """The process in words; "" if it is not ours. Raises OSError if it has ended."""
+    command = read(f"{process.folder}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    groups = read(f"{process.folder}/cgroup").decode()
+    is_orphan = process.parent == 1 and "launch.launcher" in command  # its daemon left it; it has no environment
+    if process.parent != me and not is_orphan and "/waypoint" not in groups and worker_of(process.folder) != me:
+        return ""
+    variables = read(f"{process.folder}/environ").split(b"\0")
+    home = next((text.decode() for text in variables if text.startswith(b"WAYPOINT_HOME=")), "")
+    if is_orphan:  # of another worker's home, too: its words go to that home's daemon.log
+        home = os.readlink(f"{process.folder}/fd/2")
+    group = next((line for line in groups.splitlines() if "/waypoint" in line), "")
+    network = f"net {os.readlink(f'{process.folder}/ns/net')}"
+    return f"pid {process.pid} {command} [{' '.join(filter(None, (home, group, network)))}]"
 
 
 def _namespaces() -> Iterator[Thing]:
@@ -150,9 +169,9 @@ def _tokens_of_open_homes() -> Iterator[str]:
 
 def _tokens_of_others(basetemp: Path) -> Iterator[str]:
     """What names a thing as another's: homes of other workers, demo, bench and daemons by hand; temporary folders."""
-    for process in Path("/proc").glob("[0-9]*"):
+    for process in processes():
         with contextlib.suppress(OSError):  # it ended while we looked
-            worker = worker_of(process)
+            worker = worker_of(process.folder)
             if worker != os.getpid():
                 yield from _tokens_of_process(process)
                 if worker is not None:
@@ -169,10 +188,10 @@ def _tokens_of_others(basetemp: Path) -> Iterator[str]:
                 yield f"{entry}/"
 
 
-def _tokens_of_process(process: Path) -> Iterator[str]:
+def _tokens_of_process(process: Process) -> Iterator[str]:
     """Of the home that a supervisor serves, of the one that a trial is about, and of what a trial names by its pid."""
-    yield f"{TRIAL_PREFIX}{process.name}-"
-    words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+    yield f"{TRIAL_PREFIX}{process.pid}-"
+    words = os.fsdecode(read(f"{process.folder}/cmdline")).split("\0")
     for before, word in itertools.pairwise(words):
         if before.endswith("daemon/supervisor.py") or Path(word).name.startswith(TRIAL_PREFIX):
             yield from _tokens(Path(word))

@@ -5,6 +5,7 @@ Each probe runs at most once per run and only if a test asks for its word.
 
 import functools
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-PROBE_TIMEOUT_S = 60
+from tests.places import ROOT
+
+PROBE_TIMEOUT_S = 60  # all workers probe at once, at their start
 
 
 def missing(word: str) -> str:
@@ -98,7 +101,41 @@ def _perf_cgroup() -> str:
     return _try([sys.executable, "-c", _PERF_CGROUP, str(_cgroup2_root())])
 
 
+def _controller(name: str) -> Callable[[], str]:
+    """Whether sessions can be limited by this controller: as Waypoint finds it."""
+    return _answers(sys.executable, "-c", _CONTROLLER, name)
+
+
+_CONTROLLER = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from waypoint.launch.ground.limits import find_limiter
+from waypoint.linux.tasks import cgroups
+root = cgroups.find_hierarchies().unified
+group = f"{{root}}/waypoint-probe-{{__import__('os').getpid()}}"
+cgroups.create(group)
+try:
+    found = find_limiter(group, cgroups.delegate(root, ("memory", "pids", "cpu")))
+    sys.exit(found.missing.get(sys.argv[1]) or 0)
+finally:
+    cgroups.end(group)
+"""
+
+_QUOTAS = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from waypoint.linux.storage import quota
+quota.enable("m")
+"""
+
 _IO_URING = "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120)) < 0)"
+# getpid by the gate of 32-bit programs.
+_I386 = """
+import ctypes, mmap, os, sys
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("b814000000 cd80 c3"))
+sys.exit(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))() != os.getpid())
+"""
 _PERF_CGROUP = """
 import ctypes, os, struct, sys
 number = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
@@ -107,8 +144,30 @@ group = os.open(sys.argv[1], os.O_RDONLY)
 sys.exit(ctypes.CDLL(None).syscall(number, clock, group, 0, -1, 4) < 0)
 """
 
+_IDMAPPED = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from waypoint.launch.ground.id_choice import IdChoice
+from waypoint.linux.storage import mounts
+places = [place for place in ("/", "/home", "/tmp", "/var/tmp") if Path(place).is_dir()]
+mounts.mount("tmpfs", "/mnt", "tmpfs")
+sys.exit(IdChoice(2_000_683_008, Path("/mnt"), Path("/mnt")).why_not(places) or 0)
+"""
+
+_SECCOMP = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from waypoint.linux.calls import seccomp
+sys.exit(seccomp.why_not() or 0)
+"""
+
 PROBES: dict[str, Callable[[], str]] = {
+    "apt-get": _answers("apt-get", "--version"),
+    "busybox": _answers("busybox", "true"),
     "perf-cgroup": _perf_cgroup,
+    "own-limits": _answers("sh", "-c", "ulimit -n 100 && ulimit -Hn 101"),
+    "postgres": _answers("postgres", "--version"),
     "public-checkout": _public_checkout,
     "root": _in_private_mounts("mount -t tmpfs none . && mknod node c 1 3 && chown 1:1 node"),
     "overlay": _in_private_mounts(
@@ -118,13 +177,30 @@ PROBES: dict[str, Callable[[], str]] = {
         "fallocate -l 128M i && mkfs.btrfs -q i && mkdir m && mount -o loop i m && btrfs -q subvolume create m/s"
     ),
     "cgroup2": _cgroup2,
+    "controller-cpu": _controller("cpu"),
+    "controller-memory": _controller("memory"),
+    "controller-pids": _controller("pids"),
     "criu": _criu,
+    "chromium": _answers("chromium", "--version"),
+    "gcc": _answers("gcc", "--version"),
+    "gdb": _answers("gdb", "--version"),
     "git": _answers("git", "--version"),
+    "headers": _answers("test", "-e", "/usr/include/asm-generic/unistd.h"),
+    "i386": _answers(sys.executable, "-c", _I386),
+    "idmapped": _answers("unshare", "--mount", "--propagation", "private", sys.executable, "-c", _IDMAPPED),
     "io_uring": _answers(sys.executable, "-c", _IO_URING),
+    "java": _answers("java", "-version"),
     "less": _answers("less", "--version"),
+    "make": _answers("make", "--version"),
     "network": _answers(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", ".", "h11"),
     "node": _answers("node", "--version"),
+    "npm": _answers("npm", "--version"),
     "man": _answers("man", "--version"),
+    "seccomp": _answers(sys.executable, "-c", _SECCOMP),
+    "simple-quotas": _in_private_mounts(
+        "fallocate -l 128M i && mkfs.btrfs -q i && mkdir m && mount -o loop i m && "
+        + shlex.join([sys.executable, "-c", _QUOTAS])
+    ),
     "strace": _answers("strace", "-o", "log", "true"),
     "systemd-analyze": _answers("systemd-analyze", "--version"),
     "timens": _answers("unshare", "--time", "true"),

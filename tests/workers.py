@@ -6,29 +6,42 @@ A worker is a process of pytest in which tests run: one of `-n`, or the only one
 import contextlib
 import fcntl
 import os
+import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from tests.homes import RUN_VARIABLE
+from tests.processes_now import read
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import namespaces
 
-USUAL: dict[signal.Signals, signal.Handlers | Callable[[int, FrameType | None], None]] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGQUIT: signal.SIG_DFL,
-    signal.SIGTERM: signal.SIG_DFL,
-    signal.SIGHUP: signal.SIG_DFL,
-}
-"""SIGPIPE is missing: Python ignores it in itself, and `subprocess` sets it back in every child."""
+IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
+"""In itself; `subprocess` sets them back in every child."""
+FILES = 4096
+"""The soft limit of open files, if the hard one allows it: a thousand clients and their server are one process."""
 
 WORKERS_PER_PROCESSOR = 2
 """Most of a test's time is waiting."""
 MAX_WORKERS = 8
 """Each has homes, sessions and pools of its own at a time, which need memory and room on the disk."""
 
+LONG = (
+    "tests/chaos/test_chaos.py",
+    "tests/session/test_full_home.py",
+    "tests/cli/test_next_machine.py",
+    "tests/acceptance/test_search.py",
+    "tests/acceptance/test_deep_chain.py",
+    "tests/session/test_soak.py",
+    "tests/session/test_given_back.py",
+    "tests/repo/test_docs.py",
+)
+"""Files with few tests that take long."""
+
 _NAME = "tests-"
+_VARIABLE = f"\0{RUN_VARIABLE}=".encode()
 
 
 def count() -> int:
@@ -42,31 +55,45 @@ def introduce() -> None:
     Path("/proc/self/comm").write_text(f"{_NAME}{os.getpid()}")
 
 
-def worker_of(process: Path) -> int | None:
+def mount_for_itself() -> None:
+    """Let what this worker's tests mount be seen by them alone: sessions show the machine's mounts, and say so of those
+    that come and go. Nothing happens without the right to it. To be called in the main thread.
+    """
+    with contextlib.suppress(PermissionError):
+        namespaces.unshare(namespaces.CLONE_NEWNS)
+        mounts.make_slave("/")
+
+
+def worker_of(process: str) -> int | None:
     """The pid of the worker whose fork or program this process (a folder of /proc) is, or which it is; None: nobody's.
 
     A fork has the comm of its worker; its environment is the one that the worker was started with, which is also the
     other workers'. A program has a comm of its own; its environment has RUN_VARIABLE. Raises OSError if it has ended.
     """
-    comm = (process / "comm").read_text().strip()
+    comm = read(f"{process}/comm").decode().strip()
     if comm.startswith(_NAME):
         return int(comm.removeprefix(_NAME))
-    prefix = f"{RUN_VARIABLE}=".encode()
-    words = (process / "environ").read_bytes().split(b"\0")
-    return next((int(word.removeprefix(prefix)) for word in words if word.startswith(prefix)), None)
+    _, is_there, after = (b"\0" + read(f"{process}/environ")).partition(_VARIABLE)
+    return int(after.partition(b"\0")[0]) if is_there else None
 
 
 def start_as_usual() -> None:
-    """Have the dispositions, the signal mask and the umask that programs expect, whatever the caller of pytest had.
+    """Have the dispositions, the signal mask, the umask, the locale and the limit of open files that programs expect,
+    whatever the caller of pytest had.
 
     A shell starts `command &` and `nohup command` with signals ignored, and every child would inherit that: a test that
-    interrupts a program would wait for its end for ever.
+    interrupts a program would wait for its end for ever. Where SIGCHLD is ignored, all programs seem to succeed.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    for number, usual in USUAL.items():
+    for number in signal.valid_signals() - IGNORED_BY_PYTHON:
         if signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, usual)
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.umask(0o022)
+    for name in [name for name in os.environ if name.startswith("LC_") or name == "LANGUAGE"]:
+        del os.environ[name]
+    os.environ["LANG"] = "C.UTF-8"
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES if hard == resource.RLIM_INFINITY else min(FILES, hard), hard))
 
 
 class Turns:
@@ -102,6 +129,24 @@ class Turns:
     def close(self) -> None:
         os.close(self._gate)
         os.close(self._floor)
+
+
+def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """The items in the order in which several workers take their files.
+
+    First those with tests that are to be alone: so the workers wait for such turns at the same time, and not each time
+    until what the others run has ended. Then those that are LONG, and after these the ones with most tests first: a
+    long file that is taken last keeps one worker busy when the others have nothing left.
+    """
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+
+    def place(file: str) -> tuple[bool, int, int]:
+        rank = LONG.index(file) if file in LONG else len(LONG)
+        return not any(map(is_alone, files[file])), rank, -len(files[file])
+
+    return [item for file in sorted(files, key=place) for item in files[file]]
 
 
 def is_alone(item: pytest.Item) -> bool:

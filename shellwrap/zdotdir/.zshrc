@@ -8,7 +8,9 @@
 #   replaces no variables in a prompt.
 # Code that must not depend on the user's options is in functions with `emulate -L zsh`.
 
-typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt=
+typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt= __wp_stated= __wp_r=0 __wp_l= __wp_hs= __wp_hn= __wp_opts=
+typeset -gi __wp_seq=0 __wp_rest=0 __wp_most=1000
+typeset -ga __wp_args=() # the positional parameters at the last prompt, behind one more
 typeset -g __wp_tty=$TTY
 unset WAYPOINT_RUN
 IFS= read -r __wp_s <"$__wp_d/nonce" 2>/dev/null
@@ -103,16 +105,60 @@ __wp_plain() {
 }
 
 __wp_pc() {
-  local r=$? x=${options[xtrace]} p=${options[promptpercent]} # xtrace is for the request `state`: it is always off in a widget
+  local __wp_was=$? __wp_x=${options[xtrace]} __wp_p=${options[promptpercent]} # xtrace is for the request `state`: it is always off in a widget
+  local -a __wp_options
+  __wp_options=("${(@kv)options[@]}")
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
-  __wp_xt=$x
-  [[ -z $__wp_n ]] || __wp_fin $r PC
+  __wp_xt=$__wp_x __wp_r=$__wp_was
+  [[ -z $__wp_n ]] || __wp_fin $__wp_was PC
   __wp_hook
   __wp_branch
-  __wp_show $p
+  __wp_next
+  # A function does not see the positional parameters, so sched calls __wp_keep, right after the functions of precmd.
+  __wp_opts="${(j: :)__wp_options} xtrace $__wp_x"
+  if ! { (( ${+builtins[sched]} )) && builtin sched +00:00 '__wp_keep "$0" "$@"&&:' } 2>/dev/null; then __wp_keep; fi
+  __wp_show $__wp_p
   if [[ -o zle ]]; then __wp_say "P;$$;$__wp_s;zsh"; else __wp_say "P;$$;$__wp_s;none"; fi
-  return $r
+  return $__wp_was
+}
+
+__wp_next() {
+  typeset -g __wp_l=$__wp_d/last.$(( (__wp_seq + 1) % 2 ))
+  [[ -f $__wp_l && -O $__wp_l && ! -L $__wp_l ]] || __wp_l=
+}
+
+# Write the shell's state at this prompt, as in bash. "$@": $0 and the positional parameters, if they are known.
+__wp_keep() {
+  emulate -L zsh
+  setopt noerrexit noerrreturn noxtrace
+  local __wp_was=$__wp_r
+  local -i __wp_t0=${(%):-%D{%s%3.}} __wp_t1
+  __wp_args=("$@")
+  if [[ -n $__wp_l ]] && (( __wp_t0 >= __wp_rest )); then
+    __wp_seq+=1
+    __wp_remember
+    if ! { builtin print -rN -- '' && __wp_state $__wp_seq "$__wp_opts" && builtin print -rN -- e $__wp_seq '' '' } 2>/dev/null 1<>"$__wp_l"; then
+      (( __wp_rest = __wp_t0 + 20000 ))
+      : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
+    fi
+    __wp_t1=${(%):-%D{%s%3.}}
+    (( __wp_t1 - __wp_t0 <= __wp_most )) || (( __wp_rest = __wp_t1 + 20 * (__wp_t1 - __wp_t0) ))
+  elif [[ -n $__wp_l ]]; then
+    : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
+  fi
+  return $__wp_was
+}
+
+__wp_remember() {
+  emulate -L zsh
+  setopt noerrexit noerrreturn noxtrace extendedhistory
+  [[ $HISTCMD != $__wp_hn && $#HISTCMD -le 5 ]] || return 0
+  local SAVEHIST=$HISTSIZE
+  __wp_hn=$HISTCMD
+  if [[ $__wp_hs == hist.0 ]]; then __wp_hs=hist.1; else __wp_hs=hist.0; fi
+  builtin fc -W "$__wp_d/$__wp_hs" 2>/dev/null || __wp_hs=
+  return 0
 }
 
 # Keep the line that evaluates a command out of the history.
@@ -156,13 +202,14 @@ __wp_check() {
   unset 'functions[__wp_chk]'
 }
 
-# Write the shell's state into the file $__wp_f, which must exist, as in bash. $1: the user's options. `typeset -p` writes a newline in a
+# Write the shell's state to stdout, as in bash. $1: the number of the state. $2: the user's options. `typeset -p` writes a newline in a
 # value as \n, so its output has one line for each variable.
 __wp_state() {
   local __wp_v __wp_t
-  [[ -f $__wp_f ]] || return 1
   {
-    builtin print -rN -- o '' '' "$1" || return 1
+    builtin print -rN -- s "$1" zsh "$__wp_r" o '' '' "$2" || return 1
+    for __wp_v in "${(@)__wp_args}"; do builtin print -rN -- g '' '' "$__wp_v" || return 1; done
+    builtin print -rN -- h '' '' "$__wp_hs" || return 1
     for __wp_v in "$PWD" "${(@)dirstack}"; do builtin print -rN -- d '' '' "$__wp_v" || return 1; done
     builtin print -rN -- m '' '' && builtin umask && builtin print -rN -- '' l '' '' && builtin ulimit -Sa && builtin print -rN -- '' || return 1
     builtin print -rN -- v '' '' && builtin typeset -p && builtin print -rN -- '' p '' '' $#parameters "${(@kv)parameters}" || return 1
@@ -170,8 +217,8 @@ __wp_state() {
     for __wp_v __wp_t in "${(@kv)aliases}"; do builtin print -rN -- a "$__wp_v" '' "$__wp_t" || return 1; done
     for __wp_v __wp_t in "${(@kv)galiases}"; do builtin print -rN -- a "$__wp_v" -g "$__wp_t" || return 1; done
     for __wp_v __wp_t in "${(@kv)saliases}"; do builtin print -rN -- a "$__wp_v" -s "$__wp_t" || return 1; done
-    builtin print -rN -- t '' '' && builtin trap && builtin print -rN -- '' e '' '' ''
-  } >|"$__wp_f"
+    builtin print -rN -- t '' '' && builtin trap && builtin print -rN -- ''
+  }
 }
 
 __wp_arm() {
@@ -210,9 +257,13 @@ __wp_arm() {
       __wp_say "T;$__wp_id;$__wp_nonce;$__wp_was;$__wp_at;$__wp_n"
       ;;
     state)
+      [[ $__wp_id != "$__wp_stated" ]] || return 0 # served once, as in bash
+      __wp_stated=$__wp_id
       if [[ $CONTEXT != (start|cont) ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
       local __wp_f=$__wp_d/state.$__wp_id
-      if __wp_state "$__wp_options xtrace $__wp_xt"; then __wp_say "K;$__wp_id;$__wp_nonce;ok"; else __wp_say "K;$__wp_id;$__wp_nonce;failed"; fi
+      __wp_r=$__wp_was
+      __wp_remember
+      if [[ -f $__wp_f ]] && { __wp_state '' "${(j: :)__wp_options} xtrace $__wp_xt" && builtin print -rN -- e '' '' '' } >|"$__wp_f"; then __wp_say "K;$__wp_id;$__wp_nonce;ok"; else __wp_say "K;$__wp_id;$__wp_nonce;failed"; fi
       ;;
     esac
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.homes import Home
 
 PREFIX = "wptest-"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0  # of programs that lock the list of users, which other tests change too
 
 
 @dataclass(frozen=True, slots=True)

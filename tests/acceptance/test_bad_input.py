@@ -14,27 +14,12 @@ from waypoint.model.paths import socket_path
 
 pytestmark = pytest.mark.privileged
 
-LEGAL = ["a", "0", "A.b_c-d", "x/y.z/1", "b.lockx", "z" * 100, "c..d"]
+# tests/model/test_names.py has what a name may be. Here are those that a command or a folder could take amiss.
+LEGAL = ["x/y.z/1", "z" * 100]
 ILLEGAL = {
     "empty": "",
-    "space": "a b",
-    "newline": "a\n",
-    "a part that begins with a dot": ".a",
     "the folder above": "a/../b",
-    "a part that begins with a dash": "a/-b",
-    "empty part": "a//b",
-    "empty first part": "/a",
-    "empty last part": "a/",
-    "lock": "a.lock",
-    "lock in a part": "a.lock/b",
-    "too long": "x" * 101,
-    "not ASCII": "\u00e4",
     "escape": "a\x1b[31m",
-    "shell": "a;b",
-    "star": "*",
-    "colon": "a:b",
-    "backslash": "a\\b",
-    "at": "a@b",
     "not UTF-8": "a\udcff",
 }
 BRANCH_LAST = ["exec -b {} -- true", "run -b {} true"]

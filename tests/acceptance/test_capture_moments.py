@@ -7,6 +7,7 @@ import pytest
 
 from tests.acceptance.sessions import session
 from tests.homes import Home
+from tests.waiting import PATIENCE_S
 from waypoint.client import Client
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("zsh", "criu", "cgroup2")]
@@ -25,7 +26,7 @@ def without_pause(home: Home, branch: str, over: threading.Event) -> Callable[[]
     def work() -> None:
         shell = Client(home.path).session(branch)
         while not over.is_set():
-            done = shell.exec("n=$((n + 1)); echo done", wait_prompt_s=20)
+            done = shell.exec("n=$((n + 1)); echo done", wait_prompt_s=PATIENCE_S)
             assert (done.output, done.exit) == (b"done\n", 0)
 
     return work
@@ -43,7 +44,7 @@ def test_forks_answer_whose_capture_was_made_while_commands_came_without_pause(h
                 name = f"{branch}-{number}"
                 assert client.session(branch).checkpoint(name, tier="live").tier == "live"
                 (copy,) = client.fork(name, f"{name}-copy")
-                seen = copy.exec("echo $kept $((n > 0))", wait_prompt_s=20)
+                seen = copy.exec("echo $kept $((n > 0))", wait_prompt_s=PATIENCE_S)
                 assert (seen.output, seen.exit) == (b"yes 1\n", 0)
                 copy.stop(discard=True)
         finally:

@@ -15,6 +15,7 @@ import pytest
 from tests.acceptance.people import Person
 from tests.acceptance.sessions import session
 from tests.homes import Completed, Home
+from tests.waiting import DEADLINE_S, PATIENCE_S
 from waypoint.client import Client
 
 pytestmark = pytest.mark.privileged
@@ -141,7 +142,7 @@ def test_output_comes_while_the_command_runs(run: Exec) -> None:
         assert command.stdout
         assert command.stdout.readline() == b"first\n"
         command.send_signal(signal.SIGTERM)
-        assert command.wait(20) == 143
+        assert command.wait(PATIENCE_S) == 143
 
 
 # --- input
@@ -226,7 +227,7 @@ def test_a_timeout_gives_124_and_leaves_the_shell_usable(run: Exec) -> None:
     began = time.monotonic()
     done = run("--timeout", "0.4", "--", "echo begun; sleep 1000; echo never")
     assert (done.code, done.stdout.rstrip()) == (124, "begun")  # bash itself ends the line
-    assert 0.4 <= time.monotonic() - began < 2  # 0.9 s, and the client's own start
+    assert 0.4 <= time.monotonic() - began < DEADLINE_S
     assert "0.4 s, by SIGINT" in done.stderr
     assert run("echo usable; jobs").stdout == "usable\n"
 
@@ -249,10 +250,10 @@ def test_a_timeout_ends_whatever_it_is(run: Exec, text: str) -> None:
     began = time.monotonic()
     with open("/dev/null", "wb") as nowhere:
         done = subprocess.run(
-            run.argv("--timeout", "0.3", "--", text), env=run.home.env, stdout=nowhere, timeout=30, check=False
+            run.argv("--timeout", "0.3", "--", text), env=run.home.env, stdout=nowhere, timeout=PATIENCE_S, check=False
         )
     assert done.returncode == 124
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < DEADLINE_S
     assert run("echo usable").stdout == "usable\n"
 
 
@@ -261,17 +262,16 @@ def test_a_command_that_is_in_time_is_left_alone(run: Exec) -> None:
     assert run("sleep 0.1; echo fine").stdout == "fine\n"
 
 
-@pytest.mark.alone("measures a time that a busy processor lengthens")
 def test_ctrl_c_of_the_client_interrupts_the_command(run: Exec) -> None:
     with run.start("--", "sh -c 'echo begun; exec sleep 1000'; echo never") as command:
         assert command.stdout
         assert command.stdout.readline() == b"begun\n"
         began = time.monotonic()
         command.send_signal(signal.SIGINT)
-        rest, _said = command.communicate(timeout=20)
+        rest, _said = command.communicate(timeout=PATIENCE_S)
     assert command.returncode == 130
     assert b"never" not in rest
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < DEADLINE_S
     assert run("echo usable; jobs").stdout == "usable\n"
 
 
@@ -290,7 +290,7 @@ def test_a_reader_that_leaves_ends_the_command(run: Exec) -> None:
         ["bash", "-c", f"{client} | head -c1; echo ${{PIPESTATUS[0]}}"],
         env=run.home.env,
         capture_output=True,
-        timeout=20,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert (done.stdout, done.stderr) == (b"y141\n", b"")

@@ -7,6 +7,7 @@ import pytest
 
 from tests.acceptance.moments import WAYS, Way, alone, brought_back, new_name, says, started
 from tests.homes import Home
+from tests.waiting import PATIENCE_S
 from waypoint.client.facts import ExecResult
 from waypoint.client.sdk import Session
 
@@ -39,7 +40,7 @@ class InFlight:
         alone(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")
 
     def end(self) -> ExecResult | None:
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self.result
 
@@ -78,14 +79,14 @@ def test_one_with_input_goes_on_with_what_it_has_read(home: Home, session: Sessi
 
 
 def test_the_time_of_a_command_that_is_limited_runs_on_in_the_fork(home: Home, session: Session) -> None:
-    run = InFlight(session, "touch /tmp/begun; sleep 1000", timeout_s=3)
+    run = InFlight(session, "touch /tmp/begun; sleep 1000", timeout_s=3)  # longer than the checkpoint
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
     fork = brought_back(home, session, checkpoint, "fork")
     ended = run.end()
     assert ended is not None
     assert ended.exit == 124
-    assert fork.exec("echo works", wait_prompt_s=20).output == b"works\n"
+    assert fork.exec("echo works", wait_prompt_s=PATIENCE_S).output == b"works\n"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -98,5 +99,5 @@ def test_a_process_beside_the_shell_goes_on(home: Home, session: Session, way: W
     back = brought_back(home, session, checkpoint, way)
     alone(back, "touch /tmp/go; until [ -e /tmp/done ]; do sleep 0.02; done")
     alone(session, "touch /tmp/go")
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()

@@ -13,6 +13,8 @@ from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside, session
 from tests.homes import Home
 from tests.waiting import wait_until
+from waypoint.linux.storage import idmapped
+from waypoint.model.verbs.table import INSIDE
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
@@ -33,6 +35,37 @@ def test_a_checkpoint_says_checkpointed_in_the_original_and_restored_in_every_co
         home.must("stop", copy, "--discard")
     home.must("restore", f"{branch}-cp", "-b", branch)
     assert inside(home, branch, "echo $out") == f"restored {branch} {capture[1]}\n"
+
+
+def test_a_word_with_newlines_is_one_word(home: Home, branch: str) -> None:
+    message = "one\n\ntwo\x0c\u2028three\n"
+    inside(home, branch, f"waypoint checkpoint {branch}-cp -m $'one\\n\\ntwo\\f\u2028three\\n'")
+    assert home.must("show", f"{branch}-cp", "--json").json()["message"] == message
+
+
+def test_whoever_removed_waypoints_files_is_told_so_and_asks_from_outside(home: Home, branch: str) -> None:
+    inside(home, branch, "kept=yes; rm -rf /run/waypoint/*")
+    done = home.cli("exec", "-b", branch, "--timeout", "30", "--", f"waypoint checkpoint {branch}-cp")
+    assert done.code == 125, done
+    said, next_step = done.stdout.splitlines()  # of the terminal, where stderr is, too
+    assert said.endswith("/run/waypoint/bell is missing: Waypoint's files were removed from this session")
+    assert next_step == "  next: ask outside of the session; its shell and files are as they were"
+    home.must("checkpoint", "-b", branch, f"{branch}-cp")
+    assert inside(home, branch, "echo $kept") == "yes\n"
+
+
+def test_a_session_whose_root_removed_all_of_waypoints_files_goes_on_with_a_new_shell(home: Home) -> None:
+    with session(home, "root") as branch:
+        inside(home, branch, "echo kept >/srv/kept; rm -rf /.waypoint /run/waypoint")
+        done = home.cli("exec", "-b", branch, "--", "true")
+        assert (done.code, done.stdout) == (125, "")
+        assert "to keep its files and begin a new shell: waypoint stop, then waypoint shell" in done.stderr
+        home.must("stop", branch)
+        home.must("shell", branch, "-d")
+        assert (
+            inside(home, branch, f"cat /srv/kept; waypoint checkpoint {branch}-cp >/dev/null && echo asked")
+            == "kept\nasked\n"
+        )
 
 
 def test_a_fork_of_the_own_branch_returns_in_each_like_fork_2(home: Home, branch: str) -> None:
@@ -80,7 +113,6 @@ def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Hom
         ("checkpoint a b", 2, "one NAME is needed, 2 were given"),
         ("checkpoint 'bad name'", 2, "only letters, digits"),
         ("checkpoint x --park", 2, "it takes no such option here"),
-        ("checkpoint x --tier respawn", 5, "knows the tiers live and files"),
         ("checkpoint x --tier gold", 2, "it is one of auto, live, respawn, files"),
         ("restore nothing-like-it", 2, "it is not in the history of"),
         ("fork", 2, "no NAME was given"),
@@ -132,6 +164,32 @@ def test_errors_with_json_are_one_json_value_on_stdout(home: Home, own: str, wor
     assert done.json()["error"]["exit"] == code
 
 
+def test_a_request_that_is_too_long_can_be_made_outside(home: Home, own: str) -> None:
+    message = "long" * 1200
+    refused = home.cli("exec", "-b", own, "--", f"waypoint checkpoint {own}-long -m {message}")
+    assert refused.code == 2
+    assert "next: make it shorter, or ask from outside of the session" in refused.stdout
+    home.must("checkpoint", f"{own}-long", "-b", own, "-m", message)
+    assert home.must("show", f"{own}-long", "--json").json()["message"] == message
+    inside(home, own, f"waypoint checkpoint {own}-short -m {message[:3000]}")
+
+
+def test_tab_offers_what_works_inside(home: Home, own: str) -> None:
+    def offered(words: str) -> list[str]:
+        kind, *lines = inside(home, own, f"waypoint __complete {words}").splitlines()
+        assert kind == ""
+        return [line.partition("\t")[0] for line in lines]
+
+    assert offered("''") == [verb.name.split()[0] for verb in INSIDE]
+    assert offered("op ''") == ["log"]
+    assert offered("fork --") == ["--count", "--prefix", "--json", "--help"]
+    assert offered("checkpoint --tier=l") == ["--tier=live"]
+    home.must("shell", f"{own}-other", "-d")
+    home.must("checkpoint", f"{own}-theirs", "-b", f"{own}-other")
+    inside(home, own, f"waypoint checkpoint {own}-mine")
+    assert offered(f"restore {own}-") == [f"{own}-mine"]
+
+
 def test_what_is_longer_than_a_pipe_arrives_whole(home: Home, own: str) -> None:
     inside(home, own, "seq 20000")  # 109 KB on the terminal
     assert inside(home, own, "waypoint logs | grep -c '^[0-9]*.$'; waypoint logs | tail -c 300000 | wc -c").startswith(
@@ -164,12 +222,12 @@ def test_a_taken_name_is_told_and_force_moves_it(home: Home, own: str) -> None:
 
 def test_a_request_that_the_daemon_never_saw_is_served_by_the_next_one(home: Home, own: str) -> None:
     inside(home, own, f"(until [ -e /tmp/go ]; do sleep 0.05; done; waypoint checkpoint {own}-late > /tmp/late) &")
-    groups = Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/*/cgroup.procs")
-    pid = next(pids.split()[0] for group in groups if (pids := group.read_text()))
+    (pid,) = (one["pid"] for one in home.must("ps", "--json").json() if one["branch"] == own)
     root = Path(f"/proc/{pid}/root")
     daemon = home.must("daemon", "status", "--json").json()["pid"]
     os.kill(daemon, signal.SIGSTOP)
-    (root / "tmp/go").touch()
+    with idmapped.acting_as(root.stat().st_uid, root.stat().st_gid):
+        (root / "tmp/go").touch()
     wait_until(lambda: any((root / "run/waypoint").glob("r.*")), "it has asked")
     os.kill(daemon, signal.SIGKILL)
     assert inside(home, own, "wait; cat /tmp/late").endswith(" ms\n")
@@ -185,3 +243,42 @@ def test_nothing_of_a_request_is_left(home: Home, own: str) -> None:
 def own(home: Home) -> Iterator[str]:
     with session(home, "root") as name:
         yield name
+
+
+def test_no_request_moves_what_belongs_to_another_branch(home: Home, branch: str) -> None:
+    """Neither a checkpoint of another branch, nor one of the branch that this one was forked from."""
+    with session(home, "root") as other:
+        home.must("checkpoint", f"{other}-cp", "-b", other)
+        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        home.must("fork", f"{branch}-cp", f"{branch}-fork")
+        before = {name: home.must("show", name, "--json").json()["capture"] for name in (f"{other}-cp", f"{branch}-cp")}
+        for asker, name in ((branch, f"{other}-cp"), (f"{branch}-fork", f"{branch}-cp")):
+            refused = home.cli("exec", "-b", asker, "--", f"waypoint checkpoint --force {name}")
+            assert refused.code == 4, refused
+            assert "there is a checkpoint of this name\n  next: choose another name\n" in refused.stdout
+        assert {name: home.must("show", name, "--json").json()["capture"] for name in before} == before
+        assert inside(home, branch, f"waypoint checkpoint --force {branch}-cp").startswith("checkpointed")
+        home.must("stop", f"{branch}-fork", "--discard")
+
+
+def test_what_was_done_to_other_names_cannot_be_taken_back_from_within(home: Home, branch: str) -> None:
+    with session(home, "root") as other:
+        home.must("checkpoint", f"{other}-cp", "-b", other)
+        home.must("checkpoint", "--force", f"{other}-cp", "-b", branch)
+        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        taking, own = [one["number"] for one in home.must("op", "log", "-n", "2", "--json").json()][::-1]
+        refused = home.cli("exec", "-b", branch, "--", f"waypoint undo {taking}")
+        assert (refused.code, "has this number" in refused.stdout) == (2, True), refused
+        assert taking not in [one["number"] for one in json.loads(inside(home, branch, "waypoint op log --json"))]
+        assert f"took back {own}" in inside(home, branch, f"waypoint undo {own}")
+
+
+def test_a_branch_is_not_told_the_names_of_its_forks(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    home.must("fork", f"{branch}-cp", f"{branch}-fork")
+    home.must("stop", f"{branch}-fork", "--discard")
+    home.must("fork", f"{branch}-cp", f"{branch}-fork")
+    for words in ("log", "log --json", f"show {branch}-cp", "__complete restore ''"):
+        said = inside(home, branch, f"waypoint {words}")
+        assert (f"{branch}-cp" in said, f"{branch}-fork" in said) == (True, False), said
+    home.must("stop", f"{branch}-fork", "--discard")

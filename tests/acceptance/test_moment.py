@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.moments import alone, brought_back, new_name, started
 from tests.acceptance.people import Person
 from tests.homes import Home
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
 from waypoint.client.sdk import Session
 
@@ -59,7 +59,7 @@ def while_it_runs(session: Session, text: str, work: Callable[[], object], take:
     thread = threading.Thread(target=lambda: session.exec(text, on_output=hear))
     thread.start()
     try:
-        assert begun.wait(20)
+        assert begun.wait(PATIENCE_S)
         work()
         assert thread.is_alive()
     finally:
@@ -92,7 +92,7 @@ def test_one_whose_client_takes_nothing_meanwhile_loses_no_byte_either(home: Hom
 
         def take(data: bytes) -> None:
             numbers.take(data)
-            go_on.wait(30)
+            go_on.wait(PATIENCE_S)
 
         def work() -> None:
             names.extend(take_checkpoints(home, session.branch))

@@ -2,13 +2,19 @@
 
 import contextlib
 import json
+import os
+import re
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.sessions import inside, mounted, session
+from tests.chaos import victims
 from tests.homes import Home, open_home
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.storage.mounts import read_mounts
 
 pytestmark = pytest.mark.privileged
 
@@ -98,10 +104,14 @@ def test_one_that_is_gone_does_not_keep_files_from_coming_back(tmp_path: Path) -
         assert (done.code, done.stdout) == (125, "")
         assert f"the machine has no such mount any more {written}" in done.stderr
         assert inside(home, "gone", f"cat {written}/file") == "lost\n"
-        home.must("restore", "before", "--new", "elsewhere")
+        found = re.search("next: mount it again, or restore it on a new branch: waypoint (.*)", done.stderr)
+        assert found
+        home.must(*found[1].replace("BRANCH", "elsewhere").split())
         assert inside(home, "elsewhere", "cat /srv/file") == "before\n"
         for place in (untouched, written):
             subprocess.run(["mount", "-m", "-t", "tmpfs", "none", str(place)], check=True)  # for `mounted` to remove
+        home.must("restore", "before", "--only", "files")
+        assert inside(home, "gone", f"cat /srv/file; ls {written}") == "before\n"
 
 
 @pytest.mark.requires("criu")
@@ -158,14 +168,144 @@ def test_one_that_overlayfs_refuses_costs_its_own_place_and_no_more(tmp_path: Pa
         assert inside(home, "refused", f"ls -A {place}; echo works") == "works\n"
 
 
-def test_one_that_came_after_the_daemon_is_there_or_told(home: Home, tmp_path: Path) -> None:
-    """There, where / is a shared mount, as systemd makes it."""
+def daemon_sees(home: Home, place: Path) -> bool:
+    """Whether the daemon's mount namespace has a mount at the place."""
+    return str(place) in {
+        mount.mount_point for mount in read_mounts(home.must("daemon", "status", "--json").json()["pid"])
+    }
+
+
+def test_one_that_came_after_the_daemon_is_there(home: Home, tmp_path: Path) -> None:
+    """Also where / is a private mount, out of which the kernel hands nothing on; and what is mounted in it later."""
     place = make_place(tmp_path, "late")
-    with mounted(place, "-t", "tmpfs", "none"):
-        (place / "kept").write_text("of the host\n")
-        left_out = home.must("shell", "late", "-d", "--user", "root", "--json").json()["left_out"]
+    with session(home, "root"), mounted(place, "-t", "tmpfs", "none"):
+        subprocess.run(["mount", "--make-shared", str(place)], check=True)
+        fill(place)
+        below = make_place(place, "below")
+        done = home.must("shell", "late", "-d", "--user", "root", cwd=place)
         try:
-            is_there = home.cli("exec", "-b", "late", "--", f"cat {place}/kept").stdout == "of the host\n"
-            assert is_there != any(line.startswith(f"{place} (tmpfs: mounted after the daemon") for line in left_out)
+            assert done.stderr == ""
+            assert inside(home, "late", "pwd; cat kept; echo new >kept") == f"{place}\nof the host\n"
+            with mounted(below, "-t", "tmpfs", "none"):
+                fill(below)
+                with session(home, "root") as branch:
+                    assert inside(home, branch, f"cat {place}/kept {below}/kept") == 2 * "of the host\n"
+                assert names(place) == ["below", "kept", "removed"]
+                here = [mount for mount in read_mounts() if mount.mount_point.startswith(str(place))]
+                assert [mount.mount_point for mount in here] == [str(place), str(below)]  # nothing of ours came back
         finally:
             home.must("stop", "late", "--discard")
+
+
+def test_one_that_is_unmounted_is_let_go_of_at_once(home: Home, tmp_path: Path) -> None:
+    """Its device is free, though no session was started since, and none has it."""
+    place, image = make_place(tmp_path, "stick"), tmp_path / "image"
+    with image.open("wb") as file:
+        file.truncate(16 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    with session(home, "root") as before:
+        with mounted(place, "-o", "loop", str(image)):
+            fill(place)
+            device = next(mount.source for mount in read_mounts() if mount.mount_point == str(place))
+            wait_until(lambda: daemon_sees(home, place), "the daemon knows the mount")
+        wait_until(lambda: not Path(f"/sys/block/{Path(device).name}/loop").exists(), "the device is free")
+        assert not daemon_sees(home, place)
+        with session(home, "root") as after:
+            for branch in (before, after):
+                assert inside(home, branch, f"ls -A {place}") == ""
+
+
+def test_one_that_goes_while_a_session_starts_does_not_keep_it_from_starting(home: Home, tmp_path: Path) -> None:
+    """The session was planned with it; the launcher stands still until it is gone. It is planned anew."""
+    place = make_place(tmp_path, "going")
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True)
+    with session(home, "root"):
+        (launcher,), (daemon,) = victims.pids(home, "launcher"), victims.pids(home, "daemon")
+        trees = Path(f"/proc/{daemon}/root{home.path}/pool")
+        planned = len(list(trees.glob("*/m0/upper/run/waypoint/branch")))
+        os.kill(launcher, signal.SIGSTOP)
+        with home.background("shell", "started", "-d") as starting:
+            wait_until(lambda: len(list(trees.glob("*/m0/upper/run/waypoint/branch"))) > planned, "it is planned")
+            subprocess.run(["umount", str(place)], check=True)
+            wait_until(lambda: not daemon_sees(home, place), "the daemon has let go of it")
+            place.rmdir()
+            os.kill(launcher, signal.SIGCONT)
+            assert (starting.wait(PATIENCE_S), starting.stderr and starting.stderr.read()) == (0, b"")
+        assert inside(home, "started", "echo $((40 + 2))") == "42\n"
+        home.must("stop", "started", "--discard")
+    assert re.search(rf"started, first try: .*{place}", (home.path / "daemon.log").read_text())
+
+
+def test_what_a_session_made_in_the_place_of_a_later_one_is_still_there(home: Home, tmp_path: Path) -> None:
+    """Until it is moved away; then the mount is there."""
+    place = make_place(tmp_path, "later")
+    with session(home, "root") as branch:
+        inside(home, branch, f"mkdir {place}/own; echo work >{place}/own/file")
+        home.must("checkpoint", "early", "-b", branch)
+        with mounted(place, "-t", "tmpfs", "none"):
+            fill(place)
+            home.must("stop", branch)
+            done = home.must("shell", branch, "-d", cwd=place)
+            said = "the session has files of its own there: move that away and start the branch again to see the mount"
+            assert done.stderr == f"not in the session: {place} ({said})\n"
+            assert inside(home, branch, f"cat {place}/own/file; ls {place}") == "work\nown\n"
+            for made in ("restore", "early", "-b", branch), ("restore", "early", "--only", "files", "-b", branch):
+                home.must(*made)
+                assert inside(home, branch, f"cat {place}/own/file; ls {place}") == "work\nown\n"
+            home.must("stop", branch)
+            home.must("restore", "early", "--only", "files", "-b", branch)
+            assert inside(home, branch, f"cat {place}/own/file; ls {place}") == "work\nown\n"
+            inside(home, branch, f"mv {place}/own /srv/own")
+            home.must("stop", branch)
+            home.must("shell", branch, "-d")
+            assert inside(home, branch, f"cat /srv/own/file; ls -1 {place}") == "work\nkept\nremoved\n"
+
+
+def test_a_session_that_has_removed_the_mount_point_of_a_later_one_starts(home: Home, tmp_path: Path) -> None:
+    place = make_place(make_place(tmp_path, "above"), "later")
+    with session(home, "root") as branch:
+        inside(home, branch, f"rm -r {place.parent}; ln -s /etc {place.parent}")
+        home.must("stop", branch)
+        with mounted(place, "-t", "tmpfs", "none"):
+            left_out = home.must("shell", branch, "-d", "--json").json()["left_out"]
+            assert any(line.startswith(f"{place} (the session has changed its mount point: ") for line in left_out)
+            assert inside(home, branch, f"readlink {place.parent}") == "/etc\n"
+            home.must("stop", branch)
+
+
+def test_changes_of_a_mount_and_of_its_place_without_it_both_wait_for_their_turn(home: Home, tmp_path: Path) -> None:
+    place = make_place(tmp_path, "both")
+    with mounted(place, "-t", "tmpfs", "none"), session(home, "root") as branch:
+        inside(home, branch, f"touch {place}/with")
+        home.must("stop", branch)
+        subprocess.run(["umount", str(place)], check=True)
+        done = home.must("shell", branch, "-d")
+        assert done.stderr == f"not in the session: {place} (no longer mounted here: its changes wait)\n"
+        assert inside(home, branch, f"ls {place}; touch {place}/without") == ""
+        home.must("stop", branch)
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], check=True)
+        done = home.must("shell", branch, "-d")
+        told = f"{place}, as it was changed without its mount (umount it and start the branch again: its changes wait)"
+        assert done.stderr == f"not in the session: {told}\n"
+        assert inside(home, branch, f"ls {place}") == "with\n"
+        home.must("stop", branch)
+        assert home.must("fork", branch, "twin", "--json").json()[0]["degraded"] == [told]
+        home.must("stop", "twin", "--discard")
+        subprocess.run(["umount", str(place)], check=True)
+        home.must("shell", branch, "-d")
+        assert inside(home, branch, f"ls {place}") == "without\n"
+        subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], check=True)
+
+
+def test_a_shell_that_cannot_start_where_its_caller_stands_says_where_it_is(home: Home, tmp_path: Path) -> None:
+    place = make_place(tmp_path, "read-only")
+    with mounted(place, "-t", "tmpfs", "none"):
+        here = make_place(place, "here")
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        done = home.must("shell", "elsewhere", "-d", "--user", "root", cwd=here)
+        try:
+            where = f"not in the session: {here} (cannot be entered: the shell began in /root)"
+            assert done.stderr.splitlines() == [f"not in the session: {place} (tmpfs: read-only)", where]
+            assert inside(home, "elsewhere", "pwd") == "/root\n"
+        finally:
+            home.must("stop", "elsewhere", "--discard")

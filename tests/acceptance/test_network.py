@@ -76,6 +76,10 @@ def test_what_has_a_port_of_the_host_is_never_there_twice(home: Home, person: Pe
             home.must("stop", branch)
             done = home.cli("fork", point["name"], "-n", "2")  # one would have it, the other would not
             assert (done.code, done.stdout) == (5, ""), (generation, done)
+            assert "\n  next: make one copy; a session with its own network can be copied; for its" in done.stderr
+            home.must("fork", point["name"], f"{branch}-one")
+            assert inside(home, f"{branch}-one", ask_server(port)) == "kept\n"
+            home.must("stop", f"{branch}-one", "--discard")
             home.must("restore", "-b", branch, point["name"])  # now nothing else has it
             assert inside(home, branch, ask_server(port)) == "kept\n"
         home.must("rm", point["name"])
@@ -114,6 +118,7 @@ def test_a_port_that_another_program_has_keeps_the_session_as_it_is(home: Home, 
             done = home.cli("restore", "-b", branch, point["name"])
             assert (done.code, done.stdout) == (5, "")
             assert f"tcp {port}" in done.stderr
+            assert "\n  next: end the other programs; for its files alone: " in done.stderr
             assert inside(home, branch, "echo $mark; jobs -r | wc -l") == "late\n1\n"
         home.must("restore", "-b", branch, point["name"])
         assert inside(home, branch, f"echo -$mark-; {ask_server(port)}") == "--\nkept\n"
@@ -136,6 +141,30 @@ def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Ho
         assert socket_row(port) == before
         assert inside(home, branch, f"echo $mark; {ask_server(port)}") == "late\nkept\n"
         home.must("rm", point["name"])
+
+
+@pytest.mark.requires("criu")
+def test_a_connection_of_the_hosts_network_comes_back_closed(home: Home, person: Person) -> None:
+    with listening() as port, session(home, person.name, "--net", "host") as branch:
+        inside(home, branch, f"exec 7<>/dev/tcp/127.0.0.1/{port}; mark=kept")
+        captured = home.must("checkpoint", "-b", branch, "--tier", "live", "--json", f"{branch}-open").json()
+        assert [item for item in captured["degraded"] if "closed in copies" in item], captured["degraded"]
+        assert not [item for item in captured["degraded"] if "cannot be copied" in item], captured["degraded"]
+        read = "timeout 5 cat <&7; echo $? $mark"
+        copies = [f"{branch}-copy-1", f"{branch}-copy-2"]
+        home.must("fork", captured["name"], "-n", "2", "--prefix", f"{branch}-copy")  # beside the one that has it
+        for copy in copies:
+            assert inside(home, copy, read) == "0 kept\n"
+        inside(home, branch, "echo heard >&7")  # and here it is open still
+        inside(home, branch, "mark=late")
+        home.must("restore", "-b", branch, captured["name"])
+        assert inside(home, branch, read) == "0 kept\n"
+        inside(home, branch, f"exec 7<>/dev/tcp/127.0.0.1/{port}; mark=later")
+        home.must("stop", branch, "--checkpoint", f"{branch}-parked")
+        home.must("restore", f"{branch}-parked")
+        assert inside(home, branch, read) == "0 later\n"
+        home.must("stop", *copies, "--discard")
+        home.must("rm", captured["name"], f"{branch}-parked")
 
 
 def socket_row(port: int) -> list[str]:

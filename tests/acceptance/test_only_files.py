@@ -7,6 +7,7 @@ import pytest
 from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside, session
 from tests.homes import Home
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
@@ -103,3 +104,29 @@ def test_a_branch_that_is_not_live_starts_with_the_files_and_a_new_shell(
     assert inside(home, on, "echo [$kept]; cat /srv/file") == "[]\none\n"
     home.must("undo")
     assert on not in home.must("ps").stdout.split()
+
+
+def test_folders_deeper_than_python_calls_functions_go_and_come_back(home: Home, branch: str) -> None:
+    make = "import os\nfor i in range(1100): os.mkdir('k'); os.chdir('k')\nopen('end', 'w').close()"
+    depth = "find /tmp -name end -printf '%d\\n'"
+    inside(home, branch, f'cd /tmp; python3 -c "{make}"; cd /run/waypoint; python3 -c "{make}"; cd /')
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, timeout_s=PATIENCE_S)
+    inside(home, branch, "rm -r /tmp/k")
+    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files", timeout_s=PATIENCE_S)
+    assert inside(home, branch, depth) == "1101\n"
+    home.must("undo", timeout_s=PATIENCE_S)
+    assert inside(home, branch, depth) == ""
+    home.must("stop", branch)
+    home.must("shell", branch, "-d", "--user", "root")
+    assert inside(home, branch, "[ -e /run/waypoint/k ] || echo gone") == "gone\n"
+
+
+def test_shared_memory_that_is_too_deep_to_be_copied_is_an_error_with_its_next_step(home: Home, branch: str) -> None:
+    make = "import os\nfor i in range(20): os.mkdir('k' * 250); os.chdir('k' * 250)"
+    inside(home, branch, f'cd /dev/shm; python3 -c "{make}"; cd /')
+    failed = home.cli("checkpoint", f"{branch}-deep", "-b", branch)
+    assert failed.code == 125
+    assert "File name too long" in failed.stderr
+    assert "remove from /dev/shm" in failed.stderr
+    inside(home, branch, "rm -r /dev/shm/k*")
+    home.must("checkpoint", f"{branch}-deep", "-b", branch)

@@ -93,21 +93,23 @@ def test_what_cannot_be_brought_back_is_told(home: Home, branch: str) -> None:
     assert inside(home, branch, "say; umask; pwd") == shown
 
 
-def test_a_busy_shell_has_no_state_and_takes_none(home: Home, person: Person, seat: Callable[..., Seat]) -> None:
+def test_a_busy_shell_has_the_state_of_its_prompt_and_takes_none(
+    home: Home, person: Person, seat: Callable[..., Seat]
+) -> None:
     with session(home, person.name) as branch:
-        inside(home, branch, "x=1")  # its shell is there
+        inside(home, branch, "x=1")
         home.must("checkpoint", f"{branch}-cp", "-b", branch)
         taken = seat()
         taken.type(f"waypoint attach {branch}\r".encode()).prompt()
-        taken.type(b"sleep 1000\r").see(b"sleep 1000\r\n")
+        taken.type(b"x=2; sleep 1000\r").see(b"sleep 1000\r\n")
         home.must("checkpoint", f"{branch}-busy", "-b", branch)
-        assert home.must("show", f"{branch}-busy", "--json").json()["layers"]["shell"] is None
+        assert home.must("show", f"{branch}-busy", "--json").json()["layers"]["shell"]["moment"] == "prompt"
         refused = home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
         assert refused.code == 4
         assert "sleep 1000" in refused.stderr
         taken.type(b"\x03").prompt()
-        refused = home.cli("restore", f"{branch}-busy", "-b", branch, "--only", "shell")
-        assert refused.code == 5
+        home.must("restore", f"{branch}-busy", "-b", branch, "--only", "shell")
+        assert inside(home, branch, "echo $x") == "1\n"
 
 
 def test_a_shell_in_the_midst_of_a_command_is_refused_in_words(
@@ -154,3 +156,29 @@ def test_the_shell_of_a_copy_knows_its_branch(home: Home, branch: str) -> None:
         assert inside(home, branch, "echo $WAYPOINT_BRANCH") == "mine\n"
     finally:
         home.cli("stop", f"{branch}-f", "--discard")
+
+
+def test_a_checkpoint_right_after_the_start_has_the_shell(home: Home, branch: str) -> None:
+    """Though the user's startup files take their time."""
+    inside(
+        home, branch, "for file in ~/.bashrc ~/.zshrc; do echo 'sleep 0.5; early=yes' >~/new; mv -f ~/new $file; done"
+    )
+    home.must("stop", branch)
+    home.must("restore", branch, "-b", branch, "--only", "files")  # with a plain shell
+    home.must("checkpoint", f"{branch}-young", "-b", branch)
+    inside(home, branch, "early=no")
+    home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")
+    assert inside(home, branch, "echo $early") == "yes\n"
+    home.must("stop", branch)
+    home.must("shell", branch, "-d")
+    home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")  # nor is a young shell refused
+
+
+def test_right_after_a_command_the_shell_is_waited_for(home: Home, branch: str) -> None:
+    """A client knows that its command has ended before the shell has drawn its prompt, which may ask git and others."""
+    inside(home, branch, "PROMPT_COMMAND='sleep 0.4'; precmd() { sleep 0.4; }")
+    inside(home, branch, "early=yes")
+    home.must("checkpoint", f"{branch}-slow", "-b", branch)
+    inside(home, branch, "early=no")
+    home.must("restore", f"{branch}-slow", "-b", branch, "--only", "shell")
+    assert inside(home, branch, "echo $early") == "yes\n"

@@ -122,6 +122,25 @@ def test_what_was_typed_ahead_is_read_later(home: Home, session: Session, seat: 
     again.type(b"inished\r").see(rb"[\r\n]unfinished\r\n")
 
 
+TERMINAL_KEPT_OPEN = "import os, time; os.dup2(os.open(os.ttyname(0), 2), 20); print('o' + 'pen'); time.sleep(1000)"
+"""As node does, on a descriptor that shells use for their own."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_program_that_keeps_the_terminal_open_is_no_shell(
+    home: Home, session: Session, seat: Take, way: Way
+) -> None:
+    outer = attach(seat(), session)
+    outer.type(f'python3 -c "{TERMINAL_KEPT_OPEN}"\r'.encode()).see(rb"open\r\n")
+    checkpoint = new_name(session)
+    assert session.checkpoint(checkpoint, tier="live").degraded == []
+    back = brought_back(home, session, checkpoint, way)
+    again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
+    again.see(rb"open")  # the screen is drawn anew
+    again.type(b"\x03").see(rb"KeyboardInterrupt")
+    again.prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_shell_within_the_shell_is_told_of(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = attach(seat(), session)
@@ -239,7 +258,7 @@ def test_an_editor_that_was_left_is_on_the_screen_again(
         here.type(f"waypoint attach {session.branch}")
         here.press("Enter")
         here.see("[$]$")
-        here.type("vi -u NONE /tmp/text")
+        here.type("vi /tmp/text")
         here.press("Enter")
         here.see("^~$")
         here.type("ifirst line")

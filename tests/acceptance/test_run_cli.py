@@ -14,7 +14,7 @@ from tests.acceptance.people import Person
 from tests.acceptance.seat import Seat
 from tests.acceptance.sessions import session
 from tests.homes import Completed, Home
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.privileged
 Take = Callable[..., Seat]
@@ -52,7 +52,7 @@ def run(home: Home, main: str) -> Run:
 
 def read_line(process: "subprocess.Popen[bytes]") -> bytes:
     assert process.stdout
-    assert select.select([process.stdout], [], [], 20)[0], "it says nothing"
+    assert select.select([process.stdout], [], [], PATIENCE_S)[0], "it says nothing"
     return process.stdout.readline()
 
 
@@ -82,7 +82,7 @@ def test_it_may_serve_as_a_coprocess(run: Run) -> None:
             assert read_line(process) == b"got line %d\n" % number
         process.stdin.close()
         process.stdin = None
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_hundred_megabytes_come_through_at_the_readers_pace(run: Run) -> None:
@@ -93,7 +93,7 @@ def test_a_hundred_megabytes_come_through_at_the_readers_pace(run: Run) -> None:
         size = 10
         while piece := process.stdout.read(MIB):
             size += len(piece)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert size == 100 * MIB
 
 
@@ -167,15 +167,15 @@ def test_signals_to_the_client_reach_it(run: Run, name: str) -> None:
         assert read_line(process) == b"begun\n"
         process.send_signal(signal.Signals[f"SIG{name}"])
         assert read_line(process) == f"caught {name}\n".encode()
-        assert process.wait(20) == 9
+        assert process.wait(PATIENCE_S) == 9
 
 
 def test_one_that_a_signal_ended_gives_128_and_its_number(run: Run) -> None:
     assert run("sh", "-c", "kill -KILL $$").code == 137
     with run.start("--", "sleep", "1000") as process:
-        wait_until(lambda: run("pgrep", "-f", "sleep 1000").code == 0, "it runs")
+        wait_until(lambda: run("pgrep", "-x", "sleep").code == 0, "it runs")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
+        assert process.wait(PATIENCE_S) == 143
 
 
 def test_words_arrive_as_they_are(run: Run) -> None:
@@ -210,7 +210,7 @@ def test_it_sees_and_is_seen_by_the_shell(run: Run) -> None:
     with run.start("--", "sleep", "2345") as process:
         wait_until(lambda: run("pgrep", "-f", "sleep 2345").code == 0, "it runs")
         run.home.must("exec", "-b", run.branch, "--", "pkill -f 'sleep 2345'")
-        assert process.wait(20) == 143
+        assert process.wait(PATIENCE_S) == 143
 
 
 # --- a terminal of its own

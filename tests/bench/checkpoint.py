@@ -31,7 +31,6 @@ from tests.needs import missing
 from tests.places import make_temp_root
 from waypoint.client.sdk import Client, Session
 from waypoint.linux.storage import filesystem
-from waypoint.linux.tasks import procfs
 
 USER = "nobody"  # no rc files of its own: what they do is not ours to measure
 MB = 1_000_000
@@ -293,7 +292,7 @@ class _Large:
     def empty_pause_ms(self) -> float:
         """With nothing left to be written out of the last turn."""
         daemon = self._bench.client.status().pid
-        filesystem.sync_filesystem(f"{procfs.root_path(daemon)}{self._bench.home.path}/pool")
+        filesystem.sync_filesystem(f"/proc/{daemon}/root{self._bench.home.path}/pool")
         return self._bench.pause_ms()
 
     def pause_ms(self) -> float:

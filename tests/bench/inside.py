@@ -75,7 +75,7 @@ class Spinner:
         found = record_of(home, session.branch)
         self._pid = _start(found, session, "bash", "-c", _SPINNER)
         session.exec(f"until [ -p {_FOLDER}/told ]; do :; done")
-        self._folder = f"{procfs.root_path(found.init_pid)}{_FOLDER}"
+        self._folder = f"/proc/{found.init_pid}/root{_FOLDER}"
 
     def gap_ms(self, act: Callable[[], object]) -> float:
         """Around `act`. Nothing else happens in the session meanwhile."""

@@ -23,10 +23,11 @@ from tests.criu_child import CriuChild
 from tests.homes import Home
 from tests.places import ROOT
 from waypoint.capture.layers.hot import Hot
-from waypoint.capture.layers.processes import HUNG_S, STOP_S
+from waypoint.capture.layers.processes import HUNG_S, STOP_S, open_for_root_of
 from waypoint.launch.criu import APART_SEEN
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.base import BasePlan
+from waypoint.launch.ground.id_choice import IdChoice
 from waypoint.launch.ground.lower_check import LowerCheck
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.ground.skeleton import Kit
@@ -138,7 +139,7 @@ class _Work:
         found = record_of(self._home, branch)
         row = msgspec.structs.replace(found.row, session=new_id(), tree=f"raw-{os.getpid()}-{next(self._numbers)}")
         places = self._places(found)
-        plan = BasePlan(found.overlays, [])
+        plan = BasePlan(found.overlays, [], found.ids)
         spec = start_plan.start_spec(row, plan, places, Path(self._pool.path(row.tree)), size=(24, 80))
         run = str(places.kit.criu_run)
         externals = name_externals(spec.outside, APART_SEEN)
@@ -152,7 +153,8 @@ class _Work:
         self._pool.snapshot(capture, row.tree)
         cgroups.create(spec.cgroup)
         try:
-            with self._folder() as place, open_folder(place) as work, open_folder(self._hot.images(capture)) as images:
+            images_of = open_for_root_of(found.ids, self._hot.images(capture))
+            with self._folder() as place, open_folder(place) as work, images_of as images:
                 options = RestoreOptions(
                     images_fd=images,
                     work_fd=work,
@@ -181,6 +183,7 @@ class _Work:
             sys=runtime / "sys",
             kit=Kit(runtime / "kit", self._home.path),
             check_lower=LowerCheck(runtime),
+            ids=IdChoice(0, runtime, runtime),  # the sessions have theirs
             cgroup=found.cgroup.rpartition("/")[0],
             profile_env={},
         )

@@ -144,19 +144,6 @@ class TestOnDisk:
         owner.sweep()
         assert not owner.is_there(made)
 
-    def test_the_sweep_spares_what_is_claimed(self, owner: Owner) -> None:
-        half_fetched = owner.make(on_record=False)
-        with owner.names.change("import") as change:
-            change.doom(half_fetched.id)
-            change.claim(half_fetched.id, "an import")
-        owner.sweep()
-        assert owner.is_there(half_fetched)
-        with owner.names.change("import") as change:
-            change.unclaim(half_fetched.id)
-            change.doom(half_fetched.id)
-        owner.sweep()
-        assert not owner.is_there(half_fetched)
-
     def test_every_layer_tells_its_size_and_digest(self, owner: Owner) -> None:
         made = owner.make()
         assert set(owner.captures.sizes(made)) == set(msgspec.structs.asdict(made.layers))

@@ -15,7 +15,7 @@ from waypoint.capture.pause import Quiet
 from waypoint.capture.taking import Dumper, Order, Wanted
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, FilesLayer
+from waypoint.model.records import HOST_IDS, Capture, FilesLayer
 from waypoint.processes.criu.causes import CriuAccident, CriuRefused, Diagnosis
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 
@@ -69,8 +69,13 @@ class LoggedSubject:
     """A session of which nothing is asked but to go on."""
 
     def __init__(self, log: Log) -> None:
-        self.facts = SubjectFacts("main", "tree", GROUP, 1, SETTING, ["/"], ["/"], [], {}, "nonce")
+        self.facts = SubjectFacts(
+            "main", "tree", GROUP, 1, SETTING, ["/"], ["/"], [], [], {}, "nonce", HOST_IDS, "default"
+        )
         self._log = log
+
+    def leader(self) -> int:
+        return 0
 
     def go_on(self) -> None:
         self._log.note("go on")
@@ -106,7 +111,6 @@ class Stage:
         self.log = Log()
         layers = tuple(LoggedLayer(kind, self.log) for kind in ("shell", "files", "processes", "terminal"))
         monkeypatch.setattr(taking, "LAYERS", layers)
-        monkeypatch.setattr(taking, "PROCESSES", layers[2])
         monkeypatch.setattr(taking, "Pause", lambda cgroup, quiet: LoggedPause(self.log))
         self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the layers do not ask for the pool
 
@@ -198,8 +202,8 @@ def test_what_happened_never_costs_the_processes(stage: Stage, wanted: Wanted, a
 def test_what_criu_refuses_twice_is_taken_without_its_processes(stage: Stage) -> None:
     stage.log.meets["processes finish"] = [refused(), refused()]
     taken = stage.take(BEST)
-    assert (taken.tier, taken.paused_ms) == ("files", 3.0)
-    assert taken.degraded == ["without its processes: it has an io_uring (CRIU: send_fds failed (-22))"]
+    assert (taken.tier, taken.paused_ms) == ("respawn", 3.0)
+    assert taken.degraded == ["without its processes: it has an io_uring"]
 
 
 def test_what_cannot_be_dumped_is_taken_without_its_processes(stage: Stage) -> None:

@@ -30,7 +30,7 @@ from waypoint.model.errors import WaypointError
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 KILLS = int(os.environ.get("WAYPOINT_TEST_CRIU_KILLS", "12"))
-DEADLINE_S = 20.0
+DEADLINE_S = 20.0  # of a checkpoint; a CRIU that hangs is waited for twice
 ANSWER_S = 8.0  # a session that has been harmed may not answer
 ROUND_S = 3.0  # of each thread of the crowd, on a busy machine; alone some take 20 ms
 
@@ -154,8 +154,13 @@ def test_a_session_whose_criu_is_killed_while_it_dumps_is_whole(campaign: Campai
     """But for one program of it, in the microseconds in which it runs code of CRIU's: that may end by a signal."""
     harms: collections.Counter[str] = collections.Counter()
     kills = KILLS // 4 if also else KILLS
-    for number in range(kills):
-        campaign.dump(campaign.dump_s * number / kills, *also)
+    for number in range(4 * kills):
+        if number >= kills and campaign.killed > kills / 3:
+            break
+        before = campaign.killed
+        taken_s = campaign.dump(campaign.dump_s * (number % kills) / kills, *also)
+        if campaign.killed == before:  # too late: the machine was busier when the dumps were measured
+            campaign.dump_s = min(campaign.dump_s, taken_s)
         if harm := campaign.harm():
             harms[harm] += 1
             campaign.leave()

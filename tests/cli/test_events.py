@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from tests.homes import Home
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from waypoint.client import Client, wire
 from waypoint.model.errors import UnknownName
 from waypoint.model.paths import socket_path
 from waypoint.setup.removal import TRIAL_PREFIX
 
 pytestmark = pytest.mark.privileged
-PATIENCE_S = 2.0
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ def test_following_goes_on_with_the_next_daemon_and_ends_with_the_last(home: Hom
         assert (new[-1]["change"], new[-1]["branch"]) == ("started", "followed")
         assert [one["seq"] for one in new[1:]] == list(range(1, len(new)))
         home.must("daemon", "stop")
-        assert following.wait(PATIENCE_S) == 0
+        assert following.wait(DEADLINE_S) == 0
     assert home.must("stop", "followed", "--discard")
 
 

@@ -156,8 +156,12 @@ def test_the_branch_may_come_from_the_environment(home: Home, branch: str) -> No
 
 
 def test_exit_ends_the_session_with_its_status(home: Home, branch: str) -> None:
-    assert home.cli("exec", "-b", branch, "--", "exit 7").code == 7
+    done = home.cli("exec", "-b", branch, "--", "set -e; (exit 7)")
+    assert (done.code, done.stdout) == (7, "")
+    said = f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}"
+    assert done.stderr == f"waypoint: {said}\n"
     assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
+    home.must("shell", branch, "-d")  # as is said
 
 
 # --- json
@@ -309,3 +313,14 @@ def test_with_tty_ctrl_c_is_a_key(branch: str, on_terminal: Spawn) -> None:
 
 def test_a_child_in_the_background_does_not_hold_the_command(home: Home, branch: str) -> None:
     assert home.must("exec", "-b", branch, "--", "sleep 1000 & echo done").stdout.endswith("done\n")
+
+
+def test_a_read_that_was_broken_off_leaves_nothing_for_the_hooks(home: Home, branch: str, on_terminal: Spawn) -> None:
+    """bash gives what the one had read ahead to its next `read`, of whatever file."""
+    home.must("exec", "-b", branch, "--", "yes waypoint | head -c 100M >/tmp/large")
+    terminal = on_terminal("attach", branch)
+    terminal.send(b"echo be''gun; IFS= read -r -d '' large </tmp/large\r")
+    terminal.expect_exact(b"begun\r\n")
+    terminal.send(b"\x03")
+    terminal.expect_exact(b"^C")
+    assert home.must("exec", "-b", branch, "--", "echo works ${#large}").stdout == "works 0\n"

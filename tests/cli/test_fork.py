@@ -34,6 +34,9 @@ def live_branches(home: Home) -> set[str]:
     return {one["branch"] for one in home.must("ps", "--json").json()}
 
 
+AGAIN = ("respawned", "offered", "lost")  # of the tier `respawn`
+
+
 class TestBranches:
     pytestmark = needs_sessions
 
@@ -56,7 +59,7 @@ class TestBranches:
         assert done.stdout == f"{ready}-a\n{ready}-b\n"
         [told] = home.must("show", branch, "--json").json()["degraded"]
         assert told.startswith("without its processes: ")
-        assert done.stderr == f"degraded: {told}\n"
+        assert done.stderr.startswith(f"degraded: {told}\n")
         as_json = home.must("fork", branch, f"{ready}-j", "--json")
         assert as_json.stderr == done.stderr  # the records have no place for it
         assert home.must("fork", branch, f"{ready}-c", "--", "true").stderr == done.stderr
@@ -64,8 +67,8 @@ class TestBranches:
     def test_what_a_checkpoint_lacks_is_told_with_each_of_its_forks(self, home: Home, ready: str, branch: str) -> None:
         assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
         told = home.must("checkpoint", f"{ready}.p", "-b", branch).stderr
-        assert home.must("fork", f"{ready}.p", f"{ready}-a").stderr == told
-        assert home.must("restore", f"{ready}.p", "--new", f"{ready}-b").stderr.endswith(told)
+        assert home.must("fork", f"{ready}.p", f"{ready}-a").stderr.startswith(told)
+        assert home.must("restore", f"{ready}.p", "--new", f"{ready}-b").stderr.count(told) == 1
         session = home.must("restore", f"{ready}.p", "--new", f"{ready}-j", "--json").json()
         assert [f"degraded: {item}\n" for item in session["degraded"]] == [told]
 
@@ -74,7 +77,7 @@ class TestBranches:
 
     def test_json_is_a_list_of_records(self, home: Home, ready: str) -> None:
         found = home.must("fork", ready, "-n", "2", "--json").json()
-        assert [set(one) for one in found] == [{"branch", "pid", "ms", "exit", "degraded"}] * 2
+        assert [set(one) for one in found] == [{"branch", "pid", "ms", "exit", "degraded", *AGAIN}] * 2
         assert [(one["branch"], one["exit"]) for one in found] == [(f"{ready}-1", None), (f"{ready}-2", None)]
         for one in found:
             os.kill(one["pid"], 0)

@@ -110,6 +110,17 @@ def test_show_is_for_people_too(home: Home, branch: str, made: list[str]) -> Non
     assert "PATH" in facts["environment"].split()
 
 
+def test_show_tells_of_a_session_that_was_never_captured(home: Home, branch: str) -> None:
+    home.must("shell", f"{branch}-new", "-d", "--net", "none", "--pids", "200", "--bind", "/opt:/srv/opt:ro")
+    facts = dict(re.findall(r"^ *(\w+) +(.*)$", home.must("show", f"{branch}-new").stdout, re.MULTILINE))
+    assert (facts["branch"], facts["capture"], facts["network"]) == (f"{branch}-new", "none yet", "none")
+    assert facts["state"] == "live"
+    assert facts["limits"].endswith("pids 200")
+    assert "/srv/opt" in facts["shared"]
+    assert home.must("show", f"{branch}-new", "--json").json()["limits"]["pids"] == 200
+    home.must("stop", f"{branch}-new", "--discard")
+
+
 @pytest.mark.parametrize("name", ["nosuch", "bad name", "abc"])
 def test_what_is_not_there_cannot_be_shown(home: Home, name: str) -> None:
     assert home.cli("show", name).code == 2
@@ -189,6 +200,15 @@ def test_the_operations_say_what_they_moved_and_what_undo_would_do(home: Home, b
     assert f"{branch}-three: - to {made[2][:12]}" in first
     assert f"remove the name {branch}-three" in first
     assert f"no: {branch}-f has been moved since" in second
+
+
+def test_a_branch_that_is_new_moves_no_name(home: Home) -> None:
+    home.must("shell", "new-one", "-d")
+    try:
+        line = home.must("op", "log", "-n", "1").stdout.splitlines()[1]
+        assert re.search(r"  new-one started  ", line), line
+    finally:
+        home.must("stop", "new-one", "--discard")
 
 
 def test_a_checkpoint_can_be_undone(home: Home, branch: str, made: list[str]) -> None:

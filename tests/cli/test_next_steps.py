@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +30,9 @@ COMMAND = re.compile(r"'([^']+)'|`([^`]+)`|((?:sudo )?waypoint [^'`;,()]+)")
 
 @pytest.fixture(scope="module")
 def stocked() -> Iterator[Home]:
-    """A home with the live branches `main` and `other` and the checkpoint `noted`, beside programs to follow advice
-    with.
-    """
+    """A home with the live branches `main` and `other` and the checkpoint `noted`."""
     with open_home("advice") as home:
-        programs = home.path.parent / "bin"
-        programs.mkdir()
-        words = " ".join(map(shlex.quote, home.argv()))
-        for name, text in (("waypoint", f'#!/bin/sh\nexec {words} "$@"\n'), ("sudo", SUDO)):
-            (programs / name).write_text(text)
-            (programs / name).chmod(0o755)
+        make_programs(home)
         for branch in ("main", "other"):
             home.must("shell", branch, "-d")
             home.must("exec", "-b", branch, "--", "here=1")
@@ -47,17 +40,30 @@ def stocked() -> Iterator[Home]:
         yield home
 
 
+def make_programs(home: Home) -> None:
+    """Make the programs that `follow` finds first: this checkout's `waypoint`, and a `sudo`."""
+    programs = home.path.parent / "bin"
+    programs.mkdir()
+    words = " ".join(map(shlex.quote, home.argv()))
+    for name, text in (("waypoint", f'#!/bin/sh\nexec {words} "$@"\n'), ("sudo", SUDO)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+
 def state(home: Home) -> dict[str, Any]:
     """What no advice may cost: captures, names, and the shells of live sessions with their variables."""
-    captures = {row["capture"] for row in home.must("log", "--all", "--json").json()}
-    names = {name for row in home.must("log", "--all", "--json").json() for name in row["names"]}
+    log = home.must("log", "--all", "--json").json()
+    captures, names = {row["capture"] for row in log}, {name for row in log for name in row["names"]}
     sessions = {row["branch"]: row["id"] for row in home.must("ps", "--json").json()}
     return {"captures": captures, "names": names, "sessions": sessions}
 
 
-def next_of(stderr: str) -> str:
-    found = re.search(r"^  next: (.*)$", stderr, re.MULTILINE)
-    assert found, stderr
+def next_of(output: str) -> str:
+    """The step in what a command printed: in its message, or in its answer in JSON."""
+    if output.startswith("{"):
+        return str(json.loads(output)["error"]["next"])
+    found = re.search(r"^  next: (.*)$", output, re.MULTILINE)
+    assert found, output
     return found[1]
 
 
@@ -69,20 +75,27 @@ def commands_in(printed: str, home: Home, row: Row) -> list[str]:
     """The commands of a printed step, with what a reader fills in. The part before `, or` is another way to go on."""
     text = printed.rpartition(", or ")[2] if row.advice.startswith(", or ") else printed
     found = [next(filter(None, groups)).strip() for groups in COMMAND.findall(text)]
+    return fill(home, row, found)
+
+
+def fill(home: Home, row: Row, texts: Iterable[str]) -> list[str]:
+    """The texts with what a reader fills in."""
+    found = list(texts)
     for word, filled in row.fill.items():
-        by = filled if isinstance(filled, str) else filled(home)
-        found = [re.sub(rf"\b{word}\b", by, command) for command in found]
+        if any(word in text for text in found):
+            by = filled if isinstance(filled, str) else filled(home)
+            found = [re.sub(rf"\b{word}\b", by, text) for text in found]
     return found
 
 
 def follow(home: Home, command: str) -> Completed:
-    """Type the command at a terminal. A shell that it opens is left with `exit`."""
+    """Type the command at a terminal. A shell that it opens is left with `exit`, a question is answered with yes."""
     env = {**home.env, "PATH": f"{home.path.parent}/bin:{home.env['PATH']}", "SHELL": "/bin/sh"}
     terminal = pexpect.spawn("sh", ["-c", command], env=env, encoding="utf-8", timeout=60, dimensions=(50, 200))
     said = ""
-    while terminal.expect([pexpect.EOF, r"[#$] $"]):
+    while met := terminal.expect([pexpect.EOF, r"[#$] (?:\x1b\S*)?$", r"\[y/N\]: $"]):
         said += (terminal.before or "") + str(terminal.after)
-        terminal.sendline("exit 0")
+        terminal.sendline(["", "exit 0", "y"][met])
     terminal.wait()
     return Completed(said + (terminal.before or ""), "", terminal.exitstatus or 0)
 
@@ -90,22 +103,24 @@ def follow(home: Home, command: str) -> Completed:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.advice)
 def test_a_step_that_is_followed_helps_and_costs_nothing(stocked: Home, row: Row) -> None:
     for words in row.before:
-        stocked.must(*words)
-    refused = stocked.cli(*row.meet)
+        stocked.must(*fill(stocked, row, words))
+    within = ["run", "--", "waypoint"] if row.inside else []
+    refused = stocked.cli(*within, *fill(stocked, row, row.meet))
     assert refused.code not in (0, 1)
-    printed = next_of(refused.stderr)
+    printed = next_of(refused.stdout or refused.stderr)
     assert is_of(printed, row.advice), printed
     before = state(stocked)
     try:
         commands = [row.follow] if row.follow else commands_in(printed, stocked, row)
         assert commands, f"nothing to do in: {printed}"
         for command in commands:
-            done = follow(stocked, command)
+            done = stocked.cli("run", "--", "sh", "-c", command) if row.inside else follow(stocked, command)
             assert done.code == 0, f"{command}: {done.stdout}"
         if row.again:
             stocked.must(*row.meet)
     finally:
-        stocked.must("--home", beside(stocked), "setup", "--remove", "--yes")
+        if Path(beside(stocked)).exists():
+            stocked.must("--home", beside(stocked), "setup", "--remove", "--yes")
     after = state(stocked)
     assert before["captures"] <= after["captures"]
     assert before["names"] - set(row.gives_up) <= after["names"]
@@ -239,3 +254,12 @@ def test_what_a_request_must_be_like_is_described_where_is_said(stocked: Home) -
     assert refused.value.next_step == "GET /v1/openapi.json describes every request"
     described = ask(str(stocked.path), "GET", "/v1/openapi.json")
     assert "/v1/forks" in described["paths"]
+
+
+def test_a_job_that_is_unknown_is_looked_for_and_started_again(stocked: Home) -> None:
+    home = str(stocked.path)
+    with pytest.raises(WaypointError) as refused:
+        ask(home, "GET", "/v1/jobs/0123456789abcdef")
+    assert refused.value.next_step == "'GET /v1/jobs' lists what there is; start the job again"
+    job = ask(home, "POST", "/v1/jobs", {"kind": "gc"})["job"]["id"]
+    assert job in [row["id"] for row in ask(home, "GET", "/v1/jobs")["jobs"]]

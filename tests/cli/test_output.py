@@ -1,11 +1,18 @@
-"""One way to print JSON: one value, on one line for programs, indented on a terminal."""
+"""One way to print JSON: one value, on one line for programs, indented on a terminal. And no way for control
+characters of a session to a terminal.
+"""
 
 import json
+import logging
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from waypoint.cli import output, tables
 from waypoint.cli.output import print_json, print_json_line
+from waypoint.daemon import lifetime
 from waypoint.model.facts import ForkFacts, SessionFacts
 
 SESSION = SessionFacts(branch="b\u00e4\x9b", state="live", created="2026-01-01T00:00:00.000Z", left_out=["/mnt"])
@@ -50,3 +57,26 @@ def test_one_of_many_values_is_always_one_line(
 def test_what_has_no_form_in_json_is_a_bug() -> None:
     with pytest.raises(TypeError, match="set has no form in JSON"):
         print_json({"a": set()})
+
+
+HOSTILE = "name \x1b[2J\x07\x9b\r of ä"
+
+
+@pytest.mark.parametrize(
+    ("show", "seen"),
+    [
+        (lambda: output.complain(f"{HOSTILE}\n  next: go"), "waypoint: name ?[2J??? of ä\n  next: go\n"),
+        (lambda: output.tell("degraded", [f"{HOSTILE}\n"]), "degraded: name ?[2J??? of ä?\n"),
+        (lambda: tables.print_table(["NAME"], [[HOSTILE]]), "NAME\nname ?[2J??? of ä\n"),
+    ],
+)
+def test_what_a_terminal_would_act_on_is_not_printed(
+    capfd: pytest.CaptureFixture[str], show: Callable[[], object], seen: str
+) -> None:
+    show()
+    assert "".join(capfd.readouterr()) == seen
+
+
+def test_nor_is_it_in_the_log_of_the_daemon(tmp_path: Path) -> None:
+    record = logging.LogRecord("waypoint", logging.ERROR, "", 0, "CRIU said: %s\n\tat", (HOSTILE,), None)
+    assert lifetime._BoundedLog(str(tmp_path)).format(record) == "CRIU said: name ?[2J??? of ä\n\tat"

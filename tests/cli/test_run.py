@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Spawn, daemon_pid, exit_status, is_cooked
 from tests.cli.test_exec import read_until, started
 from tests.homes import Home
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -62,7 +62,7 @@ def test_when_the_reader_goes_the_process_ends_as_in_a_pipeline(home: Home, bran
         timeout=PATIENCE_S,
     )
     assert done.stdout == b"y\n141\n"
-    assert home.cli("run", "-b", branch, "--", "pgrep", "-x", "yes").stdout == ""
+    wait_until(lambda: home.cli("run", "-b", branch, "--", "pgrep", "-x", "yes").stdout == "", "the process has ended")
 
 
 def test_a_signal_to_us_goes_to_the_process(home: Home, branch: str) -> None:

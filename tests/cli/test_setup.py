@@ -18,9 +18,9 @@ import pexpect
 import pytest
 
 from tests.cli.conftest import daemon_pid, exit_status
-from tests.homes import OPEN, Home
+from tests.homes import CLI_TIMEOUT_S, OPEN, Home
 from tests.places import ROOT, make_temp_root
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import lock_holder, pidfd
 from waypoint.setup.machine import unit
@@ -58,7 +58,7 @@ def as_nobody(
         extra_groups=groups or [],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=CLI_TIMEOUT_S,
         check=False,
     )
 
@@ -122,7 +122,7 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
     for answer, code in (("n", 130), ("y", 0)):
         assert [row["branch"] for row in bare.must("ps", "--json").json()] == ["main"]
         command, *words = bare.argv("setup", "--remove")
-        terminal = pexpect.spawn(command, words, env=bare.env, timeout=60)
+        terminal = pexpect.spawn(command, words, env=bare.env, timeout=CLI_TIMEOUT_S)
         terminal.expect("throw away everything")
         terminal.sendline(answer)
         assert exit_status(terminal) == code
@@ -159,7 +159,7 @@ def test_remove_ends_a_daemon_that_has_no_supervisor(bare: Home) -> None:
 def test_remove_ends_a_daemon_whose_runtime_folder_was_removed(bare: Home) -> None:
     bare.must("setup")
     shutil.rmtree(bare.runtime)
-    bare.must("setup", "--remove", "--yes", timeout_s=10)
+    bare.must("setup", "--remove", "--yes", timeout_s=10)  # as above
     assert not bare.path.exists()
 
 
@@ -367,7 +367,7 @@ def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) ->
             assert main.stderr.readline() == f"serving {bare.path}\n".encode()
             assert bare.must("exec", "--", "echo $here").stdout == "1\n"
             main.terminate()
-            assert main.wait(30) == 0
+            assert main.wait(PATIENCE_S) == 0
         assert bare.cli("daemon", "status").code == 4
     assert bare.must("exec", "--", "echo $here").stdout == "1\n"
 
@@ -385,7 +385,7 @@ def test_the_main_process_of_the_unit_outlives_what_is_killed(bare: Home, victim
         assert main.stderr.readline() == f"serving {bare.path}\n".encode()  # the next supervisor
         assert lock_holder.signed_by(str(bare.runtime / "supervisor.lock")) != pids["supervisor"]
         bare.must("daemon", "stop")
-        assert main.wait(30) == 0
+        assert main.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize("path", ["/var/lib/waypoint", "/a b/%h/$HOME", '/with "quotes" and \\'])

@@ -174,7 +174,24 @@ def test_a_session_that_is_discarded_or_parked_says_so_to_who_is_there(
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     home.must("stop", branch, "--discard")
-    terminal.expect(b"nothing of it is kept")
+    terminal.expect_exact(f"{branch} was stopped or killed; nothing of it is kept; to go on from before: ".encode())
+    terminal.expect_exact(f"waypoint shell {branch}]".encode())
+
+
+def test_a_terminal_that_a_stop_of_the_daemon_takes_away_comes_back_as_is_said(
+    home: Home, branch: str, on_terminal: Spawn
+) -> None:
+    terminal = on_terminal("attach", branch)
+    terminal.expect(PROMPT)
+    terminal.send(b"kept=here\r")
+    terminal.expect(PROMPT)
+    home.must("daemon", "stop")
+    terminal.expect_exact(b"the daemon was stopped")
+    terminal.expect_exact(b"the session goes on, with all that runs in it: 'waypoint ps' starts a new daemon")
+    assert exit_status(terminal) == 4
+    terminal = on_terminal("attach", branch)
+    terminal.send(b"echo $kept.$kept\r")
+    terminal.expect_exact(b"here.here")
 
 
 # --- without a terminal
@@ -264,6 +281,45 @@ def test_detached_it_prints_the_branch(home: Home) -> None:
     done = home.must("shell", "t-d", "-d")
     assert done.stdout == "t-d\n"
     assert home.must("shell", "-b", "t-d", "-d").stdout == "t-d\n"  # live already
+
+
+def test_what_a_live_session_does_not_have_is_refused_and_not_taken_for_granted(home: Home, tmp_path: Path) -> None:
+    own = (
+        "--cpus",
+        "1",
+        "--pids",
+        "100",
+        "--net",
+        "none",
+        "--bind",
+        f"{tmp_path}:/mnt",
+        "--cwd",
+        "/",
+        "--shell",
+        "bash",
+    )
+    home.must("shell", "live", "-d", *own)
+    assert home.must("shell", "live", "-d", *own).stdout == "live\n"
+    others = {
+        "--cpus": ("--cpus", "2"),
+        "--pids": ("--pids", "200"),
+        "--disk": ("--disk", "50M"),
+        "--memory": ("--memory", "100M"),
+        "--net": ("--net", "host"),
+        "--allow": ("--allow", "userns"),
+        "--bind": ("--bind", f"{tmp_path}:/mnt:ro"),
+        "--cwd": ("--cwd", "/usr"),
+        "--shell": ("--shell", "zsh"),
+        "--base": ("--base", str(tmp_path)),
+        "command": ("--", "true"),
+    }
+    for name, words in others.items():
+        done = home.cli("shell", "live", "-d", *words)
+        assert (done.code, done.stdout) == (4, ""), name
+        assert f"it has a live session, with another {name}\n" in done.stderr
+    both = home.cli("shell", "live", "-d", "--net", "private", "--disk", "50M")
+    assert "with another --disk and --net\n" in both.stderr
+    home.must("stop", "live", "--discard")
 
 
 def test_detached_with_json_it_prints_the_session(home: Home) -> None:

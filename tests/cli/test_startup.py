@@ -46,6 +46,42 @@ def test_a_verb_of_the_fast_path_loads_little(home: Home, words: list[str]) -> N
 @pytest.mark.parametrize(
     ("words", "code"),
     [
+        (["ps"], 0),
+        (["stop", "--all", "--json"], 0),
+        (["stop", "bad name"], 2),
+        (["log", "--all"], 0),
+        (["show", "nosuch"], 2),
+        (["rm", "nosuch"], 2),
+        (["branch"], 0),
+        (["branch", "list", "--json"], 0),
+        (["branch", "delete", "nosuch"], 2),
+        (["op", "log", "-n", "3"], 0),
+        (["undo", "123456"], 2),
+        (["gc", "--dry-run"], 0),
+        (["du"], 0),
+        (["events"], 0),
+        (["daemon", "status"], 0),
+        (["setup", "--check"], 0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_click_is_loaded_for_help_and_wrong_usage_alone(home: Home, words: list[str], code: int) -> None:
+    python, *rest = home.argv(*words)
+    done = subprocess.run([python, "-X", "importtime", *rest], env=home.env, capture_output=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert not re.search(rb"^import time:.*\| +click$", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [["ps", "--nosuch"], ["op"], ["log", "--help"]], ids=" ".join)
+def test_and_then_it_is(home: Home, words: list[str]) -> None:
+    python, *rest = home.argv(*words)
+    done = subprocess.run([python, "-X", "importtime", *rest], env=home.env, capture_output=True, check=False)
+    assert re.search(rb"^import time:.*\| +click$", done.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
         (["exec", "-b", "bad name", "--", "true"], 2),
         (["run", "-b", "nosuch", "true"], 125),
         (["checkpoint", "bad name"], 2),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.homes import Home
+from tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
@@ -35,7 +36,7 @@ def logged_in(home: Home, *args: str) -> Iterator[None]:
         assert login.stdout is not None
         assert login.stdout.readline() == b"done\n"
         yield
-        login.communicate(b"\n", timeout=5)
+        login.communicate(b"\n", timeout=DEADLINE_S)
 
 
 def last(home: Home) -> Any:
@@ -111,6 +112,26 @@ def test_where_nothing_is_left_it_says_how_to_choose(home: Home, branch: str) ->
     assert home.must("undo", str(found["number"])).stdout.startswith(f"took back {found['number']} (start)")
 
 
+@pytest.mark.parametrize("within", [False, True], ids=["outside", "inside"])
+def test_an_undo_that_ends_a_session_names_the_way_back(home: Home, branch: str, *, within: bool) -> None:
+    ended = f"{branch}-f" if within else branch
+    if within:
+        home.must("exec", "-b", branch, "--", f"waypoint fork {branch} {ended}")
+    home.must("exec", "-b", ended, "--", "here=1")
+    home.must("checkpoint", f"{ended}-c", "-b", ended)
+    home.must("undo", "-b", ended)
+    if within:
+        said = home.must("exec", "-b", branch, "--", "waypoint undo").stdout
+    else:
+        said = home.must("undo", "-b", branch).stderr
+    assert ended not in {one["branch"] for one in home.must("ps", "--json").json()}
+    number = last(home)["number"]
+    assert said.endswith(f"the way back: waypoint {'' if within else f'--home {home.path} '}undo {number}\n")
+    home.must("undo", str(number))
+    assert home.must("exec", "-b", ended, "--", "echo $here").stdout == "1\n"
+    home.cli("stop", ended, "--discard")
+
+
 def test_a_number_and_a_branch_exclude_each_other(home: Home) -> None:
     assert home.cli("undo", "1", "-b", "main").code == 2
 
@@ -122,7 +143,7 @@ def test_it_says_first_that_processes_will_not_come_back(home: Home, branch: str
     told = home.must("undo", "-b", branch)
     expected = f"will not come back: the processes that ran on {branch}: capture {kept} keeps files only\n"
     assert told.stderr == expected
-    assert home.must("exec", "-b", branch, "--", "echo -$mine").stdout == "-\n"
+    assert home.must("exec", "-b", branch, "--", "echo -$mine").stdout == "-42\n"
 
 
 @pytest.mark.requires("criu")
@@ -138,3 +159,20 @@ def test_a_session_that_it_ends_is_kept_with_its_processes(home: Home, branch: s
 def test_what_comes_back_whole_is_not_warned_of(home: Home, branch: str) -> None:
     home.must("stop", branch, "--checkpoint", f"{branch}-c")
     assert home.must("undo", "-b", branch).stderr == ""
+
+
+@pytest.mark.requires("strace")
+def test_if_one_of_several_cannot_be_kept_none_is_ended_and_the_next_step_ends_all(home: Home, branch: str) -> None:
+    forks = [f"{branch}-f{number}" for number in (1, 2, 3)]
+    home.must("fork", branch, *forks)
+    number = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
+    for fork in forks:
+        home.must("exec", "-b", fork, "--", f"kept={fork}")
+    home.must("exec", "-b", forks[1], "--", "strace -o /dev/null sleep 1000 & until pgrep -x sleep; do :; done")
+    refused = home.cli("undo", str(number))
+    assert refused.code == 5
+    for fork in forks:
+        assert home.must("exec", "-b", fork, "--", "echo $kept").stdout == f"{fork}\n"
+    step = refused.stderr.rpartition("keep only the files: waypoint ")[2].split()
+    home.must(*step)
+    assert {one["branch"] for one in home.must("ps", "--json").json()} & set(forks) == set()

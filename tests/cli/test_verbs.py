@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from waypoint.cli import actions, front
 from waypoint.model import requests, verbs
 from waypoint.model.errors import UsageProblem
-from waypoint.model.verbs import Option, Verb, asks_for_json, fast, inside, parse, parse_number, parse_seconds
+from waypoint.model.verbs import (
+    Option,
+    Verb,
+    asks_for_json,
+    fast,
+    inside,
+    parse,
+    parse_number,
+    parse_seconds,
+    parse_size,
+)
 from waypoint.model.verbs.table import INSIDE, Group, every_verb
 from waypoint.service.inside import serving
 
@@ -23,6 +33,8 @@ VALUES = {
     "number": "3",
     "seconds": "0.5",
     "positive seconds": "1.5",
+    "size": "1.5G",
+    "amount": "0.5",
 }
 WORDS = [
     *("--", "-", "", "ls", "none", "-la", "5", "0", "0.5", "1e3", "-1", "inf", "x=y"),
@@ -347,3 +359,28 @@ def test_what_is_no_number_of_seconds_is_refused_by_both_parsers(text: str) -> N
 def test_the_largest_numbers_are_taken() -> None:
     assert parse_number(str(2**63 - 1)) == parse_number(f"000{2**63 - 1}") == 2**63 - 1
     assert parse_seconds("1000000000.0") == 1e9
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1", 1),
+        ("4096", 4096),
+        ("64k", 65_536),
+        ("1.5G", 3 << 29),
+        ("2GiB", 2 << 30),
+        ("3mb", 3 << 20),
+        ("1T", 1 << 40),
+    ],
+)
+def test_a_size_is_read_in_powers_of_1024(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "-1", "M", "1.5", "1e3", "1 G", "1GG", "1X", "inf", "9" * 30, "9" * 30 + "T", "0.0001K", "\u0663M", "1B"],
+)
+def test_what_is_no_size_is_refused_by_both_parsers(text: str) -> None:
+    assert parse_size(text) is None
+    assert front.run(["shell", f"--memory={text}", "--home=/nonexistent"]) == 2

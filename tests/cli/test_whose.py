@@ -1,4 +1,6 @@
-"""A branch is somebody's: other users of the home go on with it only if they say as whom."""
+"""A branch is somebody's: a user whom root trusts fully goes on with another's only if the user says as whom. What
+other users may is in tests/session/test_other_users.py.
+"""
 
 import os
 import re
@@ -20,7 +22,7 @@ NOBODY = 65534
 def shared() -> Iterator[Home]:
     """A home that the user nobody may use, too."""
     with open_home("shared") as home:
-        home.must("setup", "--user", "nobody")
+        home.must("setup", "--user", "nobody", "--trust", "full")
         yield home
 
 
@@ -142,3 +144,12 @@ def test_who_comes_by_sudo_is_who_called_it(shared: Home) -> None:
     assert shared.cli("shell", "-d", "roots", env=sudo).code == 4
     assert shared.must("shell", "-d", "roots", "--user", "root", env=sudo).stdout == "roots\n"
     shared.must("stop", "roots", "--discard")
+
+
+def test_setup_says_whose_access_it_takes_away(shared: Home) -> None:
+    shared.must("setup", "--group", "games")
+    done = shared.must("setup", "--user", "games", "--group", "users")
+    assert "user nobody and group games may not use it any more, from the daemon's next start" in done.stderr
+    done = shared.must("setup", "--user", "nobody", "--trust", "full")
+    assert "user games may not use it any more" in done.stderr
+    assert "any more" not in shared.must("setup", "--user", "nobody", "--trust", "full", "--group", "users").stderr

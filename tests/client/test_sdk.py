@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client, Session
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 
@@ -49,7 +50,18 @@ def test_input_is_the_commands(session: Session) -> None:
 
 def test_a_timeout_is_a_result(session: Session) -> None:
     result = session.exec("sleep 60", timeout_s=0.2)
-    assert (result.exit, result.by) == (124, "waypoint")
+    assert (result.exit, result.by, result.timed_out, result.ended) == (124, "waypoint", True, False)
+    assert (result.said, result.signal) == ("the command was stopped after 0.2 s, by SIGINT", "INT")
+    own = session.exec("(exit 124)")
+    assert (own.exit, own.by, own.timed_out, own.said, own.signal) == (124, "command", False, "", "")
+
+
+def test_a_process_says_how_it_has_ended(session: Session) -> None:
+    done = session.run("sh", "-c", "exit 3")
+    assert (done.exit, done.by, done.said, done.timed_out) == (3, "command", "", False)
+    lacking = session.run("")
+    assert (lacking.exit, lacking.by) == (127, "waypoint")
+    assert "no program is named" in lacking.said
 
 
 def test_a_separate_process_has_its_streams_apart(session: Session) -> None:
@@ -84,12 +96,18 @@ def test_logs_have_what_the_terminal_showed(session: Session) -> None:
 
 def test_logs_can_be_followed_until_the_session_ends(session: Session) -> None:
     found: list[bytes] = []
-    reader = threading.Thread(target=lambda: found.extend(session.logs(follow=True)))
+
+    def follow() -> None:
+        for piece in session.logs(follow=True):
+            found.append(piece)
+
+    reader = threading.Thread(target=follow)
     reader.start()
     session.exec("echo now$((1+1))")
+    wait_until(lambda: b"now2" in b"".join(found), "it has followed so far")
     session.stop(discard=True)
-    reader.join(30)
-    assert b"now2" in b"".join(found)
+    reader.join(PATIENCE_S)
+    assert not reader.is_alive()
 
 
 def test_an_exec_goes_on_over_a_daemon_that_is_killed(client: Client, session: Session) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.daemon.memory_service import MEMORY_ROUTES, MemoryService
 from tests.daemon.raw_client import RawClient
+from tests.waiting import DEADLINE_S, PATIENCE_S
 from waypoint.daemon.http.conversation import Served
 from waypoint.daemon.http.messages import Limits
 from waypoint.daemon.http.route import Routes
@@ -28,9 +29,9 @@ class RunningServer:
         self._up: Future[None] = Future()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="server")
         self._thread.start()
-        self._up.result(10)
+        self._up.result(DEADLINE_S)
 
-    def connect(self, timeout_s: float = 2.0) -> RawClient:
+    def connect(self, timeout_s: float = DEADLINE_S) -> RawClient:
         return RawClient(self.path, timeout_s)
 
     def on_loop(self, call: Callable[[], object]) -> None:
@@ -39,7 +40,7 @@ class RunningServer:
     def stop(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: a client has stopped it
             self.on_loop(self.stopping.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
 
     async def _run(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.daemon.raw_client import Answer, RawClient
 from tests.waiting import PATIENCE_S
-from waypoint.linux.tasks import lock_holder, pidfd
+from waypoint.linux.tasks import lock_holder, pidfd, procfs
 from waypoint.model import paths
 
 DAEMON = Path(__file__).with_name("memory_daemon.py")
@@ -114,12 +114,11 @@ def facts_of(pid: int) -> dict[str, object]:
     """What a background process must not have of its starter."""
     process = Path(f"/proc/{pid}")
     _, _, fields = (process / "stat").read_text().rpartition(") ")
-    files = {int(fd.name): os.readlink(fd) for fd in (process / "fd").iterdir()}
     return {
         "tty": int(fields.split()[4]),
         "session": int(fields.split()[3]),
         "cwd": os.readlink(process / "cwd"),
-        "files": files,
+        "files": procfs.open_files(pid),
         "environ": (process / "environ").read_bytes(),
     }
 

@@ -17,7 +17,7 @@ def main() -> int:
     from waypoint.daemon.siblings import QUICK_DEATH_S
     from waypoint.model.errors import HostLacks
 
-    async def open_service(home: str) -> MemoryService:
+    async def open_service(home: str, _host_mounts: int) -> MemoryService:
         # A home can ask for trouble by having a file of its name.
         if os.path.exists(f"{home}/refuses"):
             raise HostLacks("open the pool of", home, "as asked", "remove the file")

@@ -16,6 +16,7 @@ from waypoint.model.errors import (
     CannotCapture,
     Failed,
     HostLacks,
+    NotAllowed,
     StateConflict,
     StoreDamaged,
     UnknownName,
@@ -41,7 +42,7 @@ from waypoint.service.shapes import Peer, Stream
 # Starting a branch of such a name raises the error.
 TROUBLES: dict[str, Exception] = {
     kind.code: kind("start a session", "on", "said", "next")
-    for kind in (HostLacks, StateConflict, CannotCapture, StoreDamaged, Failed)
+    for kind in (HostLacks, NotAllowed, StateConflict, CannotCapture, StoreDamaged, Failed)
 } | {"surprise": KeyError("a secret value"), "gone": FileNotFoundError(2, "No such file", "/pool")}
 
 
@@ -76,6 +77,7 @@ async def status(memory: MemoryService) -> StatusFacts:
         home="/memory",
         sessions=len(memory.branches),
         started="2026-01-01T00:00:00Z",
+        pool="btrfs",
     )
 
 

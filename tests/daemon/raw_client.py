@@ -5,6 +5,8 @@ import socket
 import struct
 from typing import Any, NamedTuple
 
+from tests.waiting import DEADLINE_S
+
 
 class Answer(NamedTuple):
     status: int
@@ -19,7 +21,7 @@ class Answer(NamedTuple):
 class RawClient:
     """Blocking, with a deadline on every call: a daemon that does not answer fails the test."""
 
-    def __init__(self, path: str, timeout_s: float = 2.0) -> None:
+    def __init__(self, path: str, timeout_s: float = DEADLINE_S) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         try:
             # Blocking: with a deadline, connect would fail instead of waiting for a place in a full backlog.

@@ -96,7 +96,7 @@ def test_one_job_of_a_kind_runs_at_a_time(server: RunningServer, client: RawClie
                 "tried": "start",
                 "on": "a wait job",
                 "said": f"the job {job} of this kind runs already",
-                "next": f"read it: GET /v1/jobs/{job}; end it: POST /v1/jobs/{job}/cancel",
+                "next": "'waypoint events' shows when it has ended; try again then",
             },
         )
     assert ended(client, start(client, "count"))["state"] == "done"

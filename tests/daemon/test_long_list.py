@@ -21,8 +21,6 @@ from waypoint.service import history
 from waypoint.store.names import Names
 
 CAPTURES = 3000
-# The latest answer of a usual round: four times that of an idle machine, so that other tests may run beside.
-LATEST_S = 0.050
 ROUNDS = 9
 
 
@@ -109,5 +107,4 @@ def test_a_long_list_holds_up_nobody(serve: Callable[..., RunningServer], names:
     assert beside[0][0].count(b'"capture":') == CAPTURES
     control_s = [latest for _, latest in on_the_loop]
     latest_s = [latest for _, latest in beside]
-    assert statistics.median(latest_s) < min(LATEST_S, min(control_s) / 3)
-    assert max(latest_s) < statistics.median(control_s)
+    assert statistics.median(latest_s) < min(control_s) / 3

@@ -12,6 +12,7 @@ import pytest
 from tests.daemon.conftest import RunningServer
 from tests.daemon.memory_service import MemoryService
 from tests.daemon.raw_client import RawClient
+from tests.waiting import PATIENCE_S
 from waypoint.daemon.http.listing import PIECE_RECORDS
 from waypoint.daemon.http.route import Route, read_signature
 from waypoint.model.errors import Failed, UnknownName
@@ -337,7 +338,7 @@ def test_a_list_in_pieces_is_the_same_json(server: RunningServer, client: RawCli
 
 
 def assert_opens(gate: threading.Event) -> None:
-    assert gate.wait(20)
+    assert gate.wait(PATIENCE_S)
 
 
 def test_a_gate_between_pieces_holds_up_lists_and_nothing_else(server: RunningServer, client: RawClient) -> None:

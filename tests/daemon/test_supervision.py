@@ -14,7 +14,7 @@ import pytest
 
 from tests.daemon.kept_home import DAEMON, KeptHome, ending, facts_of, kept_home, kill, write_config
 from tests.daemon.raw_client import RawClient
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.daemon.siblings import MAX_DELAY_S, MAX_QUICK_DEATHS, QUICK_DEATH_S, Patience
 from waypoint.linux.tasks import namespaces, pidfd
 
@@ -220,7 +220,7 @@ def test_a_second_daemon_of_a_home_refuses(home: KeptHome) -> None:
         fds = {"--listen-fd": listener.fileno(), "--supervisor-fd": self_fd}
         options = [word for name, fd in fds.items() for word in (name, str(fd))]
         command = [sys.executable, "-I", "-S", str(DAEMON), str(home.folder), *options]
-        second = subprocess.run(command, pass_fds=fds.values(), stderr=subprocess.PIPE, text=True, timeout=20)
+        second = subprocess.run(command, pass_fds=fds.values(), stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
         os.close(self_fd)
     assert (second.returncode, second.stderr.rpartition("] ")[2]) == (75, "another daemon serves this home\n")
     assert home.daemon_pid() == first

@@ -1,3 +1,18 @@
 """Fixtures of the tests that touch the kernel."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
+
 from tests.corner import corner as corner
+from waypoint.linux.tasks import cgroups
+
+
+@pytest.fixture
+def group() -> Iterator[str]:
+    """The path of an empty cgroup. It is ended with all that the test has put there."""
+    path = f"{cgroups.find_hierarchies().unified}/waypoint-test-{os.getpid()}"
+    cgroups.create(path)
+    yield path
+    cgroups.end(path)

@@ -2,24 +2,15 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from waypoint.linux.tasks import cgroups
-from waypoint.linux.tasks.clone import fork_into, leave_killed_group
+from waypoint.linux.tasks.clone import fork_into, leave_killed_group, wait_entered
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "cgroup2")]
 
 LIVED = 7
-
-
-@pytest.fixture
-def group() -> Iterator[str]:
-    path = f"{cgroups.find_hierarchies().unified}/waypoint-test-{os.getpid()}"
-    cgroups.create(path)
-    yield path
-    cgroups.end(path)
 
 
 def waiting_in(group: str) -> int:
@@ -88,3 +79,65 @@ def test_a_process_in_any_other_group_stays_there(group: str) -> None:
         leave_killed_group()
         os._exit(LIVED if cgroups.members(group) == [os.getpid()] and not cgroups.children(group) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == LIVED
+
+
+DEEP, LONG = 30, "n" * 200
+
+
+def test_groups_whose_paths_are_too_long_are_counted_ended_and_removed(group: str) -> None:
+    """A session's root can make such groups, if it is the host's, and freeze what is in them."""
+    pids = [in_nested(group, frozen=frozen) for frozen in (False, True)]
+    assert sorted(cgroups.members(group)) == sorted(pids)
+    cgroups.end(group)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [-signal.SIGKILL] * 2
+    assert not os.path.exists(group)
+
+
+def in_nested(group: str, *, frozen: bool) -> int:
+    """The pid of a child that waits in a new group, DEEP groups below `group`."""
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(group)
+        for number in range(DEEP):
+            name = f"{LONG}{frozen and not number}"
+            os.mkdir(name)
+            os.chdir(name)
+        with open("cgroup.procs", "w") as procs:
+            procs.write("0")
+        os.write(told, b".")
+        if frozen:
+            with open("cgroup.freeze", "w") as freeze:
+                freeze.write("1")
+        signal.pause()
+        os._exit(LIVED)
+    os.close(told)
+    assert os.read(ready, 1)
+    os.close(ready)
+    return pid
+
+
+def test_a_confined_group_takes_so_many_groups(group: str) -> None:
+    cgroups.confine(group, depth=2, groups=3)
+    cgroups.create(f"{group}/a/b")
+    for path in (f"{group}/a/b/c", f"{group}/x/y"):
+        with pytest.raises(BlockingIOError):
+            cgroups.create(path)
+
+
+@pytest.mark.requires("controller-pids")
+def test_a_child_is_in_the_twins_of_its_group_before_it_goes_on(group: str) -> None:
+    legacy = cgroups.find_hierarchies().legacy
+    if "pids" not in legacy:  # it is in cgroup2, and has no twins
+        assert cgroups.twins(group) == []
+        return
+    twin = f"{legacy['pids']}/{os.path.basename(group)}"
+    cgroups.create(twin)
+    assert cgroups.twins(group) == [twin]
+    pid = fork_into(group)
+    if pid == 0:
+        wait_entered()
+        os._exit(LIVED if cgroups.own_group(legacy["pids"], "pids") == twin else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == LIVED
+    cgroups.end(group)
+    assert not os.path.exists(twin)

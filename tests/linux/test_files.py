@@ -1,6 +1,5 @@
 """Publishing, locking and opening beneath a folder."""
 
-import errno
 import os
 import stat
 from pathlib import Path
@@ -50,39 +49,3 @@ def test_a_lock_on_a_removed_file_is_not_taken_for_the_lock(tmp_path: Path) -> N
     assert os.path.samestat(os.fstat(fresh), path.stat())
     os.close(held)
     os.close(fresh)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> int:
-    """A descriptor of a folder that holds a file, links and a way out."""
-    inside = tmp_path / "inside"
-    (inside / "sub").mkdir(parents=True)
-    (inside / "file").write_text("inside")
-    (tmp_path / "file").write_text("outside")
-    (inside / "link").symlink_to("file")
-    (inside / "sub/up").symlink_to("..")
-    return os.open(inside, os.O_PATH)
-
-
-@pytest.mark.parametrize("path", ["file", "/file", "../file", "sub/../../file", "/../../file"])
-def test_no_path_leads_out_of_the_folder(folder: int, path: str) -> None:
-    with os.fdopen(files.open_beneath(folder, path, os.O_RDONLY)) as file:
-        assert file.read() == "inside"
-    os.close(folder)
-
-
-@pytest.mark.parametrize("path", ["link", "sub/up/file"])
-def test_links_are_not_followed(folder: int, path: str) -> None:
-    with pytest.raises(OSError, match="openat2") as caught:
-        files.open_beneath(folder, path, os.O_RDONLY)
-    assert caught.value.errno == errno.ELOOP
-    assert caught.value.filename == path
-    os.close(folder)
-
-
-def test_files_can_be_made_beneath_the_folder(folder: int, tmp_path: Path) -> None:
-    fd = files.open_beneath(folder, "/sub/new", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    assert os.get_inheritable(fd) is False
-    os.close(fd)
-    os.close(folder)
-    assert (tmp_path / "inside/sub/new").exists()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from waypoint.linux.calls import programs
 from waypoint.linux.storage import loop, mounts
 
@@ -38,7 +39,7 @@ def test_a_device_goes_when_it_is_closed(image: Path) -> None:
         device = loop.attach(file.fileno())
         device.close()
         device.close()
-        assert loop.find_attached(file.fileno()) is None
+        wait_detached(file.fileno())
 
 
 def test_a_device_stays_as_long_as_it_is_mounted(image: Path, corner: Path) -> None:
@@ -52,7 +53,19 @@ def test_a_device_stays_as_long_as_it_is_mounted(image: Path, corner: Path) -> N
             assert found is not None
             assert found.path == device.path
             found.close()
-        assert loop.find_attached(file.fileno()) is None
+        wait_detached(file.fileno())
+
+
+def is_attached(file: int) -> bool:
+    found = loop.find_attached(file)
+    if found is not None:
+        found.close()
+    return found is not None
+
+
+def wait_detached(file: int) -> None:
+    """A udev of the machine may hold a device open for a moment."""
+    wait_until(lambda: not is_attached(file), "the file has no device")
 
 
 def test_a_device_is_found_by_its_file_and_not_by_a_name(image: Path) -> None:

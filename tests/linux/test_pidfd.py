@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from waypoint.linux.tasks import pidfd
 
 
@@ -26,7 +27,7 @@ def test_a_child_is_seen_ending_and_reaped_once(child: int) -> None:
     assert pidfd.reap(fd) is None
     assert pidfd.pid_of(fd) == child
     pidfd.send_signal(fd, signal.SIGKILL)
-    assert pidfd.wait_ended(fd, 10)
+    assert pidfd.wait_ended(fd, DEADLINE_S)
     assert pidfd.has_ended(fd)
     assert pidfd.reap(fd) == -signal.SIGKILL
     assert pidfd.reap(fd) is None
@@ -39,7 +40,7 @@ def test_a_child_is_seen_ending_and_reaped_once(child: int) -> None:
 def test_the_exit_status_of_a_child_is_told() -> None:
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 7"], {})
     fd = pidfd.open(pid)
-    assert pidfd.wait_ended(fd, 10)
+    assert pidfd.wait_ended(fd, DEADLINE_S)
     assert pidfd.reap(fd) == 7
     os.close(fd)
 
@@ -62,7 +63,7 @@ def test_another_process_s_file_is_duplicated(child: int) -> None:
     assert os.path.samestat(os.fstat(ours), os.stat(f"/proc/{child}/fd/0"))
     assert os.get_inheritable(ours) is False
     pidfd.send_signal(fd, signal.SIGKILL)
-    assert pidfd.wait_ended(fd, 10)
+    assert pidfd.wait_ended(fd, DEADLINE_S)
     pidfd.reap(fd)
     os.close(ours)
     os.close(fd)

@@ -1,6 +1,5 @@
 """The kernel tells when a cgroup uses the processor, and only then."""
 
-import os
 import select
 import subprocess
 from collections.abc import Iterator
@@ -17,17 +16,9 @@ SPIN = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
 
 
 @pytest.fixture
-def group() -> Iterator[str]:
-    """A group with a group below it."""
-    path = f"{cgroups.find_hierarchies().unified}/waypoint-test-{os.getpid()}"
-    cgroups.create(f"{path}/inner")
-    yield path
-    for each in (f"{path}/inner", path):
-        cgroups.end(each)
-
-
-@pytest.fixture
 def notice(group: str) -> Iterator[UseNotice]:
+    """Of a group that has a group below it."""
+    cgroups.create(f"{group}/inner")
     notice = UseNotice(group, USEC)
     yield notice
     notice.close()

@@ -7,7 +7,7 @@ from waypoint.model.names import MAX_NAME_BYTES, excludes, parse_name
 
 
 @pytest.mark.parametrize(
-    "name", ["a", "main", "0", "a/b", "v1.2_x-y", "a/b/c", "x" * MAX_NAME_BYTES, "a.lock.b", "A.b"]
+    "name", ["a", "main", "0", "a/b", "v1.2_x-y", "a/b/c", "x" * MAX_NAME_BYTES, "a.lock.b", "A.b", "b.lockx", "c..d"]
 )
 def test_a_legal_name_is_itself(name: str) -> None:
     assert parse_name(name) == name
@@ -26,7 +26,15 @@ def test_a_legal_name_is_itself(name: str) -> None:
         "_a",
         "a b",
         "a\nb",
+        "a\n",
         "a\0b",
+        "a\x1b[31m",
+        "a;b",
+        "*",
+        "a\\b",
+        "a@b",
+        "a/../b",
+        "a/-b",
         "ä",
         "a.lock",
         "a.lock/b",
@@ -67,6 +75,7 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "usage": 2,
         "unknown-name": 2,
         "host-lacks": 3,
+        "not-allowed": 3,
         "conflict": 4,
         "cannot-capture": 5,
         "store-damaged": 10,

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+FAR_S = 60.0  # the archive is far away
+
 
 class _Keeper(ThreadingHTTPServer):
     daemon_threads = True
@@ -25,7 +27,7 @@ class _Keeper(ThreadingHTTPServer):
         with self.lock:
             if not kept.exists():
                 try:
-                    with urllib.request.urlopen(f"{self.upstream}{path}", timeout=60) as answer:
+                    with urllib.request.urlopen(f"{self.upstream}{path}", timeout=FAR_S) as answer:
                         kept.write_bytes(answer.read())
                 except urllib.error.HTTPError:
                     return None

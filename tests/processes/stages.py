@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from tests.criu_child import CriuChild
-from tests.waiting import PATIENCE_S, wait_until
+from tests.processes_now import name_of
+from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
 from waypoint.launch.criu import APART_SEEN
 from waypoint.launch.enter import enter
 from waypoint.launch.ground import start_plan
@@ -47,7 +49,7 @@ from waypoint.upper.open_pool import open_pool
 
 Made = TypeVar("Made")
 
-OWN_PROCESS_S = 120
+OWN_PROCESS_S = 120  # a whole test runs in it
 MIB = 1 << 20
 POOL_SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=64 * MIB, headroom_bytes=0, floor_bytes=0)
 
@@ -93,7 +95,7 @@ class Stage:
         home, runtime = folder / "home", folder / "run"
         for path in (home, runtime):
             path.mkdir()
-        self._places = make_places(home, runtime, f"stage-{os.getpid()}-{new_id()}")
+        self._places = make_places(home, runtime, f"stage-{os.getpid()}-{new_id()}", first_id=0)
         self._pool = open_pool(home, "auto", POOL_SIZES)
         self._numbers = itertools.count()
         self._groups: list[str] = []
@@ -104,14 +106,14 @@ class Stage:
         remove_group(self._places.cgroup)
         self._pool.close()
 
-    def start(self) -> Session:
-        """A session with a shell on its terminal that carries out lines."""
+    def start(self, **changes: object) -> Session:
+        """A session with a shell on its terminal that carries out lines. `changes`: fields of its plan."""
         row = self._row()
         tree = Path(self._pool.create(row.tree))
         start_plan.prepare_tree(tree, LAYERS, row.setting, new_id(), row.branch)
-        spec = self._spec(row, tree)
+        spec = msgspec.structs.replace(self._spec(row, tree), **changes)
         _wait_for_threads()
-        launched, handles = start(spec)
+        launched, handles = start(spec, [])
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
         process, master, run_folder = handles
@@ -132,6 +134,7 @@ class Stage:
             tty=False,
             rows=spec.rows,
             cols=spec.cols,
+            seccomp="none",
         )
         _wait_for_threads()
         return _pid_of(enter(entry, [stdio] * 3))
@@ -146,7 +149,7 @@ class Stage:
 
     def connect(self, session: Session, port: int) -> None:
         """Raises OSError if nothing listens on the port of its loopback."""
-        netns.work_in(session.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=5)).close()
+        netns.work_in(session.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)).close()
 
     def place(self, session: Session) -> Fork:
         """Prepare a fork of `session`, which is frozen."""
@@ -293,10 +296,3 @@ def wait_for_program(session: Session, *names: str) -> None:
         PATIENCE_S,
         brief=True,
     )
-
-
-def name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""

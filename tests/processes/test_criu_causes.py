@@ -7,12 +7,24 @@ import pytest
 
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.processes.criu.cause_table import CAUSES
-from waypoint.processes.criu.causes import Diagnosis, diagnose, died, failure, find_errors, read_errors
+from waypoint.processes.criu.causes import (
+    Diagnosis,
+    diagnose,
+    died,
+    failure,
+    find_culprit,
+    find_errors,
+    read_culprit,
+    read_errors,
+)
 
 LOGS = Path(__file__).parent / "logs"
 
 RECORDED = {
+    "behind-a-filter": "behind-a-filter",
     "cut-image": "image-damaged",
+    "descriptors-asked": "used-up",
+    "descriptors-sent": "used-up",
     "dev-tty": "dev-tty",
     "disk-full": "disk-full",
     "external-file": "file-from-outside",
@@ -21,6 +33,7 @@ RECORDED = {
     "external-unix-stream": "unix-socket",
     "ghost": "ghost",
     "inotify": "inotify",
+    "inotify-instances": "inotify-instances",
     "io-uring": "io-uring",
     "io-uring-mapped": "io-uring",
     "mount-not-named": "mount",
@@ -86,9 +99,45 @@ def test_the_first_unknown_error_is_passed_on_in_criu_s_own_words() -> None:
     assert diagnosis.next_step
 
 
+@pytest.mark.parametrize("log", sorted(set(RECORDED)))
+def test_criu_s_words_are_said_only_if_nobody_knows_what_they_mean(log: str) -> None:
+    diagnosis = diagnose(read_errors(LOGS / f"{log}.log"))
+    assert diagnosis.words not in failure("dump", diagnosis, None).said
+    assert "new words" in failure("dump", diagnose(["new words"]), None).said
+
+
+def test_the_process_at_which_a_dump_failed_is_found() -> None:
+    errors = (LOGS / "userfaultfd.log").read_text()
+    before = (
+        "(00.01) Dumping task (pid: 7413 comm: sh)\n(00.01) 7413 fdinfo 9: pos:   0x0 flags:  2/0x1\n"
+        "(00.02) Dumping task (pid: 7414 comm: python3)\n(00.02) 7414 fdinfo 3: pos:   0x0 flags:  2/0x1\n"
+    )
+    assert find_culprit(before + errors) == (7414, 3)
+    assert find_culprit(errors) == (7414, -1)
+    assert read_culprit(LOGS / "io-uring-mapped.log") == (32511, -1)
+    assert read_culprit(LOGS / "disk-full.log") is None
+
+
 def test_of_a_task_that_was_killed_the_readable_line_is_passed_on() -> None:
     words = diagnose(read_errors(LOGS / "task-killed.log")).words
     assert re.fullmatch(r"\d+ was killed by 9 unexpectedly: Killed", words)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "send_fds failed (-109)",
+        "Can't open inotify: Too many open files",
+        "Can't open dir: Too many open files in system",
+        "Can't fork for 3: Resource temporarily unavailable",
+        "Can't write: Disk quota exceeded",
+    ],
+)
+def test_what_is_used_up_is_no_reason_of_the_processes(line: str) -> None:
+    assert diagnose([line]).name == "used-up"
+    assert diagnose([line]).is_accident
+    assert diagnose(["send_fds failed (-22)", "Can't retrieve FDs from socket"]).name == "io-uring"
+    assert not diagnose(["Can't read: Resource temporarily unavailable"]).is_accident
 
 
 def test_a_log_that_is_not_there_has_no_errors(tmp_path: Path) -> None:
@@ -106,12 +155,24 @@ def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> Non
         "tried": "dump the processes",
         "on": f"(log: {tmp_path}/dump.log)",
         "said": "a process has a deleted file open, /tmp/big, that is too large to be kept with the image"
-        " (80003072 bytes) (CRIU: Can't dump ghost file /tmp/big of 80003072 size, increase limit)",
+        " (80003072 bytes)",
         "next": "close the file, or end the process",
     }
 
 
-@pytest.mark.parametrize("log", ["disk-full", "helper-killed", "no-process", "out-of-memory", "task-killed", "vfork"])
+@pytest.mark.parametrize(
+    "log",
+    [
+        "descriptors-sent",
+        "disk-full",
+        "helper-killed",
+        "inotify-instances",
+        "no-process",
+        "out-of-memory",
+        "task-killed",
+        "vfork",
+    ],
+)
 def test_what_happened_is_no_refusal(tmp_path: Path, log: str) -> None:
     failed = failure("dump", diagnose(read_errors(LOGS / f"{log}.log")), tmp_path / "dump.log").moved(tmp_path / "kept")
     assert isinstance(failed, Failed)

@@ -111,5 +111,6 @@ def test_images_without_removed_folders_are_not_touched(tmp_path: Path, images: 
 
 def test_a_file_with_the_numbers_of_a_folder_is_refused(tmp_path: Path, images: int) -> None:
     (tmp_path / "files.img").write_bytes(image(FILES, file(3, external_name(FOLDER), stat.S_IFREG, ext=1)))
-    with pytest.raises(CannotCapture, match="same number"):
+    with pytest.raises(CannotCapture, match="same number") as refused:
         make_ghosts(images, [FOLDER])
+    assert "leave or close " in refused.value.next_step

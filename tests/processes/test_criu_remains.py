@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.linux.conftest import group as group
+from tests.waiting import DEADLINE_S
 from waypoint.linux.tasks import cgroups, ptrace
 from waypoint.processes.criu import remains
 
@@ -23,14 +25,6 @@ NO_SIGNALS = bytes(8)
 OF_64_BITS = b"\x0a\x00"
 IP = 16 * 8
 PROGRAM = "import sys; print('ready', flush=True); print(sys.stdin.readline().strip() * 2)"
-
-
-@pytest.fixture
-def group() -> Iterator[str]:
-    path = f"{cgroups.find_hierarchies().unified}/waypoint-test-{os.getpid()}"
-    cgroups.create(path)
-    yield path
-    cgroups.end(path)
 
 
 @pytest.fixture
@@ -79,7 +73,7 @@ def test_a_task_on_an_injected_system_call_goes_on_as_if_nothing_had_been(
     assert remains.set_back(group, notes) == 1
     assert code(program.pid, start) != INJECTED
     cgroups.thaw(group)
-    assert program.communicate(b"word\n", timeout=5.0)[0] == b"wordword\n"
+    assert program.communicate(b"word\n", timeout=DEADLINE_S)[0] == b"wordword\n"
     assert program.returncode == 0
 
 
@@ -94,4 +88,4 @@ def test_a_group_that_no_criu_has_touched_is_left_alone(group: str, program: sub
     assert not remains.is_traced_by(os.getpid(), group)
     assert remains.set_back(group, b"") == 0
     cgroups.thaw(group)
-    assert program.communicate(b"word\n", timeout=5.0)[0] == b"wordword\n"
+    assert program.communicate(b"word\n", timeout=DEADLINE_S)[0] == b"wordword\n"

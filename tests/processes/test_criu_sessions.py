@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.stages import Session, Stage, criu_path, on_stage, type_line, wait_for_program
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from waypoint.launch.criu_process import furnish
 from waypoint.linux.net.netns import work_in
 from waypoint.linux.tasks import cgroups
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay",
 def restore(stage: Stage, session: Session, images: int, name: str, notices: list[Notice] | None = None) -> Session:
     """A fork of the frozen `session`."""
     place = stage.place(session)
-    furnish_it = furnish()
+    furnish_it = furnish(session.spec)
 
     def hear(notice: Notice) -> None:
         furnish_it(notice)
@@ -141,7 +141,7 @@ def test_a_listener_is_reached_in_its_own_network_only(tmp_path: Path) -> None:
         port = stage.listen(session)
         stage.connect(session, port)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
+            socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)
         names: list[tuple[int, str]] = work_in(session.pid, socket.if_nameindex)
         assert [name for _, name in names] == ["lo"]
         return port
@@ -160,6 +160,7 @@ def test_a_process_that_entered_a_session_belongs_to_its_pid_1_and_is_in_the_ima
         own, parent = ours.recv(100).decode().split()
         assert int(own) < pid  # the one is seen from inside, the other from outside
         ours.close()
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended, and was reaped")
         stage.listen(session)
         wait_for_program(session, "sleep")
         images = stage.dump(session)

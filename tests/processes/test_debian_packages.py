@@ -18,7 +18,7 @@ OTHERS = (
     "deb http://security.debian.org/debian-security bookworm-security main\ndeb https://packages.example.com x main\n"
 )
 
-has_apt = pytest.mark.skipif(not Path("/usr/bin/apt-get").exists(), reason="no apt-get here")
+has_apt = pytest.mark.requires("apt-get")
 
 
 def use_sources(folder: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> None:

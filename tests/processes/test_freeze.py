@@ -1,12 +1,13 @@
 """Freezing at a moment at which CRIU can stop every task."""
 
+import contextlib
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.processes.stages import Session, Stage, name_of, on_stage, type_line, wait_for_program
+from tests.processes.stages import Session, Stage, on_stage, type_line, wait_for_program
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.linux.tasks.states import task_state
@@ -31,8 +32,8 @@ def test_a_quiet_session_is_frozen_at_once(tmp_path: Path) -> None:
 
 def is_in_vfork(session: Session) -> bool:
     """Parent and child are there, and the parent sleeps uninterruptibly."""
-    states = [task_state(pid) for pid in cgroups.members(session.cgroup) if name_of(pid) == "python3"]
-    return len(states) == 2 and "D" in {task.state for task in states}
+    states = [one.state for one in running(session) if one.name == "python3"]
+    return len(states) == 2 and "D" in states
 
 
 def test_a_parent_held_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path) -> None:
@@ -91,7 +92,12 @@ def test_the_state_of_a_process_that_has_gone_is_no_state() -> None:
 
 
 def running(session: Session) -> list[procfs.Stat]:
-    return [procfs.stat(pid) for pid in cgroups.members(session.cgroup)]
+    """Its processes, but for those that end meanwhile."""
+    found = []
+    for pid in cgroups.members(session.cgroup):
+        with contextlib.suppress(ProcessLookupError):
+            found.append(procfs.stat(pid))
+    return found
 
 
 def test_the_foreground_group_of_a_frozen_terminal_has_a_process(tmp_path: Path) -> None:
@@ -101,7 +107,7 @@ def test_the_foreground_group_of_a_frozen_terminal_has_a_process(tmp_path: Path)
         session = stage.start()
         type_line(session, "setsid -c -w bash --norc -ic 'while :; do /bin/true; done'")
         wait_until(
-            lambda: any(procfs.stat(pid).foreground > 0 for pid in cgroups.members(session.cgroup)),
+            lambda: any(one.foreground > 0 for one in running(session)),
             "a process has the terminal",
             PATIENCE_S,
         )

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.stages import Session, Stage, name_of, on_stage, type_line
+from tests.processes.stages import Session, Stage, on_stage, type_line
+from tests.processes_now import name_of
 from tests.waiting import PATIENCE_S, wait_until
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, procfs
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.profiles import session_environment
 
@@ -35,8 +36,7 @@ def nodes_of(session: Session) -> list[int]:
 
 
 def rings_of(pid: int) -> list[str]:
-    links = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
-    return [link for link in links if "io_uring" in link]
+    return [link for link in procfs.open_files(pid).values() if "io_uring" in link]
 
 
 def dump(stage: Stage, session: Session, name: str) -> None:

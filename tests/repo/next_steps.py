@@ -9,7 +9,7 @@ from tests.repo import tree
 
 ERRORS = {
     *("WaypointError", "UsageProblem", "UnknownName", "HostLacks", "StateConflict", "CannotCapture", "StoreDamaged"),
-    *("Failed", "Bug"),
+    *("NotAllowed", "Failed", "Bug"),
 }
 NAMES = ("next_step", "usage", "remedy")
 

@@ -44,9 +44,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "net": {"calls", "tasks"},
         "tty": {"calls"},
     },
-    "processes": {"criu": set()},
+    "processes": {"criu": set(), "respawn": set()},
     "capture": {"steps": set(), "layers": {"steps"}},
-    "launch": {"": set(), "ground": {""}},
+    "launch": {"walls": set(), "": {"walls"}, "ground": {"", "walls"}},
     "terminal": {
         "": set(),
         "hooks": {""},

@@ -4,11 +4,13 @@ import importlib.machinery
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -17,9 +19,9 @@ from tests.places import ROOT, temp_root
 NOBODY = 65534
 
 
-def dev(*args: str, checkout: Path = ROOT, cwd: Path | None = None, user: int | None = None) -> tuple[int, str, str]:
+def dev(*args: str, checkout: Path = ROOT, **how: Any) -> tuple[int, str, str]:
     command = [str(checkout / "dev"), *args]
-    done = subprocess.run(command, cwd=cwd, user=user, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -52,6 +54,14 @@ def test_help_is_a_result() -> None:
     code, out, err = dev("--help")
     assert (code, err) == (0, "")
     assert "waypoint ARGS" in out
+
+
+@pytest.mark.privileged
+def test_what_fails_fails_also_for_a_caller_who_ignores_the_ends_of_children() -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    assert dev("test", "nosuch.py", "-q", preexec_fn=ignore)[0] == pytest.ExitCode.USAGE_ERROR
 
 
 def test_a_checkout_that_is_not_set_up_says_so(bare_checkout: Path) -> None:

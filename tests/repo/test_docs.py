@@ -12,6 +12,7 @@ import pytest
 
 from tests.places import ROOT
 from tests.repo import tree
+from tests.waiting import PATIENCE_S
 
 MAIN = ROOT / "waypoint/cli/main.py"
 
@@ -39,7 +40,11 @@ def uses(line: str, program: str) -> Iterator[list[str]]:
 
 def help_of(*verb: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(MAIN), *verb, "--help"], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-I", "-S", str(MAIN), *verb, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     return done.stdout
 

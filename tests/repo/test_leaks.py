@@ -10,6 +10,7 @@ import pytest
 from tests import leaks
 from tests.homes import RUN_VARIABLE
 from tests.places import RUNTIME
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.alone("looks once, where the usual check waits until what others make is named as theirs")
 
@@ -20,7 +21,7 @@ def _do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def before() -> dict[tuple[str, str], leaks.Thing]:
+def before() -> leaks.Stock:
     return leaks.take_stock()
 
 
@@ -29,31 +30,28 @@ def basetemp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.getbasetemp()
 
 
-Stock = dict[tuple[str, str], leaks.Thing]
-
-
-def kinds(before: Stock, basetemp: Path) -> set[str]:
+def kinds(before: leaks.Stock, basetemp: Path) -> set[str]:
     return {thing.kind for thing in leaks.wait_new(before, basetemp)}
 
 
-def test_nothing_new_is_nothing(before: Stock, basetemp: Path) -> None:
+def test_nothing_new_is_nothing(before: leaks.Stock, basetemp: Path) -> None:
     assert leaks.wait_new(before, basetemp) == []
 
 
-def test_a_process_that_goes_on_is_seen(before: Stock, basetemp: Path) -> None:
+def test_a_process_that_goes_on_is_seen(before: leaks.Stock, basetemp: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         assert "process" in kinds(before, basetemp)
         process.kill()
 
 
-def test_a_process_that_nobody_waited_for_is_seen(before: Stock, basetemp: Path) -> None:
+def test_a_process_that_nobody_waited_for_is_seen(before: leaks.Stock, basetemp: Path) -> None:
     pid = os.posix_spawn("/bin/true", ["true"], {})
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert "process" in kinds(before, basetemp)
     os.waitpid(pid, 0)
 
 
-def test_an_orphan_in_a_session_of_its_own_is_seen(before: Stock, basetemp: Path) -> None:
+def test_an_orphan_in_a_session_of_its_own_is_seen(before: leaks.Stock, basetemp: Path) -> None:
     shell = subprocess.run(
         ["setsid", "--fork", "sh", "-c", "echo $$; exec sleep 60 >&- 2>&-"], capture_output=True, text=True, check=True
     )
@@ -64,7 +62,7 @@ def test_an_orphan_in_a_session_of_its_own_is_seen(before: Stock, basetemp: Path
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_process_of_someone_else_is_not_ours(before: Stock, basetemp: Path) -> None:
+def test_a_process_of_someone_else_is_not_ours(before: leaks.Stock, basetemp: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if name != RUN_VARIABLE}
     shell = subprocess.run(
         ["setsid", "--fork", "sh", "-c", "echo $$; exec sleep 60 >&- 2>&-"],
@@ -80,7 +78,7 @@ def test_a_process_of_someone_else_is_not_ours(before: Stock, basetemp: Path) ->
 
 
 @pytest.mark.privileged
-def test_a_mount_is_seen_and_taken_away(before: Stock, basetemp: Path, tmp_path: Path) -> None:
+def test_a_mount_is_seen_and_taken_away(before: leaks.Stock, basetemp: Path, tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
     new = leaks.wait_new(before, basetemp)
     leaks.umount(new)
@@ -89,7 +87,7 @@ def test_a_mount_is_seen_and_taken_away(before: Stock, basetemp: Path, tmp_path:
 
 
 @pytest.mark.privileged
-def test_a_loop_device_is_seen(before: Stock, basetemp: Path, tmp_path: Path) -> None:
+def test_a_loop_device_is_seen(before: leaks.Stock, basetemp: Path, tmp_path: Path) -> None:
     image = tmp_path / "image"
     image.write_bytes(bytes(1 << 20))
     device = subprocess.run(["losetup", "--find", "--show", image], capture_output=True, text=True, check=True).stdout
@@ -101,7 +99,7 @@ def test_a_loop_device_is_seen(before: Stock, basetemp: Path, tmp_path: Path) ->
 
 @pytest.mark.privileged
 @pytest.mark.requires("cgroup2")
-def test_a_group_is_seen(before: Stock, basetemp: Path) -> None:
+def test_a_group_is_seen(before: leaks.Stock, basetemp: Path) -> None:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     root = next(line.split()[4] for line in lines if " - cgroup2 " in line)
     group = Path(root) / f"waypoint-left-{os.getpid()}"
@@ -113,7 +111,7 @@ def test_a_group_is_seen(before: Stock, basetemp: Path) -> None:
 
 
 @pytest.mark.privileged
-def test_a_network_namespace_with_a_name_is_seen(before: Stock, basetemp: Path) -> None:
+def test_a_network_namespace_with_a_name_is_seen(before: leaks.Stock, basetemp: Path) -> None:
     # Not by `ip netns add`, which mounts the folder itself the first time and leaves that.
     name = Path("/run/netns") / f"left-{os.getpid()}"
     name.parent.mkdir(exist_ok=True)
@@ -127,7 +125,7 @@ def test_a_network_namespace_with_a_name_is_seen(before: Stock, basetemp: Path) 
 
 
 @pytest.mark.privileged
-def test_a_runtime_folder_is_seen(before: Stock, basetemp: Path) -> None:
+def test_a_runtime_folder_is_seen(before: leaks.Stock, basetemp: Path) -> None:
     folder = RUNTIME / f"left-{os.getpid()}"
     folder.mkdir(parents=True)
     try:
@@ -136,11 +134,11 @@ def test_a_runtime_folder_is_seen(before: Stock, basetemp: Path) -> None:
         folder.rmdir()
 
 
-def test_a_namespace_that_we_hold_open_is_seen(before: Stock, basetemp: Path) -> None:
+def test_a_namespace_that_we_hold_open_is_seen(before: leaks.Stock, basetemp: Path) -> None:
     with subprocess.Popen(["unshare", "--user", "sleep", "60"]) as process:
         path = Path(f"/proc/{process.pid}/ns/user")
-        while path.readlink() == Path("/proc/self/ns/user").readlink():
-            pass
+        ours = Path("/proc/self/ns/user").readlink()
+        wait_until(lambda: path.readlink() != ours, "it has its own namespace", brief=True)
         held = os.open(path, os.O_RDONLY)
         process.kill()
     try:

@@ -3,28 +3,35 @@
 import itertools
 import os
 import re
+import resource
 import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests import workers
 from tests.places import ROOT
 from tests.repo.trial import run_trial, write_trial
+from tests.waiting import DEADLINE_S
 from tests.workers import Turns
 
 LOOK = """
-    import os, signal, subprocess
+    import os, resource, signal, subprocess
 
     def test_of_the_run():
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert os.umask(0o022) == 0o022
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 4096
 
     def test_of_children():
+        assert subprocess.run(["false"]).returncode == 1
+        assert "cannot access" in subprocess.run(["ls", "/nosuch"], capture_output=True, text=True).stderr
+        assert subprocess.run(["locale", "charmap"], capture_output=True, text=True).stdout == "UTF-8\\n"
         status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
         fields = dict(line.split(":\\t", 1) for line in status.splitlines() if ":\\t" in line)
         assert (fields["SigIgn"], fields["SigBlk"], fields["Umask"]) == ("0" * 16, "0" * 16, "0022")
@@ -39,18 +46,22 @@ LOOK = """
 """
 
 
+ABROAD = {"LC_ALL": "C", "LANGUAGE": "de"}
+
+
 def as_nohup_in_a_script() -> None:
     """What `nohup command &` does to a command, and more. Called between fork and exec."""
-    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *range(32, 65)}:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, [signal.SIGINT, signal.SIGUSR1])
     os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two workers"])
 def test_what_the_caller_ignores_does_not_reach_the_tests(tmp_path: Path, options: list[str]) -> None:
     write_trial(tmp_path, LOOK)
-    done = run_trial(tmp_path, *options, preexec_fn=as_nohup_in_a_script)
+    done = run_trial(tmp_path, *options, env=ABROAD, preexec_fn=as_nohup_in_a_script)
     assert "3 passed" in done.stdout, done.stdout
     assert done.returncode == 0
 
@@ -59,7 +70,7 @@ def test_without_our_start_it_does(tmp_path: Path) -> None:
     """The control: the trial sees what it is written to see."""
     write_trial(tmp_path, LOOK)
     (tmp_path / "switched_off.py").write_text("from tests import workers\nworkers.start_as_usual = lambda: None\n")
-    variables = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    variables = {**ABROAD, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     done = run_trial(tmp_path, "-p", "switched_off", env=variables, preexec_fn=as_nohup_in_a_script)
     assert "3 failed" in done.stdout, done.stdout
 
@@ -105,12 +116,33 @@ def test_tests_run_beside_each_other_but_not_beside_one_that_is_alone(tmp_path: 
             assert has_to_wait(alone)
             late = ask(tmp_path, threads, BESIDE)
             assert has_to_wait(late), "who asks later must not overtake: the other might wait for ever"
-        alone.result(10)
-        late.result(10)
+        alone.result(DEADLINE_S)
+        late.result(DEADLINE_S)
         with mine.turn(ALONE, None):
             others = [ask(tmp_path, threads, wanted) for wanted in (ALONE, BESIDE)]
             assert all(map(has_to_wait, others))
     mine.close()
+
+
+def test_files_with_tests_that_are_alone_come_first_and_then_those_that_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "LONG", ("t/longest.py", "t/long.py"))
+    names = ["few.py::a", "many.py::a", "many.py::b", "long.py::a", "mixed.py::a", "longest.py::a", "mixed.py::alone"]
+    items = [
+        SimpleNamespace(nodeid=f"t/{name}", get_closest_marker=lambda _, name=name: name.endswith("::alone") or None)
+        for name in names
+    ]
+    found = [item.nodeid.removeprefix("t/") for item in workers.in_order(cast(Any, items))]
+    assert found == [
+        *("mixed.py::a", "mixed.py::alone"),
+        *("longest.py::a", "long.py::a"),
+        *("many.py::a", "many.py::b", "few.py::a"),
+    ]
+
+
+def test_no_file_of_the_long_ones_is_gone() -> None:
+    assert [file for file in workers.LONG if not (ROOT / file).is_file()] == []
 
 
 def test_between_two_that_are_alone_nobody_runs(tmp_path: Path) -> None:
@@ -122,7 +154,7 @@ def test_between_two_that_are_alone_nobody_runs(tmp_path: Path) -> None:
         assert has_to_wait(other)
         with mine.turn(ALONE, BESIDE):
             pass
-        other.result(10)
+        other.result(DEADLINE_S)
     mine.close()
 
 

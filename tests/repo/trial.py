@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.places import ROOT
 
-TIMEOUT_S = 100.0
+TIMEOUT_S = 100.0  # a run of pytest with workers, beside others of them
 
 
 def write_trial(folder: Path, source: str, name: str = "trial") -> Path:

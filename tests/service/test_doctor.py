@@ -4,20 +4,43 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from waypoint.model.facts import Capability
 from waypoint.service import activity
+from waypoint.service.home import HomeUsers
 from waypoint.setup import trials
+from waypoint.upper.contract import Outlook
 
+WHY = "/ cannot be shown with other owners: Invalid argument"
+UNHELD = "memory: not enforced, the machine has no controller 'memory' for groups"
 LEFT_OUT = ["/mnt/nas (nfs4: not a local file system)", "/boot/efi (vfat: ...)"]
-HOME: Any = SimpleNamespace(path="/nowhere", left_out=lambda: LEFT_OUT)
+MIB = 1 << 20
+SOUND = Outlook(free_bytes=700 * MIB, headroom_bytes=1024 * MIB, growth_bytes=500 * MIB, floor_bytes=2048 * MIB)
+
+
+def live_session(branch: str, seccomp: str) -> Any:
+    row = SimpleNamespace(branch=branch)
+    return SimpleNamespace(record=SimpleNamespace(row=row, seccomp=seccomp, why_no_seccomp="it is old"))
+
+
+HOME: Any = SimpleNamespace(
+    path="/nowhere",
+    left_out=lambda: LEFT_OUT,
+    why_host_ids=lambda: WHY,
+    unlimited=lambda: [UNHELD],
+    users=HomeUsers(),
+    pool=SimpleNamespace(outlook=lambda: SOUND),
+    sessions=SimpleNamespace(
+        live=[live_session("main", "default"), live_session("old", "none"), live_session("web", "userns")]
+    ),
+)
 ANSWER = [Capability(name="overlay", state="ok")]
-DEADLINE_S = 2.0
 
 
 @pytest.fixture
@@ -54,7 +77,7 @@ def test_trials_take_no_thread_that_others_need(begun: list[threading.Event]) ->
 def test_a_trial_that_waits_for_its_turn_is_cancelled_at_once(begun: list[threading.Event]) -> None:
     async def cancel_the_last() -> None:
         first = [asyncio.create_task(activity.doctor(HOME)) for _ in range(2)]
-        await asyncio.to_thread(wait_until, lambda: len(begun) == 2, "two trials have begun", DEADLINE_S)
+        await asyncio.to_thread(wait_until, lambda: len(begun) == 2, "two trials have begun")
         last = asyncio.create_task(activity.doctor(HOME))
         await asyncio.sleep(0)
         last.cancel()
@@ -62,19 +85,56 @@ def test_a_trial_that_waits_for_its_turn_is_cancelled_at_once(begun: list[thread
         assert last.cancelled()
         for end in begun:
             end.set()
-        assert [rows[:-1] for rows in await asyncio.gather(*first)] == [ANSWER, ANSWER]
+        assert [rows[:1] for rows in await asyncio.gather(*first)] == [ANSWER, ANSWER]
         assert len(begun) == 2
 
     asyncio.run(cancel_the_last())
 
 
-def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Event]) -> None:
+def rows_of(home: Any, begun: list[threading.Event]) -> dict[str, Capability]:
+    """What the doctor says of the home, by name."""
+
     async def try_once() -> list[Capability]:
-        trial = asyncio.ensure_future(activity.doctor(HOME))
+        trial = asyncio.ensure_future(activity.doctor(home))
         await asyncio.to_thread(wait_until, lambda: begun, "the trial has begun")
         begun[0].set()
         return await trial
 
-    row = asyncio.run(try_once())[-1]
-    assert (row.name, row.state, row.required_for) == ("what is mounted here", "degraded", "optional")
+    return {one.name: one for one in asyncio.run(try_once())}
+
+
+def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Event]) -> None:
+    found = rows_of(HOME, begun)
+    row, ids = found["what is mounted here"], found["ids of their own"]
+    refused = found["refused to live sessions"]
+    limits = found["limits of sessions"]
+    assert (limits.state, limits.required_for) == ("degraded", "optional")
+    assert limits.why == UNHELD
+    assert (refused.state, refused.required_for) == ("degraded", "optional")
+    assert refused.why.startswith("no system call is refused to old (it is old); web may make namespaces")
+    assert (ids.state, ids.required_for) == ("degraded", "optional")
+    assert WHY in ids.why
+    assert (row.state, row.required_for) == ("degraded", "optional")
     assert all(f"not in the session: {line}" in row.why for line in LEFT_OUT)
+
+
+@pytest.mark.parametrize(
+    ("outlook", "state", "why", "remedy"),
+    [
+        (SOUND, "ok", "700 MiB are free, it can grow by 500 MiB; 2048 MiB of the disk stay free", ""),
+        (replace(SOUND, growth_bytes=0), "degraded", "its room runs short: 700 MiB are free, it can grow by 0", "gc"),
+        (replace(SOUND, growth_bytes=None), "degraded", "its room runs short: 700 MiB are free", "gc"),
+        (replace(SOUND, free_bytes=1024 * MIB, growth_bytes=None, floor_bytes=0), "ok", "1024 MiB are free", ""),
+        (replace(SOUND, is_readonly=True), "missing", "it has become read-only", "dmesg"),
+        (replace(SOUND, errors=3), "degraded", "the disk has failed 3 reads, writes or checks; 700 MiB", "dmesg"),
+    ],
+)
+def test_how_the_pool_stands_is_told(
+    begun: list[threading.Event], outlook: Outlook, state: str, why: str, remedy: str
+) -> None:
+    home: Any = SimpleNamespace(**{**vars(HOME), "pool": SimpleNamespace(outlook=lambda: outlook)})
+    row = rows_of(home, begun)["the pool of this home"]
+    assert (row.state, row.required_for) == (state, "session")
+    assert row.why.startswith(why)
+    assert remedy in row.remedy
+    assert bool(row.remedy) == (state != "ok")

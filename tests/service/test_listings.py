@@ -11,13 +11,19 @@ import msgspec
 import pytest
 
 from tests.store.test_names_store import capture_of, row_of
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.branch import removal
+from waypoint.branch.graph import walk_back
 from waypoint.cli.history.graph import draw
+from waypoint.model.errors import StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.ids import new_id
-from waypoint.model.queries import LogQuery, OperationsQuery, SessionsQuery
-from waypoint.model.records import Capture, Ref
-from waypoint.service import history, sessions
+from waypoint.model.queries import MOST_NAMES, DuQuery, LogQuery, OperationsQuery, SessionsQuery
+from waypoint.model.records import HOST_IDS, Capture, Ref, SessionLimits
+from waypoint.model.requests import GcRequest
+from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
+from waypoint.session import facts
 from waypoint.store.names import Names
 from waypoint.store.reading import PIECE
 
@@ -44,7 +50,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         waits.append(threading.current_thread() is threading.main_thread())
 
     resources = SimpleNamespace(names=names, captures=SimpleNamespace(quiet=SimpleNamespace(wait=wait)), pool=None)
-    registry = SimpleNamespace(live=[], resources=resources, find=lambda branch: None)
+    registry = SimpleNamespace(live=[], running=set(), unreachable={}, resources=resources, find=lambda branch: None)
     yield Place(SimpleNamespace(names=names, between=wait, sessions=registry), names, waits)
     names.close()
 
@@ -129,7 +135,7 @@ def decoded(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.extend([threading.current_thread() is threading.main_thread()] * count)
 
     monkeypatch.setattr(place.names, "capture", lambda one: note(1) or read(one))
-    monkeypatch.setattr(place.names, "captures_of", lambda many: note(len(many)) or read_many(many))
+    monkeypatch.setattr(place.names, "captures_of", lambda many, **how: note(len(many)) or read_many(many, **how))
     return seen
 
 
@@ -173,11 +179,108 @@ def test_sessions_and_branches_are_sorted_and_complete(place: Place, chain: list
     assert [row.tip for row in rows] == [*(one.id for one in chain), chain[-1].id, None]
 
 
+def test_names_are_listed_in_the_order_of_their_numbers(place: Place) -> None:
+    wanted = ["f", "f-1", "f-02", "f-2", "f-10", "f-10/1", "f-10/9", "f-10/10", "f1", "f20", "fork", "g"]
+    (tip,) = put_chain(place.names, [1.0])
+    with place.names.change("name") as change:
+        for name in sorted(wanted):
+            change.put(name, Ref(kind="branch", capture=tip.id, created=1.0))
+    listed: list[Any] = list(asyncio.run(sessions.sessions(place.home, SessionsQuery(all=True))))
+    assert [row.branch for row in listed] == wanted
+    for listing in (history.branches, history.names):
+        rows: Any = asyncio.run(listing(place.home))
+        assert [row.name for row in rows] == wanted
+    assert log(place, all=True)[0].names == wanted
+
+
+# --- what a gc forgets while a listing is under way
+
+
+def forget(place: Place, *, names: bool = True) -> None:
+    """What `gc` does when all branches have been removed; without `names`: damage."""
+    with place.names.change("gc") as change:
+        if names:
+            for name in change.refs():
+                change.put(name, None)
+        change.forget_captures([capture.id for capture in change.captures()])
+
+
+@pytest.mark.parametrize("listing", [all_captures, history.branches, all_sessions])
+def test_what_is_forgotten_while_it_is_listed_is_left_out(
+    place: Place, chain: list[Capture], listing: Callable[[Any], Any]
+) -> None:
+    found = asyncio.run(listing(place.home))
+    assert next(found)
+    forget(place)
+    assert len(list(found)) <= PIECE
+
+
+@pytest.mark.parametrize("listing", [history.branches, all_sessions])
+def test_a_branch_whose_tip_is_on_no_record_is_damage(
+    place: Place, chain: list[Capture], listing: Callable[[Any], Any]
+) -> None:
+    found = asyncio.run(listing(place.home))
+    assert next(found)
+    forget(place, names=False)
+    with pytest.raises(StoreDamaged):
+        list(found)
+
+
+def test_a_walk_back_ends_where_all_was_forgotten(place: Place, chain: list[Capture]) -> None:
+    found = asyncio.run(history.log(place.home, LogQuery(name="main")))
+    assert next(found)
+    forget(place)
+    assert len(list(found)) <= PIECE
+
+
+def test_a_walk_back_tells_of_a_missing_parent(place: Place, chain: list[Capture]) -> None:
+    found = walk_back(place.names, [chain[-1]])
+    next(found)
+    with place.names.change("damage") as change:
+        change.forget_captures([chain[-2].id])
+    with pytest.raises(StoreDamaged):
+        next(found)
+
+
+def test_a_name_that_is_moved_while_it_is_looked_up_is_looked_up_again(
+    place: Place, chain: list[Capture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = place.names.ref
+
+    def moved_meanwhile(name: str) -> Ref | None:
+        found = ref(name)
+        monkeypatch.setattr(place.names, "ref", ref)
+        forget(place)
+        return found
+
+    monkeypatch.setattr(place.names, "ref", moved_meanwhile)
+    with pytest.raises(UnknownName):
+        place.names.find("main")
+
+
+def test_a_dry_run_of_gc_leaves_out_what_another_gc_has_forgotten(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_chain(place.names, [1.0, 2.0])
+    surveyed = removal.survey
+
+    def and_another_gc(names: Any, since: float) -> removal.Survey:
+        found = surveyed(names, since)
+        forget(place)
+        return found
+
+    monkeypatch.setattr(removal, "survey", and_another_gc)
+    place.home.path, place.home.present_strangers, place.home.keep_operations_s = place.names.path.parent, list, 1.0
+    done = asyncio.run(housekeeping.gc(place.home, GcRequest(dry_run=True)))
+    assert done.removed == []
+
+
 def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_loop(
     place: Place, chain: list[Capture], decoded: list[bool]
 ) -> None:
     (foreign,) = put_chain(place.names, [1.0])
     live: Any = SimpleNamespace(branch="main")
+    place.home.sessions.find = lambda branch: live
     for words in (["restore", foreign.id], ["fork", foreign.id, "new"], ["log", foreign.id], ["restore", new_id()]):
         answer = asyncio.run(serving.serve(place.home, live, words))
         assert answer.exit == 2, answer
@@ -189,6 +292,55 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
 
 def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list[Capture]) -> None:
     live: Any = SimpleNamespace(branch="main")
+    place.home.sessions.find = lambda branch: live
     answer = asyncio.run(serving.serve(place.home, live, ["log", "-n", str(COUNT)]))
     assert (answer.exit, answer.text.count("\n")) == (0, COUNT)
     assert place.waits == [False] * (COUNT // PIECE)
+
+
+# --- measuring
+
+
+def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+    may_end = threading.Event()
+
+    class Pool:
+        def usage(self, tree: str) -> int:
+            measured.append(tree)
+            may_end.wait(PATIENCE_S)
+            return len(measured)
+
+    row = row_of("main")
+    walls = {
+        "ids": HOST_IDS,
+        "why_host_ids": "",
+        "seccomp": "default",
+        "why_no_seccomp": "",
+        "lowered": [],
+        "limits": SessionLimits(),
+        "unlimited": [],
+    }
+    record = SimpleNamespace(row=row, init_pid=1, cgroup="/nowhere", left_out=[], **walls)
+    live: Any = SimpleNamespace(branch="main", record=record, attached=0, measuring=None, ending=None)
+    live.again, live.not_back = None, []
+    monkeypatch.setattr(facts, "_measure_processes", lambda live: (1, 1))
+    pool: Any = Pool()
+
+    async def ask() -> None:
+        asked = [asyncio.ensure_future(facts.of_live(live, pool)) for _ in range(20)]
+        await asyncio.to_thread(wait_until, lambda: bool(measured), "one measures")
+        asked.append(asyncio.ensure_future(facts.of_live(live, pool)))
+        asked[0].cancel()  # the client that has begun it leaves: the others are answered all the same
+        may_end.set()
+        assert [one.upper_bytes for one in await asyncio.gather(*asked[1:])] == [1] * 20
+        assert measured == [row.tree]
+        assert (await facts.of_live(live, pool)).upper_bytes == 2
+
+    asyncio.run(ask())
+
+
+def test_the_usage_of_so_many_names_is_refused(place: Place) -> None:
+    names = " ".join(f"b{number}" for number in range(MOST_NAMES + 1))
+    with pytest.raises(UsageProblem, match="at most 256"):
+        asyncio.run(usage.du(place.home, DuQuery(names=names)))

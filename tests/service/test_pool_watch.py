@@ -6,12 +6,12 @@ import queue
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from waypoint.model.errors import Failed
 from waypoint.service.background.growth import PoolWatch
 from waypoint.upper.contract import Growth, GrowthOutcome
 
 NO_GROUP = "/sys/fs/cgroup/there is no such group"
-WAIT_S = 5.0
 
 
 class FakePool:
@@ -34,7 +34,7 @@ def watched(pool: FakePool, looks: int) -> list[int]:
     watch = PoolWatch(pool, NO_GROUP)  # type: ignore[arg-type]
     watch.start()
     try:
-        return [pool.looks.get(timeout=WAIT_S) for _ in range(looks)]
+        return [pool.looks.get(timeout=DEADLINE_S) for _ in range(looks)]
     finally:
         watch.stop()
 
@@ -76,7 +76,7 @@ def test_it_is_told_while_the_pool_cannot_grow_and_not_otherwise() -> None:
     watch = PoolWatch(pool, NO_GROUP, lambda: told.put(pool.looks.qsize()))  # type: ignore[arg-type]
     watch.start()
     try:
-        assert told.get(timeout=WAIT_S) == 2
+        assert told.get(timeout=DEADLINE_S) == 2
     finally:
         watch.stop()
 
@@ -87,7 +87,7 @@ def test_an_error_is_no_sign_that_the_disk_runs_short() -> None:
     watch = PoolWatch(pool, NO_GROUP, lambda: told.put(0))  # type: ignore[arg-type]
     watch.start()
     try:
-        assert [pool.looks.get(timeout=WAIT_S) for _ in range(2)] == [0, 0]
+        assert [pool.looks.get(timeout=DEADLINE_S) for _ in range(2)] == [0, 0]
     finally:
         watch.stop()
     assert told.empty()

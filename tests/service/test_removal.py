@@ -1,7 +1,7 @@
 """Which captures `gc` removes: what a name, an operation that is kept, or a reader needs stays."""
 
+import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,24 +9,20 @@ from typing import Any
 import pytest
 
 from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from tests.waiting import DEADLINE_S
 from waypoint.branch import removal
 from waypoint.branch.undo import plan
 from waypoint.capture.captures import Captures
 from waypoint.model.errors import Failed, StateConflict, UnknownName
 from waypoint.model.records import Capture, Ref
 from waypoint.service import housekeeping
+from waypoint.service.background.events import Events
+from waypoint.service.background.jobs import Jobs
 from waypoint.store.names import Names
 from waypoint.upper.contract import Growth, GrowthOutcome
 
 NEVER, ALWAYS = float("inf"), 0.0
 """Since when operations are kept."""
-
-
-@pytest.fixture
-def names(tmp_path: Path) -> Iterator[Names]:
-    store = Names(tmp_path / "names.db")
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -164,8 +160,9 @@ def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
     refused = GrowthOutcome.REFUSED
     answers = [refused, refused, refused, GrowthOutcome.GROWN, refused, refused, GrowthOutcome.GROWN]
     pool = SimpleNamespace(settle=lambda: None, grow_if_needed=lambda: Growth(answers.pop(0), 0))
-    home: Any = SimpleNamespace(names=names, captures=captures, pool=pool, between=lambda: None)
-    job: Any = SimpleNamespace(report=lambda **_: None)
+    home: Any = SimpleNamespace(names=names, captures=captures, pool=pool, between=lambda: None, due_for_removal={})
+    reported: list[dict[str, int]] = []
+    job: Any = SimpleNamespace(report=lambda **numbers: reported.append(numbers))
 
     def make_room(keep_s: float) -> int:
         return housekeeping._Work(home, job, keep_s).make_room()
@@ -174,10 +171,44 @@ def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
     assert [one.verb for one in names.operations() if one.verb == "gc"] == []
     assert make_room(-1.0) == 2 * housekeeping.AT_ONCE
     assert dropped == made[: 2 * housekeeping.AT_ONCE]
+    whole = housekeeping.AT_ONCE
+    assert reported == [{"items": number, "items_total": whole} for number in range(whole + 1)] * 2
     assert make_room(-1.0) == 4, "all but the branch's tip"
     said = [one.note.partition(",")[0] for one in names.operations() if one.verb == "gc"]
     assert said == ["removed 4 captures", "removed 8 captures", "removed 8 captures"]
     assert make_room(-1.0) == 0, "nothing goes where there is room"
+
+
+def test_what_could_not_be_removed_is_removed_later_though_nothing_asks_for_room_any_more(
+    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool was too full to remove anything, and then a session has ended that had filled it."""
+    made = [one.id for one in chain(names, 3)][:2]
+    tried: list[str] = []
+
+    def drop(capture: Capture) -> None:
+        tried.append(capture.id)
+        if len(tried) <= 2 * len(made):  # as the pool is full, and at the end of that job
+            raise Failed("remove the upper tree", capture.id, "No space left on device", "")
+
+    monkeypatch.setattr(captures, "drop", drop)
+    monkeypatch.setattr(housekeeping, "RELIEVE_S", 0.0)
+    outcomes = [GrowthOutcome.REFUSED]
+    pool = SimpleNamespace(
+        settle=lambda: None, grow_if_needed=lambda: Growth(outcomes.pop() if outcomes else GrowthOutcome.ENOUGH, 0)
+    )
+    home: Any = SimpleNamespace(names=names, captures=captures, pool=pool, between=lambda: None, due_for_removal={})
+    home.relieve_later, home.keep_operations_s = lambda: housekeeping.relieve(home), -1.0
+
+    async def relieve() -> None:
+        home.jobs = Jobs(Events(asyncio.get_running_loop()))
+        housekeeping.relieve(home)
+        while any(job.state == "running" for job in home.jobs.all()) or home.due_for_removal:
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(relieve(), DEADLINE_S))
+    assert tried == 3 * made
+    assert [one.note.partition(",")[0] for one in names.operations() if one.verb == "gc"] == ["removed 2 captures"]
 
 
 def test_the_oldest_go_first_where_only_some_are_to_go(names: Names, captures: Captures) -> None:

@@ -4,148 +4,19 @@ Names and turns are real; sessions are rows on record, which start and end as fa
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.service.recorded import History, RecordedSessions, park, restore, state, undo
 from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from tests.waiting import DEADLINE_S
 from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.facts import OperationFacts, UndoFacts
-from waypoint.model.queries import OperationsQuery
-from waypoint.model.records import Capture, LiveRow, Operation, Ref
-from waypoint.model.requests import RemoveRequest, RenameRequest, UndoRequest
-from waypoint.service import history as service_history
-from waypoint.session.checkpoint import Loss, Wish
-from waypoint.session.restore import Restored
-from waypoint.session.turns import Turns
+from waypoint.model.facts import UndoFacts
+from waypoint.model.records import Capture, Operation
 from waypoint.store import log
 from waypoint.store.names import Names
-
-
-class RecordedSessions:
-    """In place of the registry, and of the calls that end sessions and bring them back: moves what is on record.
-
-    `gate`: each deed waits for it. `afterwards`: called when a deed is done, before the undo goes on.
-    """
-
-    def __init__(self, names: Names) -> None:
-        self.resources = SimpleNamespace(names=names, captures=None)
-        self._names = names
-        self.turn = Turns().take
-        self.afterwards: Callable[[], object] = lambda: None
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.done: list[tuple[str, ...]] = []
-
-    @property
-    def live(self) -> list[LiveRow]:
-        return self._names.live()
-
-    def find(self, branch: str) -> LiveRow | None:
-        return next((row for row in self.live if row.branch == branch), None)
-
-    async def settled(self, branch: str) -> LiveRow | None:
-        return self.find(branch)
-
-    async def checkpoint(self, _sessions: object, branch: str, wish: Wish, loss: Loss) -> Capture:
-        async with self._deed("park", branch):
-            row = self.find(branch)
-            assert row is not None
-            assert (wish, loss.agreed) == (Wish(park=True), False)
-            kept = msgspec.structs.replace(capture_of(row), tier="live")
-            end(self._names, row, kept)
-        return kept
-
-    async def restore(self, _sessions: object, branch: str, name: str, loss: Loss) -> Restored:
-        async with self._deed("restore", branch, name):
-            assert not loss.agreed
-            restore(self._names, branch, self._names.resolve(name))
-        return Restored(None, None, ["it lacks something"])  # type: ignore[arg-type]  # nobody asks for the session
-
-    @contextlib.asynccontextmanager
-    async def _deed(self, *words: str) -> AsyncIterator[None]:
-        async with self.turn(words[1]):
-            self.done.append(words)
-            await self.gate.wait()
-            yield
-        self.afterwards()
-
-
-def restore(names: Names, branch: str, origin: Capture) -> Capture:
-    """In place; starts the branch's session if there is none. What was put aside."""
-    new, old = row_of(branch), next((row for row in names.live() if row.branch == branch), None)
-    aside = capture_of(old or new)
-    with names.change("reserve") as change:
-        change.reserve(new, beside=old is not None)
-    with names.change("restore") as change:
-        if old is not None:
-            change.add(aside)
-            change.forget(old)
-            change.replace_session(branch, aside.id)
-        change.ready(new, origin.id)
-    return aside
-
-
-@pytest.fixture
-def names(tmp_path: Path) -> Iterator[Names]:
-    store = Names(tmp_path / "names.db")
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def sessions(names: Names) -> RecordedSessions:
-    return RecordedSessions(names)
-
-
-class History:
-    """The service functions on a home of names and recorded sessions."""
-
-    def __init__(self, names: Names, sessions: RecordedSessions) -> None:
-        self._home: Any = SimpleNamespace(names=names, sessions=sessions, between=lambda: None)
-
-    async def undo(self, number: int | None) -> UndoFacts:
-        return await service_history.undo(self._home, UndoRequest(number=number))
-
-    async def rename(self, branch: str, new: str) -> None:
-        await service_history.rename(self._home, branch, RenameRequest(to=new))
-
-    async def remove(self, names: list[str]) -> None:
-        await service_history.remove(self._home, RemoveRequest(names=names))
-
-    async def operations(self, limit: int | None) -> list[OperationFacts]:
-        return list(await service_history.operations(self._home, OperationsQuery(limit=limit)))
-
-
-@pytest.fixture
-def history(names: Names, sessions: RecordedSessions, monkeypatch: pytest.MonkeyPatch) -> History:
-    for call in ("restore", "checkpoint"):
-        monkeypatch.setattr(service_history, call, getattr(sessions, call))
-    return History(names, sessions)
-
-
-@pytest.fixture
-def tip(names: Names) -> Capture:
-    """The capture that the branch `main`, not live, and the checkpoint `one` stand for."""
-    row = row_of("main")
-    begin(names, row)
-    capture = capture_of(row)
-    end(names, row, capture)
-    name_it(names, "one", capture)
-    return capture
-
-
-def undo(history: History, number: int | None = None) -> UndoFacts:
-    return asyncio.run(history.undo(number))
-
-
-def state(names: Names) -> tuple[object, ...]:
-    return names.refs(), names.live(), names.operations()
 
 
 def test_an_undo_says_what_it_took_back(names: Names, history: History, tip: Capture) -> None:
@@ -189,18 +60,6 @@ def test_an_undo_of_a_restore_brings_back_what_was_put_aside(
     last = names.last_to_undo(lambda _: True)
     assert last is not None
     assert last.number == restored - 1
-
-
-def park(names: Names, tip: Capture) -> None:
-    """A session on `main` is ended with a checkpoint `parked`: to take this back is a deed and two names."""
-    row = row_of("main")
-    begin(names, row, tip.id)
-    kept = capture_of(row, parents=[tip.id])
-    with names.change("park") as change:
-        change.add(kept)
-        change.advance("main", kept.id)
-        change.create("parked", Ref(kind="checkpoint", capture=kept.id))
-        change.forget(row)
 
 
 @pytest.mark.parametrize("name", ["parked", "main"])
@@ -253,6 +112,27 @@ def test_what_others_do_elsewhere_is_no_conflict(
     assert {row.branch for row in names.live()} == {"main", "other"}
 
 
+def test_several_sessions_are_ended_at_the_same_time(
+    names: Names, history: History, sessions: RecordedSessions, tip: Capture
+) -> None:
+    rows = [row_of(f"f-{number}") for number in (1, 2, 10)]
+    with names.change("fork") as change:
+        for row in rows:
+            change.reserve(row)
+            change.ready(row, tip.id)
+
+    async def run() -> None:
+        sessions.gate.clear()
+        undoing = asyncio.create_task(history.undo(None))
+        while len(sessions.done) < len(rows):
+            await asyncio.sleep(0)
+        sessions.gate.set()
+        assert (await undoing).undone.undo.startswith(", ".join(f"end the session on {row.branch}" for row in rows))
+
+    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
+    assert sorted(names.refs()) == ["main", "one"]
+
+
 def test_others_wait_until_the_undo_is_through(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
@@ -268,7 +148,7 @@ def test_others_wait_until_the_undo_is_through(
             asyncio.create_task(history.remove(["parked"])),
             asyncio.create_task(history.remove(["one"])),
         ]
-        await asyncio.wait_for(begun[2], 1)  # not concerned
+        await asyncio.wait_for(begun[2], DEADLINE_S)  # not concerned
         for _turn in range(20):
             await asyncio.sleep(0)
         assert [task.done() for task in begun] == [False, False, True]
@@ -285,7 +165,7 @@ def test_two_undos_at_once_take_back_two_operations(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
     name_it(names, "two", tip)
-    park(names, tip)
+    kept = park(names, tip)
     number = names.last_number()
 
     async def run() -> list[UndoFacts]:
@@ -293,7 +173,7 @@ def test_two_undos_at_once_take_back_two_operations(
 
     told = asyncio.run(run())
     assert {one.undone.number for one in told} == {number, number - 1}
-    assert sessions.done == [("restore", "main", "main"), ("park", "main")]
+    assert sessions.done == [("restore", "main", kept.id), ("park", "main")]
     assert [one.undone.degraded for one in told] == [["main: it lacks something"], []]
 
 
@@ -369,5 +249,5 @@ def test_a_listing_of_operations_reads_the_names_once(names: Names, history: His
     names.refs()
     names._readers._local.db.set_trace_callback(queries.append)
     told = asyncio.run(history.operations(None))
-    assert len([query for query in queries if " refs " in query]) == 1
+    assert len([query for query in queries if " FROM refs" in query]) == 1
     assert {one.undo for one in told if one.moves and one.verb == "checkpoint"} >= {"remove the name c99"}

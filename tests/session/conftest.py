@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.corner import corner as corner
+from tests.session.pauses import Pauses
 from tests.session.stage import Stage
 from tests.session.transactions import ground as ground
 from tests.session.transactions import w as w
@@ -29,6 +30,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(bounded())
     return True
+
+
+@pytest.fixture(scope="module")
+def pauses(tmp_path_factory: pytest.TempPathFactory) -> Pauses:
+    """For homes whose daemon shall stop at a step: `pauses.open_home`."""
+    return Pauses(tmp_path_factory.mktemp("pauses"))
 
 
 @pytest.fixture(params=["bash", "zsh"])

@@ -1,10 +1,14 @@
 """A home on a small file system of its own, and filling that: import the fixture into the test file."""
 
 import contextlib
+import itertools
 import os
+import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -18,14 +22,23 @@ SECONDS = 5.0
 """A daemon that cannot serve its home says why for a second, before the next one is started."""
 
 
+class Disk(NamedTuple):
+    """`files`: how many files the file system can have; 0: as many as is usual."""
+
+    size_bytes: int = HOME_FITS
+    files: int = 0
+
+
 @pytest.fixture
 def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
-    """A home on a file system of its own, so that it can be filled. A parameter is the file system's size in bytes."""
+    """A home on a file system of its own, so that it can be filled. A parameter is its `Disk`."""
+    disk: Disk = getattr(request, "param", Disk())
     image, folder = corner / "disk.img", corner / "disk"
     folder.mkdir()
     image.touch()
-    os.truncate(image, getattr(request, "param", HOME_FITS))
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+    os.truncate(image, disk.size_bytes)
+    number = ["-N", str(disk.files)] if disk.files else []
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", *number, str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
     try:
         with open_home("full", within=folder) as home:
@@ -39,7 +52,7 @@ def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
 def fill(home: Home, *, reserve: bool = False) -> None:
     """Leave no block of the file system for data. `reserve`: what the home has reserved for itself stays its own."""
     if not reserve:
-        (home.path / "reserve").unlink(missing_ok=True)
+        shutil.rmtree(home.path / "reserve", ignore_errors=True)
     with (home.path.parent / "fill").open("wb") as file:
         for size in (16 * MIB, MIB, 4096):
             with contextlib.suppress(OSError):
@@ -47,9 +60,19 @@ def fill(home: Home, *, reserve: bool = False) -> None:
                     os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
 
 
+def use_up_names(home: Home) -> None:
+    """Leave no room for another file on the file system, whatever space there is."""
+    folder = home.path.parent / "names"
+    folder.mkdir(exist_ok=True)
+    with contextlib.suppress(OSError):
+        for number in itertools.count():
+            (folder / f"{time.monotonic_ns()}-{number}").touch()
+
+
 def make_room(home: Home) -> None:
-    """Undo `fill`."""
+    """Undo `fill` and `use_up_names`."""
     (home.path.parent / "fill").unlink(missing_ok=True)
+    shutil.rmtree(home.path.parent / "names", ignore_errors=True)
 
 
 def wait_served(home: Home) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.homes import Home
+from tests.processes_now import name_of
 from tests.waiting import wait_until
 from waypoint.client import Client
 from waypoint.launch import guard
 from waypoint.linux.tasks import cgroups
 from waypoint.model.ids import is_id
 
-SETTLE_S = 15.0
+SETTLE_S = 15.0  # a CRIU that hangs is given up after 7 s, and so is the next one
 _TABLES = {
     "live": "SELECT ready, record FROM live",
     "captures": "SELECT NOT ifnull(removed, 0), record FROM captures LEFT JOIN standings ON id = capture",
@@ -31,7 +32,7 @@ def check(home: Home) -> None:
 
     with contextlib.suppress(AssertionError):
         wait_until(is_consistent, "record and machine agree", SETTLE_S)
-    assert not found, "\n".join(found)
+    assert not found, "\n".join([*found, *(home.path / "daemon.log").read_text().splitlines()[-20:]])
 
 
 def differences(home: Home) -> list[str]:
@@ -75,13 +76,6 @@ def group_of(home: Home) -> Path:
 def criu_pids(home: Home) -> list[int]:
     """Of every CRIU that works for the home: each one that dumps has a group, restores run in their session's."""
     return [pid for pid in [*_members(group_of(home), "*"), *dumping_pids(home)] if name_of(pid) == "criu"]
-
-
-def name_of(pid: int) -> str:
-    """The name of the process; empty if it is gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
-    return ""
 
 
 def dumping_pids(home: Home) -> list[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shellwrap.ring import Ring
+from waypoint.capture.layers.shell import LAST
 from waypoint.linux.tasks import pidfd, procfs
 from waypoint.linux.tty import terminals
 from waypoint.model.requests import ExecRequest
@@ -140,6 +141,8 @@ class Stage:
         self.run.mkdir(mode=0o700, exist_ok=True)
         self.home.mkdir(exist_ok=True)
         (self.run / "nonce").write_text(f"{NONCE}\n")
+        for name in LAST:
+            (self.run / name).touch()
         (self.home / f".{self.shell}rc").write_text(f"PS1='P> '\n{rc}\n")
         self._start(options)
         self.daemon = Daemon(self)

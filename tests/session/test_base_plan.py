@@ -1,6 +1,8 @@
 """Which of the host's mounts a session gets an overlay of, planned over recorded mount tables."""
 
-from waypoint.launch.ground.base import plan_base
+from pathlib import Path
+
+from waypoint.launch.ground.base import BasePlan, plan_base
 from waypoint.linux.storage.mounts import MountRecord, parse_mounts
 
 # A Debian 13 desktop: /home and /tmp of their own, a USB stick, a network share, a snap, the usual kernel file systems.
@@ -76,3 +78,30 @@ def test_what_fails_the_check_is_left_out() -> None:
 
     found = plan_base("/", parse_mounts(TABLE), hidden=(), check=check)
     assert "/srv/logs (ext4: mounted on a file)" in found.left_out
+
+
+def test_a_mount_in_one_that_is_left_out_has_no_place_in_the_session() -> None:
+    table = TABLE + b"61 49 0:61 / /data/own rw shared:61 - tmpfs tmpfs rw\n"
+    targets, left_out = plan(table=table)
+    assert "/data/own" not in targets
+    assert "/data/own (tmpfs: mounted below /data)" in left_out
+
+
+def test_a_later_mount_gives_way_to_what_the_tree_has_in_its_place(tmp_path: Path) -> None:
+    for made in ("m0/upper/home/ann", "m0/upper/tmp", "m%2Fsrv%2Flogs/upper"):
+        (tmp_path / made).mkdir(parents=True)
+    found = BasePlan(["/", "/home", "/home/ann", "/srv/logs", "/tmp"], []).give_way(str(tmp_path))
+    assert found.overlays == ["/", "/srv/logs", "/tmp"]
+    own, below = found.left_out
+    assert own.startswith("/home (the session has files of its own there: ")
+    assert below.startswith("/home/ann (mounted below /home: ")
+
+
+def test_nothing_is_mounted_where_the_tree_has_a_link_or_a_file(tmp_path: Path) -> None:
+    upper = tmp_path / "m0/upper"
+    upper.mkdir(parents=True)
+    (upper / "srv").symlink_to("/etc")
+    (upper / "tmp").touch()
+    found = BasePlan(["/", "/srv/logs", "/tmp"], []).give_way(str(tmp_path))
+    assert found.overlays == ["/"]
+    assert all("has changed its mount point" in line for line in found.left_out)

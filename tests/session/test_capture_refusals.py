@@ -18,7 +18,7 @@ from waypoint.client import Client, Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
-QUICK_S = 5.0
+QUICK_S = 5.0  # two tries, of which the second one writes a long log
 BEAT = """
 import time
 gap, last = 0.0, time.monotonic()
@@ -53,7 +53,7 @@ REFUSED = {
 @pytest.fixture
 def session(home: Home, client: Client) -> Iterator[Session]:
     """Live, with a variable, and a program that knows for how long it has stood still."""
-    live = client.start("main")
+    live = client.start("main", allow=["userns"])
     live.exec("kept=yes")
     live.run("sh", "-c", "cat > /srv/beat.py", stdin=BEAT.encode())
     yield live
@@ -93,13 +93,14 @@ def test_a_dump_that_criu_refuses_harms_nothing(
     begun = time.monotonic()
     taken = session.checkpoint("taken")
     assert time.monotonic() - begun < QUICK_S
-    assert taken.tier == "files"
-    assert len(taken.degraded) == 1
+    assert taken.tier == "respawn"
     assert said in taken.degraded[0]
+    lost = ["cannot be started again: sleep 1000: it had other rights than the shell"] if command == NESTED else []
+    assert [text.partition(": another user")[0] for text in taken.degraded[1:]] == lost
     assert float(session.exec("cat /srv/gap").output) < 1.0
     check_unharmed(home, client)
     (copy,) = client.fork("taken", "copy")
-    assert copy.exec("cat /srv/on; echo [$kept]").output == b"\n[]\n"
+    assert copy.exec("cat /srv/on; echo [$kept]").output == b"\n[yes]\n"
 
 
 # What would replace or end the session, by verb, with the ways that the answer to a refusal may offer.
@@ -138,7 +139,7 @@ def test_who_would_end_what_cannot_be_kept_refuses_until_that_is_agreed_to(
     assert client.start("main").exec("echo [$kept]; cat /srv/kept").output == {
         "restore": b"[yes]\ncat: /srv/kept: No such file or directory\n",
         "undo": b"[more]\nmore\n",
-    }.get(verb, b"[]\nlater\n")
+    }.get(verb, b"[later]\nlater\n")
     ledger.check(home)
 
 

@@ -11,21 +11,17 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
+from tests.daemon.raw_client import RawClient
 from tests.homes import Completed, Home, open_home
 from tests.session import ledger
 from tests.session.pauses import Pauses
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.steps import Step
 from waypoint.client import Client, Session
 from waypoint.linux.calls import machine
 from waypoint.terminal.exec.ending import MARGIN_S
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
-
-
-@pytest.fixture(scope="module")
-def pauses(tmp_path_factory: pytest.TempPathFactory) -> Pauses:
-    return Pauses(tmp_path_factory.mktemp("pauses"))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +73,6 @@ REFUSED = [
     pytest.param(["checkpoint", "new", "-b", "nosuch"], 2, "no such branch", id="an unknown branch"),
     pytest.param(["checkpoint", "new", "-b", "taken"], 2, "no such branch", id="a checkpoint for a branch"),
     pytest.param(["checkpoint", "new", "-b", "dead"], 4, "no live session", id="a dead branch"),
-    pytest.param(["checkpoint", "new", "--tier", "respawn"], 5, "live and files", id="a tier that is not there yet"),
     pytest.param(["checkpoint", "new", "--tier", "best"], 2, "best", id="an unknown tier"),
     pytest.param(["restore", "nosuch"], 2, "nothing has this name", id="restore of an unknown name"),
     pytest.param(["restore", "ffff"], 2, "nothing has this name", id="restore of an unknown id"),
@@ -168,7 +163,7 @@ def test_a_restore_ends_a_command_in_flight_with_a_reason(home: Home, client: Cl
         busy = threads.submit(home.cli, "exec", "--", "touch /srv/begun; sleep 1000")
         wait_until(lambda: main.run("test", "-e", "/srv/begun").exit == 0, "it has begun")
         home.must("restore", "before")
-        done = busy.result(20)
+        done = busy.result(PATIENCE_S)
     assert (done.code, done.stdout) == (125, "")
     assert done.stderr.startswith("waypoint: ")
     assert main.exec("echo $kept; test -e /srv/begun || echo gone").output == b"yes\ngone\n"
@@ -204,11 +199,36 @@ def test_a_session_that_ends_while_it_is_captured_ends_when_the_capture_is_over(
         armed.go_on()
         done = checkpoint.result()
     wait_until(lambda: home.must("ps", "--json").json() == [], "the session has ended")
-    if (step, tier) == (Step.SEALED, "live"):  # all of the session was in the images before
-        assert client.history.show("late").tier == "live"
-    elif done.code:
+    if step == Step.SEALED:  # all of the session was in the capture before
+        assert (done.code, done.stderr) == (0, "")
+        assert client.history.show("late").tier == tier
+    else:
         refused(done, 4, "its session has just ended")
-    assert client.start("main").exec("cat /srv/work").output == b"work\n"
+        assert "\n  next: its files are kept: 'waypoint shell main' starts it from them\n" in done.stderr
+    home.must("shell", "main", "-d")
+    assert client.session("main").exec("cat /srv/work").output == b"work\n"
+
+
+def test_a_gc_that_was_cancelled_is_started_again(home: Home, client: Client, main: Session, pauses: Pauses) -> None:
+    for name in ("one", "two", "three", "tip"):
+        main.checkpoint(name)
+    client.history.remove("one", "two", "three")
+    with pauses.armed(Step.REMOVING) as armed, ThreadPoolExecutor(1) as threads:
+        gc = threads.submit(home.cli, "gc", "--keep-operations", "0")
+        assert armed.wait() == Step.REMOVING
+        again = home.cli("gc")
+        refused(again, 4, "of this kind runs already")
+        (running,) = [job.id for job in client.jobs.list() if job.state == "running"]
+        with RawClient(f"{home.runtime}/api.sock") as canceller:
+            canceller.send(f"POST /v1/jobs/{running}/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+            client.status()  # by its answer, the daemon has read what came before
+            armed.go_on()
+            assert canceller.answer().json["job"]["state"] == "cancelled"
+        done = gc.result()
+    refused(done, 4, "it was cancelled\n  next: start it again\n")
+    home.must("gc", "--keep-operations", "0")  # it also finishes the first one
+    ledger.check(home)
+    assert main.exec("echo $kept").output == b"yes\n"
 
 
 def test_what_meets_a_session_that_ends_by_itself_waits_for_its_end(
@@ -276,8 +296,8 @@ def test_a_busy_shell_is_captured_and_restored_busy(home: Home, client: Client, 
         (copy,) = client.fork("busy", "copy")
         for session in (main, copy):
             session.run("touch", "/srv/end")
-        assert (busy.result(20).stdout, busy.result().code) == ("over\n", 0)
-    assert copy.exec("echo $kept", wait_prompt_s=10).output == b"yes\n"
+        assert (busy.result(PATIENCE_S).stdout, busy.result().code) == ("over\n", 0)
+    assert copy.exec("echo $kept", wait_prompt_s=PATIENCE_S).output == b"yes\n"
 
 
 def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, client: Client, main: Session) -> None:
@@ -310,7 +330,7 @@ def test_a_timeout_that_comes_due_within_a_capture_harms_neither_command_nor_cap
         assert (made.result().tier, made.result().degraded) == ("live", [])
         assert (ran.result().exit, ran.result().output) == (124, b"cleaned up\n")
     (copy,) = client.fork("while-it-ran", "copy")
-    assert copy.exec("echo $kept", wait_prompt_s=20.0).output == b"yes\n"
+    assert copy.exec("echo $kept", wait_prompt_s=PATIENCE_S).output == b"yes\n"
 
 
 def test_more_copies_than_memory_are_refused_together(home: Home, main: Session) -> None:
@@ -321,6 +341,7 @@ def test_more_copies_than_memory_are_refused_together(home: Home, main: Session)
     main.checkpoint("large", tier="live")
     done = home.cli("fork", "large", *(f"copy{number}" for number in range(200)))
     refused(done, 125, "200 copies of its processes need")
+    assert "\n  next: end other sessions, or make fewer copies; for its files alone: " in done.stderr
     [fork] = Client(home.path).fork("large", "alone")
     assert fork.exec("echo $kept").output == b"yes\n"
 

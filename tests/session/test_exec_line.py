@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.session.stage import Client, Stage
+from tests.waiting import PATIENCE_S
 
 # What is typed, what is typed after the command, and what the line prints (which is not what it looks like).
 HALF_LINES = [
@@ -141,7 +142,7 @@ async def test_in_the_middle_of_a_longer_command_exec_waits_and_then_says_so(sta
     await stage.wait_printed(b"> ", mark)
     ran = await stage.exec("echo from exec", wait_prompt_s=0.3)
     assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
-    waiting = asyncio.create_task(stage.exec("echo from exec", wait_prompt_s=20))
+    waiting = asyncio.create_task(stage.exec("echo from exec", wait_prompt_s=PATIENCE_S))
     await asyncio.sleep(0)
     await stage.type(b"\x03")
     assert (await waiting).output == b"from exec\n"
@@ -154,7 +155,7 @@ async def test_a_foreground_program_is_waited_for_and_named(stage: Stage) -> Non
     ran = await stage.exec("echo from exec", wait_prompt_s=0.2)
     assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
     assert "cat" in ran.said
-    waiting = asyncio.create_task(stage.exec("echo from exec", wait_prompt_s=20))
+    waiting = asyncio.create_task(stage.exec("echo from exec", wait_prompt_s=PATIENCE_S))
     await asyncio.sleep(0)
     await stage.type(b"\x04")
     assert (await waiting).output == b"from exec\n"
@@ -170,7 +171,7 @@ async def test_a_builtin_that_reads_keys_is_not_the_prompt(stage: Stage, text: s
     ran = await stage.exec("echo from exec", wait_prompt_s=0.3)
     assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
     await stage.type(b"q\r")
-    assert (await stage.exec("echo from exec", wait_prompt_s=20)).output == b"from exec\n"
+    assert (await stage.exec("echo from exec", wait_prompt_s=PATIENCE_S)).output == b"from exec\n"
     assert b"7717" not in stage.printed().split(b"got <")[1][:3]
 
 
@@ -179,14 +180,14 @@ async def test_a_waiting_command_whose_client_leaves_is_not_run(stage: Stage) ->
     await stage.type(b"cat\r")
     await stage.wait_foreground(1)
     first, second = Client(), Client()
-    one = asyncio.create_task(stage.exec("echo >one", first, wait_prompt_s=20))
-    two = asyncio.create_task(stage.exec("echo >two", second, wait_prompt_s=20))
+    one = asyncio.create_task(stage.exec("echo >one", first, wait_prompt_s=PATIENCE_S))
+    two = asyncio.create_task(stage.exec("echo >two", second, wait_prompt_s=PATIENCE_S))
     await asyncio.sleep(0)
     first.leave()
     second.send("k", b"INT")
     assert (await one).exit == (await two).exit == 125
     await stage.type(b"\x04")
-    assert (await stage.exec("ls", wait_prompt_s=20)).output == b""
+    assert (await stage.exec("ls", wait_prompt_s=PATIENCE_S)).output == b""
 
 
 async def test_a_background_job_may_print_into_a_commands_output(stage: Stage) -> None:

@@ -6,7 +6,11 @@ import signal
 
 import pytest
 
-from tests.session.stage import Client, Stage
+from tests.session.stage import HOOKS, Client, Stage
+from tests.waiting import PATIENCE_S
+from waypoint.capture.layers.shell import HISTORIES, LAST
+from waypoint.terminal.hooks import shell_watch
+from waypoint.terminal.hooks.prompt import Look
 
 
 @pytest.mark.parametrize(("text", "status"), [("exit 7", 7), ("exit", 0), ("kill -KILL $$", 137), ("exec false", 1)])
@@ -58,6 +62,50 @@ async def test_a_new_shell_in_the_shells_place_does_not_get_our_key(bash: Stage)
     assert ran.exit == 125
     assert "replaced" in ran.said
     assert b"7717" not in bash.printed(mark)
+
+
+async def test_a_new_shell_with_our_hooks_is_waited_for_while_the_search_for_it_rests(
+    bash: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell_watch, "_REST", 1e9)  # the first search is the last, but for those that the test begins
+    watch = (await bash.open()).line.watch
+    (bash.home / ".bashrc").write_text("PS1='N> '\n")
+    wait_change = watch.wait_change
+
+    async def end_the_rest(timeout_s: float) -> bool:
+        watch._go_on_searching()
+        return await wait_change(timeout_s)
+
+    await bash.exec("old=shell")
+    monkeypatch.setattr(watch, "wait_change", end_the_rest)
+    mark = len(bash.printed())
+    await bash.type(f"WAYPOINT_RUN={bash.run} exec bash --rcfile {HOOKS}/hooks.bash -i\r".encode())
+    await bash.wait_printed(b"N> ", mark)
+    ran = await bash.exec("echo new$old")
+    assert (ran.exit, ran.output, ran.said) == (0, b"new\n", "")
+
+
+async def test_a_new_shell_with_our_hooks_is_waited_for_until_it_draws_its_prompt(
+    bash: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = (await bash.open()).line.watch
+    wait_change = watch.wait_change
+
+    async def let_it_draw(timeout_s: float) -> bool:
+        if go.exists():
+            go.write_text("\n")
+            go.unlink()
+        return await wait_change(timeout_s)
+
+    go = bash.folder / "go"
+    (bash.home / ".bashrc").write_text(f"read -r <{go}\n")
+    os.mkfifo(go)
+    await bash.type(f"WAYPOINT_RUN={bash.run} exec bash --rcfile {HOOKS}/hooks.bash -i\r".encode())
+    while watch.look() is not Look.REPLACED:
+        await asyncio.sleep(0)  # the kernel gives no event for it
+    monkeypatch.setattr(watch, "wait_change", let_it_draw)
+    ran = await bash.exec("echo new")
+    assert (ran.exit, ran.output, ran.said) == (0, b"new\n", "")
 
 
 async def test_a_shell_below_the_shell_does_not_get_our_key(stage: Stage) -> None:
@@ -138,7 +186,7 @@ async def test_a_shell_without_its_line_editor_is_refused_in_words(bash: Stage) 
 
 async def test_a_shell_that_is_still_starting_is_waited_for(stage: Stage) -> None:
     await stage.open("sleep 0.5", wait=False)
-    assert (await stage.exec("echo hi", wait_prompt_s=20)).output == b"hi\n"
+    assert (await stage.exec("echo hi", wait_prompt_s=PATIENCE_S)).output == b"hi\n"
 
 
 async def test_a_shell_that_never_gets_to_its_prompt_is_refused_in_words(stage: Stage) -> None:
@@ -190,12 +238,13 @@ async def test_the_folder_is_clean_after_a_command(stage: Stage) -> None:
     await stage.open()
     await stage.exec("true")
     await stage.daemon.line.wait_idle()
-    assert sorted(path.name for path in stage.run.iterdir()) == ["go", "nonce"]
+    stay = {"go", "nonce", "names", *LAST, *HISTORIES}
+    assert {path.name for path in stage.run.iterdir()} <= stay
     client = Client()
     client.send("i", b"")
     await stage.exec("cat", client, stdin=True)
     await stage.daemon.line.wait_idle()
-    assert sorted(path.name for path in stage.run.iterdir()) == ["go", "nonce"]
+    assert {path.name for path in stage.run.iterdir()} <= stay
 
 
 async def test_with_a_folder_or_variables_of_its_own_nothing_of_a_command_stays(stage: Stage) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.session.stage import Client, Ran, Stage
+from tests.waiting import PATIENCE_S
 from waypoint.model.requests import ExecRequest
 from waypoint.terminal.exec.ending import MARGIN_S
 
@@ -22,7 +23,11 @@ LONG = [
     ("for i in 1 2 3; do sleep 1000; done", 1),
 ]
 
-BEGIN_S = 0.4  # what a command may need to begin, and a timeout counts from there
+# The status of the whole list, after the rest of it was interrupted. zsh says either, by its timing.
+INTERRUPTED = {"bash": {130}, "zsh": {130, 2}}
+KILLED = {"bash": {130}, "zsh": {130, 137}}
+
+BEGIN_S = 1.0  # what a command may need to begin on a busy machine, and a timeout counts from there
 
 
 async def start(stage: Stage, text: str, programs: int, client: Client) -> "asyncio.Task[Ran]":
@@ -40,7 +45,7 @@ async def test_an_interrupt_from_the_client_ends_the_whole_list(stage: Stage, te
     task = await start(stage, text, programs, client)
     client.send("k", b"INT")
     ran = await task
-    assert ran.exit in (130, 2)  # zsh says either of a loop of builtins, by its timing
+    assert ran.exit in INTERRUPTED[stage.shell]
     assert b"not reached" not in ran.output
     assert (await stage.exec("echo fine")).output == b"fine\n"
 
@@ -52,7 +57,7 @@ async def test_control_c_typed_by_a_person_ends_the_whole_list(stage: Stage, tex
     task = await start(stage, text, programs, client)
     await stage.type(b"\x03")
     ran = await task
-    assert ran.exit in (130, 2)
+    assert ran.exit in INTERRUPTED[stage.shell]
     assert b"not reached" not in ran.output
     assert b"^C" not in ran.output
     assert (await stage.exec("echo fine")).output == b"fine\n"
@@ -115,14 +120,14 @@ async def test_vim_is_ended_at_its_timeout_and_leaves_the_terminal_as_it_was(sta
 
 async def test_a_timeout_counts_from_the_commands_start(bash: Stage) -> None:
     await bash.open()
-    slow = asyncio.create_task(bash.exec("sleep 0.5; echo slow"))
-    assert (await bash.exec("sleep 0.2; echo quick", timeout_s=0.4)).output == b"quick\n"
+    slow = asyncio.create_task(bash.exec("sleep 1.2; echo slow"))
+    assert (await bash.exec("echo quick", timeout_s=1.0)).output == b"quick\n"
     assert (await slow).output == b"slow\n"
 
 
 async def test_a_command_that_ends_in_time_is_not_touched(stage: Stage) -> None:
     await stage.open()
-    assert await stage.exec("echo quick", timeout_s=5) == (0, b"quick\n", "command", False, "")
+    assert await stage.exec("echo quick", timeout_s=2) == (0, b"quick\n", "command", False, "")
 
 
 async def test_a_shell_that_cannot_be_stopped_is_reported_and_blocks_only_for_a_while(bash: Stage) -> None:
@@ -135,7 +140,17 @@ async def test_a_shell_that_cannot_be_stopped_is_reported_and_blocks_only_for_a_
     refused = await bash.exec("echo never", wait_prompt_s=0.2)
     assert (refused.exit, refused.by) == (125, "waypoint")
     (bash.home / "go-on").touch()
-    assert (await bash.exec("echo fine", wait_prompt_s=20)).output == b"fine\n"
+    assert (await bash.exec("echo fine", wait_prompt_s=PATIENCE_S)).output == b"fine\n"
+
+
+async def test_with_a_timeout_an_earlier_command_is_not_waited_for_any_longer(stage: Stage) -> None:
+    await stage.open()
+    earlier = await start(stage, "sleep 1000", 1, client := Client())
+    refused = await stage.exec("echo never", timeout_s=0.1)
+    assert refused == (125, b"", "waypoint", False, "an earlier command still runs; this one was not begun")
+    client.send("k", b"INT")
+    assert (await earlier).exit == 130
+    assert (await stage.exec("echo fine", timeout_s=2)).output == b"fine\n"
 
 
 async def test_kill_ends_the_command_and_the_rest_of_the_list(stage: Stage) -> None:
@@ -144,7 +159,7 @@ async def test_kill_ends_the_command_and_the_rest_of_the_list(stage: Stage) -> N
     task = await start(stage, "sleep 1000", 1, client)
     client.send("k", b"KILL")
     ran = await task
-    assert ran.exit in (137, 130)
+    assert ran.exit in KILLED[stage.shell]
     assert b"not reached" not in ran.output
     assert (await stage.exec("echo fine")).output == b"fine\n"
 
@@ -167,7 +182,7 @@ async def test_a_suspended_command_leaves_the_shell_usable(stage: Stage) -> None
     await stage.wait_foreground(1)
     await stage.type(b"\x1a")
     ran = await task
-    assert ran.exit in (146, 148, 20)
+    assert ran.exit == 148
     assert b"sleep 1000" in (await stage.exec("jobs")).output
     await stage.exec("kill -KILL %sleep")
 

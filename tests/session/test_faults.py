@@ -2,7 +2,6 @@
 user would see it.
 """
 
-import contextlib
 import hashlib
 import os
 import signal
@@ -15,6 +14,9 @@ import pytest
 
 from tests.chaos import victims
 from tests.homes import Home, open_home
+from tests.processes_now import name_of, runs
+from tests.session.full_disks import Disk, fill
+from tests.session.full_disks import small_disk as small_disk
 from tests.upper.grounds import loops_of
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.tasks import lock_holder
@@ -43,7 +45,7 @@ def host_pid(home: Home, branch: str, name: str) -> int:
     """The pid, as the host sees it, of the session's process called `name`."""
     group = next(Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/{facts(home, branch)['id']}/cgroup.procs"))
     for pid in group.read_text().split():
-        if Path(f"/proc/{pid}/comm").read_text().strip() == name:
+        if name_of(int(pid)) == name:
             return int(pid)
     raise AssertionError(f"no process {name} in {branch}")
 
@@ -159,9 +161,11 @@ def test_daemon_and_supervisor_killed_together_start_again_with_the_next_command
     assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
 
 
-@pytest.mark.parametrize("text", ["exit 3", "kill -KILL $$", "exec false"])
-def test_an_exec_that_ends_the_session_is_no_bug_and_its_text_is_not_kept(live: Home, text: str) -> None:
-    assert live.cli("exec", "--", f"{text}; : a-secret").code != 0
+@pytest.mark.parametrize(("text", "code"), [("exit 3", 3), ("kill -KILL $$", 137), ("exec false", 1)])
+def test_an_exec_that_ends_the_session_is_no_bug_and_its_text_is_not_kept(live: Home, text: str, code: int) -> None:
+    done = live.cli("exec", "--", f"{text}; : a-secret")
+    said = "waypoint: main has ended with its shell; to go on from its files: waypoint shell main\n"
+    assert (done.code, done.stderr) == (code, said)
     wait_until(lambda: not facts(live), "the session has ended")
     pool = Path(f"/proc/{daemon_pid(live)}/root{live.path}/pool")
     kept = [path.name for path in pool.rglob("run/waypoint/*")]
@@ -170,14 +174,14 @@ def test_an_exec_that_ends_the_session_is_no_bug_and_its_text_is_not_kept(live: 
     assert "bug" not in (live.path / "daemon.log").read_text()
 
 
-def test_a_killed_shell_ends_the_session_and_its_files_are_kept(live: Home) -> None:
+def test_a_killed_shell_ends_the_session_and_its_files_and_last_prompt_are_kept(live: Home) -> None:
     live.must("exec", "--", "echo work > /srv/work")
     os.kill(host_pid(live, "main", "bash"), signal.SIGKILL)
     wait_until(lambda: not facts(live), "the session has ended")
     rows = live.must("ps", "--all", "--json").json()
     assert [(row["branch"], row["state"]) for row in rows] == [("main", "ended")]
     live.must("shell", "-d", "main")
-    assert live.must("exec", "--", "cat /srv/work; echo [$kept]").stdout == "work\n[]\n"
+    assert live.must("exec", "--", "cat /srv/work; echo [$kept]").stdout == "work\n[yes]\n"
 
 
 def test_a_killed_init_ends_the_session_and_its_files_are_kept(live: Home) -> None:
@@ -217,7 +221,7 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
     pids += [row["pid"] for row in live.must("ps", "--json").json()]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not any(_runs(pid) for pid in pids), "all are gone")
+    wait_until(lambda: not any(runs(pid) for pid in pids), "all are gone")
     subprocess.run(["rm", "-rf", str(live.runtime)], check=True)
     rows = live.must("ps", "--all", "--json").json()
     assert [(row["branch"], row["state"], row["pid"]) for row in rows] == [
@@ -228,34 +232,13 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
     assert live.must("exec", "-b", "other", "--", "cat /srv/work").stdout == "work\n"
 
 
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-@pytest.fixture
-def small_home(corner: Path) -> Iterator[Home]:
-    """A home on a file system of its own, of 4 GiB, so that it can be filled."""
-    image, folder = corner / "disk.img", corner / "disk"
-    folder.mkdir()
-    subprocess.run(["truncate", "-s", "4G", str(image)], check=True)
-    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
-    try:
-        with open_home("small", within=folder) as home:
-            yield home
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_home: Home) -> None:
-    home = small_home
+@pytest.mark.parametrize("small_disk", [Disk(4096 * MIB)], indirect=True)
+def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_disk: Home) -> None:
+    home = small_disk
     home.must("shell", "-d", "main")
     home.must("exec", "--", "echo precious > /srv/precious; sync")
-    done = home.cli("exec", "--", "head -c 5G /dev/zero > /srv/fill", timeout_s=120)
-    assert done.code != 0
+    done = home.cli("exec", "--", "head -c 5G /dev/zero > /srv/fill", timeout_s=120)  # it fills a disk
+    assert (done.code, done.stderr) == (1, "")
     assert "No space left on device" in done.stdout
     assert home.must("exec", "--", "rm /srv/fill; cat /srv/precious").stdout == "precious\n"
     home.must("stop", "main")
@@ -263,20 +246,16 @@ def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_home
     assert home.must("exec", "--", "cat /srv/precious").stdout == "precious\n"
 
 
-def test_a_full_disk_under_the_pool_harms_no_session(small_home: Home) -> None:
-    home = small_home
+def test_a_full_disk_under_the_pool_harms_no_session(small_disk: Home) -> None:
+    home = small_disk
     home.must("shell", "-d", "main")
     home.must("exec", "--", "echo precious > /srv/precious")
-    fill = home.path.parent / "fill"
-    with open(fill, "wb") as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"\0" * MIB)
-    assert os.statvfs(fill).f_bavail < 8192
+    fill(home, reserve=True)
+    assert os.statvfs(home.path).f_bavail < 8192
     assert home.must("exec", "--", "echo more > /srv/more; sync; cat /srv/precious").stdout == "precious\n"
     home.must("stop", "main")
     home.must("shell", "-d", "main")
     assert home.must("exec", "--", "cat /srv/precious /srv/more").stdout == "precious\nmore\n"
-    fill.unlink()
 
 
 @pytest.mark.alone("compares all mounts of the machine")

@@ -75,7 +75,7 @@ def nameless(tmp_path: Path) -> Iterator[Path]:
     """The run folder of a stage, on a file system that has room for the shell's own files and then for no name more."""
     folder = tmp_path / "run"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=5,mode=700", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=10,mode=700", "tmpfs", str(folder)], check=True)
     try:
         yield folder
     finally:
@@ -88,7 +88,7 @@ async def test_a_command_runs_where_there_is_no_room_for_a_name(nameless: Path, 
     await stage.open()
     assert (await stage.exec("true")).exit == 0
     with contextlib.suppress(OSError):
-        for number in range(5):
+        for number in range(10):
             (nameless / f"fill{number}").touch()
     with pytest.raises(OSError, match="No space left"):
         os.symlink("x", nameless / "y")

@@ -1,8 +1,13 @@
-"""The launcher's process: what each of its forks pays for."""
+"""The launcher's process: what each of its forks pays for, and what its daemon gets of it."""
 
+import resource
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from tests.homes import open_home
 from tests.places import ROOT
 
 IMPORTS = """
@@ -20,3 +25,19 @@ def test_it_has_no_module_that_works_in_every_forked_child() -> None:
     found = set(done.stdout.decode().split())
     assert "msgspec" in found
     assert not found & {"threading", "logging", "random", "concurrent.futures", "subprocess"}
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("root", "overlay", "cgroup2")
+def test_a_start_for_which_the_daemon_has_no_descriptor_left_is_refused_in_words() -> None:
+    with open_home("few") as home:
+        home.must("shell", "main", "-d")
+        daemon = home.must("daemon", "status", "--json").json()["pid"]
+        former = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
+        highest = max(int(path.name) for path in Path(f"/proc/{daemon}/fd").iterdir())
+        resource.prlimit(daemon, resource.RLIMIT_NOFILE, (highest + 4, former[1]))
+        done = home.cli("shell", "more", "-d")
+        resource.prlimit(daemon, resource.RLIMIT_NOFILE, former)
+        assert done.code == 125
+        assert "cannot start a session on branch more: Too many open files" in done.stderr
+        home.must("shell", "more", "-d")

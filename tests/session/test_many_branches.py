@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 COUNT = 1000
-QUICK_S = 3.0
+QUICK_S = 3.0  # of a thousand branches
 
 
 @pytest.fixture(scope="module")

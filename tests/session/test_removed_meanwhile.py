@@ -17,13 +17,6 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 
 
 @pytest.fixture
-def pauses(tmp_path: Path) -> Pauses:
-    folder = tmp_path / "pauses"
-    folder.mkdir()
-    return Pauses(folder)
-
-
-@pytest.fixture
 def home(pauses: Pauses) -> Iterator[Home]:
     with pauses.open_home("meanwhile") as made:
         yield made

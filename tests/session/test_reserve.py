@@ -32,7 +32,7 @@ class HeldByMany:
     @contextlib.contextmanager
     def hold(self, capture: object) -> Iterator[Any]:
         self.threads.append(threading.current_thread())
-        yield SimpleNamespace(check=self._check)
+        yield SimpleNamespace(check=self._check, memory_bytes=0)
         self.threads.append(threading.current_thread())
 
     def _check(self, copies: int, leaving: object) -> None:
@@ -45,8 +45,8 @@ class HeldByMany:
 async def test_what_is_restored_is_held_and_checked_beside_the_loop(names: Names, *, is_broken: bool) -> None:
     """The last who lets go of a capture that was dropped removes its files."""
     captures = HeldByMany(is_broken=is_broken)
-    resources: Any = SimpleNamespace(names=names, captures=captures)
-    births = [plan_birth("new", capture_of(row_of("old")), SETTING, (24, 80), processes=True)]
+    resources: Any = SimpleNamespace(names=names, captures=captures, trusted=None)
+    births = [plan_birth(resources, "new", capture_of(row_of("old")), SETTING, (24, 80), processes=True)]
     with pytest.raises(CannotCapture) if is_broken else contextlib.nullcontext():
         await reserve(resources, births)
     assert captures.threads

@@ -3,15 +3,21 @@
 import asyncio
 import os
 import re
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
+from shellwrap.marks import KEY
 from tests.session.stage import Client, Stage
+from waypoint.capture.layers.shell import LAST, STATE_FILE, history_in, last_prompt, read_state
 from waypoint.terminal.exec.command_line import CommandLine
-from waypoint.terminal.shell.asked import STATE_FILE, Asked, ask_state, still_holds
+from waypoint.terminal.hooks import asking
+from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
 from waypoint.terminal.shell.dump import ShellDump, parse
 from waypoint.terminal.shell.putting_back import put_back
+from waypoint.upper.layout import upper_of
 
 BASH_STATE = r"""
 plain=word; empty=; export exported='two  words'; declare -x never_set; declare -a no_elements; declare -A no_keys
@@ -34,6 +40,7 @@ umask 027; ulimit -Sn 100; set -u -o noglob -o noclobber; shopt -s nullglob glob
 shopt -u sourcepath
 mkdir -p 'x y/z'; cd 'x y'; cd z; pushd /usr >/dev/null; pushd / >/dev/null; cd /var
 alias ll='ls -l' hey=$'echo "it\'s"\necho $(touch ran)' declare='touch ran' builtin='touch ran'
+\set -- one $'two\n' '$(touch ran)' ''; \history -s $'echo $(touch ran)\necho two'; (\exit 7)
 """
 BASH_OTHER = r"""
 \builtin unalias -a
@@ -41,7 +48,7 @@ builtin trap - DEBUG EXIT USR1 USR2; builtin trap 'touch ran' ERR; cd /; dirs -c
 unset plain map list never_set lower upper; unset -n ref; unset -f greet a-b declare trap; number=7; declare -i empty=3
 was_list=(1 2); new=1; declare -A plain=([x]=1); declare -n bytes=new; new_function() { :; }
 cd() { touch ran; }; alias new='x' cd='touch ran'; umask 0; ulimit -Sn 90; shopt -u nullglob
-export quotes; set -e
+export quotes; set -- three; history -c; history -s other; set -e
 """
 ZSH_STATE = r"""
 plain=word; empty=; export exported='two  words'; typeset -x never_set
@@ -59,8 +66,10 @@ a-b() { [[ x == (x|y) ]] && echo 'it'"'"'s'; }; autoload -U compinit
 alias ll='ls -l' hey=$'echo "it\'s"\necho $(touch ran)'; alias -g GG='| touch ran'; alias -s txt='cat'
 trap 'echo it'"'"'s
 two; touch ran' USR1; trap '' USR2; TRAPHUP() { touch ran }
+print -s $'echo $(touch ran)\necho two'; set -- one $'two\n' '$(touch ran)' ''
 umask 027; ulimit -Sn 100; setopt no_unset no_glob no_clobber rc_quotes ksh_arrays
 mkdir -p 'x y/z'; cd 'x y'; cd z; pushd /usr >/dev/null; pushd / >/dev/null; cd /var; chpwd() { touch ran }
+(exit 7)
 """
 ZSH_OTHER = r"""
 trap - USR1 USR2; unfunction TRAPHUP chpwd greet a-b; cd /
@@ -69,7 +78,7 @@ unset plain map list never_set upper; unalias -m '*'; number=7; typeset -i empty
 typeset -F hex; tied=(z); PATH=/bin:/usr/bin
 unset was_list; was_list=(1 2); new=1; typeset -A plain; new_function() { : }
 alias new='x' cd='touch ran'; alias -g ZZ=zz
-umask 0; ulimit -Sn 90; typeset -x quotes; dirs -c; cd() { touch ran }
+umask 0; ulimit -Sn 90; typeset -x quotes; set -- three; print -s other; dirs -c; cd() { touch ran }
 """
 
 
@@ -84,9 +93,11 @@ async def state_of(stage: Stage) -> ShellDump:
     asked = await ask_state(stage.daemon.line)
     assert asked is not None, stage.printed()
     data = (stage.run / STATE_FILE).read_bytes()
+    history = history_in(data)
+    assert history is not None
     assert asked.layer.size_bytes == len(data)
     assert asked.layer.kind == stage.shell
-    return parse(data, asked.layer.kind)
+    return parse(data, asked.layer.kind, (stage.run / history).read_bytes())
 
 
 def told(dump: ShellDump, part: str) -> object:
@@ -104,6 +115,8 @@ def told(dump: ShellDump, part: str) -> object:
         "COMP_WORDBREAKS",
         "PIPESTATUS",
         "GROUPS",
+        "FUNCNAME",
+        "HISTNO",
         "count",
     )
     of_the_shell = re.compile(rb"__wp|READLINE_|BASH|EPOCH|ERRNO$|TTYIDLE$")
@@ -116,17 +129,17 @@ async def test_a_state_comes_back_exactly(stage: Stage, other: bool) -> None:  #
     await stage.open()
     bash = stage.shell == "bash"
     new = await state_of(stage)
-    assert (await stage.exec(BASH_STATE if bash else ZSH_STATE)).exit == 0
+    assert (await stage.exec(BASH_STATE if bash else ZSH_STATE)).exit == 7
     before = await state_of(stage)
     assert {b"plain", b"map", b"bytes"} <= set(before.variables)
     if other:
         await stage.exec(BASH_OTHER if bash else ZSH_OTHER)
-        stays = await put_back(stage.daemon.line, await state_of(stage), before, "it")
+        stays = await put_back(stage.daemon.line, "main", await state_of(stage), before, "it")
         assert stays == []
     else:
-        stays = await put_back(stage.daemon.line, before, new, "it")
+        stays = await put_back(stage.daemon.line, "main", before, new, "it")
         assert [line.split(" stays")[0] for line in stays] == ["the variable fixed"]
-        stays = await put_back(stage.daemon.line, await state_of(stage), before, "it")
+        stays = await put_back(stage.daemon.line, "main", await state_of(stage), before, "it")
         assert stays == []
     after = await state_of(stage)
     for part in ShellDump.__slots__:
@@ -135,13 +148,93 @@ async def test_a_state_comes_back_exactly(stage: Stage, other: bool) -> None:  #
     assert not (stage.run / "back").exists()
 
 
+def at_last_prompt(stage: Stage) -> ShellDump:
+    """The state that a capture would have if the shell were busy."""
+    tree = stage.folder / "tree"
+    folder = Path(upper_of(str(tree))) / "run/waypoint"
+    shutil.copytree(stage.run, folder, ignore=shutil.ignore_patterns("go", "in.*"))
+    layer = last_prompt(str(tree))
+    assert layer is not None, sorted(os.listdir(folder))
+    assert (layer.kind, layer.moment) == (stage.shell, "prompt")
+    _, data, history = read_state(str(tree), layer)
+    shutil.rmtree(tree)
+    return parse(data, layer.kind, history)
+
+
+async def test_the_state_of_a_prompt_is_that_which_the_shell_tells_when_it_is_asked(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec(BASH_STATE if stage.shell == "bash" else ZSH_STATE)
+    asked = await state_of(stage)
+    written = at_last_prompt(stage)
+    assert written.status == 7
+    if stage.shell == "zsh":  # a widget has variables of its own, a function "$@" of its own
+        asked.variables = {name: entry for name, entry in asked.variables.items() if name in written.variables}
+        del asked.variables[b"argv"], written.variables[b"argv"]
+    assert {b"plain", b"map", b"bytes", b"TERM"} <= written.variables.keys()
+    for part in ShellDump.__slots__:
+        assert told(written, part) == told(asked, part), part
+    assert not list(stage.home.rglob("ran"))
+
+
+async def test_a_shell_that_is_busy_has_the_state_of_its_last_prompt(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("kept=before; set -e; (exit 3) || :")
+    client = Client()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(stage.exec("kept=after; echo begun; read -r x", client, stdin=True))
+        await client.wait_output(b"begun")
+        state = at_last_prompt(stage)
+        assert b"before" in state.variables[b"kept"].text
+        assert {"errexit"} <= state.options
+        client.send("i", b"go on\n")
+        client.send("w")
+    await at_prompt(stage)
+    assert b"after" in at_last_prompt(stage).variables[b"kept"].text
+
+
+async def test_writing_the_state_at_each_prompt_disturbs_nothing(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("trap 'count=$((count+1))' DEBUG; set -u -e; set -o noclobber; IFS=01")
+    for text, shown in (
+        (b"(exit 7) || echo st$?\r", b"st7\r\n"),
+        (b"! true\r", b""),
+        (b"echo al''ive \"$?\"\r", b"alive 1\r\n"),
+    ):
+        await at_prompt(stage)
+        prompts = stage.daemon.line.watch.prompts
+        await stage.type(text)
+        await stage.daemon.line.watch.wait_prompt(5, after=prompts + 1)
+        assert shown in stage.printed()
+    assert b"ount" in at_last_prompt(stage).traps
+    await stage.exec("trap - DEBUG; kept=yes")
+    await at_prompt(stage)
+    assert b"yes" in at_last_prompt(stage).variables[b"kept"].text
+
+
+async def test_a_state_that_takes_long_to_write_is_not_kept_for_a_while(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("small=1")
+    await at_prompt(stage)
+    assert b"1" in at_last_prompt(stage).variables[b"small"].text
+    await stage.exec("__wp_most=-1; small=2")
+    await at_prompt(stage)
+    assert b"2" in at_last_prompt(stage).variables[b"small"].text
+    assert (await stage.exec("echo $((__wp_rest > 0))")).output == b"1\n"
+    await stage.exec("__wp_rest=9000000000000000")
+    await at_prompt(stage)
+    assert [(stage.run / name).stat().st_size for name in LAST] == [0, 0]
+    await stage.exec("__wp_most=1000000000; __wp_rest=0; small=3")
+    await at_prompt(stage)
+    assert b"3" in at_last_prompt(stage).variables[b"small"].text
+
+
 async def test_nothing_of_it_is_in_the_history(stage: Stage) -> None:
     await stage.open()
     await stage.type(b"echo typed-one\r")
     await stage.wait_printed(b"typed-one\r\n")
     before = await state_of(stage)
     await stage.exec("x=1")
-    await put_back(stage.daemon.line, await state_of(stage), before, "it")
+    await put_back(stage.daemon.line, "main", await state_of(stage), before, "it")
     await stage.type(b"echo typed-two${x-}\r")
     await stage.wait_printed(b"typed-two\r\n")
     ran = await stage.exec("fc -l 1 2>/dev/null || history")
@@ -222,6 +315,29 @@ async def test_a_function_that_reads_a_line_is_no_prompt(stage: Stage) -> None:
     assert await ask_state(stage.daemon.line) is None
 
 
+async def test_keys_of_earlier_questions_do_not_tear_the_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine, where the daemon gives up a question whose key the shell reads later, with the next one."""
+    await stage.open()
+    await stage.exec("kept=yes")
+    monkeypatch.setattr(asking, "KEY", 8 * KEY)
+    for _ in range(20):
+        state = await state_of(stage)
+        assert b"yes" in state.variables[b"kept"].text
+        await at_prompt(stage)
+
+
+async def test_a_state_without_its_end_is_none(stage: Stage) -> None:
+    await stage.open()
+    if stage.shell == "bash":
+        await stage.exec('__wp_kept() { __wp_then=; __wp_say "$__wp_kept;ok"; }')
+    else:
+        await stage.exec(
+            "__wp_state() { print -rN -- o '' '' \"$1\" >|$__wp_f; __wp_say \"K;$__wp_id;$__wp_nonce;ok\"; false }"
+        )
+    assert await ask_state(await at_prompt(stage)) is None
+    assert [name for name in os.listdir(stage.run) if name.startswith("state")] == []
+
+
 async def test_a_state_is_of_its_prompt_only(stage: Stage) -> None:
     await stage.open()
     line = await at_prompt(stage)
@@ -238,7 +354,7 @@ async def test_what_cannot_be_brought_back_is_told_and_stops_nothing(stage: Stag
     await stage.exec("mkdir gone; cd gone; x=old; y=old")
     before = await state_of(stage)
     await stage.exec("cd ..; rmdir gone; x=new; y=new; readonly x")
-    stays = await put_back(stage.daemon.line, await state_of(stage), before, "it")
+    stays = await put_back(stage.daemon.line, "main", await state_of(stage), before, "it")
     assert stays[0] == "the variable x stays as it is: it is read-only"
     assert len(stays) == 2
     assert stays[1].startswith("cd: ")

@@ -12,6 +12,7 @@ from shellwrap.ring import Ring
 from tests.session.stage import Client, Stage
 from tests.store.test_names_store import row_of
 from waypoint.model.paths import COMMAND_FILE, RING_FILE
+from waypoint.model.records import HOST_IDS
 from waypoint.session.live.subject import LiveSubject
 from waypoint.terminal.exec import ending
 
@@ -27,8 +28,11 @@ def subject_of(stage: Stage) -> LiveSubject:
         overlays=[],
         outside=[],
         proc_readonly=[],
+        masked=[],
         env={},
         nonce="",
+        ids=HOST_IDS,
+        seccomp="default",
     )
     daemon = stage.daemon
     live = SimpleNamespace(
@@ -155,7 +159,7 @@ async def test_a_timeout_is_enforced_after_a_pause_and_its_grace_counts_from_the
     ran = asyncio.ensure_future(stage.exec(NOTES_INTERRUPT, client, timeout_s=1.5))
     await client.wait_output(b"ready\n")
     await asyncio.to_thread(subject.hold)
-    done, _ = await asyncio.wait([ran], timeout=2.5)
+    done, _ = await asyncio.wait([ran], timeout=2.5)  # longer than the timeout and its grace
     assert not done
     assert not (stage.home / "interrupted").exists()
     await asyncio.to_thread(subject.go_on)

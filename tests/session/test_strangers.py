@@ -16,7 +16,7 @@ from tests.homes import Home, open_home
 from tests.session import ledger
 from tests.session.full_disks import SECONDS, fill, make_room
 from tests.session.full_disks import small_disk as small_disk
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
 from waypoint.linux.tasks import lock_holder, procfs
 
@@ -202,36 +202,76 @@ def test_a_log_without_its_database_is_not_removed(work: Work) -> None:
     assert work.client.strangers() == []
 
 
-@pytest.mark.parametrize("name", ["ring", "record.json"])
-def test_a_session_that_the_daemon_cannot_reach_goes_on(work: Work, name: str) -> None:
+def file_of_main(work: Work, name: str) -> Path:
+    """A file in the runtime folder of the session on main. No daemon runs on return."""
+    file = work.home.runtime / "sessions" / (work.client.session("main").facts.id or "") / name
+    work.home.must("daemon", "stop")
+    return file
+
+
+def test_a_session_that_the_daemon_cannot_reach_goes_on_and_is_shown(work: Work) -> None:
     home = work.home
-    home.must("daemon", "stop")
-    file = home.runtime / "sessions" / (work.client.session("main").facts.id or "") / name
-    home.must("daemon", "stop")
+    file = file_of_main(work, "record.json")
     file.rename(file.with_name("away"))
-    assert "main" not in {row.branch for row in work.client.sessions()}
-    for verb in (["shell", "-d", "main"], ["exec", "-b", "main", "--", "true"], ["stop", "main"]):
+    for verb in (["shell", "-d", "main"], ["exec", "-b", "main", "--", "true"], ["stop", "main", "--checkpoint", "c"]):
         done = home.cli(*verb)
         assert done.code == (125 if verb[0] == "exec" else 4), done.stderr
         assert "its session runs, and the daemon cannot reach it" in done.stderr
-        assert f"/{name}" in done.stderr
+        assert str(file) in done.stderr
+    assert home.cli("rm", "main").code == 4
+    for option in ([], ["--all"]):
+        listed = home.must("ps", *option)
+        (line,) = [line for line in listed.stdout.splitlines() if line.startswith("main ")]
+        assert line.split()[1] == "unreachable"
+        assert f"cannot be reached: main: {file} is gone" in listed.stderr
+        (row,) = [row for row in work.client.sessions() if row.branch == "main"]
+        assert (row.state, row.said) == ("unreachable", f"{file} is gone, or is no record")
+        assert (row.processes or 0) >= 3, "pid 1, the shell and its job"
     assert work.is_running()
     home.must("daemon", "stop")
     file.with_name("away").rename(file)
     work.check_all()
 
 
-def test_the_files_of_a_session_without_a_record_are_kept_when_its_processes_have_ended(work: Work) -> None:
-    home, pid = work.home, work.process[0]
+def test_a_session_that_the_daemon_cannot_reach_can_be_stopped_and_keeps_its_files(work: Work) -> None:
     work.client.session("main").exec("sync")
-    file = home.runtime / "sessions" / (work.client.session("main").facts.id or "") / "record.json"
-    home.must("daemon", "stop")
-    file.unlink()
-    (group,) = re.findall(r"listed in (\S+)\)", home.cli("shell", "-d", "main").stderr)
-    assert str(pid) in Path(group).read_text().split()
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not Path(group).read_text(), "its processes have ended")
-    home.must("daemon", "stop")
+    file_of_main(work, "record.json").unlink()
+    advised = work.home.cli("shell", "-d", "main").stderr.rstrip().rpartition("its files are kept: waypoint ")[2]
+    work.home.must(*advised.split())
+    assert not work.is_running()
+    ledger.check(work.home)
+    assert work.client.start("main").exec("cat /srv/kept").output == b"changed\n"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"x" * 5000])
+def test_a_terminal_whose_ring_is_lost_begins_another_one_and_says_so(work: Work, content: bytes | None) -> None:
+    ring = file_of_main(work, "ring")
+    ring.unlink()
+    if content is not None:
+        ring.write_bytes(content)
+    said = work.home.must("logs", "main").stdout
+    assert said.strip() == "waypoint: what this terminal has shown before is lost: the file that kept it was removed"
+    work.check_all()
+    assert work.client.session("main").exec("echo again").output == b"again\n"
+    work.home.must("daemon", "stop")
+    assert "again" in work.home.must("logs", "main").stdout, "the new one is kept as any other"
+
+
+def test_a_command_goes_on_when_the_ring_is_lost_and_its_output_is_not_made_up(work: Work) -> None:
+    home = work.home
+    with home.background(
+        "exec", "-b", "main", "--", "echo one; until [ -e /srv/go ]; do sleep 0.1; done; x=two"
+    ) as exec_:
+        assert exec_.stdout is not None
+        assert exec_.stdout.readline() == b"one\n"
+        ring = home.runtime / "sessions" / (work.client.session("main").facts.id or "") / "ring"
+        ring.unlink()
+        stop_daemon(home, kill=True)
+        said = exec_.communicate(timeout=PATIENCE_S)[1]
+    assert exec_.returncode == 125
+    assert b"a part of the command's output is lost: the terminal's ring was removed" in said
+    work.client.session("main").run("touch", "/srv/go")
+    assert work.client.session("main").exec("echo $x").output == b"two\n"
     assert work.client.start("main").exec("cat /srv/kept").output == b"changed\n"
 
 

@@ -23,11 +23,6 @@ _NUMBERS = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def pauses(tmp_path_factory: pytest.TempPathFactory) -> Pauses:
-    return Pauses(tmp_path_factory.mktemp("pauses"))
-
-
-@pytest.fixture(scope="module")
 def home(pauses: Pauses) -> Iterator[Home]:
     with pauses.open_home("stuck") as made:
         yield made

@@ -11,17 +11,10 @@ from tests.chaos.victims import kill
 from tests.homes import Home, open_home
 from tests.session import ledger
 from tests.session.pauses import Pauses
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.steps import Step
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
-
-DEADLINE_S = 20.0
-
-
-@pytest.fixture
-def pauses(tmp_path: Path) -> Pauses:
-    return Pauses(tmp_path)
 
 
 @pytest.fixture
@@ -49,7 +42,7 @@ def test_a_connection_goes_on_when_its_criu_is_killed(home: Home, pauses: Pauses
         assert kill(home, ("criu", *also), command) == ["criu", *also]
         if not also:
             armed.go_on()
-        assert (command.wait(DEADLINE_S) == 0) == (not also), "another CRIU makes it good"
+        assert (command.wait(PATIENCE_S) == 0) == (not also), "another CRIU makes it good"
     for count in (1, 2):
         assert json.loads(ask(home, "add")) == {"memory": count, "file": count, "peer": count}
     ledger.check(home)

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import termios
+import time
 import tty
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from shellwrap.marks import Mark, format_mark
 from shellwrap.ring import SMALLEST_SIZE, Ring
 from waypoint.linux.tty import terminals
+from waypoint.terminal.reader import TerminalReader
 from waypoint.terminal.terminal import Terminal
 
 
@@ -91,6 +93,28 @@ async def test_a_floor_stops_the_reading_and_the_writer_until_it_is_raised(pair:
         terminal.set_floor(len(got))
     assert got == data
     await writing
+
+
+async def test_costly_output_is_followed_by_a_rest_whoever_wants_more(pair: Pair) -> None:
+    turns: list[float] = []
+
+    def cost(_data: bytes) -> None:
+        began = time.thread_time()
+        while time.thread_time() - began < 0.005:
+            pass
+        turns.append(time.monotonic())
+
+    reader = TerminalReader(pair.master, Ring.create(pair.path, pair.size), cost, lambda: None)
+    os.set_blocking(pair.slave, False)
+    reader.start()
+    until = time.monotonic() + 0.6
+    while time.monotonic() < until:
+        with suppress(BlockingIOError):
+            os.write(pair.slave, bytes(4096))
+        reader.room_grew()  # as every command does that waits for output
+        await asyncio.sleep(0)
+    reader.close()
+    assert 2 < len(turns) <= 0.6 / (0.005 + 5 * 0.005) + 2
 
 
 async def test_without_a_floor_nobody_is_waited_for(pair: Pair) -> None:

@@ -71,6 +71,44 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_no_turn_taken() -> None:
     asyncio.run(run())
 
 
+def test_a_holder_lends_its_turns_to_work_that_is_done_at_once() -> None:
+    async def run() -> None:
+        turns = Turns()
+        begun: list[str] = []
+        go_on = asyncio.Event()
+
+        async def work(name: str) -> str:
+            async with turns.take(name):
+                begun.append(name)
+                if name == "b":
+                    raise ValueError(name)
+                await go_on.wait()
+                return name.upper()
+
+        async def lend(*names: str) -> list[str]:
+            async with turns.take("a", "b", "c"):
+                return await turns.share({name: work(name) for name in names})
+
+        lending = asyncio.create_task(lend("a", "c"))
+        other = asyncio.create_task(take(turns, "a"))
+        await settle()
+        assert begun == ["a", "c"]
+        assert not other.done()
+        go_on.set()
+        assert await asyncio.wait_for(lending, 1) == ["A", "C"]
+        await asyncio.wait_for(other, 1)
+        go_on.clear()
+        failing = asyncio.create_task(lend("a", "b", "c"))
+        await settle()
+        assert not failing.done()  # what has begun is not broken off
+        go_on.set()
+        with pytest.raises(ValueError, match="b"):
+            await asyncio.wait_for(failing, 1)
+        await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b", "c")), 1)
+
+    asyncio.run(run())
+
+
 def test_crossing_wishes_do_not_lock_each_other_out() -> None:
     async def run() -> None:
         turns = Turns()

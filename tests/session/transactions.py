@@ -1,6 +1,7 @@
 """The transactions that change a live session, with the steps that each passes, and what holds after each."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pexpect
@@ -11,7 +12,7 @@ from tests.session import ledger
 from tests.session.pauses import Pauses
 from tests.waiting import PATIENCE_S
 from waypoint.capture.steps import Step
-from waypoint.client import Client
+from waypoint.client import Client, Session
 from waypoint.model.errors import UnknownName
 
 FILES = (Step.PREPARED, Step.FROZEN, Step.DRAINED, Step.SEALED, Step.THAWED)
@@ -19,6 +20,19 @@ LIVE = (*FILES, Step.DUMPED)
 DUMPING = (Step.FROZEN, Step.DRAINED, Step.SEALED, Step.DUMPED)
 START = (Step.RESERVED, Step.GROUNDED, Step.RESTORED, Step.CONFIRMED)
 END = (Step.ENDED, Step.CONCLUDED)
+FORKS = ("f1", "f2", "f3")
+UNANSWERED = (
+    r"waypoint: cannot get an answer to POST \S+: the daemon closed the connection before it had answered\n"
+    r"  next: see what became of it: waypoint --home \S+ op log\n"
+)
+"""What a command says whose daemon was killed."""
+
+
+def replaced(branch: str) -> str:
+    """A pattern: what a command says that has replaced the session."""
+    return (
+        rf"replaced: what was on {branch}, kept as \w+, tier (live|files); to get it back: waypoint undo -b {branch}\n"
+    )
 
 
 def is_name(client: Client, name: str) -> bool:
@@ -33,9 +47,31 @@ def is_live(client: Client, branch: str) -> bool:
     return branch in {row.branch for row in client.sessions()}
 
 
+BEGIN = """
+kept=yes; sleep 1000 & while sleep 0.1; do :; done &
+coproc MEMORY { while read -r told; do if [ "$told" = ? ]; then echo "$word"; else word=$told; fi; done; }
+"""
+"""Two programs, and one that says, when it is asked, the word that it was told last: that lies in its memory."""
+ANSWER = "word=; { echo '?' >&${MEMORY[1]} && read -r -t 5 word <&${MEMORY[0]}; } 2>/dev/null"
+OLD, CHANGED = "old yes old old old 3", "changed yes changed changed changed 2"
+REWOUND = "changed yes changed old changed 2"
+ONLY_FILES = "yes changed changed 0"  # and the variables of its shell
+
+
+def tell(session: Session, word: str) -> None:
+    """Have `word` on the terminal, in the shell, on the disk and in the program's memory."""
+    told = session.exec(f"mark={word}; echo {word} > /srv/mark; echo {word} >&${{MEMORY[1]}}; echo mark {word}")
+    assert (told.exit, told.output.decode()) == (0, f"mark {word}\n")
+
+
 def say(client: Client, branch: str) -> str:
-    """What the session's shell has in its variables, and on its disk."""
-    return client.session(branch).exec("echo $kept $mark $(cat /srv/mark)").output.decode().strip()
+    """What the session has on its terminal, in its shell's variables, on its disk and in its program's memory, and how
+    many programs run.
+    """
+    session = client.session(branch)
+    said = session.exec(f"{ANSWER}; echo $kept $mark $(cat /srv/mark) $word $(jobs -rp | wc -l)").output.decode()
+    shown = re.findall(rb"mark (\w+)\r?\n", b"".join(session.logs()))
+    return " ".join([*(word.decode() for word in shown[-1:]), *said.split()])
 
 
 @dataclass(frozen=True)
@@ -43,14 +79,19 @@ class Transaction:
     """`argv`: the command, on the live branch `w`. `steps`: those that it passes. `sure`: those from which on the new
     state is there, even if everything is killed. `is_done`: whether the new state is there. `ends`: w lives no more
     then. `dead`: w is stopped first. `first`: commands that make something for `argv` to work on.
+
+    `becomes`: what w says once it is done. `made`: what can be forked, or answers, once it is done, and what that says.
+    `undone`: what w says when it was taken back, and `told` (a pattern) what is told then.
     """
 
     argv: tuple[str, ...]
     steps: tuple[Step, ...]
     sure: tuple[Step, ...]
     is_done: Callable[[Client], bool]
-    becomes: str = "yes changed changed"  # what w says once it is done
-    new: tuple[str, ...] = ()  # what can be forked, or answers, once it is done
+    becomes: str = CHANGED
+    made: Mapping[str, str] = field(default_factory=dict)
+    undone: str = ""
+    told: str = ""
     ends: bool = False
     dead: bool = False
     dumps: bool = field(default=True)
@@ -69,13 +110,14 @@ TRANSACTIONS = {
         steps=(*LIVE, Step.RECORDED),
         sure=(Step.RECORDED,),
         is_done=lambda client: is_name(client, "new"),
-        new=("new",),
+        made={"new": CHANGED},
     ),
     "checkpoint-files": Transaction(
         ("checkpoint", "new", "-b", "w", "--tier", "files"),
         steps=(*FILES, Step.RECORDED),
         sure=(Step.RECORDED,),
         is_done=lambda client: is_name(client, "new"),
+        made={"new": ONLY_FILES},
         dumps=False,
     ),
     "park": Transaction(
@@ -83,43 +125,47 @@ TRANSACTIONS = {
         steps=(*LIVE, Step.RECORDED, *END),
         sure=(Step.RECORDED, *END),
         is_done=lambda client: is_name(client, "new") and not is_live(client, "w"),
-        new=("new",),
+        made={"new": CHANGED},
+        undone=CHANGED,
         ends=True,
     ),
     "fork": Transaction(
-        ("fork", "base", "f1", "f2", "f3"),
+        ("fork", "base", *FORKS),
         steps=START,
         sure=(Step.CONFIRMED,),
         is_done=lambda client: is_live(client, "f1"),
-        new=("f1", "f2", "f3"),
+        made=dict.fromkeys(FORKS, OLD),
         dumps=False,
     ),
     "fork-of-live": Transaction(
-        ("fork", "w", "f1", "f2", "f3"),
+        ("fork", "w", *FORKS),
         steps=(*LIVE, *START),
         sure=(Step.CONFIRMED,),
         is_done=lambda client: is_live(client, "f1"),
+        made=dict.fromkeys(FORKS, CHANGED),
     ),
     "restore": Transaction(
         ("restore", "base", "-b", "w"),
         steps=(*LIVE, *START, *END),
         sure=(Step.CONFIRMED, *END),
-        is_done=lambda client: say(client, "w") == "yes old old",
-        becomes="yes old old",
+        is_done=lambda client: say(client, "w") == OLD,
+        becomes=OLD,
+        undone=CHANGED,
     ),
     "restore-files": Transaction(
         ("restore", "base", "-b", "w", "--only", "files"),
         steps=(*LIVE, Step.RECORDED, Step.REWOUND),
         sure=(Step.RECORDED, Step.REWOUND),
-        is_done=lambda client: say(client, "w") == "yes changed old",
-        becomes="yes changed old",
+        is_done=lambda client: say(client, "w") == REWOUND,
+        becomes=REWOUND,
+        undone=CHANGED,
     ),
     "restore-of-dead": Transaction(
         ("restore", "base", "-b", "w"),
         steps=START,
         sure=(Step.CONFIRMED,),
         is_done=lambda client: is_live(client, "w"),
-        becomes="yes old old",
+        becomes=OLD,
         dead=True,
         dumps=False,
     ),
@@ -128,6 +174,8 @@ TRANSACTIONS = {
         steps=END,
         sure=END,
         is_done=lambda client: not is_live(client, "w"),
+        undone=ONLY_FILES,
+        told=r"will not come back: the processes that ran on w: capture \w+ keeps files only\n",
         ends=True,
         dumps=False,
     ),
@@ -158,12 +206,12 @@ class Ground:
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    pauses = Pauses(tmp_path_factory.mktemp("pauses"))
+def ground(pauses: Pauses) -> Iterator[Ground]:
     with pauses.open_home("faults") as home:
         client = Client(home.path)
         base = client.start("base-branch")
-        base.exec("kept=yes; mark=old; echo old > /srv/mark; sleep 1000 & while sleep 0.1; do :; done &")
+        base.exec(BEGIN)
+        tell(base, "old")
         base.checkpoint("base", tier="live", park=True)
         yield Ground(home, pauses, client)
 
@@ -172,7 +220,8 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 def w(ground: Ground) -> Iterator[Ground]:
     """A live session on branch w, which has moved on from the capture `base`. Afterwards only that is left."""
     (live,) = ground.client.fork("base", "w")
-    assert live.exec("mark=changed; echo changed > /srv/mark").exit == 0
+    live.exec("kill -KILL %1; wait %1")
+    tell(live, "changed")
     yield ground
     client = ground.client
     for row in client.sessions():
@@ -200,18 +249,23 @@ def check_after(w: Ground, transaction: Transaction, before: int, *, is_done: bo
     lives = not (is_done and transaction.ends) and (is_done or not transaction.dead)
     assert is_live(client, "w") == lives
     if lives:
-        assert say(client, "w") == (transaction.becomes if is_done else "yes changed changed")
+        assert say(client, "w") == (transaction.becomes if is_done else CHANGED)
         check_terminal(w.home, "w")
     ledger.check(w.home)
     if not is_done:
         w.home.must(*transaction.argv)
         assert transaction.is_done(client)
-    for name in transaction.new:
+    for name, said in transaction.made.items():
         if name == "new":
             client.fork(name, "again")
-            assert say(client, "again") == "yes changed changed"
-        else:
-            assert say(client, name) == "yes old old"
+        now = say(client, "again" if name == "new" else name)
+        assert now == said
     ledger.check(w.home)
     done = {"checkpoint", "park", "fork", "restore", "end", "discard", "start", "gc"}
     assert {one.verb for one in client.history.operations(len(client.history.operations()) - before)} <= done
+    if transaction.undone:
+        undone = w.home.must("undo", "-b", "w")
+        assert re.fullmatch(transaction.told, undone.stderr), undone
+        now = say(client, "w")
+        assert now == transaction.undone
+        ledger.check(w.home)

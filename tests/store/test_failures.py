@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.corner import corner as corner
+from tests.upper.grounds import fill
 from waypoint.model.errors import Failed, StoreDamaged
 from waypoint.store.names import Names
 
@@ -37,9 +38,7 @@ class TestOnASmallDisk:
         folder.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
         used(folder / "names.db")
-        with contextlib.suppress(OSError), (folder / "fill").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4 * KIB))
+        fill(folder / "fill")
         os.truncate(folder / "fill", (folder / "fill").stat().st_size - request.param * KIB)
         yield folder
         subprocess.run(["umount", "-l", str(folder)], check=True)
@@ -62,9 +61,7 @@ class TestOnASmallDisk:
     def test_a_change_on_a_full_disk_is_taken_back(self, full: Path) -> None:
         (full / "fill").unlink()
         names = Names(full / "names.db")
-        with contextlib.suppress(OSError), (full / "fill").open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(4 * KIB))
+        fill(full / "fill")
         with pytest.raises(Failed, match="No space left on device"), names.change("test") as change:
             change.doom("long" * 50_000)
         assert names.doomed() == set()

@@ -11,9 +11,10 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
+from tests.store.test_names_store import begin, begin_and_end, capture_of, name_it, row_of
+from tests.waiting import DEADLINE_S
 from waypoint.branch.graph import in_pieces, walk_back
-from waypoint.model.errors import Failed, StateConflict, StoreDamaged
+from waypoint.model.errors import Failed, StoreDamaged
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, Ref, Standing
 from waypoint.store.change import Change
@@ -26,16 +27,12 @@ Found = TypeVar("Found")
 @pytest.fixture
 def tip(names: Names) -> Capture:
     """The capture that branch `main` stands for; nothing is live."""
-    row = row_of("main")
-    begin(names, row)
-    capture = capture_of(row)
-    end(names, row, capture)
-    return capture
+    return begin_and_end(names)
 
 
 def in_a_thread(look: Callable[[], Found]) -> Found:
     with ThreadPoolExecutor(1) as threads:
-        return threads.submit(look).result(timeout=5)
+        return threads.submit(look).result(timeout=DEADLINE_S)
 
 
 def test_a_reader_does_not_see_the_open_transaction_of_another_thread(names: Names, tip: Capture) -> None:
@@ -158,8 +155,8 @@ def test_a_walk_back_reads_no_more_than_it_gives(
     names: Names, many: list[Capture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    capture = names.capture
-    monkeypatch.setattr(names, "capture", lambda capture_id: read.append(capture_id) or capture(capture_id))
+    captures_of = names.captures_of
+    monkeypatch.setattr(names, "captures_of", lambda ids, **how: read.extend(ids) or captures_of(ids, **how))
     walk = walk_back(names, [many[-1]])
     first = [next(walk) for _ in range(5)]
     assert len(read) <= 5
@@ -201,23 +198,3 @@ def test_a_capture_stands_as_it_was_taken_until_something_else_is_recorded(names
 def test_what_is_no_capture_has_no_standing(names: Names) -> None:
     with pytest.raises(StoreDamaged), names.change("ingest") as change:
         change.set_standing(new_id(), Standing(durable=True))
-
-
-def test_a_claim_lasts_until_it_is_released_or_a_capture_is_recorded(tmp_path: Path, tip: Capture) -> None:
-    names = Names(tmp_path / "other.db")
-    released, recorded, left = (new_id() for _ in range(3))
-    with names.change("import") as change:
-        for claimed in (released, recorded, left):
-            change.claim(claimed, f"import {claimed}")
-    with pytest.raises(StateConflict, match="claimed already"), names.change("import") as change:
-        change.claim(left, "again")
-    names.close()
-    names = Names(tmp_path / "other.db")
-    assert [one.purpose for one in names.claims().values()] == [f"import {one}" for one in names.claims()]
-    assert set(names.claims()) == {released, recorded, left}
-    with names.change("import") as change:
-        change.unclaim(released)
-        change.add(msgspec.structs.replace(tip, id=recorded))
-    assert set(names.claims()) == {left}
-    assert names.operations() == []
-    names.close()

@@ -77,12 +77,24 @@ def _until_full(write: Callable[[], object]) -> None:
             return
 
 
+def hide_program(name: str) -> None:
+    """Make the program one that cannot be executed, in this mount namespace."""
+    path = programs.find(name)
+    assert path is not None
+    mounts.bind("/dev/null", os.path.realpath(path))
+
+
 def loops_of(image: Path) -> list[str]:
     """Paths of the loop devices whose file is this one, as losetup(8) sees it (by device and inode)."""
     listed = subprocess.run(
         ["losetup", "--json", "--output", "NAME", "--associated", image], capture_output=True, check=True
     )
     return [row["name"] for row in json.loads(listed.stdout or b"{}").get("loopdevices", [])]
+
+
+def is_reserved(image: Path) -> bool:
+    """Whether the file has all its disk space."""
+    return image.stat().st_blocks * 512 >= image.stat().st_size
 
 
 def wait_for_no_loop(image: Path) -> None:

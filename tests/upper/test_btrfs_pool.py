@@ -7,13 +7,16 @@ import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.upper.grounds import GROUNDS, MIB, SIZES, used_bytes
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs
+from waypoint.upper import btrfs_pool
 from waypoint.upper.contract import GrowthOutcome, Pool
+from waypoint.upper.loop_pool import PoolFile
 from waypoint.upper.open_pool import open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
@@ -63,15 +66,39 @@ def test_a_snapshot_is_of_the_moment_in_which_the_writer_was_stopped(pool: Pool)
                 pool.sync("one")
                 assert counts(pool.snapshot("one", f"copy {number}")) == counts(tree)
             os.kill(writer, signal.SIGCONT)
-            while not os.path.exists(f"{tree}/{FILES - 1}") or 0 in map(os.path.getsize, file_paths(tree)):
-                os.sched_yield()
+            wait_until(lambda: are_made(tree), "the writer has begun", brief=True)
     finally:
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
 
 
-def file_paths(tree: str) -> list[str]:
-    return [f"{tree}/{number}" for number in range(FILES)]
+@pytest.mark.parametrize(
+    "took_s",
+    [[0.002], [1.0, 0.002], [1.0, 0.1, 0.02, 0.002], [0.2, 0.2], [1.0, 0.1, 0.06]],
+    ids=["at rest", "after one slow commit", "while the kernel cleans", "on a slow disk", "until it is hardly quicker"],
+)
+def test_what_is_written_out_before_a_snapshot_is_written_out_until_that_is_quick(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, took_s: list[float]
+) -> None:
+    """With a clock that goes on only when a commit has taken its time."""
+    now, waiting, snapshot = 0.0, iter(took_s), btrfs.snapshot_subvolume
+
+    def take(source: str, path: str, *, readonly: bool = False) -> None:
+        nonlocal now
+        now += next(waiting)
+        snapshot(source, path, readonly=readonly)
+
+    pool.create("one")
+    monkeypatch.setattr(btrfs_pool, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(btrfs, "snapshot_subvolume", take)
+    pool.sync("one")
+    assert list(waiting) == [], "it has stopped too early"
+    assert list(pool.list()) == ["one"]
+
+
+def are_made(tree: str) -> bool:
+    paths = [f"{tree}/{number}" for number in range(FILES)]
+    return os.path.exists(paths[-1]) and 0 not in map(os.path.getsize, paths)
 
 
 def test_what_is_sealed_cannot_be_written_to(pool: Pool) -> None:
@@ -98,6 +125,22 @@ def test_a_native_pool_is_subvolumes_of_the_machines_own_btrfs(corner: Path) -> 
     assert pool.grow_if_needed().outcome is GrowthOutcome.FIXED
     assert (ground.home / "pool").stat().st_mode & 0o777 == 0o700
     pool.close()
+
+
+def test_what_is_removed_gets_the_room_that_removing_takes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from the reserve: or a pool that is full of data could keep its trees for want of room to remove them."""
+    destroy, room = btrfs.destroy_subvolume, list[bool]()
+
+    def refuse_without_room(path: str) -> None:
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        destroy(path)
+
+    monkeypatch.setattr(btrfs, "destroy_subvolume", refuse_without_room)
+    monkeypatch.setattr(PoolFile, "make_room", lambda _file, *, with_reserve: room.append(with_reserve))
+    pool.create("one")
+    pool.remove("one")
+    assert (room, pool.list()) == ([True], ())
 
 
 def test_the_space_of_removed_trees_comes_back(pool: Pool) -> None:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,13 +20,6 @@ from waypoint.upper.open_pool import open_pool
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 ODD_TREE_NAMES = ["new\nline", os.fsdecode(b"\xff\xfe"), "-rf", " *?", "back\\slash", "a,b:c=d", "n" * 200, "ä" * 100]
-
-
-@pytest.fixture
-def pool(ground: Ground) -> Iterator[Pool]:
-    pool = ground.open()
-    yield pool
-    pool.close()
 
 
 def write(path: str, text: str = "content") -> None:
@@ -84,6 +77,7 @@ def test_a_missing_tree_is_named_in_the_error(pool: Pool) -> None:
         lambda: pool.snapshot("gone", "new"),
         lambda: pool.seal("gone"),
         lambda: pool.is_sealed("gone"),
+        lambda: pool.limit("gone", MIB),
         lambda: pool.usage("gone"),
         lambda: pool.sync("gone"),
     ]

@@ -59,7 +59,9 @@ def test_a_growth_that_was_killed_is_completed_at_the_next_start(corner: Path) -
     before = picture(pool.path("one"))
     pool.close()
     image, sizes = corner / "pool.img", []
-    for number in range(TRIES):
+    for number in range(10 * TRIES):
+        if number >= TRIES and sizes[-1] > sizes[0]:  # on a busy machine the first kills may all come before a growth
+            break
         kill_after("grow", ground, 0.002 * number)
         wait_for_no_loop(image)
         pool = ground.open()

@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, SIZES, Ground, check_btrfs, fill, loops_of, mount_new, wait_for_no_loop
+from tests.upper.grounds import (
+    MIB,
+    SIZES,
+    Ground,
+    check_btrfs,
+    fill,
+    hide_program,
+    is_reserved,
+    loops_of,
+    mount_new,
+    wait_for_no_loop,
+)
 from tests.upper.pictures import furnish, picture
-from tests.waiting import PATIENCE_S, wait_until
-from waypoint.linux.calls import programs
 from waypoint.linux.storage import btrfs, filesystem, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
-from waypoint.upper.contract import GrowthOutcome, Pool, PoolSizes, usual_sizes
+from waypoint.upper.contract import GrowthOutcome, PoolSizes, usual_sizes
 from waypoint.upper.open_pool import open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
@@ -23,17 +32,6 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
 @pytest.fixture
 def small_disk(corner: Path) -> Path:
     return mount_new("ext4", corner, 400 * MIB)
-
-
-def is_reserved(image: Path) -> bool:
-    return image.stat().st_blocks * 512 >= image.stat().st_size
-
-
-def hide_program(name: str) -> None:
-    """Make the program one that cannot be executed, in this mount namespace."""
-    path = programs.find(name)
-    assert path is not None
-    mounts.bind("/dev/null", os.path.realpath(path))
 
 
 def test_the_file_is_private_has_all_its_space_and_goes_out_of_use_with_the_pool(corner: Path) -> None:
@@ -54,11 +52,11 @@ def test_the_file_is_private_has_all_its_space_and_goes_out_of_use_with_the_pool
     assert is_reserved(image)
 
 
-def test_the_mount_does_not_write_access_times_and_does_not_discard(corner: Path) -> None:
+def test_the_mount_writes_no_access_times_does_not_discard_and_runs_nothing_as_another_user(corner: Path) -> None:
     pool = Ground(corner, "btrfs").open()
     (record,) = [record for record in mounts.read_mounts() if record.mount_point == str(corner / "pool")]
     assert record.fstype == "btrfs"
-    assert "noatime" in record.options
+    assert {"noatime", "nosuid", "nodev"} <= {*record.options}  # inside, set-uid programs work: test_shifted_ids.py
     assert not [option for option in record.super_options if option.startswith("discard")]
     pool.close()
 
@@ -122,7 +120,7 @@ def test_what_is_still_in_the_page_cache_is_not_free(small_disk: Path) -> None:
     tree = pool.create("one")
     before, said_before = pool.free_bytes(), filesystem.free_bytes(tree)
     Path(tree, "data").write_bytes(bytes(64 * MIB))
-    assert said_before - filesystem.free_bytes(tree) < 32 * MIB, "the data is on the device already: nothing is tried"
+    assert said_before - filesystem.free_bytes(tree) < 48 * MIB, "the data is on the device already: nothing is tried"
     assert 63 * MIB < before - pool.free_bytes() < 80 * MIB
     Path(tree, "more").write_bytes(bytes(SIZES.initial_bytes - SIZES.headroom_bytes - 64 * MIB))
     assert pool.grow_if_needed().outcome is GrowthOutcome.GROWN
@@ -283,103 +281,7 @@ def test_a_damaged_file_is_an_error_in_words_and_is_left_alone(corner: Path) -> 
     wait_for_no_loop(image)
 
 
-def furnish_and_remove(pool: Pool) -> dict[str, object]:
-    """Let the pool grow to five times its first size, then remove four fifths of what it grew for. What is left."""
-    for number in range(10):
-        Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
-        furnish(pool.path(f"tree-{number}") + "/odd")
-        pool.snapshot(f"tree-{number}", f"copy-{number}", sealed=True)
-        while pool.grow_if_needed(150 * MIB).outcome is GrowthOutcome.GROWN:
-            pass
-    for number in range(10):
-        if number % 5:
-            pool.remove(f"tree-{number}")
-            pool.remove(f"copy-{number}")
-    pool.settle()
-    return {name: picture(pool.path(name)) for name in pool.list()}
-
-
-def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> None:
-    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
-    kept = furnish_and_remove(pool)
-    before = image.stat()
-    assert before.st_size > 1024 * MIB
-    given = pool.shrink(lambda: True, lambda: True)
-    after = image.stat()
-    assert (before.st_blocks - after.st_blocks) * 512 == given == before.st_size - after.st_size
-    assert given > 400 * MIB, "but for what lies where nothing else has room for it"
-    assert is_reserved(image)
-    assert {name: picture(pool.path(name)) for name in pool.list()} == kept
-    for name in kept:
-        pool.remove(name)
-    pool.settle()
-    pool.shrink(lambda: True, lambda: True)
-    assert image.stat().st_blocks * 512 <= SIZES.initial_bytes + 16 * MIB
-    assert pool.shrink(lambda: True, lambda: True) == 0
-    Path(pool.create("new"), "data").write_bytes(os.urandom(64 * MIB))
-    pool.close()
-    wait_for_no_loop(image)
-    assert "no error found" in check_btrfs(image)
-
-
-def test_it_keeps_the_headroom_and_stops_when_it_is_told_to(corner: Path) -> None:
-    pool = Ground(corner, "btrfs").open()
-    furnish_and_remove(pool)
-    size = (corner / "pool.img").stat().st_size
-    assert pool.shrink(lambda: False, lambda: False) == 0
-    asked = iter(range(100))
-    pool.shrink(lambda: next(asked) < 6, lambda: False)
-    assert next(asked) <= 8, "at most one more piece of either kind"
-    pool.shrink(lambda: True, lambda: False)
-    assert (corner / "pool.img").stat().st_size < size
-    assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
-    pool.close()
-
-
-def test_a_crash_between_the_file_system_and_its_file_costs_nothing(corner: Path) -> None:
-    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
-    kept = furnish_and_remove(pool)
-    size = image.stat().st_size
-    btrfs.resize(pool.folder, size - 64 * MIB)
-    pool.close()
-    wait_for_no_loop(image)
-    pool = Ground(corner, "btrfs").open()
-    assert btrfs.space_on_device(pool.folder).total_bytes == size
-    assert {name: picture(pool.path(name)) for name in pool.list()} == kept
-    pool.close()
-
-
 def test_usual_sizes_follow_the_disk() -> None:
     gib = 1 << 30
     assert usual_sizes(100 * gib, 50 * gib) == PoolSizes(2 * gib, gib, gib, 5 * gib)
     assert usual_sizes(10 * gib, 4 * gib) == PoolSizes(gib, gib, gib, gib)
-
-
-def test_growing_goes_before_a_compaction_that_a_killed_daemon_has_left(corner: Path) -> None:
-    pool, folder = Ground(corner, "btrfs").open(), str(corner / "pool")
-    for number in range(6):
-        pool.grow_if_needed(150 * MIB)
-        Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
-        pool.sync(f"tree-{number}")
-    size = (corner / "pool.img").stat().st_size
-    argv = ["btrfs", "balance", "start", "--full-balance", folder]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as balance:
-        wait_until(lambda: operation(folder) == "balance", "chunks are moved", brief=True)
-        assert pool.grow_if_needed(1024 * MIB).outcome is GrowthOutcome.GROWN
-        assert operation(folder) == "none"
-        balance.wait(PATIENCE_S)
-    assert (corner / "pool.img").stat().st_size > size
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as balance:
-        wait_until(lambda: operation(folder) == "balance", "chunks are moved", brief=True)
-        again = open_pool(corner, "btrfs", SIZES)
-        assert again.list() == pool.list()
-        balance.wait(PATIENCE_S)
-    pool.close()
-
-
-def operation(folder: str) -> str:
-    """What btrfs does to the file system as a whole now, such as moving chunks."""
-    ident = subprocess.run(
-        ["findmnt", "-no", "UUID", folder], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return Path(f"/sys/fs/btrfs/{ident}/exclusive_operation").read_text().strip()

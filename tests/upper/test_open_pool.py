@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, SIZES, mount_new, used_bytes
-from waypoint.linux.calls import programs
+from tests.upper.grounds import MIB, SIZES, hide_program, mount_new, used_bytes
 from waypoint.linux.storage import mounts
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.upper.open_pool import Driver, open_pool
@@ -46,9 +45,7 @@ def test_copying_is_used_where_it_is_asked_for(corner: Path) -> None:
 
 
 def test_copying_is_used_where_btrfs_cannot_be_made(corner: Path) -> None:
-    mkfs = programs.find("mkfs.btrfs")
-    assert mkfs is not None
-    mounts.bind("/dev/null", os.path.realpath(mkfs))
+    hide_program("mkfs.btrfs")
     assert open_again_and_again(corner, "auto") == ["copy"] * 3
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.places import ROOT
 from tests.upper.grounds import Ground
+from tests.waiting import PATIENCE_S
 
 
 @contextlib.contextmanager
@@ -34,7 +35,7 @@ def duration(task: str, ground: Ground) -> float:
     """How many seconds a task that ends by itself takes from being ready."""
     with started(task, ground) as victim:
         before = time.monotonic()
-        assert victim.wait(30) == 0
+        assert victim.wait(PATIENCE_S) == 0
         return time.monotonic() - before
 
 

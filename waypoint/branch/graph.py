@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 def walk_back(names: RecordReader, tips: Iterable[Capture], limit: int | None = None) -> Iterator[Capture]:
     """The captures `tips` and all their ancestors, the newest first, at most `limit`; a child comes before its parents.
 
-    Each capture is read only when the caller asks for it.
+    Each capture is read only when the caller asks for it. Where a `gc` has forgotten captures meanwhile, the walk ends.
     """
     seen: set[str] = set()
     waiting = [(-capture.created, number, capture) for number, capture in enumerate(tips)]
@@ -27,7 +27,7 @@ def walk_back(names: RecordReader, tips: Iterable[Capture], limit: int | None = 
             continue
         seen.add(capture.id)
         yield capture
-        for parent in (names.capture(parent) for parent in capture.parents if parent not in seen):
+        for parent in names.parents_of(capture, seen):
             heapq.heappush(waiting, (-parent.created, next(numbers), parent))
 
 

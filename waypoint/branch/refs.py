@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
+from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
 from waypoint.store.names import Names
 
@@ -10,7 +10,8 @@ from waypoint.store.names import Names
 def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
     """Rename a branch to `new`. `live`: the branches with a live session.
 
-    Raises UnknownName, StateConflict if the branch is live or `new` is taken. After a failure nothing is renamed.
+    Raises UnknownName, StateConflict if the branch is live, and as `Change.check_new`. After a failure nothing is
+    renamed.
     """
     parse_name(new)
     with names.change("rename") as change:
@@ -19,17 +20,15 @@ def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
             raise UnknownName("rename", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them")
         _check_dead("rename", branch, live)
         change.put(branch, None)
+        change.check_new(new, "branch")
         change.create(new, ref)
 
 
 def remove(names: Names, doomed: Sequence[str], live: Collection[str]) -> None:
     """Remove the names `doomed`, of branches and of checkpoints, all or none. The captures stay, and have their ids.
 
-    `live`: the branches with a live session. Raises UsageProblem if no name is given, UnknownName, StateConflict for a
-    live branch.
+    `live`: the branches with a live session. Raises UnknownName, StateConflict for a live branch.
     """
-    if not doomed:
-        raise UsageProblem("remove", "names", "none was given", "name at least one")
     with names.change("remove") as change:
         for name in doomed:
             if change.ref(name) is None:

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from waypoint.model.errors import StateConflict
-from waypoint.model.names import DEFAULT_BRANCH
-from waypoint.model.records import Aspect, Caller, Capture, Login, Operation, Ref
+from waypoint.model.names import DEFAULT_BRANCH, in_order
+from waypoint.model.records import Aside, Aspect, Caller, Capture, Login, Operation, Ref
 from waypoint.store.change import Change
+from waypoint.store.reading import RecordReader, belongs_to
 
 Act = Literal["end", "start", "restore"]
 
@@ -15,8 +18,8 @@ Lookup = Callable[[str], Ref | None]
 
 
 class Deed(NamedTuple):
-    """A step on a branch's session. For `restore`: `capture` is the id of the capture that is brought back, None if it
-    is the branch's tip; `only` is the aspect that is brought back, None if it is all of the session.
+    """A step on a branch's session. For `start` and `restore`: `capture` is the id of the capture that is brought back,
+    None if it is the branch's tip; `only` is the aspect that is brought back, None if it is all of the session.
     """
 
     act: Act
@@ -28,11 +31,12 @@ class Deed(NamedTuple):
 class Plan(NamedTuple):
     """The steps of an undo: first the deeds, then the moves of `names` (None: remove the name).
 
-    `words`: all steps as a text for people.
+    `seen`: what these names stood for when the plan was made. `words`: all steps as a text for people.
     """
 
     deeds: list[Deed]
     names: dict[str, Ref | None]
+    seen: dict[str, Ref | None]
     words: str
 
 
@@ -59,12 +63,19 @@ def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_e
     return by.login is None or by.login == caller.login or has_ended(by.login)
 
 
-def is_from_within(operation: Operation, branch: str) -> bool:
-    """Whether the operation may be seen and taken back from within the session on `branch`: it is on this branch and on
-    no other session, or was asked for from within.
+def is_from_within(names: RecordReader, operation: Operation, branch: str) -> bool:
+    """Whether the operation may be seen and taken back from within the session on `branch`: it was asked for from
+    within, or it is on this branch and on no other session, and has moved no names but those of this branch.
+
+    What was done while another branch had this name is none of its business.
     """
-    by = operation.by
-    return _is_on(operation, branch) or (by is not None and by.uid is None and by.branch == branch)
+    own, by = names.ref(branch), operation.by
+    if own is None or operation.at < own.created:
+        return False
+    if by is not None and by.uid is None and by.branch == branch:
+        return True
+    refs = [ref for name, move in operation.moves.items() if name != branch for ref in (move.before, move.after) if ref]
+    return _is_on(operation, branch) and all(belongs_to(names, ref, branch) for ref in refs)
 
 
 def _is_on(operation: Operation, branch: str) -> bool:
@@ -75,27 +86,40 @@ def _is_on(operation: Operation, branch: str) -> bool:
 def plan(ref: Lookup, operation: Operation) -> Plan:
     """The steps that take `operation` back, given what `ref` says of names now.
 
-    Raises StateConflict, with the reason, if the operation cannot be taken back.
+    Afterwards names stand for what they stood for before the operation: also a branch whose session is ended or
+    replaced by the undo, so that what is kept of this session is no step that an earlier operation's undo would have to
+    take back first. Raises StateConflict, with the reason, if the operation cannot be taken back.
     """
-    deeds = [_deed(operation, branch, *states) for branch, states in sorted(operation.sessions.items())]
+    deeds = [
+        _deed(operation, branch, *states)
+        for branch, states in sorted(operation.sessions.items(), key=lambda item: in_order(item[0]))
+    ]
     if operation.undone:
         raise _impossible(operation, "it was taken back already")
     if operation.expired:
         raise _impossible(operation, "older than what 'waypoint gc' has kept")
     if operation.verb == "discard":
         raise _impossible(operation, "what the session wrote was thrown away")
-    ends = {deed.branch for deed in deeds if deed.act == "end"}
-    moves: dict[str, Ref | None] = {}
-    for name, move in operation.moves.items():
-        if ref(name) != move.after:
-            raise _impossible(operation, f"{name} has been moved since")
-        if name not in ends or move.before is None:  # an ended session is kept, as the tip of a branch that stays
-            moves[name] = move.before
-    if not deeds and not moves:
+    if not deeds and not operation.moves:
         raise _impossible(operation, "it moved nothing")
+    moved_since = [name for name, move in operation.moves.items() if ref(name) != move.after]
+    left = [name for name in moved_since if _has_gone_on(operation, name, ref)]
+    if moved_since and (left != moved_since or left == list(operation.moves)):
+        raise _impossible(operation, f"{moved_since[0]} has been moved since")
+    moves = {name: move.before for name, move in operation.moves.items() if name not in left}
     words = [_words_of_deed(deed) for deed in deeds]
     words += [_words_of(name, before) for name, before in moves.items()]
-    return Plan(deeds, moves, ", ".join(words))
+    names = {deed.branch: ref(deed.branch) for deed in deeds} | moves
+    return Plan(deeds, names, {name: ref(name) for name in names}, ", ".join(words))
+
+
+def _has_gone_on(operation: Operation, name: str, ref: Lookup) -> bool:
+    """Whether `name` is a branch of which the operation was a step only, and that has made others since: it is left
+    where it is when the operation is taken back.
+    """
+    move, now = operation.moves[name], ref(name)
+    is_step = move.before is not None and move.after is not None and name not in operation.sessions
+    return is_step and now is not None and now.kind == "branch"
 
 
 def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Operation]) -> None:
@@ -107,10 +131,11 @@ def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Ope
     """
     if operation.number < change.first_kept():
         raise _impossible(operation, "what it replaced was removed meanwhile, by gc")
-    expected = {name: operation.moves[name].after for name in steps.names}
+    expected = dict(steps.seen)
     parts = _parts(operation, steps, since)
     for part in parts:
         expected.update({name: move.after for name, move in part.moves.items() if name in expected})
+    change.undo(operation.number, [msgspec.structs.replace(part, aside=_kept(part)) for part in parts])
     for name, ref in expected.items():
         if change.ref(name) != ref:
             raise _impossible(operation, f"{name} has been moved meanwhile")
@@ -124,7 +149,6 @@ def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Ope
             if change.ref(name) is None:
                 change.check_free(name, ref.kind)
             change.put(name, ref)
-    change.undo(operation.number, [part.number for part in parts])
 
 
 def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> list[Operation]:
@@ -160,10 +184,18 @@ _WORDS = {"end": "end the session on", "start": "start again, from what was kept
 
 
 def _deed(operation: Operation, branch: str, before: bool, after: bool) -> Deed:  # noqa: FBT001 - a pair of states
-    if before and after:
-        aside = operation.aside.get(branch)
-        return Deed("restore", branch, aside.capture if aside else None, aside.only if aside else None)
-    return Deed("start" if before else "end", branch)
+    if not before:
+        return Deed("end", branch)
+    kept = _kept(operation).get(branch)
+    return Deed("restore" if after else "start", branch, kept.capture if kept else None, kept.only if kept else None)
+
+
+def _kept(operation: Operation) -> dict[str, Aside]:
+    """What was kept of the sessions that the operation has ended or replaced, by branch."""
+    ended = [branch for branch, (before, after) in operation.sessions.items() if before and not after]
+    tips = {branch: operation.moves[branch].after for branch in ended if branch in operation.moves}
+    kept = {branch: Aside(capture=tip.capture) for branch, tip in tips.items() if tip and tip.capture}
+    return kept | operation.aside
 
 
 def _words_of_deed(deed: Deed) -> str:
@@ -174,7 +206,7 @@ def _words_of_deed(deed: Deed) -> str:
 def _words_of(name: str, before: Ref | None) -> str:
     if before is None:
         return f"remove the name {name}"
-    return f"let {name} be {(before.capture or 'nothing')[:12]} again"
+    return f"let {name} be {before.capture[:12]} again" if before.capture else f"let {name} have no capture again"
 
 
 def _impossible(operation: Operation, said: str, next_step: str = "see 'waypoint op log'") -> StateConflict:

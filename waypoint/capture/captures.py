@@ -5,7 +5,6 @@ is read or brought back, `drop` removes it. The files of an ended session become
 """
 
 import contextlib
-import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -17,7 +16,8 @@ from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.layer import Area, Place
 from waypoint.capture.layers.processes import PROCESSES
-from waypoint.capture.layers.shell import SHELL
+from waypoint.capture.layers.programs import PROGRAMS
+from waypoint.capture.layers.shell import SHELL, KeptShell
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Quiet
@@ -25,13 +25,14 @@ from waypoint.capture.sweeping import Shelf
 from waypoint.capture.taking import Dumper, Order, Wanted
 from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer
+from waypoint.model.records import Capture, EndReason, LiveRow, ProcessesLayer
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
+from waypoint.processes.respawn.manifest import Manifest
 from waypoint.store.change import Change
 from waypoint.store.names import Names
 from waypoint.store.reading import content_removed
-from waypoint.upper.contract import Pool, Shares
+from waypoint.upper.contract import NEXT_STEPS, Pool, Shares
 
 FindCriu = Callable[[], CriuProgram]
 """Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works."""
@@ -85,13 +86,12 @@ class Captures:
                 raise StateConflict("capture", f"branch {branch}", "its session has just ended", next_step) from error
             if isinstance(error, OSError):
                 said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
-                is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-                next_step = "free some disk space in the home, and try again" if is_full else "try again"
+                next_step = NEXT_STEPS.get(error.errno or 0, "try again")
                 raise Failed("capture", f"branch {subject.facts.branch}", said, next_step) from error
             raise
 
     def _dumper(self, subject: Subject, wanted: Wanted) -> Dumper:
-        if wanted.tier == "files":
+        if wanted.tier in ("files", "respawn"):
             return Dumper(None, None)
         try:
             program = self._find_criu()
@@ -166,12 +166,12 @@ class Captures:
 
     def shelves(self, live: Iterable[LiveRow]) -> list[Shelf]:
         """Where captures and the trees of sessions lie, for the sweep. On record are: what belongs to a recorded
-        capture that was not removed, to a session of `live`, or to a claim (`Names.claims`).
+        capture that was not removed, and what belongs to a session of `live`.
         """
-        removed, claims = self._names.removed(), self._names.claims()
+        removed = self._names.removed()
         captures = [capture for capture in self._names.captures() if capture.id not in removed]
-        trees = {row.tree for row in live} | {capture.layers.files.tree for capture in captures} | set(claims)
-        folders = {capture.id for capture in captures} | set(claims)
+        trees = {row.tree for row in live} | {capture.layers.files.tree for capture in captures}
+        folders = {capture.id for capture in captures}
         pool, hot = self._area.pool, self._area.hot
         return [
             Shelf("files", Path(pool.folder), trees, pool.list, pool.path, pool.remove),
@@ -206,7 +206,7 @@ class Held:
 
     @property
     def processes(self) -> ProcessesLayer:
-        """The record of the layer `processes`. Raises CannotCapture if the capture has no processes."""
+        """The record of the layer `processes`, of a capture of the tier `live`."""
         return PROCESSES.of(self.capture)
 
     @property
@@ -219,12 +219,21 @@ class Held:
         """The path of the folder with the files of /dev/shm; "" if there were none."""
         return FILES.memory(self._area, self.capture)
 
-    def shell_state(self) -> tuple[ShellLayer, bytes]:
-        """The record of the layer `shell`, and the state as the shell wrote it.
+    @property
+    def memory_bytes(self) -> int:
+        """How much of a tmpfs the files of /dev/shm take, or a little less. Looks at each file."""
+        return FILES.memory_bytes(self._area, self.capture)
+
+    def shell_state(self) -> KeptShell:
+        """The layer `shell`: its record, the state, and the history.
 
         Raises CannotCapture if the capture has no state of the shell, StoreDamaged if the state cannot be read.
         """
         return SHELL.read(self._area, self.capture)
+
+    def manifest(self) -> Manifest:
+        """What ran, of a capture of the tier `respawn`; of others an empty one. Raises StoreDamaged."""
+        return PROGRAMS.read(self._area, self.capture)
 
     def check(self, copies: int, leaving: Collection[int] = ()) -> None:
         """Raise, before anything is made, if it can be known that `copies` copies of the processes cannot be restored.

@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from waypoint.linux.storage import files
+from waypoint.linux.storage import beneath
 
 _MAX_BYTES = 16
 
@@ -21,7 +21,7 @@ def read_status(folder: int, path: str) -> int | None:
 
 
 def _read(folder: int, path: str) -> bytes:
-    parent = files.open_beneath(folder, str(Path(path).parent), os.O_PATH | os.O_DIRECTORY)
+    parent = beneath.open_beneath(folder, str(Path(path).parent), os.O_PATH | os.O_DIRECTORY)
     name = Path(path).name
     try:
         with contextlib.suppress(OSError):  # EINVAL: no link

@@ -8,6 +8,7 @@ session: the next daemon repeats the steps for it when it starts.
 import os
 import time
 
+from waypoint.capture.layers.shell import last_prompt
 from waypoint.capture.left_status import read_status
 from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
@@ -27,6 +28,7 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
     be sealed by then, and `seal` may be called again.
     """
     status = read_exit_status(pool.path(row.tree))
+    shell = last_prompt(pool.path(row.tree))
     pool.seal(row.tree)
     with names.change("end") as change:
         if row not in change.live():  # the capture was recorded by an earlier call: no two may have one tree
@@ -37,7 +39,7 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
             parents=tip_of(change, row.branch),
             created=time.time(),
             tier="files",
-            layers=Layers(files=FilesLayer(tree=row.tree)),
+            layers=Layers(files=FilesLayer(tree=row.tree), shell=shell),
             setting=row.setting,
             reason="exited" if reason == "crashed" and status is not None else reason,
             exit=status,

@@ -15,13 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.capture.layers.layer import Area, Part, Taking
-from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Pause, Quiet
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.errors import CannotCapture, Failed, as_text, cleaned
 from waypoint.model.records import Capture, Layers, Machine, Reason, Tier
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
@@ -34,7 +33,7 @@ WITHOUT_PROCESSES = "without its processes"
 
 
 class Wanted(NamedTuple):
-    """The capture that is asked for. `tier` None: `live` if the processes can be dumped, else `files`. `hold`: leave
+    """The capture that is asked for. `tier` None: `live` if the processes can be dumped, else `respawn`. `hold`: leave
     the session frozen and its terminal held; the caller then either ends the session, or thaws it and calls
     `Subject.go_on`.
     """
@@ -67,23 +66,23 @@ class Order(NamedTuple):
 def take(order: Order) -> Capture:
     """Take the capture. The capture is on no record yet, and has no parents. Blocks.
 
-    The tier `files` in place of `live` is for what the session is: its processes cannot be dumped, and CRIU has said so
-    twice. It is never for what happened meanwhile: after an accident (CRIU was killed or hung, memory or disk ran out)
-    the capture is tried once more, and a second failure is an error.
+    The tier `respawn` in place of `live` is for what the session is: its processes cannot be dumped, and CRIU has said
+    so twice. It is never for what happened meanwhile: after an accident (CRIU was killed or hung, memory or disk ran
+    out) the capture is tried once more, and a second failure is an error.
 
     Raises CannotCapture if `wanted.tier` is `live` and the processes cannot be dumped, Failed and OSError for what
     happened. After a failure the session goes on as it was, and the caller removes what was made (`drop_layers`).
     """
     tries = _Tries(order)
-    if order.wanted.tier == "files":
-        return tries.of_files()
+    if order.wanted.tier in ("files", "respawn"):
+        return tries.without_processes(order.wanted.tier)
     try:
         return tries.of_all()
     except CannotCapture as error:
         if order.wanted.tier == "live":
             raise
-        taken = tries.of_files()
-        taken.degraded.append(f"{WITHOUT_PROCESSES}: {error.said}")
+        taken = tries.without_processes("respawn")
+        taken.degraded.insert(0, f"{WITHOUT_PROCESSES}: {error.said}")
         return taken
 
 
@@ -95,8 +94,8 @@ class _Tries:
         self._paused_ms = 0.0
         self._begun = False
 
-    def of_files(self) -> Capture:
-        return self._once(None, ERRORS_ONLY)
+    def without_processes(self, tier: Tier) -> Capture:
+        return self._once(None, ERRORS_ONLY, tier)
 
     def of_all(self) -> Capture:
         """Take the capture with the processes. After any failure that need not be final, try a second time.
@@ -119,14 +118,14 @@ class _Tries:
                 raise
             raise first from error
 
-    def _once(self, dumper: Dumper | None, log_level: int) -> Capture:
+    def _once(self, dumper: Dumper | None, log_level: int, tier: Tier = "live") -> Capture:
         order = self._order
         if self._begun:
             drop_layers(order.area, order.capture_id)
         self._begun = True
         pause = Pause(order.subject.facts.cgroup, order.quiet)
         try:
-            taken = _take(order, pause, dumper, log_level)
+            taken = _take(order, pause, dumper, log_level, tier)
         finally:
             self._paused_ms += pause.ms
         return msgspec.structs.replace(taken, paused_ms=round(self._paused_ms, 3))
@@ -142,11 +141,19 @@ def drop_layers(area: Area, capture_id: str, layers: Layers | None = None) -> No
     area.hot.remove(capture_id)
 
 
-def _take(order: Order, pause: Pause, dumper: Dumper | None, log_level: int) -> Capture:
-    """Take the capture once. `dumper` None: capture without the processes."""
+_LEFT_OUT: dict[Tier, frozenset[str]] = {
+    "live": frozenset({"programs"}),
+    "respawn": frozenset({"processes"}),
+    "files": frozenset({"processes", "programs"}),
+}
+"""The kinds of layers that a capture of a tier does not have."""
+
+
+def _take(order: Order, pause: Pause, dumper: Dumper | None, log_level: int, tier: Tier) -> Capture:
+    """Take the capture once. `dumper`: None if `tier` is not `live`."""
     area, _, subject, _, capture_id, wanted = order
     area.hot.make(capture_id)
-    layers = [layer for layer in LAYERS if dumper is not None or layer is not PROCESSES]
+    layers = [layer for layer in LAYERS if layer.kind not in _LEFT_OUT[tier]]
     facts = subject.facts
     # `moving`: what makes the session go on. Each call in it is made even if the one before it has raised.
     with ThreadPoolExecutor(2) as beside, contextlib.ExitStack() as moving:
@@ -159,7 +166,7 @@ def _take(order: Order, pause: Pause, dumper: Dumper | None, log_level: int) -> 
         with _standing_still(parts, pause, for_dump=dumper is not None):
             for part in reversed(parts):
                 part.begin()
-            clock = time.clock_gettime(time.CLOCK_BOOTTIME)
+            clock, folder = time.clock_gettime(time.CLOCK_BOOTTIME), _folder_of(subject)
             for part in reversed(parts):
                 part.finish()
             for part in parts:
@@ -174,13 +181,14 @@ def _take(order: Order, pause: Pause, dumper: Dumper | None, log_level: int) -> 
             branch=facts.branch,
             parents=[],
             created=time.time(),
-            tier="files" if dumper is None else "live",
+            tier=tier,
             layers=Layers(**records),  # type: ignore[arg-type]  # each kind is a field of Layers
             setting=facts.setting,
             reason=wanted.reason,
             message=wanted.message,
-            degraded=taking.degraded,
+            degraded=[as_text(cleaned(said)) for said in taking.degraded],
             machine=describe_machine(),
+            folder=folder,
             clock=clock,
         )
         moving.pop_all()
@@ -201,6 +209,15 @@ def _standing_still(parts: Sequence[Part], pause: Pause, *, for_dump: bool) -> I
         pause.begin(for_dump=for_dump)
         yield
         cancelling.pop_all()
+
+
+def _folder_of(subject: Subject) -> str:
+    """The folder in which the session's shell is; "" if that is not known, or no printable text."""
+    leader = subject.leader()
+    with contextlib.suppress(OSError):
+        folder = procfs.folder(leader) if leader else ""
+        return folder if folder.isprintable() else ""
+    return ""
 
 
 def describe_machine() -> Machine:

@@ -1,8 +1,6 @@
-"""`waypoint __complete WORDS`: what the completion functions of bash and zsh ask at TAB.
+"""`waypoint __complete WORDS`: what the completion functions of bash and zsh ask at TAB (model/verbs/completion.py).
 
-These functions are in waypoint/setup/machine/completion.py. WORDS are the words behind `waypoint` up to the cursor. The
-first line of the answer is what the shell itself is to look for (`files`, `folders`, `commands`, `users`, `groups`, or
-nothing); each further line is a word, a tab, and help.
+WORDS are the words behind `waypoint` up to the cursor.
 
 A TAB must not be felt: client/wire.py says what may be imported here.
 """
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 ANSWER_S = 1.0  # how long the daemon may take to tell names
-_OF_THE_DAEMON = ("names", "branches", "live branches")
 
 
 def run(words: list[str]) -> int:
@@ -31,11 +28,8 @@ def run(words: list[str]) -> int:
     is started, and nothing said.
     """
     offer = offered(words)
-    kind = "" if offer.kind in _OF_THE_DAEMON else offer.kind
-    found = [f"{word}\t{text}" for word, text in offer.words]
-    if offer.kind in _OF_THE_DAEMON:
-        found += [f"{offer.before}{name}\t" for name in _names(offer) if name.startswith(offer.typed)]
-    write_all(1, memoryview("".join(f"{line}\n" for line in [kind, *found]).encode(errors="replace")))
+    answer = offer.answer(_names(offer) if offer.needs_names else ())
+    write_all(1, memoryview(answer.encode(errors="replace")))
     return 0
 
 

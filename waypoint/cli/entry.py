@@ -1,18 +1,17 @@
-"""From the process's arguments to a command's code. Verbs of the fast path run without click, all others with it."""
+"""From the process's arguments to a command's code. click is loaded only for help, and to say what is wrong with the
+arguments.
+"""
 
 import os
 import sys
 
 from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, fail
 from waypoint.model.errors import Failed, WaypointError
-from waypoint.model.verbs import asks_for_json, fast, parse
+from waypoint.model.verbs import COMPLETE, asks_for_json, fast, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
-
-# The word with which the shells' completion functions ask. It is no verb: `waypoint` inside of a session refuses it.
-COMPLETE = "__complete"
 
 
 def main(argv: list[str]) -> "NoReturn":
@@ -21,15 +20,21 @@ def main(argv: list[str]) -> "NoReturn":
     try:
         leave(_run(argv))
     except WaypointError as error:
-        leave(fail(error, as_json=_asks_for_json(argv)))
+        leave(_fail(argv, error))
     except KeyboardInterrupt:
         leave(EXIT_INTERRUPTED)
     except BrokenPipeError:
         leave(EXIT_NO_READER)
     except OSError as error:  # of this process's own files: stdout on a full disk, a folder that is gone
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        failure = Failed("go on", "", f"{error.strerror or error}{where}")
-        leave(fail(failure, as_json=_asks_for_json(argv)))
+        leave(_fail(argv, Failed("go on", "", f"{error.strerror or error}{where}")))
+
+
+def _fail(argv: list[str], error: WaypointError) -> int:
+    """As `fail`. The value of `exec --json` always says whose its exit status is (exec_json.py)."""
+    is_exec = argv[:1] == ["exec"]
+    beside: dict[str, object] = {"exit": error.exit_code, "by": "waypoint", "ended": False, "output": ""}
+    return fail(error, as_json=_asks_for_json(argv), beside=beside if is_exec else None)
 
 
 def _asks_for_json(argv: list[str]) -> bool:
@@ -71,6 +76,23 @@ def _run(argv: list[str]) -> int:
     if verb is not None and given is not None:
         code: int = __import__(f"waypoint.cli.fast.{verb.name}", fromlist=["run"]).run(given)
         return code
+    return _run_other(argv)
+
+
+def _run_other(argv: list[str]) -> int:
+    """Run a verb that is not of the fast path, or show what is wrong."""
+    import _signal  # type: ignore[import-not-found, unused-ignore] # `signal` loads enum
+
+    from waypoint.model.verbs import table
+
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # if ignored, the programs of `setup` would all seem to succeed
+    verb, rest = table.find(argv)
+    given = parse(verb, rest) if verb is not None else None
+    if verb is not None and given is not None:
+        from waypoint.cli.actions import action_of
+
+        return action_of(verb.name)(given)
+
     from waypoint.model.packages import make_importable
 
     make_importable("click")

@@ -11,7 +11,18 @@ from waypoint import __version__
 from waypoint.cli.actions import action_of
 from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER
 from waypoint.model.errors import UsageProblem
-from waypoint.model.verbs import MAX_NUMBER, MAX_SECONDS, Argument, Given, Option, Verb, parse_number, parse_seconds
+from waypoint.model.verbs import (
+    MAX_NUMBER,
+    MAX_SECONDS,
+    Argument,
+    Given,
+    Option,
+    Verb,
+    parse_amount,
+    parse_number,
+    parse_seconds,
+    parse_size,
+)
 from waypoint.model.verbs.table import WAYPOINT, Group
 
 if TYPE_CHECKING:
@@ -126,22 +137,40 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         return seconds
 
 
-class _Number(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A whole number, in the form that the small parser understands. Not click's own, which also takes `1_0`."""
+class _Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A value in the form that the small parser understands. Not click's own numbers, which also take `1_0`."""
 
-    name = "integer"
+    def __init__(
+        self, name: str, parse: Callable[[str], float | None], kind: str, bounds: str, examples: str = ""
+    ) -> None:
+        """`parse`: returns None for a text that is no such value. The rest, in words: what it is to be, from where to
+        where, and such as what.
+        """
+        self.name = name
+        self._parse = parse
+        self._kind = kind
+        self._bounds = bounds
+        self._examples = examples
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        number = value if isinstance(value, int) else parse_number(str(value))
-        if number is None:
-            self.fail(f"{value!r} is not a number from 1 to {MAX_NUMBER}", param, ctx)
-        return number
+    def within(self, bounds: str) -> "_Parsed":
+        """The same kind of value with other bounds, unless they are ""."""
+        return _Parsed(self.name, self._parse, self._kind, bounds or self._bounds, self._examples)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = value if isinstance(value, int | float) else self._parse(str(value))
+        if found is None:
+            self.fail(f"{value!r} is not a {self._kind} from {self._bounds}{self._examples}", param, ctx)
+        return found
 
 
-_NUMBER = _Number()
+_NUMBER = _Parsed("integer", parse_number, "number", f"1 to {MAX_NUMBER}")
+_NUMBERS = {
+    "number": _NUMBER,
+    "size": _Parsed("size", parse_size, "size", f"1 to {MAX_NUMBER}", ", such as 512M or 2G"),
+    "amount": _Parsed("amount", parse_amount, "number", f"above 0 to {MAX_SECONDS}", ", such as 2 or 0.5"),
+}
 _TYPES = {
     "text": click.STRING,
-    "number": _NUMBER,
     "seconds": _Seconds(positive=False),
     "positive seconds": _Seconds(positive=True),
 }
@@ -195,4 +224,7 @@ def _option(option: Option) -> click.Option:
         return click.Option(option.flags, type=click.Choice(option.choices), help=option.help)
     if option.kind == "texts":
         return click.Option(option.flags, multiple=True, metavar=option.metavar, help=option.help)
+    if option.kind in _NUMBERS:
+        kind = _NUMBERS[option.kind].within(option.bounds)
+        return click.Option(option.flags, type=kind, metavar=option.metavar, help=option.help)
     return click.Option(option.flags, type=_TYPES[option.kind], metavar=option.metavar, help=option.help)

@@ -6,6 +6,7 @@ Loaded by every command: client/wire.py says what may be imported here.
 import os
 
 from waypoint.client import plainjson
+from waypoint.model.errors import cleaned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,12 @@ def write_all(fd: int, view: memoryview) -> None:
 
 def print_lines(lines: list[str]) -> None:
     """Print lines on stdout. Raises OSError if stdout cannot be written."""
-    write_all(1, memoryview("".join(f"{line}\n" for line in lines).encode()))
+    write_all(1, memoryview("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")))
+
+
+def note(text: str) -> None:
+    """Print a line for people on stderr. Raises OSError if stderr cannot be written."""
+    write_all(2, memoryview(f"{text}\n".encode(errors="backslashreplace")))
 
 
 def print_json(value: object) -> None:
@@ -68,15 +74,17 @@ def _fields(record: object) -> dict[str, object]:
 def tell(heading: str, items: object) -> None:
     """Print a line on stderr for each of `items`. Prints nothing if `items` is not a list."""
     for item in items if isinstance(items, list) else ():
-        os.write(2, f"{heading}: {item}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{cleaned(f'{heading}: {item}')}\n".encode(errors="backslashreplace"))
 
 
-def fail(error: "WaypointError", *, as_json: bool) -> int:
-    """Print an error on stderr, with `as_json` also as the one JSON value on stdout. Returns the exit status."""
+def fail(error: "WaypointError", *, as_json: bool, beside: "dict[str, object] | None" = None) -> int:
+    """Print an error on stderr, with `as_json` also as the one JSON value on stdout, with the members `beside` in it.
+    Returns the exit status.
+    """
     complain(str(error))
     if as_json:
         try:
-            print_json(error_value(error))
+            print_json(error_value(error) | (beside or {}))
         except OSError:  # stdout cannot be written: stderr has the error, too
             return error.exit_code
     return error.exit_code
@@ -89,7 +97,13 @@ def error_value(error: "WaypointError") -> "dict[str, object]":
 
 def complain(text: str) -> None:
     """Print an error on stderr. Does nothing if stderr cannot be written."""
+    said = cleaned(text, keep="\n")
     try:
-        os.write(2, f"waypoint: {text}\n".encode(errors="backslashreplace"))
+        os.write(2, f"waypoint: {said}\n".encode(errors="backslashreplace"))
     except OSError:
         return
+
+
+def one_line(text: str) -> str:
+    """The first line of a text from outside, without what a terminal would act on."""
+    return cleaned(text.strip().partition("\n")[0])

@@ -1,7 +1,6 @@
 """Telling people what lies in the home and is unknown to its names.db."""
 
-import click
-
+from waypoint.cli.output import note
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 
@@ -17,16 +16,13 @@ def tell_strangers(client: Client, *, each: bool = False) -> None:
     running = len({one.id for one in found if one.kind == "processes"})
     which = f"{len({one.id for one in found})} captures or sessions"
     runs = f", of which {running} {'runs' if running == 1 else 'run'}," if running else ""
-    click.echo(
-        f"waypoint: the home {client.home} has {which}{runs} that its names.db does not know; they are kept", err=True
-    )
+    note(f"waypoint: the home {client.home} has {which}{runs} that its names.db does not know; they are kept")
     if each:
         for one in found:
-            click.echo(f"  {one.kind:<10}{one.path}", err=True)
+            note(f"  {one.kind:<10}{one.path}")
     else:
-        click.echo("  'waypoint doctor' lists them", err=True)
-    click.echo(
+        note("  'waypoint doctor' lists them")
+    note(
         "  next: if another names.db knows them, put it back in its place after 'waypoint daemon stop'; if none does, "
-        "'waypoint gc' removes them",
-        err=True,
+        "'waypoint gc' removes them"
     )

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-import click
+from waypoint.cli.output import SHORT, print_lines
+from waypoint.model.errors import cleaned
 
 COLOURS = {
     "ok": "green",
@@ -14,30 +15,33 @@ COLOURS = {
     "ended": "bright_black",
     "missing": "red",
     "lost": "red",
+    "unreachable": "red",
 }
 _GAP = "  "
+_SGR = {"red": 31, "green": 32, "yellow": 33, "bright_black": 90}  # ECMA-48, 8.3.117
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> None:
     """Print a table whose columns are as wide as their longest cell. Columns in `right` are aligned to the right."""
+    rows = [[cleaned(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     for number, row in enumerate([headings, *rows]):
         cells = []
         for heading, cell, width in zip(headings, row, widths, strict=True):
             padded = cell.rjust(width) if heading in right else cell.ljust(width)
             cells.append(styled(padded, bold=True) if number == 0 else coloured(padded))
-        click.echo(_GAP.join(cells).rstrip())
+        print_lines([_GAP.join(cells).rstrip()])
 
 
 def coloured(word: str) -> str:
     """`word`, the name of a state, in the colour of this state if stdout is a terminal."""
-    colour = COLOURS.get(word.strip())
-    return styled(word, fg=colour) if colour else word
+    return styled(word, fg=COLOURS.get(word.strip(), ""))
 
 
-def styled(text: str, *, fg: str | None = None, bold: bool | None = None) -> str:
+def styled(text: str, *, fg: str = "", bold: bool = False) -> str:
+    codes = [*([_SGR[fg]] if fg else []), *([1] if bold else [])]
     is_wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return click.style(text, fg=fg, bold=bold) if is_wanted else text
+    return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if is_wanted and codes else text
 
 
 def size(count: int | None) -> str:
@@ -81,9 +85,4 @@ def age(moment: str | None) -> str:
 
 def short(capture: str | None) -> str:
     """The first digits of a capture's id, enough to tell captures apart. None: "-"."""
-    return "-" if capture is None else capture[:12]
-
-
-def one_line(text: str) -> str:
-    """The first line of a text from outside, with "?" for each control character, which a terminal would act on."""
-    return "".join(character if character.isprintable() else "?" for character in text.strip().partition("\n")[0])
+    return "-" if capture is None else capture[:SHORT]

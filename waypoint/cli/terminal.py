@@ -7,7 +7,7 @@ from shellwrap.detach_key import DetachKey
 from shellwrap.proxy import Outcome, Why, run
 from shellwrap.window_size import terminal_size
 from waypoint.cli.caller import caller_env
-from waypoint.cli.output import SHORT
+from waypoint.cli.output import SHORT, one_line
 from waypoint.client.attach import Attachment, CommandTerminal
 
 EXIT_SIGNAL = 128
@@ -68,18 +68,18 @@ def _greeting(session: Mapping[str, object]) -> bytes:
     of = "this machine" if base == "/" else str(base)
     but = f", but {', '.join(map(str, shared))} is the machine's own" if isinstance(shared, list) and shared else ""
     said = f"{session.get('branch')}: everything here is a copy of {of}{but}. Leave: exit, or Ctrl-] d to let it run"
-    line = "".join(character if character.isprintable() else "?" for character in said)
-    return f"[{line}]\r\n".encode(errors="backslashreplace")
+    return f"[{one_line(said)}]\r\n".encode(errors="backslashreplace")
 
 
 def _farewell(branch: str, end: Mapping[str, object]) -> str:
     """What to say at the end of a session. `end`: the fields of its `x` frame."""
-    ended = f"{branch} has ended" if isinstance(end.get("exit"), int) else f"{branch} has ended without an exit status"
+    ended = f"{branch} has ended" if isinstance(end.get("exit"), int) else f"{branch} was stopped or killed"
     if "kept" not in end:  # unknown: it could not be put on record, or the daemon is of an earlier version
         return ended
     kept, changed = end["kept"], end.get("changed")
     if not isinstance(kept, dict):
-        return f"{ended}; nothing of it is kept"
+        before = f"; to go on from before: waypoint shell {branch}" if end.get("before") else ""
+        return f"{ended}; nothing of it is kept{before}"
     files = "1 file" if changed == 1 else f"{changed} files"
     more = "more than " if end.get("more") else ""
     what = f" ({more}{files} changed)" if isinstance(changed, int) else ""

@@ -11,7 +11,7 @@ import time
 from waypoint.client import plainjson, wire
 from waypoint.client.link import open_channel, quote_branch
 from waypoint.model.errors import Failed, from_json
-from waypoint.model.paths import log_path
+from waypoint.model.paths import spelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class _Connection:
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         self._home = home
+        self._branch = branch
         self._on = f"branch {branch}"
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
         self._fruitless = 0
@@ -69,8 +70,15 @@ class _Connection:
         self._cut_at = None
         return NOTICE
 
+    def lost_run(self, said: str) -> Failed:
+        """The error for a `run` whose daemon has died."""
+        look = spelled(self._home, "run", "-b", self._branch, "--", "ps", "ax")
+        next_step = f"see whether it still runs, before you start it again: {look}"
+        return Failed("follow the command in", self._on, said, next_step)
+
     def failed(self, said: str) -> Failed:
-        return Failed("stay connected with", self._on, said, f"see {log_path(self._home)}")
+        next_step = f"see the daemon's log: {spelled(self._home, 'daemon', 'logs')}"
+        return Failed("stay connected with", self._on, said, next_step)
 
     def _open(self, request: dict[str, object]) -> wire.Channel:
         try:
@@ -219,7 +227,7 @@ class CommandTerminal(TerminalStream):
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
         if "id" not in self._first:
-            raise self._connection.failed(str(cut))
+            raise self._connection.lost_run(str(cut))
         if not self._exec_id:  # the command may have begun or not: by the id in the request the next daemon knows
             return {**self._first, **self._size}
         return {"resume": self._exec_id, "offset": self._received, **self._size}

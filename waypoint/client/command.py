@@ -10,6 +10,7 @@ import time
 from waypoint.client import plainjson, wire
 from waypoint.client.link import open_channel, quote_branch
 from waypoint.model.errors import Failed, from_json
+from waypoint.model.paths import spelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Command:
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`; Failed if the daemon dies over it."""
         self._home = home
+        self._branch = branch
         self._on = f"branch {branch}"
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
         self._received = 0  # bytes of output so far: the position from which an exec goes on after a cut
@@ -175,11 +177,15 @@ class Command:
         return end
 
     def _lost(self, said: str) -> Failed:
-        return Failed("follow the command in", self._on, said, "see what it has printed: waypoint logs")
+        next_step = f"see what it has printed: {spelled(self._home, 'logs', self._branch)}"
+        if "id" not in self._request:  # a `run`, whose output the terminal has not shown
+            look = spelled(self._home, "run", "-b", self._branch, "--", "ps", "ax")
+            next_step = f"see whether it still runs, before you start it again: {look}"
+        return Failed("follow the command in", self._on, said, next_step)
 
 
 def _facts(payload: memoryview) -> dict[str, object]:
     try:
         return plainjson.decode_object(bytes(payload))
     except ValueError as error:
-        raise Failed("understand", "the daemon", f"a frame is not JSON: {error}", "waypoint daemon stop") from error
+        raise wire.nonsense(f"a frame that is not JSON: {error}") from error

@@ -1,10 +1,12 @@
 """From the daemon's answers to records (`waypoint.model.facts`), and the records that are the SDK's alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, TypedDict, TypeVar
 
-from waypoint.model.errors import Failed
+from waypoint.client.wire import nonsense
 
+EXIT_TIMEOUT, EXIT_FAILED = 124, 125
 Record = TypeVar("Record")
 """One of the dataclasses of `waypoint.model.facts`."""
 
@@ -17,7 +19,8 @@ class StartOptions(TypedDict, total=False):
 
     `from_name`: the branch or capture whose files it goes on from. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
     `cwd`: a folder that the session must have. `shell`: the path or name of a shell. `env`: only what tells how the
-    terminal speaks is taken. `command`: in place of the user's shell.
+    terminal speaks is taken. `command`: in place of the user's shell. `allow`: what it may do beyond the usual.
+    `memory`, `disk`: limits in bytes; `cpus`: in processors; `pids`: in processes and threads.
     """
 
     from_name: str
@@ -31,28 +34,75 @@ class StartOptions(TypedDict, total=False):
     rows: int
     cols: int
     command: list[str]
+    allow: list[Literal["userns"]]
+    memory: int
+    cpus: float
+    pids: int
+    disk: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExecResult:
-    """`by`: whose code it is, `command` or `waypoint` (124: timeout). `ended`: the session ended with the command.
-    `signal`: the last signal that the command got at its timeout, such as `INT` or `KILL`; "": none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a command has ended. `by`: whose code `exit` is, `command` or `waypoint`. `said`: why, in words, if there is
+    more to say than the code. `ended`: the session ended with it.
+    """
+
+    exit: int
+    by: str
+    said: str = ""
+    ended: bool = False
+
+    @property
+    def timed_out(self) -> bool:
+        """Waypoint has ended the command at its timeout."""
+        return self.by == "waypoint" and self.exit == EXIT_TIMEOUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult(Ending):
+    """What a command line printed, and how it ended. `signal`: the last signal that it got at its timeout, such as
+    `INT` or `KILL`; "": none.
     """
 
     output: bytes
-    exit: int
-    by: str
-    ended: bool
     signal: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What a process in the session printed, and its exit status."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult(Ending):
+    """What a process in the session printed, and how it ended."""
 
     stdout: bytes
     stderr: bytes
-    exit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """Work that the daemon does without a client that waits for it (docs/protocol.md, section 1).
+
+    `state`: `running`, `done`, `failed` or `cancelled`. `result`: what the work has given; `error`: the parts of the
+    error that it has failed with. Lists have no results.
+    """
+
+    id: str
+    kind: str
+    state: str
+    started: str
+    ended: str | None
+    progress: dict[str, int | None]
+    result: object = None
+    error: dict[str, str | int] | None = None
+
+
+def how_ended(end: Mapping[str, object]) -> Ending:
+    """The fields of an `x` frame."""
+    code = end.get("exit")
+    return Ending(
+        exit=code if isinstance(code, int) else EXIT_FAILED,
+        by=str(end.get("by", "command")),
+        said=str(end.get("said") or ""),
+        ended=end.get("ended") is True,
+    )
 
 
 def parse(kind: type[Record], value: object) -> Record:
@@ -66,7 +116,7 @@ def parse(kind: type[Record], value: object) -> Record:
         names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # a TypeVar cannot be bound to them
         return kind(**{name: value[name] for name in names if name in value})
     except TypeError as error:
-        raise Failed("understand", "the daemon", f"{kind.__name__}: {error}", "use one version of both") from error
+        raise nonsense(f"no {kind.__name__}: {error}") from error
 
 
 def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:

@@ -1,12 +1,14 @@
-"""What is followed: a session's scrollback as bytes, and what happens in a home, event by event."""
+"""What is followed: a session's scrollback as bytes, what happens in a home, event by event, and jobs to their end."""
 
 import _socket
 from collections.abc import Iterator
+from typing import Literal
 
 from waypoint.client import plainjson, wire
-from waypoint.client.link import not_allowed, open_channel, quote_branch, reach
+from waypoint.client.facts import JobRecord, field_of, parse, parse_list
+from waypoint.client.link import ask, not_allowed, open_channel, quote_branch, reach
 from waypoint.model.errors import Failed, from_json
-from waypoint.model.paths import socket_path
+from waypoint.model.paths import socket_path, spelled
 
 # How often in a row `iter_events` asks again after a daemon has died without having told a single event. A daemon that
 # tells one starts the count afresh.
@@ -33,7 +35,8 @@ def iter_logs(home: str, branch: str, *, follow: bool) -> Iterator[bytes]:
         finally:
             channel.close()
     except wire.Cut as cut:
-        raise Failed("follow", f"branch {branch}", str(cut), f"waypoint logs {branch}") from cut
+        next_step = f"see what it has printed: {spelled(home, 'logs', branch)}"
+        raise Failed("follow", f"branch {branch}", str(cut), next_step) from cut
 
 
 def _check(payload: bytes) -> None:
@@ -47,7 +50,7 @@ def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[
 
     Each is as docs/protocol.md, section 1, has it. If a daemon dies, the next one is asked to go on, which begins with
     a `restarted`; ends when the daemon is stopped. Raises the daemon's error, HostLacks as `open_channel`, Failed if
-    the connection breaks off without `follow`, or daemon after daemon dies.
+    daemon after daemon dies.
     """
     seq, instance = after or 0, ""
     fruitless = 0
@@ -63,8 +66,9 @@ def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[
             return
         except wire.Cut as cut:
             fruitless += 1
-            if not follow or fruitless > MAX_FRUITLESS:
-                raise Failed("follow", f"the events of {home}", str(cut), "waypoint events") from cut
+            if fruitless > MAX_FRUITLESS:
+                next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
+                raise Failed("follow", f"the events of {home}", str(cut), next_step) from cut
         finally:
             sock.close()
         try:
@@ -73,6 +77,50 @@ def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[
             return  # it was stopped: to ask for events is no reason to start the next one
         except PermissionError as error:
             raise not_allowed(home) from error
+
+
+class JobCalls:
+    """The jobs of one home's daemon. They end with their daemon: the next one knows none of them (UnknownName)."""
+
+    def __init__(self, home: str) -> None:
+        """Use Client.jobs. `home`: its real path."""
+        self._home = home
+
+    def list(self) -> "list[JobRecord]":
+        """Those that run, and those that ended lately, without their results."""
+        return parse_list(JobRecord, ask(self._home, "GET", "/v1/jobs"), "jobs")
+
+    def start(self, kind: Literal["doctor", "gc"]) -> JobRecord:
+        """Begin a job, which goes on when this program ends. Raises StateConflict if a job of this kind runs."""
+        answer = ask(self._home, "POST", "/v1/jobs", {"kind": kind}, may_repeat=False)
+        return parse(JobRecord, field_of(answer, "job"))
+
+    def get(self, job: str) -> JobRecord:
+        """One job, with its result. Raises UnknownName."""
+        return parse(JobRecord, field_of(ask(self._home, "GET", f"/v1/jobs/{job}"), "job"))
+
+    def cancel(self, job: str) -> JobRecord:
+        """End a job before its time. It may still be `running` after ten seconds; `wait` tells of its end."""
+        return parse(JobRecord, field_of(ask(self._home, "POST", f"/v1/jobs/{job}/cancel"), "job"))
+
+    def wait(self, job: str) -> JobRecord:
+        """The job when it has ended, with its result. Raises UnknownName also if its daemon dies, Failed if the daemon
+        is stopped.
+        """
+        for event in iter_events(self._home, follow=True, after=None):
+            facts = event.get("job")
+            is_end = isinstance(facts, dict) and facts.get("id") == job and event.get("change") == "ended"
+            # Whoever listens from now on misses no end; what is kept of earlier events need not have this one.
+            if is_end or event["kind"] in ("begin", "restarted", "lost"):
+                found = self.get(job)
+                if found.state != "running":
+                    return found
+        raise Failed(
+            "wait for",
+            f"job {job}",
+            "the daemon was stopped",
+            "'GET /v1/jobs' lists what there is; start the job again",
+        )
 
 
 def _seq_after(event: dict[str, object], seq: int) -> int:
@@ -85,7 +133,7 @@ def _seq_after(event: dict[str, object], seq: int) -> int:
         case {"seq": int(known)}:
             return known
         case _:
-            raise Failed("understand", "the daemon", "it sent an event without a number", "use one version of both")
+            raise wire.nonsense("an event without a number")
 
 
 def _target(seq: int, instance: str, *, follow: bool) -> str:
@@ -104,5 +152,5 @@ def _events(sock: _socket.socket) -> Iterator[dict[str, object]]:
         for line in lines:
             event = plainjson.decode_object(line)
             if not {"kind", "instance"} <= event.keys():
-                raise Failed("understand", "the daemon", f"it sent the event {line[:60]!r}", "use one version of both")
+                raise wire.nonsense(f"the event {line[:60]!r}")
             yield event

@@ -4,7 +4,7 @@ import os
 
 from waypoint.client import wire
 from waypoint.model.errors import Failed, HostLacks
-from waypoint.model.paths import log_path, socket_path, spelled
+from waypoint.model.paths import socket_path, spelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +30,19 @@ def ask(home: str, method: str, target: str, body: object = None, *, may_repeat:
     `may_repeat`: doing it twice is as good as once, so it is asked again of the next daemon if this one dies before it
     has answered. Raises the daemon's error, HostLacks as `open_channel` does, Failed if the answer never came.
     """
+    return ask_status(home, method, target, body, may_repeat=may_repeat)[1]
+
+
+def ask_status(
+    home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True
+) -> "tuple[int, object]":
+    """As `ask`; the answer's HTTP status comes first."""
     for is_last in (False, True):
         try:
-            return reach(home, lambda path: wire.request(path, method, target, body))
+            return reach(home, lambda path: wire.request_status(path, method, target, body))
         except wire.Cut as cut:
             if is_last or not may_repeat:
-                raise _unanswered(method, target, cut) from cut
+                raise _unanswered(home, method, target, cut) from cut
     raise AssertionError("unreachable")
 
 
@@ -48,7 +55,7 @@ def ask_running(home: str, method: str, target: str) -> object | None:
     except PermissionError as error:
         raise not_allowed(home) from error
     except wire.Cut as cut:
-        raise _unanswered(method, target, cut) from cut
+        raise _unanswered(home, method, target, cut) from cut
 
 
 def quote_branch(branch: str) -> str:
@@ -56,8 +63,11 @@ def quote_branch(branch: str) -> str:
     return branch.replace("/", "%2F")
 
 
-def _unanswered(method: str, target: str, cut: wire.Cut) -> Failed:
-    return Failed("get an answer to", f"{method} {target}", str(cut), "see what became of it: waypoint op log")
+def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
+    next_step = f"see what became of it: {spelled(home, 'op', 'log')}"
+    if method == "GET":  # nothing can have become of it
+        next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
+    return Failed("get an answer to", f"{method} {target}", str(cut), next_step)
 
 
 def reach(home: str, act: "Callable[[str], T]") -> "T":
@@ -72,7 +82,8 @@ def reach(home: str, act: "Callable[[str], T]") -> "T":
         except (FileNotFoundError, ConnectionRefusedError) as error:
             # Also refused: a daemon that was stopped between its being ready and our being here. Hence more than once.
             if attempt == START_ATTEMPTS:
-                raise Failed("reach", "the daemon", str(error), f"see {log_path(home)}") from error
+                next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
+                raise Failed("reach", "the daemon", str(error), next_step) from error
             from waypoint.client.start import start_daemon
 
             start_daemon(home)

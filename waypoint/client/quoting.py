@@ -24,7 +24,8 @@ def as_json_text(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         on = f"the text at character {error.start}"
-        raise UsageProblem("send", on, "it is not UTF-8", "with exec, give the command as several words") from error
+        step = "write it in UTF-8; 'waypoint exec' takes other bytes in a command of several words"
+        raise UsageProblem("send", on, "it is not UTF-8", step) from error
     return text
 
 

@@ -10,6 +10,11 @@ One call at a time per object.
     for copy in Client().fork("ready", count=2):
         print(copy.exec(["make", "-j4"]).output.decode())
 
+In a `with`, a session that was started or forked by this program ends with it; its files are kept.
+
+    with Client().start("fix") as session:
+        if session.exec("make", timeout_s=600).timed_out: ...
+
 Whatever goes wrong is a WaypointError (waypoint.model.errors) with the four parts of its message. A call that finds no
 daemon starts one, if this user may.
 """
@@ -18,19 +23,31 @@ import contextlib
 import os
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal, Unpack
+from dataclasses import asdict
+from typing import Literal, Self, Unpack
 
 from waypoint.client.address import find_home
 from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
-from waypoint.client.facts import ExecResult, RunResult, StartOptions, WantedTier, field_of, parse, parse_list
-from waypoint.client.following import iter_events, iter_logs
+from waypoint.client.facts import (
+    ExecResult,
+    RunResult,
+    StartOptions,
+    WantedTier,
+    field_of,
+    how_ended,
+    parse,
+    parse_list,
+)
+from waypoint.client.following import JobCalls, iter_events, iter_logs
 from waypoint.client.history import History
-from waypoint.client.link import ask, ask_running, quote_branch
+from waypoint.client.link import ask, ask_running, ask_status, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
+from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import Capability, CheckpointFacts, SessionFacts, StatusFacts, StopFacts, StrangerFacts
 from waypoint.model.names import parse_name
 
+_CREATED = 201
 OnOutput = Callable[[bytes], object]
 
 
@@ -51,8 +68,9 @@ class Client:
 
         Returns once the session is there; `facts` of the result is what the daemon says of it.
         """
-        answer = ask(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **options})
-        return Session(self, branch, parse(SessionFacts, field_of(answer, "session")))
+        status, answer = ask_status(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **options})
+        facts = parse(SessionFacts, field_of(answer, "session"))
+        return Session(self, branch, facts, is_new=status == _CREATED)
 
     def session(self, branch: str = "main", *, user: str | None = None) -> "Session":
         """The session of `branch`; whether it lives is not asked. `user`: whose session it is, if it is another user's:
@@ -70,7 +88,12 @@ class Client:
         body |= {"count": count, "prefix": prefix}
         answer = field_of(ask(self.home, "POST", "/v1/forks", body, may_repeat=False), "forks")
         made = [parse(SessionFacts, field_of(fork, "session")) for fork in answer] if isinstance(answer, list) else []
-        return [Session(self, facts.branch, facts) for facts in made]
+        return [Session(self, facts.branch, facts, is_new=True) for facts in made]
+
+    @property
+    def jobs(self) -> JobCalls:
+        """Work that the daemon does without a client that waits for it."""
+        return JobCalls(self.home)
 
     @property
     def history(self) -> History:
@@ -126,16 +149,37 @@ class Client:
 
 
 class Session:
-    """The session of one branch."""
+    """The session of one branch. A `with` ends what this object has begun, and nothing else: if Client.start or
+    Client.fork has made the session, and it still lives, it is stopped, and its files are kept.
+    """
 
     def __init__(
-        self, client: Client, branch: str, known: SessionFacts | None = None, *, user: str | None = None
+        self,
+        client: Client,
+        branch: str,
+        known: SessionFacts | None = None,
+        *,
+        user: str | None = None,
+        is_new: bool = False,
     ) -> None:
-        """Use Client.start or Client.session. `known`: what was answered at the start. `user`: as in Client.session."""
+        """Use Client.start or Client.session. `known`: what was answered at the start. `user`: as in Client.session.
+        `is_new`: the session was made for this object.
+        """
         self._client = client
+        self._begun = known.id if known is not None and is_new else None
         self._user = user if user is not None or known is None else known.user
         self._known = known
         self.branch = branch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._begun is None:
+            return
+        with contextlib.suppress(UnknownName, StateConflict):  # it has ended meanwhile
+            if self.refresh().id == self._begun:
+                self.stop()
 
     @property
     def facts(self) -> SessionFacts:
@@ -172,8 +216,8 @@ class Session:
         output = bytearray()
         sink = _sink(on_output, output)
         end = self._carry("exec", request, sink, sink, stdin)
-        by, last_signal = str(end.get("by", "command")), str(end.get("signal", ""))
-        return ExecResult(bytes(output), _exit(end), by, end.get("ended") is True, last_signal)
+        last_signal = str(end.get("signal", ""))
+        return ExecResult(**asdict(how_ended(end)), output=bytes(output), signal=last_signal)
 
     def run(
         self,
@@ -189,7 +233,7 @@ class Session:
         request |= {"cwd": cwd, "env": dict(env or {})}
         output, errors = bytearray(), bytearray()
         end = self._carry("run", request, output.extend, errors.extend, stdin)
-        return RunResult(bytes(output), bytes(errors), _exit(end))
+        return RunResult(**asdict(how_ended(end)), stdout=bytes(output), stderr=bytes(errors))
 
     def attach(self, rows: int = 24, cols: int = 80) -> Attachment:
         """The session's terminal, for shellwrap.proxy or a screen of your own. Survives restarts of the daemon."""
@@ -222,6 +266,7 @@ class Session:
         body: dict[str, object] = {"name": parse_name(name), "only": only, "lose_processes": lose_processes}
         answer = self._ask_once("restore", body)
         self._known = parse(SessionFacts, field_of(answer, "session"))
+        self._begun = self._known.id if self._begun is not None else None
         return self._known
 
     def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> StopFacts:
@@ -275,8 +320,3 @@ def _readable(content: bytes | None) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _exit(end: dict[str, object]) -> int:
-    code = end.get("exit")
-    return code if isinstance(code, int) else 125

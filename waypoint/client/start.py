@@ -11,8 +11,8 @@ import sys
 import time
 
 from waypoint.client.address import is_inside_session
-from waypoint.model.errors import Failed, HostLacks
-from waypoint.model.paths import as_root, config_path, is_config_of_home, log_path, spelled
+from waypoint.model.errors import Failed, HostLacks, from_json
+from waypoint.model.paths import as_root, config_path, is_config_of_home, spelled
 
 READY_S = 60.0  # how long a supervisor may take to report; it may have to wait for another one to end
 SUPERVISOR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "daemon", "supervisor.py")
@@ -51,9 +51,13 @@ def start_daemon(home: str) -> int:
         supervisor.wait()  # the process that was started ends at once; the supervisor is a fork of it
     finally:
         os.close(reader)
+    if words.startswith("refused "):
+        import json
+
+        raise from_json(json.loads(words.removeprefix("refused ")))
     if not words.startswith("ready "):
         said = words.removeprefix("error ").strip() or "the supervisor ended without a message"
-        raise Failed("start", on, said, f"see {log_path(home)}")
+        raise Failed("start", on, said, f"see the daemon's log: {spelled(home, 'daemon', 'logs')}")
     return int(words.removeprefix("ready "))
 
 

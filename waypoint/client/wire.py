@@ -54,13 +54,13 @@ def parse_head(data: "bytes | bytearray") -> Head | None:
     end = data.find(_HEAD_END)
     if end < 0:
         if len(data) > MAX_HEAD_BYTES:
-            raise _nonsense("an answer whose head does not end")
+            raise nonsense("an answer whose head does not end")
         return None
     first, *lines = data[:end].decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     code = rest[:3]
     if not version.startswith("HTTP/1.") or not code.isdecimal():
-        raise _nonsense(f"{first[:60]!r} instead of an answer in HTTP")
+        raise nonsense(f"{first[:60]!r} instead of an answer in HTTP")
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
@@ -71,7 +71,7 @@ def parse_head(data: "bytes | bytearray") -> Head | None:
 def send_request(path: str, method: str, target: str, body: object = None, *, upgrade: bool = False) -> _socket.socket:
     """Connect to the socket at `path` and send one request; the answer is still to be read.
 
-    Raises OSError from connect (FileNotFoundError, ConnectionRefusedError, PermissionError), Cut if the peer goes away.
+    Raises OSError from connect (FileNotFoundError, ConnectionRefusedError, PermissionError).
     """
     content = b"" if body is None else plainjson.encode(body).encode()
     connection = "Upgrade\r\nUpgrade: waypoint-stream" if upgrade else "close"
@@ -86,9 +86,8 @@ def send_request(path: str, method: str, target: str, body: object = None, *, up
     try:
         sock.connect(path)
         sock.sendall(head.encode("ascii") + content, _socket.MSG_NOSIGNAL)
-    except (BrokenPipeError, ConnectionResetError) as error:
-        sock.close()
-        raise Cut(str(error)) from error
+    except (BrokenPipeError, ConnectionResetError):
+        return sock  # the daemon turns a client away without reading: what it has said can still be received
     except BaseException:
         sock.close()
         raise
@@ -100,10 +99,15 @@ def request(path: str, method: str, target: str, body: object = None) -> object:
 
     Raises the WaypointError that the daemon answers with, OSError if nobody listens, Cut if the answer breaks off.
     """
+    return request_status(path, method, target, body)[1]
+
+
+def request_status(path: str, method: str, target: str, body: object = None) -> "tuple[int, object]":
+    """As `request`; the answer's HTTP status comes first."""
     sock = send_request(path, method, target, body)
     try:
         head, data = read_head(sock)
-        return judge(head.status, b"".join(iter_body(sock, head, data)))
+        return head.status, judge(head.status, b"".join(iter_body(sock, head, data)))
     finally:
         sock.close()
 
@@ -148,14 +152,14 @@ def take_chunks(data: bytearray) -> "tuple[bytes, bool]":
         end = data.find(b"\r\n", start)
         if end < 0:
             if len(data) - start > MAX_CHUNK_LINE_BYTES:
-                raise _nonsense("a chunk without a size")
+                raise nonsense("a chunk without a size")
             break
         size = _chunk_size(bytes(data[start:end]))
         rest = end + 2 + size
         if len(data) < rest + 2:
             break
         if data[rest : rest + 2] != b"\r\n":  # behind the last chunk: no trailers, our daemon sends none
-            raise _nonsense("a chunk that does not end where it should")
+            raise nonsense("a chunk that does not end where it should")
         found.append(bytes(data[end + 2 : rest]))
         start = rest + 2
         is_last = not size
@@ -166,7 +170,7 @@ def take_chunks(data: bytearray) -> "tuple[bytes, bool]":
 def _chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip().lower()
     if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdef"):
-        raise _nonsense(f"a chunk of size {line[:60]!r}")
+        raise nonsense(f"a chunk of size {line[:60]!r}")
     return int(digits, 16)
 
 
@@ -306,7 +310,7 @@ class Channel:
                 self._make_room(len(data) + 1)
                 return False
             judge(head.status, content)
-            raise _nonsense(f"status {head.status} to an upgrade")
+            raise nonsense(f"status {head.status} to an upgrade")
         self._start += head.size
         self.is_open = True
         return True
@@ -317,7 +321,7 @@ class Channel:
         self._left = int.from_bytes(self._view[start + 1 : start + _PREFIX_BYTES], "big")
         self._start = start + _PREFIX_BYTES
         if self._left > MAX_PAYLOAD_BYTES:
-            raise _nonsense(f"a frame of {self._left} bytes")
+            raise nonsense(f"a frame of {self._left} bytes")
         if not self._left and self._kind in _STREAMED:
             self._kind = 0  # nothing to pass on
 
@@ -358,7 +362,7 @@ def _receive(sock: _socket.socket) -> bytes:
 def _length(head: Head) -> int:
     length = head.headers.get("content-length", "0")
     if not length.isdecimal() or "transfer-encoding" in head.headers:
-        raise _nonsense("an answer without a length")
+        raise nonsense("an answer without a length")
     return int(length)
 
 
@@ -373,16 +377,16 @@ def judge(status: int, content: bytes) -> object:
     try:
         value = plainjson.decode(content) if content else None
     except ValueError as error:
-        raise _nonsense(f"status {status} and a body that is no JSON ({error})") from error
+        raise nonsense(f"status {status} and a body that is no JSON ({error})") from error
     if 200 <= status < 300:
         return value
     parts = value.get("error") if isinstance(value, dict) else None
     if not isinstance(parts, dict):
-        raise _nonsense(f"status {status} without an error in words")
+        raise nonsense(f"status {status} without an error in words")
     raise from_json(parts)
 
 
-def _nonsense(what: str) -> WaypointError:
-    return Failed(
-        "understand", "the daemon", f"it sent {what}", "waypoint daemon stop, and try again with one version of both"
-    )
+def nonsense(what: str) -> WaypointError:
+    """The error for an answer of the daemon that means nothing to this client. `what`: the answer, in words."""
+    next_step = "if it is of another version: waypoint daemon stop, and try again"
+    return Failed("understand", "the daemon", f"it sent {what}", next_step)

@@ -20,9 +20,9 @@ from waypoint.daemon.http.messages import Limits
 from waypoint.daemon.http.route import Routes
 from waypoint.daemon.http.server import Server
 from waypoint.daemon.siblings import parse_options, supervisor_command, take_fd
-from waypoint.linux.storage import files, mounts
+from waypoint.linux.storage import files, mounts, ownership
 from waypoint.linux.tasks import lock_holder, namespaces
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import HostLacks, WaypointError, cleaned
 from waypoint.model.paths import daemon_lock_path
 from waypoint.service.background.bugs import LOG, log_bug
 
@@ -37,8 +37,10 @@ class StoppableService(Service, Protocol):
     async def shutdown(self) -> None: ...
 
 
-OpenService = Callable[[str], Awaitable[StoppableService]]
-"""Opens the service of the home at a path. If it raises a WaypointError, every client is answered with that."""
+OpenService = Callable[[str, int], Awaitable[StoppableService]]
+"""Opens the service of the home at a path; the number is a descriptor of the machine's mount namespace, which stays
+open. If it raises a WaypointError, every client is answered with that.
+"""
 
 EXIT_LOCKED = 75  # exit status if another daemon serves the home
 # How long requests in progress may take to end when the daemon stops; streams are ended at once.
@@ -74,12 +76,16 @@ def run(argv: list[str], environ: dict[str, str], open_service: OpenService, rou
         handlers=[_BoundedLog(home)],
     )
     try:
+        ownership.check_home(home)
         lock_fd = files.lock(daemon_lock_path(home), wait=False)  # held until the process ends
         lock_holder.sign(lock_fd)  # for who cannot reach it otherwise
+    except HostLacks as problem:  # nothing of the home is touched
+        open_service = _refusing(problem)
     except BlockingIOError:
         LOG.error("another daemon serves this home")
         return EXIT_LOCKED
-    # For a supervisor that this daemon starts: later daemons must not begin with a copy of this daemon's mounts.
+    # The machine's mounts. Also for a supervisor that this daemon starts: later daemons must not begin with a copy of
+    # this daemon's mounts.
     mounts_fd = namespaces.open_own("mnt")
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.make_slave("/")
@@ -87,6 +93,13 @@ def run(argv: list[str], environ: dict[str, str], open_service: OpenService, rou
     daemon = _Daemon(home, socket.socket(fileno=listen_fd), routes, take_fd(options, "serving-fd"))
     asyncio.run(_exit_after(daemon.serve(open_service, supervisor_fd, mounts_fd, environ)))
     raise AssertionError("unreachable")
+
+
+def _refusing(problem: WaypointError) -> OpenService:
+    async def refuse(home: str, mounts_fd: int) -> StoppableService:
+        raise problem
+
+    return refuse
 
 
 async def _exit_after(serving: Awaitable[None]) -> None:
@@ -110,6 +123,10 @@ class _BoundedLog(logging.StreamHandler[TextIO]):
     def __init__(self, home: str) -> None:
         super().__init__(sys.stderr)
         self._home = home
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line without what a terminal would act on: CRIU and the kernel quote names that sessions have made up."""
+        return cleaned(super().format(record), keep="\n\t")
 
     def emit(self, record: logging.LogRecord) -> None:
         if is_log_full():
@@ -139,7 +156,7 @@ class _Daemon:
         guard = Guard(self._home, os.path.abspath(sys.argv[0]), environ, **fds)
         guard.watch(supervisor_fd)
         try:
-            service = await open_service(self._home)
+            service = await open_service(self._home, mounts_fd)
         except WaypointError as problem:
             LOG.error("cannot serve this home: %s", problem)
             await self._refuse(problem)

@@ -10,7 +10,7 @@ import os
 import socket
 
 from waypoint.linux.storage import files
-from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder, socket_path
+from waypoint.model.paths import RUNTIME, RUNTIME_MODE, config_path, runtime_folder, socket_path
 
 BACKLOG = 512
 
@@ -86,8 +86,7 @@ def is_served(home: str) -> bool:
 def _who_may_connect(home: str) -> tuple[int, int | None]:
     """The ids of owner and group (None: no group) of the socket. Raises ValueError for a broken config.json."""
     try:
-        with open(f"{home}/config.json", "rb") as file:
-            config = json.load(file)
+        config = json.loads(files.read_own(config_path(home)))
     except FileNotFoundError:
         config = {}
     if not isinstance(config, dict):

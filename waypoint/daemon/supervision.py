@@ -9,6 +9,7 @@ The supervisor must stay small: nothing heavy may be imported here.
 
 import contextlib
 import errno
+import json
 import os
 import select
 import signal
@@ -18,8 +19,9 @@ import time
 from waypoint.daemon import listening, siblings
 from waypoint.daemon.background import detach, log, open_log, own_environment
 from waypoint.daemon.siblings import MAX_QUICK_DEATHS, Patience
-from waypoint.linux.storage import files
+from waypoint.linux.storage import files, ownership
 from waypoint.linux.tasks import lock_holder, pidfd
+from waypoint.model.errors import HostLacks
 from waypoint.model.paths import daemon_lock_path, log_path, start_lock_path, supervisor_lock_path
 
 TYPE_CHECKING = False
@@ -38,7 +40,8 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
     """Run a supervisor in the background. The calling process exits as soon as it has forked.
 
     Writes to --ready-fd: `ready PID`, with the supervisor's pid, once a process listens on the socket, even if that is
-    another supervisor's; or `error WORDS`.
+    another supervisor's; `refused JSON`, with an error as in an answer of the API, if the home is not to be used; or
+    `error WORDS`.
     """
     home, options = siblings.parse_options(argv)
     ready_fd, listen_fd, daemon_fd, mounts_fd = fds = [
@@ -47,6 +50,8 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
     detach(keep={fd for fd in fds if fd >= 0})
     try:
         _enter_mounts(mounts_fd)
+        if listen_fd < 0:
+            ownership.check_home(home)
         with _start_lock_held(home):
             open_log(home)  # not before: a home that is just being removed gets no new file
             lock_fd = _lock(home)
@@ -62,6 +67,9 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
                 _end_lost_daemon(home)
             listener = socket.socket(fileno=listen_fd) if listen_fd >= 0 else listening.listen(home)
             _report(ready_fd, f"ready {os.getpid()}")
+    except HostLacks as refused:
+        _report(ready_fd, f"refused {json.dumps(refused.to_json())}")
+        return
     except (OSError, ValueError) as error:
         log(f"cannot start: {error}")
         _report(ready_fd, f"error {error}")

@@ -13,9 +13,12 @@ from typing import NoReturn
 from waypoint.launch.externals import mount_apart
 from waypoint.launch.guard import CriuGuard, fork_guarded
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
+from waypoint.linux.calls import hard_limits
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces, procfs
+from waypoint.linux.tasks.clone import wait_entered
 
+_OWN_FDS = 2  # CRIU's socket, and the file for its words; what comes after them is for the session's ids
 _TMP = "/tmp"
 _RUN = "/run"  # CRIU caches here what it has found out about the kernel, if this is a tmpfs
 APART = "apart"
@@ -50,12 +53,14 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     """
     os.setsid()
     os.umask(0o022)
+    hard_limits.raise_own(spec.hard_limits)
     _make_private()
     # Before /run is covered: the mounts' sources are folders below it.
-    mount_apart(spec.ground, f"{spec.run}/{APART}")
+    mount_apart(spec.ground, fds[_OWN_FDS:], f"{spec.run}/{APART}")
     mounts.bind(spec.run, _RUN, recursive=True)
     namespaces.join_new_session_keyring()
-    _become(spec, fds, announce)
+    wait_entered()
+    _become(spec, fds[:_OWN_FDS], announce)
 
 
 def _become(
@@ -63,7 +68,7 @@ def _become(
 ) -> NoReturn:
     program = os.path.realpath(spec.argv[0], strict=True)  # raises while the failure can still be reported
     if not program.startswith(f"{_TMP}/"):  # CRIU makes folders in /tmp, and leaves them if it is killed
-        mounts.mount("tmpfs", _TMP, "tmpfs", 0, "mode=0700")
+        mounts.mount("tmpfs", _TMP, "tmpfs", 0, "mode=1777")  # also as the session's root
     own = os.pidfd_open(os.getpid())
     if guard is None:
         announce([own])

@@ -9,10 +9,12 @@ import os
 import select
 import signal
 
+from waypoint.launch import externals
 from waypoint.launch.link import Launcher, Started
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, StartSpec
 from waypoint.launch.start import furnish_network
 from waypoint.linux.net import netns
+from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, pidfd
 from waypoint.model.ids import new_id
 from waypoint.processes.criu.options import Notice, OnNotice
@@ -91,12 +93,18 @@ class CriuSpawner:
 
         return spawn
 
-    def into(self, ground: StartSpec) -> Spawn:
-        """The function for a restore. `ground`: the mounts and the cgroup of the restored session."""
+    def into(self, ground: StartSpec, hard_limits: dict[str, int]) -> Spawn:
+        """The function for a restore. `ground`: the mounts and the cgroup of the restored session. `hard_limits`: those
+        that its processes had.
+        """
 
         def spawn(command: CriuCommand) -> Process:
             argv = command.argv(CRIU_SOCKET_FD)
-            return self._start(CriuInto(ground=ground, run=self._run, argv=argv, env=command.env), command)
+            spec = CriuInto(ground=ground, run=self._run, argv=argv, env=command.env, hard_limits=hard_limits)
+            try:
+                return self._start(spec, command)
+            except OSError as error:
+                raise externals.misplaced(error) or error from error
 
         return spawn
 
@@ -105,16 +113,21 @@ class CriuSpawner:
         return LaunchedCriu(asyncio.run_coroutine_threadsafe(starting, self._loop).result(), group)
 
 
-def furnish() -> OnNotice:
-    """A listener for a restore into a new, empty network namespace: sets up the namespace before any restored process
-    runs in it.
+def furnish(ground: StartSpec) -> OnNotice:
+    """A listener for the restore of a session with the mounts of `ground`, before any process of it runs: sets up its
+    new, empty network namespace, and raises Misplaced if a mount is not as it must be.
     """
     root = 0
 
     def hear(notice: Notice) -> None:
         nonlocal root
         root = notice.pid or root
-        if notice.stage == "post-setup-namespaces":
+        if notice.stage == "post-setup-namespaces" and ground.net != "host":
             netns.work_in(root, furnish_network)
+        if notice.stage == "post-restore":
+            try:
+                externals.check_mounts(ground, mounts.read_mounts(root))
+            except OSError as error:
+                raise externals.misplaced(error) or error from error
 
     return hear

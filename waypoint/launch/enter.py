@@ -1,13 +1,15 @@
 """Starting one more process in a live session."""
 
 import os
+import resource
 import socket
 import struct
 
-from waypoint.launch.program import MASTER_FD, become, open_terminal
+from waypoint.launch.program import MASTER_FD, execute, open_terminal, take_on
 from waypoint.launch.spec import EnterSpec
 from waypoint.launch.supervise import REPORT_FD, LaunchResult, hand_over, supervise
 from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks.clone import wait_entered
 from waypoint.linux.tty import ptys
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
@@ -22,7 +24,11 @@ def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
 
     def outer(report: int, ask: int, answer: int) -> None:
         os.close(answer)
+        namespaces.hide_from_peers()
+        namespaces.join_new_session_keyring()  # else it would have that of whoever started the daemon
         pidfd = os.pidfd_open(spec.pid)
+        # Those of a process of each user, which the session's first process may have lowered.
+        resource.setrlimit(resource.RLIMIT_NPROC, resource.prlimit(spec.pid, resource.RLIMIT_NPROC))
         kinds = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         kinds |= namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWNET
         namespaces.setns(pidfd, kinds)
@@ -30,11 +36,12 @@ def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
         namespaces.setns(pidfd, namespaces.CLONE_NEWTIME)
         os.setgid(0)
         os.setuid(0)
+        wait_entered()
         _go_to_pid_1(ask)
         os.setsid()
         _give_stdio(spec, stdio, report)
-        hand_over([MASTER_FD] if spec.tty else [])
-        become(spec.identity, spec.argv, spec.env, spec.cwd)
+        hand_over([MASTER_FD] if spec.tty else [], take_on(spec.identity, spec.cwd, spec.seccomp))
+        execute(spec.argv, spec.env)
 
     return supervise(outer, spec.cgroup)
 
@@ -77,7 +84,8 @@ def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
         high = [os.dup(fd) for fd in stdio]
         for place, fd in enumerate(high):
             os.dup2(fd, place)
-        null = os.open("/dev/null", os.O_RDONLY)
+        null = os.open("/dev/null", os.O_RDONLY | os.O_NONBLOCK)  # the session may have put a FIFO there
+        os.set_blocking(null, True)
         # Replace the host's /dev/null by the session's: CRIU refuses a file from outside the session.
         if os.fstat(0).st_rdev == os.fstat(null).st_rdev:
             os.dup2(null, 0)

@@ -11,6 +11,7 @@ as long again (tests/session/test_launcher.py). A module that few tasks need is 
 """
 
 import array
+import contextlib
 import gc
 import os
 import signal
@@ -23,13 +24,15 @@ import msgspec
 from waypoint.launch import survivor
 from waypoint.launch.criu import become_beside, become_into
 from waypoint.launch.enter import enter
+from waypoint.launch.program import set_resource_limits
 from waypoint.launch.spec import CriuBeside, CriuInto, Launched, LaunchSpec, StartSpec, Will
 from waypoint.launch.start import start
+from waypoint.launch.walls import refused
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import fork_into, leave_killed_group
 
 MAX_REQUEST_BYTES = 4 << 20
-_MAX_FDS = 4
+_MAX_FDS = 5
 
 
 def serve(control: socket.socket) -> None:
@@ -37,6 +40,8 @@ def serve(control: socket.socket) -> None:
     namespaces.set_process_name("wp-launcher")
     namespaces.become_subreaper()
     leave_killed_group()
+    refused.prepare()
+    set_resource_limits()
     # The first process of a session becomes the launcher's child when its task has ended. Its exit status is not read
     # here, so the kernel may reap it.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -92,7 +97,7 @@ def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         match spec:
             case StartSpec():
-                _answer(fds[0], *start(spec))
+                _answer(fds[0], *start(spec, fds[1:]))
             case CriuBeside():
                 become_beside(spec, fds[1:], announce)
             case CriuInto():
@@ -100,7 +105,8 @@ def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
             case _:
                 _answer(fds[0], *enter(spec, fds[1:]))
     except BaseException as error:  # a forked child must not return into its parent's code
-        _answer(fds[0], _failure(error), [])
+        with contextlib.suppress(OSError):  # whoever asked has died
+            _answer(fds[0], _failure(error), [])
         os._exit(1)
     os._exit(0)
 

@@ -3,18 +3,22 @@
 import array
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from waypoint.launch.spec import Launched, LaunchSpec, Will
-from waypoint.model.errors import Failed
+from waypoint.launch.spec import CriuInto, Launched, LaunchSpec, StartSpec, Will
+from waypoint.linux.calls import sealed
+from waypoint.linux.storage import idmapped
+from waypoint.model.errors import Failed, HostLacks
 
 QUICK_DEATH_S = 1.0
 """A launcher that has lived for less may die again at once."""
@@ -24,13 +28,18 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 class Started(NamedTuple):
     """A started process: its pid as the host sees it, and the descriptors of the answer: first a pidfd of it (start.py,
-    enter.py and criu.py tell which others).
+    enter.py and criu.py tell which others). `entered`: as in `Launched`.
 
     The receiver closes the descriptors. They are valid even if the process has ended by now.
     """
 
     pid: int
     handles: list[int]
+    entered: int = 0
+
+
+class LauncherDied(Failed):
+    """The launcher died over a request. Its successor may serve it; what was begun may be there."""
 
 
 class Launcher:
@@ -56,14 +65,16 @@ class Launcher:
             paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
             boot = f"import sys; sys.path[:0] = {paths!r}; sys.argv = ['launcher', '{theirs.fileno()}']"
             code = f"{boot}; import runpy; runpy.run_module('waypoint.launch.launcher', run_name='__main__')"
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                cwd="/",
-                env={"PATH": os.defpath},
-                start_new_session=True,
-            )
+            with _sealed_interpreter() as program:  # the launcher's tasks become processes of sessions
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", code],
+                    executable=program,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    cwd="/",
+                    env={"PATH": os.defpath},
+                    start_new_session=True,
+                )
         ours.settimeout(0)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         self._control = ours
@@ -98,23 +109,28 @@ class Launcher:
             self.open()
 
     async def carry_out(self, spec: LaunchSpec, stdio: tuple[int, ...] = ()) -> "Started":
-        """Have the launcher carry out `spec`. `stdio`: the descriptors that belong to `spec` (spec.py).
+        """Have the launcher carry out `spec`. `stdio`: the descriptors that belong to `spec` (spec.py), without that
+        for the ids of a session.
 
-        Raises OSError with the failing call's errno, message and path if a step failed; Failed if the launcher died.
+        Raises OSError with the failing call's errno, message and path if a step failed; LauncherDied.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             ours.settimeout(0)
             with theirs:
-                self._send(msgspec.json.encode(spec), (theirs.fileno(), *stdio))
+                self._send(msgspec.json.encode(spec), (theirs.fileno(), *stdio, *fds_for_ids(spec)))
             await _wait_readable(ours)
-            text, handles, _flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
+            text, handles, flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
+        if flags & socket.MSG_CTRUNC:  # the kernel has dropped those for which this process had no number left
+            for handle in handles:
+                os.close(handle)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if not text:
-            raise Failed("start", "a process", "the launcher died while it worked on it", "try again")
+            raise _died()
         launched = msgspec.json.decode(text, type=Launched)
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
-        return Started(launched.pid, handles)
+        return Started(launched.pid, handles, launched.entered)
 
     def _bequeath(self, will: Will, *fds: int) -> None:
         if self._control is not None:
@@ -134,7 +150,34 @@ class Launcher:
                 self.close()
             else:
                 return
-        raise Failed("start", "a process", "the launcher does not stay alive", "see the daemon's log")
+        raise _died()
+
+
+def _died() -> LauncherDied:
+    return LauncherDied("start", "a process", "the launcher died while it worked on it", "try again")
+
+
+@contextlib.contextmanager
+def _sealed_interpreter() -> Iterator[str]:
+    with contextlib.ExitStack() as held:
+        try:
+            program = held.enter_context(sealed.copy_of(sys.executable))
+        except PermissionError as error:
+            said = f"{error.strerror}: vm.memfd_noexec forbids programs in memory"
+            raise HostLacks("start", "the launcher", said, "sysctl vm.memfd_noexec=1") from error
+        yield program
+
+
+def fds_for_ids(spec: LaunchSpec) -> tuple[int, ...]:
+    """The descriptors that are sent for the session's ids. They stay open."""
+    ground = spec.ground if isinstance(spec, CriuInto) else spec
+    if not isinstance(ground, StartSpec) or not ground.ids.is_shifted:
+        return ()
+    whole = idmapped.namespace(ground.ids.lines())
+    if not any(bind.as_user for bind in ground.binds):
+        return (whole,)
+    who, only = ground.identity, ground.ids.lines_with_only
+    return whole, idmapped.namespace(only([who.uid]), only([who.gid, *who.groups]))
 
 
 def _passed(fds: tuple[int, ...]) -> list[tuple[int, int, "array.array[int]"]]:

@@ -2,42 +2,113 @@
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 from typing import NoReturn
 
 from waypoint.launch.spec import Identity
+from waypoint.launch.walls import refused
+from waypoint.linux.calls import hard_limits
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tty import ptys
+from waypoint.model.records import Seccomp
 
+_MASTERS = "dev/pts/ptmx"
 MASTER_FD = 3  # the descriptor at which pid 1 keeps the master side of the terminal
 
 # Docker's default set without mknod: enough for package managers, su and servers, nothing over the host's kernel.
 KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
 
+# The resource limits of every process of a session, soft and hard (getrlimit(2)), whoever has started the daemon: those
+# of a login on a machine with systemd, but for more open files, as few programs raise their own limit, and half of the
+# message queues: the kernel counts these, and pending signals, also for the owner of the session's user namespace, who
+# may be root, and lets all such namespaces together have no more than the limit of who made them. Root keeps the rest.
+_NONE = resource.RLIM_INFINITY
+_MIB = 1 << 20
+RESOURCE_LIMITS = {
+    resource.RLIMIT_AS: (_NONE, _NONE),
+    resource.RLIMIT_CORE: (0, _NONE),
+    resource.RLIMIT_CPU: (_NONE, _NONE),
+    resource.RLIMIT_DATA: (_NONE, _NONE),
+    resource.RLIMIT_FSIZE: (_NONE, _NONE),
+    resource.RLIMIT_MEMLOCK: (8 * _MIB, 8 * _MIB),
+    resource.RLIMIT_MSGQUEUE: (409_600, 409_600),
+    resource.RLIMIT_NICE: (0, 0),
+    resource.RLIMIT_NOFILE: (16_384, 524_288),
+    resource.RLIMIT_NPROC: (_NONE, _NONE),
+    resource.RLIMIT_RSS: (_NONE, _NONE),
+    resource.RLIMIT_RTPRIO: (0, 0),
+    resource.RLIMIT_SIGPENDING: (65_536, 65_536),
+    resource.RLIMIT_STACK: (8 * _MIB, _NONE),
+}
+
+
+# The part of the launcher's own hard limit of open files that a session may have at most. All sessions of a home have
+# the same ids, and the kernel counts the descriptors that are under way in Unix sockets for all processes of an id
+# together, but compares that with the sender's own soft limit: so no session can keep the launcher, CRIU, or what
+# becomes a process of another session from sending one.
+_OPEN_FILES_SHARE = 0.75
+_MOST_OPEN_FILES = 1 << 20  # the kernel's default; systemd allows a thousand times as many, of which tables are made
+
+
+def set_resource_limits() -> None:
+    """Give this process RESOURCE_LIMITS, as far as it may raise its own, which needs CAP_SYS_RESOURCE; but more open
+    files, as a session's are set by `execute`, and half of the pending signals.
+    """
+    most = min(hard_limits.most_open_files(), _MOST_OPEN_FILES)
+    signals = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
+    own = {**RESOURCE_LIMITS, resource.RLIMIT_NOFILE: (most, most)}
+    if signals != _NONE:
+        own[resource.RLIMIT_SIGPENDING] = (min(own[resource.RLIMIT_SIGPENDING][1], signals // 2),) * 2
+    for kind, wanted in own.items():
+        try:
+            resource.setrlimit(kind, wanted)
+        except (ValueError, OSError):  # the hard limit is lower, and may not be raised
+            most = resource.getrlimit(kind)[1]
+            soft, hard = (most if value == _NONE else min(value, most) for value in wanted)
+            with contextlib.suppress(ValueError, OSError):  # fs.nr_open is lower than the hard limit that it has
+                resource.setrlimit(kind, (soft, hard))
+
+
+def open_files() -> tuple[int, int]:
+    """The soft and the hard limit of open files of a session that this process starts."""
+    soft, hard = RESOURCE_LIMITS[resource.RLIMIT_NOFILE]
+    hard = min(hard, int(resource.getrlimit(resource.RLIMIT_NOFILE)[1] * _OPEN_FILES_SHARE))
+    return min(soft, hard), hard
+
+
+def limit_processes(most: int) -> None:
+    """Let each user of this process's user namespace have so many processes, if the user is not the host's root."""
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
 
 def open_terminal(rows: int, cols: int, uid: int) -> None:
-    """Open a new terminal in the session's own devpts: the master as MASTER_FD, the slave, which `uid` owns, as 0, 1
-    and 2. MASTER_FD must be the lowest free descriptor. Raises OSError.
+    """Open a new terminal in the session's own devpts: the master as MASTER_FD, which must be free, the slave, which
+    `uid` owns, as 0, 1 and 2. Raises OSError, ENOTTY if the session has put something else in the place of its devpts.
     """
-    master = os.open("/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY)
-    if master != MASTER_FD:
-        raise OSError(0, f"the master became fd {master}, not {MASTER_FD}")
-    number = ptys.unlock_slave(master)
-    ptys.set_size(master, rows, cols)
-    slave = os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY)
+    with MountPlace("/").opened_fd() as root, beneath.opened(root, _MASTERS, os.O_RDWR | os.O_NOCTTY) as master:
+        ptys.check_master(master)
+        ptys.unlock_slave(master)
+        ptys.set_size(master, rows, cols)
+        slave = ptys.open_slave(master)
+        os.dup2(master, 0)  # for now: the root has taken the number that the master is to have
+    os.dup2(0, MASTER_FD)
     os.fchown(slave, uid, 5)
     for fd in (0, 1, 2):
         os.dup2(slave, fd)
     os.close(slave)
-    os.set_inheritable(MASTER_FD, True)  # noqa: FBT003 - the call takes no keywords
 
 
-def become(identity: Identity, argv: list[str], env: dict[str, str], cwd: list[str]) -> NoReturn:
-    """Execute `argv` as `identity`, in the first folder of `cwd` that can be entered. Signal actions, the signal mask
-    and the umask are set to their defaults; `env` is the whole environment. Raises OSError.
+def take_on(identity: Identity, cwd: list[str], seccomp: Seccomp) -> int:
+    """Go on as `identity` behind the filter `seccomp`, in the first folder of `cwd` that can be entered; returns which
+    that is. Signal actions, the signal mask and the umask are set to their defaults. Raises OSError, of the last folder
+    if none can be entered.
     """
     namespaces.limit_capabilities(KEPT_CAPABILITIES)
+    refused.put_up(seccomp)  # while this is still the root of the user namespace, who needs no no_new_privs for it
     os.umask(0o022)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # Python ignores or catches some; exec would hand that on
@@ -45,15 +116,16 @@ def become(identity: Identity, argv: list[str], env: dict[str, str], cwd: list[s
     os.setgroups(identity.groups)
     os.setresgid(identity.gid, identity.gid, identity.gid)
     os.setresuid(identity.uid, identity.uid, identity.uid)
-    _enter_first(cwd)
-    os.execve(argv[0], argv, env)
-    sys.exit(1)
-
-
-def _enter_first(folders: list[str]) -> None:
-    """Change to the first of `folders` that can be entered. Raises the last one's OSError if none can."""
-    for folder in folders[:-1]:
+    for place, folder in enumerate(cwd[:-1]):
         with contextlib.suppress(OSError):
             os.chdir(folder)
-            return
-    os.chdir(folders[-1])
+            return place
+    os.chdir(cwd[-1])
+    return len(cwd) - 1
+
+
+def execute(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """Execute `argv` with a session's limit of open files; `env` is the whole environment. Raises OSError."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, open_files())
+    os.execve(argv[0], argv, env)
+    sys.exit(1)

@@ -9,38 +9,41 @@ The process is small and has one thread, so it may fork freely. Sources: namespa
 kernel Documentation/filesystems/overlayfs.rst. Where the order of steps matters, a comment says what fails otherwise.
 """
 
-import contextlib
 import os
+from collections.abc import Sequence
 
-from waypoint.launch.program import MASTER_FD, become, open_terminal
-from waypoint.launch.spec import MemoryMount, Overlay, StartSpec
+from waypoint.launch import externals
+from waypoint.launch.program import MASTER_FD, execute, limit_processes, open_terminal, take_on
+from waypoint.launch.spec import StartSpec
 from waypoint.launch.supervise import REPORT_FD, LaunchResult, hand_over, supervise
 from waypoint.linux.net import network
-from waypoint.linux.storage import files, mounts
+from waypoint.linux.storage import beneath, mounts
+from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.storage.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks.clone import wait_entered
 from waypoint.model.paths import RUN_FOLDER
 
-# Kernels differ in their defaults, so each option is given. redirect_dir makes renames of lower folders work; index and
-# nfs_export would tie an upper to its lower's inodes (ESTALE once it is copied); metacopy would leave data in a lower,
-# which may change.
-OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=off,nfs_export=off"
+GROUP_MAX = 2**31 - 1  # of net.ipv4.ping_group_range
 
 
-def start(spec: StartSpec) -> LaunchResult:
+def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
     """Start the session that `spec` describes. Returns when its init program runs, or a step has failed; then no
-    process and no mount of the session is left.
+    process and no mount of the session is left. `users`: as for `FromOutside`.
 
     The descriptors in the answer: a pidfd of the init process, the terminal's master, the session's /run/waypoint.
     """
 
     def outer(report: int, ask: int, answer: int) -> None:
+        namespaces.hide_from_peers()
         os.setsid()
         os.umask(0o022)  # the daemon's umask is stricter, and the mount points made here are for everybody to enter
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
-        _mount_from_outside(spec)
-        namespaces.unshare(namespaces.CLONE_NEWUSER)
+        _mount_from_outside(spec, users)
+        # As the host's root, whose keys are not counted: all sessions of a home together may have 200 (keyrings(7)).
+        namespaces.join_new_session_keyring()
+        namespaces.unshare_user(spec.owner)
         os.write(ask, b"map")
         if os.read(answer, 1) != b".":
             raise OSError(0, "the id maps were not written")
@@ -48,11 +51,12 @@ def start(spec: StartSpec) -> LaunchResult:
         os.setuid(0)
         # Within the user namespace, as in every restored copy: only the owner of a network namespace may restore TCP
         # connections in it.
-        new_network(spec.net)
+        new_network(spec)
         # A time namespace from the start: after a reboot or on another machine the monotonic clock must not go back,
         # and a time namespace cannot be added to an image later.
         kinds = namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         namespaces.unshare(kinds | namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWTIME)
+        wait_entered()
         inner = os.fork()
         if inner:
             os.write(ask, f"pid {inner}".encode())
@@ -61,78 +65,38 @@ def start(spec: StartSpec) -> LaunchResult:
         os.close(answer)
         _become_init(spec, report)
 
-    return supervise(outer, spec.cgroup)
+    return supervise(outer, spec.cgroup, spec.ids.lines())
 
 
-def new_network(net: str) -> None:
-    """Enter a new network namespace and set it up, unless `net` is `host`. Raises OSError."""
-    if net == "host":
+def new_network(spec: StartSpec) -> None:
+    """Enter a new network namespace and set it up, unless the session is on the host's network. Raises OSError."""
+    if spec.net == "host":
         return
     namespaces.unshare(namespaces.CLONE_NEWNET)
-    furnish_network()
+    furnish_network(spec.ids.last if spec.ids.is_shifted else GROUP_MAX)
 
 
-def furnish_network() -> None:
-    """Set up the caller's network namespace: loopback is up, and every user may bind low ports and ping."""
+def furnish_network(last_group: int = GROUP_MAX) -> None:
+    """Set up the caller's network namespace: loopback is up, and every user may bind low ports and ping. `last_group`:
+    the last group id of the caller's user namespace.
+    """
     network.raise_loopback()
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
-    network.write_setting("ipv4/ping_group_range", "0 2147483647")
+    network.write_setting("ipv4/ping_group_range", f"0 {last_group}")
 
 
-def _mount_from_outside(spec: StartSpec) -> None:
+def _mount_from_outside(spec: StartSpec, users: Sequence[int]) -> None:
     """Make the mounts that need the host's root: overlays, binds, tmpfs. In the session's user namespace they are
     locked: the session cannot undo them.
     """
+    outside = externals.FromOutside(spec, users)
     for overlay in spec.overlays:
-        target = f"{spec.merged}{overlay.target}".rstrip("/")
-        mounts.mount("overlay", target, "overlay", MS_NODEV, overlay_options(overlay))
+        outside.overlay(overlay, MountPlace(spec.merged, overlay.target))
     for item in spec.binds:
-        make_place(spec.merged, item.target, is_folder=os.path.isdir(item.source))
-        target = f"{spec.merged}{item.target}"
-        mounts.bind(item.source, target)
-        flags = (0 if item.device_nodes else MS_NODEV) | (MS_RDONLY if item.readonly else 0)
-        mounts.remount_bind(target, flags | MS_NOSUID)
+        outside.make_place(item, spec.merged)
+        outside.bind(item, MountPlace(spec.merged, item.target))
     for memory in spec.memory:
-        mount_memory(memory, f"{spec.merged}{memory.target}")
-
-
-def mount_memory(memory: MemoryMount, place: str) -> None:
-    """Mount `memory` at the host path `place` and copy its content there. Raises OSError."""
-    mounts.mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
-    if memory.content:
-        from waypoint.linux.storage import filesystem  # loads `threading`, which would slow every fork of the launcher
-
-        filesystem.copy_tree(memory.content, place)
-
-
-def make_place(merged: str, target: str, *, is_folder: bool) -> None:
-    """Make the mount point `target` below `merged` if it is missing, a folder or a file. Links are not followed: they
-    could lead out of the session. Raises OSError.
-    """
-    *parents, last = target.strip("/").split("/")
-    folder = os.open(merged, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for name in parents:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o755, dir_fd=folder)
-            below = files.open_beneath(folder, name, os.O_PATH | os.O_DIRECTORY)
-            os.close(folder)
-            folder = below
-        with contextlib.suppress(FileExistsError):
-            if is_folder:
-                os.mkdir(last, 0o755, dir_fd=folder)
-            else:
-                os.close(os.open(last, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder))
-        os.close(files.open_beneath(folder, last, os.O_PATH))
-    finally:
-        os.close(folder)
-
-
-def overlay_options(overlay: Overlay) -> str:
-    """The options of mount(2) for `overlay`, with the paths escaped."""
-    lowers = ":".join(mounts.escape(path) for path in overlay.lowers)
-    places = f"lowerdir={lowers},upperdir={mounts.escape(overlay.upper)},workdir={mounts.escape(overlay.work)}"
-    return f"{places},{OVERLAY_OPTIONS}"
+        outside.memory(memory, MountPlace(spec.merged, memory.target))
 
 
 def _become_init(spec: StartSpec, report: int) -> None:
@@ -140,18 +104,8 @@ def _become_init(spec: StartSpec, report: int) -> None:
     merged = spec.merged
     # pivot_root needs a mount that this namespace owns: inherited ones are locked.
     mounts.bind(merged, merged, recursive=True)
-    mounts.mount("proc", f"{merged}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    for name in spec.proc_readonly:
-        place = f"{merged}/proc/{name}"
-        with contextlib.suppress(FileNotFoundError):
-            mounts.bind(place, place)
-            mounts.remount_bind(place, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    # /proc/keys would show the descriptions of keys that the same uids have on the host. Covered by a file of /dev,
-    # which is a mount from outside already: images need not name one more.
-    with contextlib.suppress(FileNotFoundError):
-        mounts.bind(f"{merged}/dev/null", f"{merged}/proc/keys")
-    pts_options = "newinstance,ptmxmode=0666,mode=620,gid=5"
-    mounts.mount("devpts", f"{merged}/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, pts_options)
+    _mount_kernel_views(spec)
+    externals.check_mounts(spec, mounts.read_mounts(), merged)
     os.chdir(merged)
     mounts.pivot_root_here()
     # Without this CRIU refuses a dump: "A session leader of ... is outside of its pid namespace".
@@ -160,7 +114,31 @@ def _become_init(spec: StartSpec, report: int) -> None:
     os.closerange(MASTER_FD, REPORT_FD)
     open_terminal(spec.rows, spec.cols, spec.identity.uid)
     os.closerange(REPORT_FD + 1, 4096)
-    namespaces.join_new_session_keyring()
-    run_folder = os.open(f"/{RUN_FOLDER}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    hand_over([MASTER_FD, run_folder])
-    become(spec.identity, spec.argv, spec.env, spec.cwd)
+    with MountPlace("/").opened_fd() as root:
+        run_folder = beneath.open_beneath(root, RUN_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
+    if spec.processes is not None:
+        limit_processes(spec.processes)
+    hand_over([MASTER_FD, run_folder], take_on(spec.identity, spec.cwd, spec.seccomp))
+    execute(spec.argv, spec.env)
+
+
+def _mount_kernel_views(spec: StartSpec) -> None:
+    """Mount the session's own proc, with its masks, and devpts. A mask that cannot be set raises OSError."""
+    merged = spec.merged
+    with MountPlace(merged, externals.PROC).opened() as point:
+        mounts.mount("proc", point, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for name in spec.proc_readonly:
+        place = MountPlace(merged, f"{externals.PROC}/{name}")
+        with place.opened() as point:
+            mounts.bind(point, point)
+        with place.opened() as mounted:
+            mounts.remount_bind(mounted, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    for path in spec.masked:
+        with MountPlace(merged, path).opened() as point:
+            # Of /dev, which is a mount from outside already: images need not name one more.
+            cover = externals.NOTHING if os.path.isdir(point) else externals.NULL
+            with MountPlace(merged, cover).opened() as nothing:
+                mounts.bind(nothing, point)
+    with MountPlace(merged, externals.TERMINALS).opened() as point:
+        pts_options = f"newinstance,ptmxmode=0666,mode=620,gid=5,max={spec.terminals}"
+        mounts.mount("devpts", point, "devpts", MS_NOSUID | MS_NOEXEC, pts_options)

@@ -22,12 +22,12 @@ LaunchResult = tuple[Launched, list[int]]
 """The outcome of a request, and the descriptors that were handed over: close-on-exec, the caller's to close."""
 
 
-def supervise(outer: Callable[[int, int, int], None], cgroup: str) -> LaunchResult:
+def supervise(outer: Callable[[int, int, int], None], cgroup: str, id_map: str = "") -> LaunchResult:
     """Run `outer` in a forked child in `cgroup`, and wait until its own child has executed a program or a step failed.
 
     `outer` gets three descriptors: for the report of a failure; to ask for the id maps (`map`) and to tell the pid of
-    its child as the host sees it (`pid N`); to read the reply to `map`. A failure is returned, not raised: then no
-    descriptor is open.
+    its child as the host sees it (`pid N`); to read the reply to `map`. `id_map`: the lines of the maps. A failure is
+    returned, not raised: then no descriptor is open.
     """
     report_r, report_w = (end.detach() for end in socket.socketpair())
     ask_r, ask_w = os.pipe()
@@ -42,12 +42,12 @@ def supervise(outer: Callable[[int, int, int], None], cgroup: str) -> LaunchResu
     pid = 0
     said = os.read(ask_r, 64)
     if said == b"map":
-        namespaces.map_identity(child)
+        namespaces.map_ids(child, id_map)
         os.write(answer_w, b".")
         said = os.read(ask_r, 64)
     if said.startswith(b"pid "):
         pid = int(said[4:])
-    failed, handed_over = _read_all(report_r)  # until the end of file: execve closes the last copy
+    failed, handed_over, entered = _read_all(report_r)  # until the end of file: execve closes the last copy
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
     for fd in (report_r, ask_r, answer_w):
@@ -58,7 +58,7 @@ def supervise(outer: Callable[[int, int, int], None], cgroup: str) -> LaunchResu
         number, _, rest = failed.decode(errors="replace").partition("|")
         path, _, words = rest.partition("|")
         return Launched(errno=int(number or 0), path=path, error=words or "the child ended without a message"), []
-    return Launched(pid=pid), handed_over
+    return Launched(pid=pid, entered=entered), handed_over
 
 
 def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, answer: int) -> NoReturn:
@@ -82,24 +82,29 @@ def _report(report: int, text: str) -> None:
             return
 
 
-def _read_all(report: int) -> tuple[bytes, list[int]]:
-    """The text of a failure, empty if there was none, and the descriptors that were handed over."""
-    text, descriptors = b"", []
+def _read_all(report: int) -> tuple[bytes, list[int], int]:
+    """The text of a failure, empty if there was none, and what was handed over: descriptors, and the number of the
+    folder that was entered.
+    """
+    text, descriptors, entered = b"", [], 0
     with socket.socket(fileno=os.dup(report)) as sock:
         while True:
             chunk, received, _flags, _address = socket.recv_fds(sock, 4096, 4, socket.MSG_CMSG_CLOEXEC)
             descriptors += received
             if not chunk:
-                return text, descriptors
-            text += chunk.removeprefix(_HANDED_OVER)
+                return text, descriptors, entered
+            if chunk.startswith(_HANDED_OVER):  # never together with other text, as descriptors came with it
+                entered, chunk = chunk[1], chunk[2:]
+            text += chunk
 
 
-def hand_over(descriptors: list[int]) -> None:
-    """Send `supervise` a pidfd of this process, followed by `descriptors`.
+def hand_over(descriptors: list[int], entered: int) -> None:
+    """Send `supervise` a pidfd of this process, followed by `descriptors`, and the number of the folder among those
+    that were asked for in which the process stands.
 
     The process sends them itself before execve: it may end before another process could open them by its pid.
     """
     with socket.socket(fileno=os.dup(REPORT_FD)) as report:
         own = os.pidfd_open(os.getpid())
-        socket.send_fds(report, [_HANDED_OVER], [own, *descriptors])
+        socket.send_fds(report, [_HANDED_OVER + bytes([entered])], [own, *descriptors])
         os.close(own)

@@ -11,6 +11,25 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
 
+# Next steps for what a disk does, wherever it is met.
+READ_ONLY = "see the kernel's log (dmesg): the file system is read-only; make it writable"
+DISK_FAILED = "see the kernel's log (dmesg): the disk has failed; copy the home to another disk before anything else"
+
+
+def cleaned(text: str, keep: str = "") -> str:
+    """A text that others have a part in (file names, programs, CRIU) for a terminal or a log: with "?" in place of each
+    character that they could act on, but for those in `keep`. Bytes that are no text stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep or "\udc80" <= one <= "\udcff" else "?" for one in text)
+
+
+def as_text(text: str) -> str:
+    """`text` for JSON. Bytes that are no text (surrogates, os.fsdecode), which JSON cannot have, become `\\udcNN`."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class WaypointError(Exception):
     """Base of all errors that Waypoint raises on purpose. An exception of another class is a bug in Waypoint."""
 
@@ -30,18 +49,22 @@ class WaypointError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        text = f"{f'cannot {self.tried} {self.on}'.rstrip()}: {self.said}".replace("  ", " ")
-        return f"{text}\n  next: {self.next_step}" if self.next_step else text
+        """The message for people. The parts are cleaned one by one: a line break in the name of a file must not begin a
+        line that looks like the next step.
+        """
+        tried, on, said, next_step = (cleaned(part) for part in (self.tried, self.on, self.said, self.next_step))
+        text = f"{f'cannot {tried} {on}'.rstrip()}: {said}".replace("  ", " ")
+        return f"{text}\n  next: {next_step}" if next_step else text
 
     def to_json(self) -> dict[str, str | int]:
         """The error as the object that the API and `--json` show (docs/protocol.md, section 1)."""
         return {
             "code": self.code,
             "exit": self.exit_code,
-            "tried": self.tried,
-            "on": self.on,
-            "said": self.said,
-            "next": self.next_step,
+            "tried": as_text(self.tried),
+            "on": as_text(self.on),
+            "said": as_text(self.said),
+            "next": as_text(self.next_step),
         }
 
 
@@ -63,6 +86,12 @@ class HostLacks(WaypointError):
 
     exit_code = 3
     code = "host-lacks"
+
+
+class NotAllowed(HostLacks):
+    """Whoever asks may not have this; root, or a user whom root trusts fully, may."""
+
+    code = "not-allowed"
 
 
 class StateConflict(WaypointError):
@@ -92,7 +121,9 @@ class Failed(WaypointError):
 
 BY_CODE: dict[str, type[WaypointError]] = {
     kind.code: kind
-    for kind in (UsageProblem, UnknownName, HostLacks, StateConflict, CannotCapture, StoreDamaged, Failed)
+    for kind in (
+        *(UsageProblem, UnknownName, HostLacks, NotAllowed, StateConflict, CannotCapture, StoreDamaged, Failed),
+    )
 }
 
 

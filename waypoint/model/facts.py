@@ -11,24 +11,47 @@ class ReplacedFacts(TypedDict):
     """The capture that keeps what a restore has replaced."""
 
     capture: str
-    tier: Literal["live", "files"]
+    tier: Literal["live", "respawn", "files"]
+
+
+class LimitFacts(TypedDict):
+    """How much of the machine a session may use; null: as much as there is. `cpus`: in processors. `pids`: processes
+    and threads.
+    """
+
+    memory_bytes: int | None
+    cpus: float | None
+    pids: int | None
+    disk_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
     """A session. With `state` `ended` or `lost`: a branch that can be started again, with only a few of the fields.
+    With `unreachable`: it runs, and the daemon cannot reach it, for the reason in `said`; it can be stopped.
 
     `left_out`: the mounts of the machine that the session does not have. `shared`: the folders and files that are the
     machine's own (binds): what is done there is not kept and not undone. `shell`: the path of its shell, None if a
     command runs in its place. `hooks`: whether this shell has Waypoint's hooks, without which there is no exec.
-    `capture`: the id of the capture with the files of an ended session. `degraded`: in the answer to a restore, in
-    words, the parts of the capture that could not be brought back, and what was not kept of a session that was
-    replaced; in the answer to a fork, what the capture keeps less faithfully than asked. `replaced`: in the answer to a
-    restore, what keeps what was on the branch before; None if nothing was.
+    `capture`: the id of the capture with the files of an ended session. `degraded`: in words, which hard limits its
+    processes have lost since they were captured; in the answer to a restore, also the parts of the capture that could
+    not be brought back, and what was not kept of a session that was replaced; in the answer to a fork, also what the
+    capture keeps less faithfully than asked. `replaced`: in the answer to a restore, what keeps what was on the branch
+    before; None if nothing was. `respawned`, `offered`, `lost`: the command lines, without secrets, of what a capture
+    of the tier `respawn` had: started again, put on the shell's line for Enter to run, and not started again, with why.
+
+    `ids`: `shifted`, if the ids of its users are none that a user of the machine has, so that its root is nobody
+    outside; `host`, if they are the machine's own. `why_host_ids`: then, in words, why, unless config.json wants that.
+
+    `seccomp`: the filter of system calls around its processes: `default`, `userns` (it may make namespaces and mounts
+    of its own) or `none`. `why_no_seccomp`: then, in words, why, unless config.json wants that.
+
+    `limits`: how much of the machine it may use. `unlimited`: in words, which of these limits this machine does not
+    hold, or only in part; each begins with the limit's name.
     """
 
     branch: str
-    state: Literal["live", "ended", "lost"]
+    state: Literal["live", "unreachable", "ended", "lost"]
     created: str
     id: str | None = None
     pid: int | None = None
@@ -43,11 +66,21 @@ class SessionFacts:
     attached: int | None = None
     left_out: list[str] | None = None
     shared: list[str] | None = None
+    ids: Literal["shifted", "host"] | None = None
+    why_host_ids: str | None = None
+    seccomp: Literal["default", "userns", "none"] | None = None
+    why_no_seccomp: str | None = None
+    limits: LimitFacts | None = None
+    unlimited: list[str] | None = None
     shell: str | None = None
     hooks: bool | None = None
     capture: str | None = None
     degraded: list[str] | None = None
+    respawned: list[str] | None = None
+    offered: list[str] | None = None
+    lost: list[str] | None = None
     replaced: ReplacedFacts | None = None
+    said: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +97,23 @@ class StopFacts:
 
 
 class LayerFacts(TypedDict):
-    """One layer of a capture. `processes` also has `count` to `criu`, `terminal` also has `rows` and `cols`.
+    """One layer of a capture. `processes` also has `count` to `criu`, `terminal` also has `rows` and `cols`,
+    `shell` also has `moment` (model/records.py).
 
     `digest` is None until the layer is in the store. `frozen_ms`: how long CRIU held the processes, in milliseconds.
+    `ids`, `seccomp`: as in SessionFacts; processes come back with what they had.
     """
 
     size_bytes: int | None
     digest: str | None
     count: NotRequired[int]
     programs: NotRequired[list[str]]
+    lost: NotRequired[list[str]]
     frozen_ms: NotRequired[float]
     criu: NotRequired[str]
+    ids: NotRequired[Literal["shifted", "host"]]
+    seccomp: NotRequired[Literal["default", "userns", "none"]]
+    moment: NotRequired[Literal["now", "prompt"]]
     rows: NotRequired[int]
     cols: NotRequired[int]
 
@@ -84,6 +123,7 @@ class CaptureFacts:
     """One moment of a session.
 
     `image`: None until the capture is in the store. `names`: checkpoints, and branches whose tip the capture is.
+    `limits`: how much of the machine its session was asked to use at most; null: what is usual where it goes on.
     `layers`: the layers by kind (files, processes, shell, terminal); None for a layer that the capture does not have.
     `removed`: whether `waypoint gc` has removed all that it kept, so that only these facts are left.
     """
@@ -93,7 +133,7 @@ class CaptureFacts:
     names: list[str]
     branch: str
     parents: list[str]
-    tier: Literal["live", "files"]
+    tier: Literal["live", "respawn", "files"]
     reason: str
     message: str
     created: str
@@ -108,6 +148,7 @@ class CaptureFacts:
     machine: dict[str, str]
     layers: dict[str, LayerFacts | None]
     removed: bool = False
+    limits: LimitFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +161,7 @@ class CheckpointFacts:
     name: str
     capture: str
     image: str | None
-    tier: Literal["live", "files"]
+    tier: Literal["live", "respawn", "files"]
     paused_ms: float
     total_ms: float
     durable: bool
@@ -146,7 +187,7 @@ class BranchFacts:
     name: str
     tip: str | None
     live: bool
-    tier: Literal["live", "files"] | None
+    tier: Literal["live", "respawn", "files"] | None
     created: str
     captured: str | None
 
@@ -181,6 +222,11 @@ class OperationFacts:
     said: str
     note: str = ""
 
+    @property
+    def ended(self) -> list[str]:
+        """The branches whose sessions it has ended."""
+        return [branch for branch, (before, after) in self.sessions.items() if before and not after]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneFacts:
@@ -209,7 +255,8 @@ class UndoFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusFacts:
     """The daemon itself. `home`: the home's real path. `sessions`: the number of live sessions. `started`: when the
-    daemon was started.
+    daemon was started. `pool`: how the home keeps the files of sessions: `btrfs`, or `copy`, where each capture copies
+    them.
     """
 
     pid: int
@@ -217,6 +264,7 @@ class StatusFacts:
     home: str
     sessions: int
     started: str
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +289,7 @@ class RemovedFacts(TypedDict):
     capture: str
     branch: str
     created: str
-    tier: Literal["live", "files"]
+    tier: Literal["live", "respawn", "files"]
     size_bytes: int
 
 

@@ -48,6 +48,23 @@ def _broken_rule_of_part(part: str) -> str:
     return "a part may not end in '.lock'" if part.endswith(".lock") else ""
 
 
+def in_order(name: str) -> str:
+    """The key to sort names by: numbers in them count by their value (`try-2` before `try-10`), all else by character.
+    No two names have the same key.
+    """
+    key, digits = "", ""
+    for character in f"{name}\0":
+        if "0" <= character <= "9":
+            digits += character
+            continue
+        if digits:
+            number = digits.lstrip("0")
+            key += f"{len(number):03}{number}"
+            digits = ""
+        key += character
+    return key + name
+
+
 def excludes(name: str, other: str) -> bool:
     """True if the two names cannot exist at once: `a` excludes `a/b`, as a file excludes a folder of the same name."""
     return name.startswith(f"{other}/") or other.startswith(f"{name}/")

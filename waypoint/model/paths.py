@@ -11,12 +11,12 @@ RUNTIME = "/run/waypoint"
 RUNTIME_MODE = 0o711  # of that folder and of each home's below it: others may pass through to the socket, not list
 HOME_ID_HEX_DIGITS = 16
 SHARED_MEMORY = "/dev/shm"  # in a session: a tmpfs that is mounted from outside
-_CONFIG_KEYS = frozenset({"home_id", "owner_uid", "group_gid", "pool"})
+_CONFIG_KEYS = frozenset({"home_id", "owner_uid", "group_gid", "pool", "ids"})
 
 # Below a session's root.
 RUN_FOLDER = "run/waypoint"  # the folder that the session's shell and the daemon share
 OWN_FOLDER = ".waypoint"  # Waypoint's own programs; the skeleton layer brings it
-COMMAND_FOLDER = "command"  # in that folder: what a session's PATH ends with
+COMMAND_FOLDER = "request"  # in that folder: what a session's PATH ends with
 INIT = f"{OWN_FOLDER}/init.sh"  # the script of pid 1
 WRAPPER = f"{OWN_FOLDER}/wrapper.sh"  # that of sessions of earlier versions, which stood in the user's folder
 
@@ -68,7 +68,7 @@ def spelled(home: str, *words: str) -> str:
     WAYPOINT_HOME: for the next step of a message. The machine's home needs no naming.
     """
     named = [] if home == SYSTEM_HOME else ["--home", home]
-    return " ".join(["waypoint", *map(_quoted, [*named, *words])])
+    return " ".join(["waypoint", *map(quoted, [*named, *words])])
 
 
 def as_root(home: str, *words: str) -> str:
@@ -76,7 +76,8 @@ def as_root(home: str, *words: str) -> str:
     return f"{'sudo ' if os.geteuid() else ''}{spelled(home, *words)}"
 
 
-def _quoted(word: str) -> str:
+def quoted(word: str) -> str:
+    """`word` as a shell takes it, for the next step of a message."""
     is_plain = word and all(letter.isalnum() or letter in "/._-+=:@%," for letter in word)
     return word if is_plain else "'" + word.replace("'", "'\\''") + "'"
 

@@ -2,6 +2,8 @@
 
 from waypoint.model.requests import Count, Request
 
+MOST_NAMES = 256  # whose usage may be asked for at once: each is a walk over all files of a capture
+
 
 class SessionsQuery(Request, frozen=True):
     """`all`: also the branches that could be started again."""
@@ -18,7 +20,9 @@ class LogQuery(Request, frozen=True):
 
 
 class DuQuery(Request, frozen=True):
-    """`names`: of which captures and live branches, separated by spaces (no name has one in it); null: of all."""
+    """`names`: of which captures and live branches, at most MOST_NAMES, separated by spaces (no name has one in it);
+    null: of all.
+    """
 
     names: str | None = None
 

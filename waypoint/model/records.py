@@ -1,5 +1,6 @@
 """The records about branches, captures, sessions and operations that the store keeps."""
 
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
@@ -16,12 +17,105 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     shell: str
 
 
-class Bind(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of the host that is mounted in the session as it is: a restore does not bring its files back."""
+SHIFTED_IDS = 65_536
+"""How many ids, from 0 on, every shifted session has: those that a machine gives to its own users and groups."""
+
+MAX_MAP_BYTES = 4095
+"""Of the text of a map of ids, the kernel takes less than a page, in one write (user_namespaces(7))."""
+
+_MAX_OWN = 60  # two lines each: as many fit into a map
+
+
+class IdMap(msgspec.Struct, frozen=True, kw_only=True):
+    """Which ids of the host the ids of a session's users and groups are (user_namespaces(7)); the same for both kinds.
+
+    `first` 0: each id is itself. Else the session's ids are *shifted*: its first SHIFTED_IDS ids are the host's from
+    `first` on, those of `more`, in their order, are the next ones, and no other id exists in the session. In its files
+    on disk, which come in through idmapped mounts, every id is the session's own.
+    """
+
+    first: int = 0
+    more: tuple[int, ...] = ()
+
+    @property
+    def is_shifted(self) -> bool:
+        return self.first != 0
+
+    def outside(self, number: int) -> int:
+        """The host's id for the session's `number`. Raises ValueError if the session has no such id."""
+        if not self.is_shifted:
+            return number
+        return self.first + (number if number < SHIFTED_IDS else SHIFTED_IDS + self.more.index(number))
+
+    def inside(self, number: int) -> int:
+        """The session's id for the host's `number`; NOBODY, as the kernel tells, if the session has no such id."""
+        place = number - self.first
+        if not self.is_shifted or 0 <= place < SHIFTED_IDS:
+            return place
+        return self.more[place - SHIFTED_IDS] if 0 <= place - SHIFTED_IDS < len(self.more) else NOBODY
+
+    @property
+    def last(self) -> int:
+        """The session's id that is the last on the host, of a shifted session."""
+        return self.more[-1] if self.more else SHIFTED_IDS - 1
+
+    def lines(self) -> str:
+        """The content of uid_map and gid_map."""
+        if not self.is_shifted:
+            return "0 0 4294967295\n"
+        more = (f"{number} {self.outside(number)} 1\n" for number in self.more)
+        return f"0 {self.first} {SHIFTED_IDS}\n{''.join(more)}"
+
+    def lines_with_only(self, own: Collection[int]) -> str:
+        """The content of the uid_map, or the gid_map, of an idmapped mount in which of the session's ids only those of
+        `own` are themselves: what belongs to another id is a stranger's, over which nobody in the session has power, a
+        root neither. Of more than _MAX_OWN, the highest are strangers'. The session's ids are shifted.
+        """
+        lines, behind = [], 0  # strangers keep the host's ids, which no session with shifted ids has
+        for number in sorted(one for one in {*own} if one < SHIFTED_IDS or one in self.more)[:_MAX_OWN]:
+            if behind < number and behind < self.first:
+                lines.append(f"{behind} {behind} {min(number, self.first) - behind}\n")
+            lines.append(f"{number} {self.outside(number)} 1\n")
+            behind = number + 1
+        if behind < self.first:
+            lines.append(f"{behind} {behind} {self.first - behind}\n")
+        return "".join(lines)
+
+
+HOST_IDS = IdMap()
+NOBODY = 65_534
+
+
+class Bind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A path of the host that is mounted in the session as it is: a restore does not bring its files back.
+
+    `as_user`: with the rights over its files that the session's user has on the host, and no others.
+    """
 
     source: str
     target: str
     readonly: bool
+    as_user: bool = False
+
+
+Allowance = Literal["userns"]
+"""What a session may do beyond the usual: `userns`: make namespaces and mounts in user namespaces of its own, as a
+sandbox within the session does (bubblewrap, Chromium's)."""
+
+Seccomp = Literal["default", "userns", "none"]
+"""The filter of system calls around a session's processes: the usual one, the one for what is allowed `userns`, or
+none."""
+
+
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much of the machine a session may use. `memory`, `disk`: bytes. `cpus`: processors, such as 1.5. `pids`:
+    processes and threads. None, in a setting: what is usual (launch/ground/limits.py); of a live session: no limit.
+    """
+
+    memory: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    disk: int | None = None
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -29,7 +123,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `base`: the root file system below the session. `cwd`: the folder in which the shell starts. `env`: the variables
     taken from the caller. `command`: run in place of a shell, if it is not empty. `shell`: the path of the shell that
-    was asked for; empty: that of the user.
+    was asked for; empty: that of the user. `allow`: what it may do beyond the usual. `limits`: those that were asked
+    for.
     """
 
     base: str
@@ -40,6 +135,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str]
     command: list[str]
     shell: str = ""
+    allow: list[Allowance] = []
+    limits: SessionLimits = SessionLimits()
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
@@ -51,8 +148,9 @@ restore was about to replace the session or an aspect of it. `forked`: the sessi
 Aspect = Literal["files", "shell"]
 """A part of a capture that can be brought back by itself, into a session that goes on."""
 
-Tier = Literal["live", "files"]
-"""How faithfully a capture keeps processes: as they were (CRIU), or not at all."""
+Tier = Literal["live", "respawn", "files"]
+"""How faithfully a capture keeps processes: as they were (CRIU), so that the programs can be started again, or not at
+all."""
 
 
 class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +164,11 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     `count`, `programs`: the number and the names of the processes. `frozen_us`: how long CRIU held the processes, in
     microseconds. `criu`: the version that made the images. `outside`: where file systems from outside were mounted in
-    the session, in the order by which the images number them; the first are the `overlays`. `proc_readonly`, `env`,
-    `nonce`: as in the session's runtime record. `ports`: the ports of the host's network that the processes had, if
-    the session shares this network (`tcp 8000`).
+    the session, in the order by which the images number them; the first are the `overlays`. `proc_readonly`, `masked`,
+    `env`, `nonce`, `ids`, `seccomp`: as in the session's runtime record; the images contain map and filter, too.
+    `ports`: the ports of the host's network that the processes had, if the session shares this network (`tcp 8000`);
+    without those of connections, which are closed in copies.
+    `hard_limits`: the highest of the processes', by kind (RLIMIT_NOFILE); -1: none. Earlier versions did not note them.
     """
 
     size_bytes: int
@@ -79,9 +179,24 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     overlays: list[str]
     outside: list[str]
     proc_readonly: list[str]
+    masked: list[str] = []
     env: dict[str, str]
     nonce: str
     ports: list[str] = []
+    ids: IdMap = HOST_IDS
+    seccomp: Seccomp = "none"
+    hard_limits: dict[str, int] = {}
+
+
+class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest of what ran, in the capture's hot folder, for the tier `respawn`.
+
+    `programs`: the command lines of what is started again, without secrets. `lost`: of what is not, each with why.
+    """
+
+    size_bytes: int
+    programs: list[str]
+    lost: list[str] = []
 
 
 class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,14 +208,21 @@ class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
     end: int
 
 
-class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the session's shell as data, in the file /run/waypoint/state of the captured files.
+ShellMoment = Literal["now", "prompt"]
+"""Of which moment the state of a shell is: that of the capture, or its last prompt, as something ran in it, or it had
+ended."""
 
-    In a capture without this layer, a file with this name is a left-over to be ignored.
+
+class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the session's shell as data, in the file `file` of /run/waypoint in the captured files.
+
+    In a capture without this layer, files with such names are left-overs to be ignored.
     """
 
     size_bytes: int
     kind: Literal["bash", "zsh"]
+    file: str = "state"
+    moment: ShellMoment = "now"
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +230,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
     files: FilesLayer
     processes: ProcessesLayer | None = None
+    programs: ProgramsLayer | None = None
     shell: ShellLayer | None = None
     terminal: TerminalLayer | None = None
 
@@ -128,7 +251,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     `parents`: the ids of the captures that this one goes on from: one, or none for the first of a branch. `created`: in
     seconds since the epoch. `exit`: the shell's exit status, if the session had ended and the status is known.
     `paused_ms`: how long the session stood still, in milliseconds; None if the session had ended. `degraded`: in words,
-    what was kept less faithfully than it might be. `clock`: CLOCK_BOOTTIME of the machine at that moment, in seconds.
+    what was kept less faithfully than it might be. `folder`: that in which the session's shell was, "" if that is not
+    known, or is no printable text. `clock`: CLOCK_BOOTTIME of the machine at that moment, in seconds.
     """
 
     id: str
@@ -144,6 +268,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     paused_ms: float | None = None
     degraded: list[str] = []
     machine: Machine | None = None
+    folder: str = ""
     clock: float = 0.0
 
 
@@ -158,16 +283,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     image: str | None = None
     durable: bool = False
     removed: bool = False
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The note that a tree, folder or capture is being made which outlives the daemon and is on no other record yet.
-
-    `purpose`: what is being made, in words. `since`: when the note was written, in seconds since the epoch.
-    """
-
-    purpose: str
-    since: float
 
 
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):

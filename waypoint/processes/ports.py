@@ -7,21 +7,33 @@ restored once keep SO_REUSEPORT, so two servers would share the port and each ge
 import contextlib
 import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
 
 from waypoint.linux.net import sockets
 from waypoint.linux.tasks import pidfd, procfs
 
-_ROOT = 0
+_UNREAD = {
+    "tcp": "{} connections that nobody has accepted yet are not in copies, where their other sides wait in vain",
+    "udp": "datagrams that nobody has read yet are not in copies",
+}
 
 
-def held_by(pids: Iterable[int]) -> list[str]:
-    """The ports of the sockets that the processes have open, sorted, in the form `tcp 8000`.
-
-    Processes that have ended are skipped.
+class HeldPorts(NamedTuple):
+    """Ports in the form `tcp 8000`, sorted. `bound`: what a copy must bind again. `connections`: the ports of TCP
+    connections, which copies have as closed ones.
     """
-    inodes = {inode for inode, _pid, _number in _open_sockets(pids)}
-    return sorted({_name(found) for found in sockets.inet_sockets() if found.inode in inodes})
+
+    bound: list[str]
+    connections: list[str]
+
+
+def held_by(pids: Iterable[int]) -> HeldPorts:
+    """The ports of the sockets that the processes have open. Processes that have ended are skipped."""
+    inodes = {inode for inode, _pid, _number in open_sockets(pids)}
+    found = [one for one in sockets.inet_sockets() if one.inode in inodes]
+    bound, connections = ({_name(one) for one in found if one.is_connection is wanted} for wanted in (False, True))
+    return HeldPorts(sorted(bound), sorted(connections))
 
 
 def taken(ports: Iterable[str], leaving: Iterable[int] = ()) -> list[str]:
@@ -29,32 +41,47 @@ def taken(ports: Iterable[str], leaving: Iterable[int] = ()) -> list[str]:
 
     `leaving`: pids of processes that do not count.
     """
-    spared = {0, *(inode for inode, _pid, _number in _open_sockets(leaving))}  # 0: a socket that no process has open
+    spared = {0, *(inode for inode, _pid, _number in open_sockets(leaving))}  # 0: a socket that no process has open
     return sorted({_name(found) for found in sockets.inet_sockets() if found.inode not in spared}.intersection(ports))
 
 
+def unread(pids: Collection[int]) -> list[str]:
+    """What waits at the sockets of the processes, which an image does not keep, in words for each port."""
+    found = []
+    for pid in list(pids)[:1]:
+        with sockets.open_table(pid) as table:
+            waiting = list(sockets.unread(table))
+        if waiting and sockets.shares_network(pid):
+            inodes = {inode for inode, _pid, _number in open_sockets(pids)}
+            waiting = [one for one in waiting if one.inode in inodes]
+        found += [f"{one.protocol} {one.port}: {_UNREAD[one.protocol].format(one.number)}" for one in waiting]
+    return sorted(found)
+
+
 @contextlib.contextmanager
-def shared(pids: Iterable[int]) -> Iterator[None]:
-    """For the `with`, let a CRIU of the host's root bind the ports that the processes have, beside them.
+def shared(pids: Iterable[int], root: int) -> Iterator[None]:
+    """For the `with`, let a CRIU bind the ports that the processes have, beside them. `root`: the host's id for the
+    root of the user namespace that it restores.
 
     CRIU sets SO_REUSEPORT on the sockets that it binds. The kernel lets two sockets have a port if both have that
-    option and the same owner. So the sockets of the processes get it too, and root as their owner; afterwards they are
-    as they were. The processes must stand still. Connections that come meanwhile may reach either side.
+    option and the same owner. So the sockets of the processes get it too, and `root` as their owner; afterwards they
+    are as they were. The processes must stand still. Connections that come meanwhile may reach either side.
     """
     inodes = {found.inode for found in sockets.inet_sockets()}
     with contextlib.ExitStack() as undoing:
-        for inode, pid, number in _open_sockets(pids):
+        for inode, pid, number in open_sockets(pids):
             if inode in inodes:
-                undoing.enter_context(_shared(undoing.enter_context(socket.socket(fileno=pidfd.take(pid, number)))))
+                sock = undoing.enter_context(socket.socket(fileno=pidfd.take(pid, number)))
+                undoing.enter_context(_shared(sock, root))
         yield
 
 
 @contextlib.contextmanager
-def _shared(sock: socket.socket) -> Iterator[None]:
+def _shared(sock: socket.socket, root: int) -> Iterator[None]:
     owner = os.fstat(sock.fileno()).st_uid
     before = sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    os.fchown(sock.fileno(), _ROOT, -1)
+    os.fchown(sock.fileno(), root, -1)
     try:
         yield
     finally:
@@ -62,7 +89,7 @@ def _shared(sock: socket.socket) -> Iterator[None]:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, before)
 
 
-def _open_sockets(pids: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+def open_sockets(pids: Iterable[int]) -> Iterator[tuple[int, int, int]]:
     """Each socket that a process has open: the socket's inode, the process, the number of the descriptor."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

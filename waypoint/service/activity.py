@@ -1,17 +1,25 @@
 """What goes on: jobs, as clients start and watch them, and the stream of events."""
 
 import asyncio
+import errno
 import subprocess
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated
+from typing import Annotated, Literal
 
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
+from waypoint.model.errors import WaypointError
 from waypoint.model.facts import Capability, GcFacts
+from waypoint.model.paths import spelled
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job
 from waypoint.service.shapes import Download
+from waypoint.session.birth.users import group_name, user_name
+from waypoint.upper.contract import NEXT_STEPS, Outlook, Pool, mib
+
+WANTED = "config.json wants that"
+POOL = "the pool of this home"
 
 # Threads of their own: a trial blocks for seconds, and captures and restores need those that all share.
 _TRIALS = ThreadPoolExecutor(2, "trial")
@@ -63,7 +71,8 @@ async def doctor(home: Home) -> list[Capability]:
     work = _TRIALS.submit(try_everything, home.path, on_start=on_start)
     ended = asyncio.wrap_future(work)
     try:
-        return [*await asyncio.shield(ended), await asyncio.to_thread(_mounts, home)]
+        rows = await asyncio.shield(ended)
+        return [*rows, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_ground, home)]
     except asyncio.CancelledError:
         is_cancelled = True
         work.cancel()  # it may still be waiting for a thread
@@ -73,14 +82,92 @@ async def doctor(home: Home) -> list[Capability]:
         raise
 
 
-def _mounts(home: Home) -> Capability:
-    """Whether sessions have all that is mounted on the machine."""
-    left_out = home.left_out()
-    return Capability(
+def _pool(pool: Pool) -> Capability:
+    """Whether the home's pool has room and is sound."""
+    try:
+        state, why, remedy = _stand(pool.outlook())
+    except WaypointError as error:
+        state, why, remedy = "missing", error.said, error.next_step
+    return Capability(name=POOL, state=state, why=why, remedy=remedy, required_for="session")
+
+
+def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, str]:
+    """State, reason and remedy."""
+    growth = found.growth_bytes or 0
+    why = f"{mib(found.free_bytes)} are free"
+    if found.growth_bytes is not None:
+        why += f", it can grow by {mib(growth)}; {mib(found.floor_bytes)} of the disk stay free"
+    if found.is_readonly:
+        return "missing", f"it has become read-only; {why}", NEXT_STEPS[errno.EROFS]
+    if found.errors:
+        said = f"the disk has failed {found.errors} reads, writes or checks; {why}"
+        return "degraded", said, NEXT_STEPS[errno.EIO]
+    if found.free_bytes + growth < found.headroom_bytes:
+        return "degraded", f"its room runs short: {why}", NEXT_STEPS[errno.ENOSPC]
+    return "ok", why, ""
+
+
+def _ground(home: Home) -> list[Capability]:
+    """Whether sessions have all that is mounted on the machine, ids that are nobody's outside, and limits."""
+    left_out, why_host_ids, unlimited = home.left_out(), home.why_host_ids(), home.unlimited()
+    mounted = Capability(
         name="what is mounted here",
         state="degraded" if left_out else "ok",
         why="".join(f"not in the session: {line}; " for line in left_out).rstrip("; "),
         remedy="waypoint shell --bind HOST:PATH shares a folder of it as it is" if left_out else "",
+        required_for="optional",
+    )
+    ids = Capability(
+        name="ids of their own",
+        state="degraded" if why_host_ids else "ok",
+        why=f"the root of a session is that of the machine, behind other walls: {why_host_ids}" if why_host_ids else "",
+        remedy="a kernel of at least 6.3, and file systems that can be idmapped (mount_setattr(2))"
+        if why_host_ids
+        else "",
+        required_for="optional",
+    )
+    limits = Capability(
+        name="limits of sessions",
+        state="degraded" if unlimited else "ok",
+        why="; ".join(unlimited),
+        remedy="a machine with the controllers memory, pids and cpu in cgroup2" if unlimited else "",
+        required_for="optional",
+    )
+    return [mounted, ids, limits, _refusals(home), _users(home)]
+
+
+def _refusals(home: Home) -> Capability:
+    """Whether all live sessions are behind a filter of system calls, and which of them are allowed more than usual."""
+    records = [live.record for live in home.sessions.live]
+    without = [f"{one.row.branch} ({one.why_no_seccomp or WANTED})" for one in records if one.seccomp == "none"]
+    allowed = [one.row.branch for one in records if one.seccomp == "userns"]
+    said = [
+        *([f"no system call is refused to {', '.join(without)}"] if without else []),
+        *([f"{', '.join(allowed)} may make namespaces and mounts (--allow userns)"] if allowed else []),
+    ]
+    return Capability(
+        name="refused to live sessions",
+        state="degraded" if without else "ok",
+        why="; ".join(said) or "namespaces and mounts, too: a sandbox within a session needs --allow userns",
+        remedy="capture these sessions, and go on from their files" if without else "",
+        required_for="optional",
+    )
+
+
+def _users(home: Home) -> Capability:
+    """Who has what rights in this home, besides root."""
+    users = home.users
+    others = [user_name(users.owner_uid)] if users.owner_uid else []
+    others += [f"group {group_name(users.group_gid)}"] if users.group_gid is not None else []
+    said = f"{' and '.join(others)}: their own things only" if others else "nobody but root"
+    if users.trusted_uid is None:
+        return Capability(name="other users", state="ok", why=said, required_for="optional")
+    name = user_name(users.trusted_uid)
+    return Capability(
+        name="other users",
+        state="degraded",
+        why=f"{name} is trusted fully: whoever is this user is root on this machine",
+        remedy=f"sudo {spelled(str(home.path), 'setup', '--user', name)} takes that back",
         required_for="optional",
     )
 

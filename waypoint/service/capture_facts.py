@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from waypoint.model.facts import CaptureFacts, LayerFacts
 from waypoint.model.records import Capture, Layers, Standing
 from waypoint.model.times import iso_time
+from waypoint.session.facts import of_limits
 from waypoint.store.reading import RecordReader
 
 
@@ -41,11 +42,13 @@ def of(capture: Capture, names: list[str], standing: Standing, files_bytes: int 
         machine={"kernel": machine.kernel, "architecture": machine.architecture, "cpu": machine.cpu} if machine else {},
         layers=_layers(capture.layers, files_bytes),
         removed=standing.removed,
+        limits=of_limits(capture.setting.limits),
     )
 
 
 def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | None]:
-    processes, shell, terminal = layers.processes, layers.shell, layers.terminal
+    processes, programs = layers.processes, layers.programs
+    shell, terminal = layers.shell, layers.terminal
     return {
         "files": {"size_bytes": files_bytes, "digest": None},
         "processes": {
@@ -55,10 +58,20 @@ def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | N
             "programs": processes.programs,
             "frozen_ms": processes.frozen_us / 1000,
             "criu": processes.criu,
+            "ids": "shifted" if processes.ids.is_shifted else "host",
+            "seccomp": processes.seccomp,
         }
         if processes
         else None,
-        "shell": {"size_bytes": shell.size_bytes, "digest": None} if shell else None,
+        "programs": {
+            "size_bytes": programs.size_bytes,
+            "digest": None,
+            "programs": programs.programs,
+            "lost": programs.lost,
+        }
+        if programs
+        else None,
+        "shell": {"size_bytes": shell.size_bytes, "digest": None, "moment": shell.moment} if shell else None,
         "terminal": {"size_bytes": terminal.size_bytes, "digest": None, "rows": terminal.rows, "cols": terminal.cols}
         if terminal
         else None,

@@ -3,9 +3,10 @@
 import dataclasses
 import time
 
-from waypoint.model.errors import CannotCapture, UsageProblem
+from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import CheckpointFacts, ForkFacts, ReplacedFacts, SessionFacts
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
+from waypoint.model.verbs import MAX_FORKS
 from waypoint.service.home import Home
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import facts
@@ -16,15 +17,19 @@ from waypoint.session.checkpoint import Loss
 
 async def checkpoint(home: Home, branch: str, request: CheckpointRequest) -> CheckpointFacts:
     """Capture the session on `branch`, which goes on (unless `request.park`), and let a name stand for the capture.
+    Raises as `checkpoint_of`.
+    """
+    return await checkpoint_of(home, branch, request, within=False)
+
+
+async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, within: bool) -> CheckpointFacts:
+    """As `checkpoint`. `within`: a process of the session asks.
 
     Raises UnknownName, StateConflict (not live, name taken), CannotCapture (tier), Failed.
     """
-    if request.tier == "respawn":
-        said = "this version starts no programs again: it knows the tiers live and files"
-        raise CannotCapture("checkpoint", f"branch {branch}", said, "leave out --tier")
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
-    wish = checkpointing.Wish(request.name, tier, request.message, request.force, request.park)
+    wish = checkpointing.Wish(request.name, tier, request.message, request.force, request.park, within)
     kept = await checkpointing.checkpoint(home.sessions, branch, wish)
     standing = home.names.standing(kept.id)
     return CheckpointFacts(
@@ -87,6 +92,6 @@ def _branches_of(request: ForkRequest) -> list[str]:
         if prefix is not None:
             raise UsageProblem("use", "--prefix", "it goes with -n", "give the branches their whole names")
         return list(branches)
-    if count > forking.MAX_FORKS:
+    if count > MAX_FORKS:
         raise forking.too_many(f"{count} branches")
     return [f"{prefix if prefix is not None else name}-{number}" for number in range(1, count + 1)]

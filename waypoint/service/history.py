@@ -2,8 +2,9 @@
 
 import asyncio
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, walk_all, walk_back
@@ -19,6 +20,7 @@ from waypoint.model.requests import RemoveRequest, RenameRequest, UndoRequest
 from waypoint.model.times import iso_time
 from waypoint.service import capture_facts
 from waypoint.service.home import Home
+from waypoint.session.birth import rights
 from waypoint.session.checkpoint import Loss, Wish, checkpoint
 from waypoint.session.restore import restore, restore_files, restore_shell
 from waypoint.store import callers
@@ -38,7 +40,7 @@ async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
 def _iter_log(home: Home, query: LogQuery) -> Iterator[list[CaptureFacts]]:
     if query.all:
         for ids in in_pieces(walk_all(home.names, home.between), query.limit):
-            yield capture_facts.of_all(home.names, list(home.names.captures_of(ids).values()))
+            yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()))
     else:
         tip = home.names.find(query.name or DEFAULT_BRANCH)
         for piece in in_pieces(walk_back(home.names, [tip]), query.limit):
@@ -68,12 +70,15 @@ async def names(home: Home) -> Iterator[NameFacts]:
 async def rename(home: Home, branch: str, request: RenameRequest) -> None:
     """Rename a branch. Raises UnknownName, StateConflict (the branch is live, or the new name is taken)."""
     async with home.sessions.turn(branch, request.to):
+        rights.check_name(home.sessions.resources, branch, "rename")
         refs.rename(home.names, branch, request.to, _live(home))
 
 
 async def remove(home: Home, request: RemoveRequest) -> None:
     """Remove checkpoints and branches, all of them or none. Raises UnknownName, StateConflict (a live branch)."""
     async with home.sessions.turn(*request.names):
+        for name in request.names:
+            rights.check_name(home.sessions.resources, name, "remove")
         refs.remove(home.names, request.names, _live(home))
 
 
@@ -88,7 +93,8 @@ async def operations(home: Home, query: OperationsQuery) -> Iterator[OperationFa
 
 def operations_of(home: Home, branch: str) -> Iterator[OperationFacts]:
     """As `operations`, of those that may be seen from within the session on `branch`."""
-    return itertools.chain.from_iterable(_iter_operations(home, None, lambda one: is_from_within(one, branch)))
+    is_wanted = functools.partial(is_from_within, home.names, branch=branch)
+    return itertools.chain.from_iterable(_iter_operations(home, None, is_wanted))
 
 
 def _iter_operations(
@@ -112,10 +118,22 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
     while True:
         chosen = _to_undo(home.names, request)
         if request.dry_run:
+            _check_rights(home, chosen)
             return UndoFacts(operation=None, undone=_undone(home.names, chosen, plan(home.names.ref, chosen)))
         async with home.sessions.turn(*chosen.moves, *chosen.sessions):
             if _to_undo(home.names, request).number == chosen.number:
+                _check_rights(home, chosen)
                 return await _take_back(home, chosen.number, lose_processes=request.lose_processes)
+
+
+def _check_rights(home: Home, operation: Operation) -> None:
+    """Raise NotAllowed unless all that the operation has moved is whoever asks may have."""
+    resources, tried = home.sessions.resources, f"take back operation {operation.number} on"
+    for name in {*operation.moves, *operation.sessions}:
+        rights.check_name(resources, name, tried)
+    for name, move in operation.moves.items():
+        for ref in (move.before, move.after):
+            rights.check_ref(resources, ref, name, tried)
 
 
 async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFacts:
@@ -136,8 +154,11 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
     degraded: list[str] = []
     if steps.deeds:
         loss = Loss(lose_processes, f"waypoint undo {operation.number} --lose-processes")
-        for deed in steps.deeds:
-            degraded += [f"{deed.branch}: {said}" for said in await _carry_out(home, deed, loss)]
+        ends = asyncio.Barrier(max(1, sum(deed.act == "end" for deed in steps.deeds)))
+        works = {deed.branch: _carry_out(home, deed, loss, ends) for deed in steps.deeds}
+        carried_out = await home.sessions.share_turns(works)
+        for deed, items in zip(steps.deeds, carried_out, strict=True):
+            degraded += [f"{deed.branch}: {said}" for said in items]
         with home.names.change("undo") as change:
             write(change, operation, steps, change.operations_since(before))
     made = _numbered(home.names, change.number or 0)
@@ -150,33 +171,46 @@ def _undone(names: LogReader, operation: Operation, steps: Plan) -> UndoneFacts:
     return UndoneFacts(number=operation.number, verb=operation.verb, undo=steps.words, lost=lost, degraded=[])
 
 
-async def _carry_out(home: Home, deed: Deed, loss: Loss) -> list[str]:
-    """Returns, in words, what could not be brought back or was not kept."""
+async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) -> list[str]:
+    """Returns, in words, what could not be brought back or was not kept. `ends`: of all deeds that end a session: none
+    is ended before each is captured, so that a session which cannot be captured does not leave half of the undo.
+    """
     sessions, origin = home.sessions, deed.capture or deed.branch
     match deed.act:
         case "end":
-            if await sessions.settled(deed.branch) is None:
-                return []
-            kept = await checkpoint(sessions, deed.branch, Wish(park=True), loss)
+            try:
+                if await sessions.settled(deed.branch) is None:
+                    await ends.wait()
+                    return []
+                kept = await checkpoint(sessions, deed.branch, Wish(park=True), loss, ends.wait)
+            except BaseException:
+                await ends.abort()
+                raise
             return [] if kept.tier == "live" else [f"what was ended is kept {WITHOUT_PROCESSES}"]
         case "restore" if deed.only == "files":
             return (await restore_files(sessions, deed.branch, origin)).degraded
         case "restore" if deed.only == "shell":
             return (await restore_shell(sessions, deed.branch, origin)).degraded
         case _:
-            return (await restore(sessions, deed.branch, origin, loss)).degraded
+            restored = await restore(sessions, deed.branch, origin, loss)
+            again = restored.live.again
+            return [*restored.degraded, *(f"lost: {line}" for line in (again.lost if again else []))]
 
 
 def _live(home: Home) -> set[str]:
-    return {live.branch for live in home.sessions.live}
+    return home.sessions.running
 
 
 def _iter_branches(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[BranchFacts]]:
     for piece in names.iter_refs():
         between()
         refs = {name: ref for name, ref in piece.items() if ref.kind == "branch"}
-        tips = names.captures_of([ref.capture for ref in refs.values() if ref.capture])
-        yield [_branch(name, ref, tips, is_live=name in live) for name, ref in refs.items()]
+        tips = names.tips_of(refs)
+        yield [
+            _branch(name, ref, tips.get(name), is_live=name in live)
+            for name, ref in refs.items()
+            if ref.capture is None or name in tips
+        ]
 
 
 def _iter_names(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[NameFacts]]:
@@ -185,8 +219,7 @@ def _iter_names(names: Names, live: set[str], between: Callable[[], None]) -> It
         yield [NameFacts(name=name, kind=ref.kind, live=name in live) for name, ref in piece.items()]
 
 
-def _branch(name: str, ref: Ref, tips: Mapping[str, Capture], *, is_live: bool) -> BranchFacts:
-    tip = tips[ref.capture] if ref.capture else None
+def _branch(name: str, ref: Ref, tip: Capture | None, *, is_live: bool) -> BranchFacts:
     return BranchFacts(
         name=name,
         tip=ref.capture,
@@ -211,6 +244,12 @@ def _to_undo(names: LogReader, request: UndoRequest) -> Operation:
         return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended)
 
     found = names.last_to_undo(is_meant)
+    shared = names.last_to_undo(lambda one: branch in one.sessions and len(one.sessions) > 1) if branch else None
+    if shared is not None and (found is None or shared.number > found.number):
+        others = ", ".join(sorted(one for one in shared.sessions if one != branch))
+        said = f"it is operation {shared.number} ({shared.verb}), which is on {others} too"
+        next_step = f"take it back on all of them: waypoint undo {shared.number}"
+        raise StateConflict("take back", f"the last operation of branch {branch}", said, next_step)
     if found is not None:
         return found
     whose = f"of branch {branch}" if branch is not None else "that you asked for"

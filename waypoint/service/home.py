@@ -4,6 +4,7 @@ Opened once, in the daemon's private mount namespace, by the one process that ho
 """
 
 import asyncio
+import contextlib
 import functools
 import os
 import time
@@ -16,23 +17,30 @@ from waypoint import __version__
 from waypoint.capture import steps
 from waypoint.capture.captures import Captures
 from waypoint.launch.criu_process import CriuSpawner
+from waypoint.launch.ground.id_choice import find_first
+from waypoint.launch.ground.limits import fill_in
 from waypoint.launch.ground.places import make_places, remove_group
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.launch.link import Launcher
 from waypoint.launch.spec import Will
+from waypoint.linux.storage import files
 from waypoint.model.activity import SessionEvent
 from waypoint.model.errors import StoreDamaged
 from waypoint.model.facts import StatusFacts, StrangerFacts
-from waypoint.model.paths import home_id, runtime_folder, socket_path
+from waypoint.model.ids import new_id
+from waypoint.model.paths import config_path, home_id, runtime_folder, socket_path
+from waypoint.model.records import HOST_IDS, Capture, IdMap, SessionLimits
 from waypoint.model.times import iso_time
 from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
+from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
 from waypoint.session.adopt import adopt_all
 from waypoint.session.live.overdue import Overdue
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, SessionChange
+from waypoint.setup import config as config_file
 from waypoint.setup import criu_find
 from waypoint.setup.trials import trial
 from waypoint.store.failures import how_to_move_away
@@ -59,8 +67,8 @@ class Home:
     waiting, whether a session does.
     """
 
-    def __init__(self, path: Path, sizes: PoolSizes | None, criu: str | None) -> None:
-        """`criu`: the one that was chosen, if one was."""
+    def __init__(self, path: Path, config: "_Config", criu: str | None, host_mounts: int | None) -> None:
+        """`criu`: the one that was chosen, if one was. `host_mounts`: as `make_places`."""
         self.path = path
         self.started = time.time()
         self.stop_daemon: Callable[[], None] = _do_nothing
@@ -68,9 +76,13 @@ class Home:
         self._relieved_at = float("-inf")
         self.keep_operations_s = KEEP_OPERATIONS_S
         self.strangers: list[StrangerFacts] = []
+        # By id: captures that are off the record and not yet off the disk. Only a `gc` job uses this.
+        self.due_for_removal: dict[str, Capture] = {}
         self._launcher = Launcher()
         name = home_id(str(path))
-        self._places = make_places(path, Path(runtime_folder(str(path))), name)
+        places = make_places(path, Path(runtime_folder(str(path))), name, config.ids.first, host_mounts)
+        self._places = places._replace(filters=config.seccomp)
+        self._host_watch = HostWatch(self._places.host) if self._places.host is not None else None
         self.events = Events(asyncio.get_running_loop())
         self.jobs = Jobs(self.events)
         reserve = Reserve(path)
@@ -78,23 +90,29 @@ class Home:
         self.names = Names(path / "names.db", reserve)
         self.names.on_operation = self.events.tell_operation
         _check_pool(path, self.names)
-        self.pool = open_pool(path, "auto", sizes, reserve.make_room)
+        self.pool = open_pool(path, "auto", config.pool, reserve.make_room)
         loop = asyncio.get_running_loop()
-        self._watch = PoolWatch(self.pool, self._places.cgroup, lambda: loop.call_soon_threadsafe(self._relieve_later))
+        self._watch = PoolWatch(self.pool, self._places.cgroup, lambda: loop.call_soon_threadsafe(self.relieve_later))
         tries = functools.partial(trial, home=path)
-        find_criu = functools.cache(lambda: criu_find.find(path, tries=tries, chosen=criu))
+        find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
         spawner = CriuSpawner(self._launcher, str(self._places.kit.criu_run), self._places.dumps)
         self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside)
         self.between: Callable[[], None] = self.captures.quiet.wait
         self.stands_still: Callable[[], bool] = self.captures.quiet.stands_still
         launcher, overdue, writing = self._launcher, Overdue(), self._watch.writing
-        resources = Resources(self._places, self.names, self.pool, writing, self.captures, launcher, spawner, overdue)
+        self.users: HomeUsers = config
+        captures = self.captures
+        resources = Resources(
+            *(self._places, self.names, self.pool, writing, captures, launcher, spawner, overdue),
+            trusted=self.users.trusted_uid,
+        )
         self.sessions = Registry(resources)
 
     @classmethod
     async def open(
         cls,
         path: str,
+        host_mounts: int | None = None,
         criu: str | None = None,
         pause_at: str = "",
         serve_inside: "InsideService | None" = None,
@@ -102,7 +120,8 @@ class Home:
     ) -> "Home":
         """Open the home at `path` (made if it is not there) and find the sessions that outlived the last daemon.
 
-        `criu`: the value of WAYPOINT_CRIU. `pause_at`: that of WAYPOINT_PAUSE_AT (capture/steps.py).
+        `host_mounts`: a descriptor of the machine's mount namespace, if the caller's is to follow it; it must stay
+        open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: that of WAYPOINT_PAUSE_AT (capture/steps.py).
         `serve_inside`: what answers the sessions' own processes; None: nothing does. `relieve`: begins to make room
         where the disk runs short; None: nothing does.
         Raises WaypointError, OSError.
@@ -110,7 +129,7 @@ class Home:
         steps.arm(pause_at)
         os.makedirs(path, mode=0o700, exist_ok=True)
         config = _config(path)
-        home = cls(Path(path).resolve(), config.pool, criu)
+        home = cls(Path(path).resolve(), config, criu, host_mounts)
         home.keep_operations_s = config.keep_operations_s
         if not home.names.live():
             home._launcher.open()  # it gets ready while the daemon does; but sessions that wait for a daemon go first
@@ -122,6 +141,8 @@ class Home:
             home.relieve = functools.partial(relieve, home)
         home.sessions.on_change = home._tell_session  # not of those that were adopted: they began long ago
         home._launcher.open()
+        if home._host_watch is not None:
+            home._host_watch.start()
         return home
 
     def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None:
@@ -134,8 +155,8 @@ class Home:
         """What lay in the home when the daemon started, is unknown to names.db, and still lies there."""
         return [stranger for stranger in self.strangers if os.path.lexists(stranger.path)]
 
-    def _relieve_later(self) -> None:
-        """The pool has too little room: have room made, once in RELIEVE_S."""
+    def relieve_later(self) -> None:
+        """The pool has too little room, or something is due for removal: have room made, once in RELIEVE_S."""
         now = asyncio.get_running_loop().time()
         if now - self._relieved_at >= RELIEVE_S:
             self._relieved_at = now
@@ -143,7 +164,20 @@ class Home:
 
     def left_out(self) -> list[str]:
         """The mounts of the machine that a session on it would not have now, each with the reason. Blocks."""
+        self._places.follow_host()
         return plan_overlays("/", self._places).left_out
+
+    def why_host_ids(self) -> str:
+        """In words, why a session on the machine would have the host's ids now; "" if they would be shifted. Blocks."""
+        plan = plan_overlays("/", self._places)
+        pool = os.path.dirname(self.pool.path(new_id()))
+        return self._places.ids.why_not([*plan.overlays, str(self.path), pool])
+
+    def unlimited(self) -> list[str]:
+        """In words, which limits of a new session the machine would not hold."""
+        ids = HOST_IDS if self.why_host_ids() else IdMap(first=1)
+        asked = SessionLimits(cpus=1.0)  # there is no usual one
+        return self._places.limiter.of_session(asked).unlimited(fill_in(asked), ids)
 
     def _tell_session(self, change: SessionChange, live: LiveSession) -> None:
         record = live.record
@@ -154,13 +188,16 @@ class Home:
     async def shutdown(self) -> None:
         """The last call: streams and requests have ended. The process exits after it; sessions go on."""
         self.relieve = _do_nothing
+        if self._host_watch is not None:
+            await self._host_watch.stop()
         await self.jobs.close()
         await self.sessions.close()
+        # Nothing waits from here on: streams that are to break off with the process would end in their own words.
         self._watch.stop()
         self._launcher.close()
         self.pool.close()
         self.names.close()
-        if not self.sessions.live:
+        if not self.sessions.running:
             remove_group(self._places.cgroup)
 
 
@@ -172,6 +209,7 @@ async def status(home: Home) -> StatusFacts:
         home=str(home.path),
         sessions=len(home.sessions.live),
         started=iso_time(home.started),
+        pool=home.pool.driver,
     )
 
 
@@ -202,19 +240,44 @@ def _do_nothing() -> None:
     return
 
 
-class _Config(msgspec.Struct):
-    """What the daemon itself takes from config.json. `pool`: the sizes of a pool file, None: the usual ones.
-    `keep_operations_s`: the operations of so many last seconds can be taken back after a `gc`.
+class _Ids(msgspec.Struct):
+    """`first`: the first id of the home's range (launch/ground/id_choice.py); 0: no session is to have other ids than
+    the host's.
     """
 
+    first: int
+
+
+class HomeUsers(msgspec.Struct):
+    """Who may use the home besides root. `trusted_uid`: the user who may do all that root may; None: nobody."""
+
+    owner_uid: int | None = None
+    group_gid: int | None = None
+    trusted_uid: int | None = None
+
+
+class _Config(HomeUsers, kw_only=True):
+    """What the daemon itself takes from config.json. `pool`: the sizes of a pool file, None: the usual ones.
+    `keep_operations_s`: the operations of so many last seconds can be taken back after a `gc`. `seccomp`: whether new
+    sessions get a filter of system calls.
+    """
+
+    ids: _Ids
     pool: PoolSizes | None = None
     keep_operations_s: float = KEEP_OPERATIONS_S
+    seccomp: bool = True
 
 
 def _config(home: str) -> _Config:
-    """What config.json asks for."""
+    """What config.json asks for. A home that has no range of ids yet gets one, which is written there if that can be:
+    a full disk must keep no home from opening. Raises Failed if it cannot be used.
+    """
+    path, found = config_path(home), config_file.read(Path(home))
+    if "ids" not in found:
+        found["ids"] = {"first": find_first(home_id(home))}
+        with contextlib.suppress(OSError):
+            files.publish(path, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     try:
-        with open(f"{home}/config.json", "rb") as file:
-            return msgspec.json.decode(file.read(), type=_Config)
-    except FileNotFoundError:
-        return _Config()
+        return msgspec.convert(found, _Config)
+    except msgspec.ValidationError as error:
+        raise config_file.broken(Path(home), str(error)) from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from waypoint.model.records import Capture
 from waypoint.model.requests import GcRequest
 from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
-from waypoint.service.home import Home
+from waypoint.service.home import RELIEVE_S, Home
 from waypoint.service.usage import home_bytes
+from waypoint.session.birth import rights
 from waypoint.session.live.shelves import shelves_of
 from waypoint.upper.contract import GrowthOutcome
 
@@ -35,6 +37,9 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     Failed.
     """
     keep_s = home.keep_operations_s if request.keep_operations_s is None else request.keep_operations_s
+    if keep_s < home.keep_operations_s:
+        said = "others could not take back what they can now"
+        rights.check_unbound(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
     if request.dry_run:
         return await asyncio.to_thread(_tell, home, keep_s)
     found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s)))
@@ -46,7 +51,7 @@ def _tell(home: Home, keep_s: float) -> GcFacts:
     removable = removal.survey(home.names, time.time() - keep_s).removable
     return GcFacts(
         dry_run=True,
-        removed=[_removed(capture) for capture in home.names.captures_of(removable).values()],
+        removed=[_removed(capture) for capture in home.names.captures_of(removable, may_lack=True).values()],
         strangers=home.present_strangers(),
         kept_operations_s=keep_s,
         freed_bytes=0,
@@ -89,7 +94,8 @@ class _Work:
 
     async def in_thread(self, act: Callable[[], Told]) -> Told:
         """Call `act`, a method of this work, in a thread. If the caller is cancelled, `act` is told so, and has ended
-        when the cancellation goes on.
+        when the cancellation goes on. Else what could not be removed is tried again later: where the disk has room
+        again by then, nothing else would ask for it.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(act))
         try:
@@ -98,6 +104,9 @@ class _Work:
             self.is_cancelled = True
             await asyncio.wait([thread])
             raise
+        finally:
+            if self._home.due_for_removal and not self.is_cancelled:
+                asyncio.get_running_loop().call_later(RELIEVE_S, self._home.relieve_later)
 
     def carry_out(self) -> GcFacts:
         home, before = self._home, home_bytes(self._home)
@@ -126,23 +135,36 @@ class _Work:
             self._drop_all(chosen)
             count += len(chosen)
             home.pool.settle()
+        self._drop_all([])  # what could not be removed while the pool was fuller
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
         return count
 
     def _drop_all(self, chosen: list[Capture]) -> None:
-        """Remove what the captures have on disk. What is left if that is cut off, the next daemon removes."""
-        for number, capture in enumerate(chosen):
+        """Remove what the captures have on disk, and what an earlier gc was to remove. What is left if that is cut off
+        or fails, the next gc removes (`in_thread`), or the next daemon.
+        """
+        due = self._home.due_for_removal
+        due |= {capture.id: capture for capture in chosen}
+        whole = list(due.values())
+        if whole:
+            self._job.report(items=0, items_total=len(whole))
+        for number, capture in enumerate(whole):
             if self.is_cancelled:
                 return
             self._home.between()
             reach(Step.REMOVING)
-            self._try(f"capture {capture.id[:12]}", lambda capture=capture: self._home.captures.drop(capture))  # type: ignore[misc]
-            self._job.report(items=number + 1, items_total=len(chosen))
+            drop = functools.partial(self._home.captures.drop, capture)
+            if self._try(f"capture {capture.id[:12]}", drop):
+                del due[capture.id]
+            self._job.report(items=number + 1, items_total=len(whole))
 
     def _remove_strangers(self) -> list[StrangerFacts]:
-        """Remove what lay in the home when the daemon started, and is unknown to names.db. Returns what is gone."""
-        there = {(one.kind, one.id): one for one in self._home.present_strangers()}
+        """Remove what lay in the home when the daemon started, and is unknown to names.db: nobody knows whose it is, so
+        only for root, and for who may do the same. Returns what is gone.
+        """
+        is_bound = rights.is_bound(self._home.sessions.resources)
+        there = {} if is_bound else {(one.kind, one.id): one for one in self._home.present_strangers()}
         gone = []
         for shelf in shelves_of(self._home.sessions.resources) if there else ():
             for ident in shelf.unknown():
@@ -169,7 +191,8 @@ class _Work:
             act()
         except (WaypointError, OSError) as error:
             log.error("gc cannot remove %s: %s", what, error)
-            self._failed.append(f"{what}: {error.said if isinstance(error, WaypointError) else error.strerror}")
+            said, step = (error.said, error.next_step) if isinstance(error, WaypointError) else (error.strerror, "")
+            self._failed.append(f"{what}: {said}" + (f"; next: {step}, and start the gc again" if step else ""))
             return False
         return True
 

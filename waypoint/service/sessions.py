@@ -21,6 +21,7 @@ from waypoint.service.home import Home
 from waypoint.service.shapes import Peer, Stream
 from waypoint.session import facts
 from waypoint.session import start as starting
+from waypoint.session.birth import rights
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.checkpoint import Wish, checkpoint
 from waypoint.session.live.session import LiveSession
@@ -71,13 +72,19 @@ async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) ->
 
     Raises StateConflict if the session is somebody else's, and nobody says so; so do `execute` and `run`.
     """
-    return functools.partial(_of_asker(home, branch, request, peer, f"attach {branch}").attach, request)
+    is_bound = rights.is_bound(home.sessions.resources)
+
+    def may_have(live: LiveSession) -> bool:
+        return not is_bound or live.record.row.setting.user.uid == peer.uid
+
+    live = _of_asker(home, branch, request, peer, f"attach {branch}")
+    return functools.partial(live.attach, request, may_have=may_have)
 
 
 async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> Stream:
     """A command line in the session's own shell."""
     if request.resume is not None:  # was asked for, by somebody who was let in
-        return functools.partial(home.sessions.get(branch).execute, request)
+        return functools.partial(_own(home, branch, "go on with").execute, request)
     return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)
 
 
@@ -88,12 +95,19 @@ async def run(home: Home, branch: str, request: RunRequest, peer: Peer) -> Strea
 
 async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
     """What the session's terminal has shown, as far back as it is kept."""
-    return functools.partial(home.sessions.get(branch).logs, request)
+    return functools.partial(_own(home, branch, "show").logs, request)
+
+
+def _own(home: Home, branch: str, tried: str) -> LiveSession:
+    """The live session, which the asker may have. Raises NotAllowed."""
+    live = home.sessions.get(branch)
+    rights.check_own(home.sessions.resources, live.record.row.setting.user, tried, f"branch {branch}")
+    return live
 
 
 def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, command: str) -> LiveSession:
-    """The live session, which is the asker's or is said to be somebody else's. Raises as `check_owner`."""
-    live = home.sessions.get(branch)
-    asker = Asker(request.user, request.default_user, peer.uid)
+    """The live session, which is the asker's or is said to be somebody else's. Raises as `check_own`, `check_owner`."""
+    live = _own(home, branch, "go on with")
+    asker = Asker(request.user, request.default_user if peer.uid == 0 else None, peer.uid)
     check_owner(branch, live.record.row.setting.user, asker, command, is_live=True)
     return live

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from subprocess import DEVNULL, Popen
@@ -83,9 +84,25 @@ def main(argv: list[str]) -> None:
     mounts.make_private("/")
     for point in reversed(mounts.list_mount_points_in(home.parent)):  # mounts of the daemon that asked for the trial
         mounts.umount(point, mounts.MNT_DETACH)
+    _keep_death_signal()
     write_rows(home, asyncio.run(try_criu(criu, home)))
     sys.stdout.flush()
     os._exit(0)
+
+
+def _keep_death_signal() -> None:
+    """Have a thread of its own hold the death signal. The kernel takes it from a thread that acts as another user for a
+    moment (prctl(2)), as starting a session does.
+    """
+    is_held = threading.Event()
+
+    def hold() -> None:
+        namespaces.set_death_signal(signal.SIGKILL)
+        is_held.set()
+        threading.Event().wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    is_held.wait()
 
 
 async def try_criu(program: Path, folder: Path) -> list[Capability]:
@@ -98,7 +115,7 @@ async def try_criu(program: Path, folder: Path) -> list[Capability]:
         version = ".".join(map(str, criu.version()))
     except WaypointError as error:
         not_tried = rows.missing_criu(f"not tried: {rows.CRIU} failed")
-        return [rows.fails(rows.CRIU, error.said, error.next_step), *not_tried[1:]]
+        return [rows.fails(rows.CRIU, error.said), *not_tried[1:]]
     features = asyncio.create_task(asyncio.to_thread(_try_features, criu))
     plain = asyncio.create_task(_attempt(rows.DUMP, asyncio.to_thread(_dump_plain, criu, folder)))
     sessions = await _try_sessions(_Sessions(folder, program))

@@ -9,10 +9,10 @@ from glob import escape
 from pathlib import Path
 
 from waypoint.linux.storage import filesystem
-from waypoint.model.errors import UnknownName
+from waypoint.model.errors import UnknownName, UsageProblem
 from waypoint.model.facts import DuFacts, HolderFacts, StrangerFacts
 from waypoint.model.paths import log_path
-from waypoint.model.queries import DuQuery
+from waypoint.model.queries import MOST_NAMES, DuQuery
 from waypoint.model.records import Capture, LiveRow
 from waypoint.service.home import Home
 from waypoint.upper.contract import refusals
@@ -20,11 +20,13 @@ from waypoint.upper.contract import refusals
 
 async def du(home: Home, query: DuQuery) -> DuFacts:
     """What the captures and sessions that are asked for have on disk, and the home as a whole. Walks over all files, in
-    a thread. Raises UnknownName, Failed.
+    a thread. Raises UnknownName, UsageProblem for too many names, Failed.
     """
-    return await asyncio.to_thread(
-        _measure, home, list(dict.fromkeys(query.names.split())) if query.names is not None else None
-    )
+    wanted = None if query.names is None else list(dict.fromkeys(query.names.split()))
+    if wanted is not None and len(wanted) > MOST_NAMES:
+        said = f"at most {MOST_NAMES} are measured at once"
+        raise UsageProblem("measure", f"{len(wanted)} names", said, "ask for some of them, or for all that there is")
+    return await asyncio.to_thread(_measure, home, wanted)
 
 
 def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
@@ -73,7 +75,8 @@ def _holders(home: Home, wanted: list[str] | None) -> Iterator[HolderFacts]:
             if ref is not None and ref.kind == "branch" and name in rows:
                 yield _of_session(home, rows[name])
             else:
-                yield _of_capture(home, home.names.resolve(name), home.names.names_of(home.names.resolve(name).id))
+                capture = home.names.resolve(name)
+                yield _of_capture(home, capture, home.names.names_of(capture.id))
         return
     removed = home.names.removed()
     captures = [capture for capture in reversed(home.names.captures()) if capture.id not in removed]

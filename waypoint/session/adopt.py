@@ -4,6 +4,7 @@ Runs once, before the daemon does anything else in the home. The functions block
 """
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -15,15 +16,15 @@ from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.facts import StrangerFacts
 from waypoint.model.records import LiveRow
 from waypoint.processes import tcp_repair
+from waypoint.session.end import Sealed, end_unheld
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.shelves import shelves_of
-from waypoint.session.registry import Registry
+from waypoint.session.registry import Registry, Unreachable
 from waypoint.session.rewind import is_under_way, see_through, sweep_views
 from waypoint.store.belonging import belongs
-from waypoint.terminal.shell.asked import clear_unread
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
         said = _take_over(sessions, row, entry)
         if said:
             log.error("cannot reach the session on %s, which is kept: %s", row.branch, said)
-            sessions.unreachable[row.branch] = said
+            sessions.unreachable[row.branch] = Unreachable(row, resources.places.cgroup_of(row.session), said)
     strangers = _swept(resources)
     sweep_views(resources)
     return strangers
@@ -93,7 +94,6 @@ def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
     resources = sessions.resources
     folder = resources.places.sessions / entry.row.session
     live = LiveSession.adopt(entry, folder, resources.launcher)
-    clear_unread(live.shell.desk.folder)
     if is_under_way(folder):
         see_through(resources, live, folder)
         _let_run(entry)
@@ -113,12 +113,11 @@ def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -
     If that fails, it is tried again (`Overdue`): one damaged branch must not keep the whole home from opening.
     """
 
-    def end() -> None:
-        cgroups.end(resources.places.cgroup_of(row.session))
-        same_boot = entry is not None and entry.boot_id == procfs.boot_id()
-        resources.captures.seal(row, "crashed" if same_boot else "lost")
-        record.remove_folder(resources.places.sessions, row.session)
-
+    same_boot = entry is not None and entry.boot_id == procfs.boot_id()
+    conclusion = Sealed("crashed" if same_boot else "lost")
+    how = "while no daemon was there" if same_boot else "with the machine"
+    log.warning("the session on %s has ended %s; its files are kept", row.branch, how)
+    end = functools.partial(end_unheld, resources, row, resources.places.cgroup_of(row.session), conclusion)
     try:
         end()
     except (WaypointError, OSError) as error:

@@ -1,6 +1,7 @@
 """Capturing the session of a branch, and naming the capture."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -12,11 +13,13 @@ from waypoint.model.errors import CannotCapture, StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
+from waypoint.session.birth.rights import check_name
 from waypoint.session.end import Kept
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import LiveSubject, let_go_on
 from waypoint.session.registry import Registry
+from waypoint.store.reading import RecordReader, belongs_to
 
 
 class Wish(NamedTuple):
@@ -32,6 +35,7 @@ class Wish(NamedTuple):
     message: str = ""
     force: bool = False
     park: bool = False
+    within: bool = False
 
 
 class Loss(NamedTuple):
@@ -44,17 +48,27 @@ class Loss(NamedTuple):
     command: str
 
 
-async def checkpoint(sessions: Registry, branch: str, wish: Wish, loss: Loss | None = None) -> Capture:
+async def checkpoint(
+    sessions: Registry,
+    branch: str,
+    wish: Wish,
+    loss: Loss | None = None,
+    agree: Callable[[], Awaitable[object]] | None = None,
+) -> Capture:
     """Capture the session on `branch`, and record the capture as the branch's tip and under `wish.name`.
 
     The session goes on, or ends if `wish.park`. `loss` None: with `wish.park`, the tier `files` is the agreement to
-    lose the processes. Raises UnknownName, StateConflict (the branch is not live, or the name is taken and not
+    lose the processes. `agree`: awaited when the capture is taken and not yet on record; an exception of it is
+    a failure as any other. Raises UnknownName, StateConflict (the branch is not live, or the name is taken and not
     `force`), CannotCapture (the tier is not possible), Failed. After a failure nothing is on record, and the session
     goes on.
     """
     resources = sessions.resources
     _check_name(resources, branch, wish)
     async with sessions.turn(branch, *([wish.name] if wish.force and wish.name else [])):
+        check_name(resources, branch, "checkpoint")
+        if wish.name is not None:
+            check_name(resources, wish.name, "move")
         live = await sessions.settled_live(branch)
         _check_name(resources, branch, wish)
         wanted = Wanted(wish.tier, "checkpoint", wish.message, hold=wish.park)
@@ -63,6 +77,8 @@ async def checkpoint(sessions: Registry, branch: str, wish: Wish, loss: Loss | N
         else:
             taken = await capture(resources, live, wanted)
         try:
+            if agree is not None:
+                await agree()
             kept = _record(resources, live, taken, wish)
         except BaseException:
             await drop(resources, taken)
@@ -108,7 +124,7 @@ async def capture_to_end(resources: Resources, live: LiveSession, wanted: Wanted
     Raises CannotCapture, which names `loss.command`, if the processes cannot be dumped, else as `capture`.
     """
     try:
-        return await capture(resources, live, wanted._replace(tier="files" if loss.agreed else "live"))
+        return await capture(resources, live, wanted._replace(tier=(wanted.tier or "files") if loss.agreed else "live"))
     except CannotCapture as error:
         on = f"branch {live.branch} {error.on if isinstance(error, CriuFailed) else ''}".rstrip()
         said = f"the processes that run there cannot be kept: {error.said}"
@@ -129,7 +145,7 @@ def _record(resources: Resources, live: LiveSession, taken: Capture, wish: Wish)
         if wish.name is not None:
             ref = Ref(kind="checkpoint", capture=kept.id, created=kept.created)
             found = change.ref(wish.name)
-            if found is not None and found.kind == "checkpoint" and wish.force:
+            if found is not None and _may_move(change, live.branch, wish, found):
                 change.put(wish.name, ref)
             else:  # raises if a request on another branch has taken the name meanwhile
                 change.create(wish.name, ref)
@@ -141,7 +157,12 @@ def _record(resources: Resources, live: LiveSession, taken: Capture, wish: Wish)
 def _loss_of(branch: str, wish: Wish) -> Loss:
     force = " --force" if wish.force else ""
     command = f"waypoint checkpoint {wish.name} -b {branch} --park --tier files{force}"
-    return Loss(wish.tier == "files", command)
+    return Loss(wish.tier in ("files", "respawn"), command)
+
+
+def _may_move(names: RecordReader, branch: str, wish: Wish, found: Ref) -> bool:
+    """Whether the checkpoint may have the name that stands for `found` now."""
+    return found.kind == "checkpoint" and wish.force and (not wish.within or belongs_to(names, found, branch))
 
 
 def _check_name(resources: Resources, branch: str, wish: Wish) -> None:
@@ -149,11 +170,12 @@ def _check_name(resources: Resources, branch: str, wish: Wish) -> None:
     if name is None:
         return
     found = resources.names.ref(parse_name(name))
-    if found is not None and (found.kind == "branch" or not wish.force):
+    if found is not None and not _may_move(resources.names, branch, wish, found):
         park = " --park" if wish.park else ""  # `stop --checkpoint`, which has no --force, comes here, too
         move = f", or move that one: waypoint checkpoint --force {name} -b {branch}{park}"
-        next_step = "choose another name" + ("" if found.kind == "branch" else move)
+        can_move = _may_move(resources.names, branch, wish._replace(force=True), found)
+        next_step = "choose another name" + (move if can_move else "")
         raise StateConflict("create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step)
     if found is None:
         with resources.names.change("check") as change:
-            change.check_free(name, "checkpoint")
+            change.check_new(name, "checkpoint")

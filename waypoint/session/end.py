@@ -1,25 +1,31 @@
 """The end of a session: its processes are killed, its files become a capture or are removed, its clients are told."""
 
 import asyncio
+import contextlib
 import functools
 import logging
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from waypoint.capture import sealing
 from waypoint.capture.steps import Step, reach
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, pidfd
+from waypoint.linux.tty import terminals
 from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.records import Capture, EndReason, LiveRow
 from waypoint.session.live import record
-from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal.exec.ending import clear_folder
 from waypoint.upper.changes import count_changes
 
 SETTLE_S = 15.0
+# Seconds that the shell of a session that is stopped gets after the SIGHUP, to write its history and run its EXIT trap.
+# An idle bash takes a few milliseconds.
+HANG_UP_S = 0.2
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +96,12 @@ class Endings:
         self._forget = forget
         self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
 
-    def begin(self, live: LiveSession, conclusion: Conclusion) -> asyncio.Task[Capture | None]:
+    def begin(self, live: LiveSession, conclusion: Conclusion, *, gently: bool = False) -> asyncio.Task[Capture | None]:
         """Begin to end `live`, unless its end is under way. Returns the task, whose result is the capture that keeps
-        the session, None if nothing is kept.
+        the session, None if nothing is kept. `gently`: the shell is hung up before all is killed.
         """
         if live.ending is None:
-            live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion)))
+            live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion, gently=gently)))
         return live.ending
 
     async def settle(self) -> None:
@@ -103,7 +109,7 @@ class Endings:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SETTLE_S)
 
-    async def _end(self, live: LiveSession, conclusion: Conclusion) -> Capture | None:
+    async def _end(self, live: LiveSession, conclusion: Conclusion, *, gently: bool) -> Capture | None:
         """Once begun, the session ends: if that cannot be put on record, the record is overdue, and this raises Failed.
 
         Until it is on record, the runtime folder stays, by which the next daemon knows how the session has ended.
@@ -112,20 +118,23 @@ class Endings:
         status = None
         is_recorded = False
         try:
+            is_hung_up = gently and await asyncio.to_thread(_hang_up, live.terminal.master, live.record.init_pid)
             await asyncio.to_thread(cgroups.end, live.record.cgroup)
             await asyncio.to_thread(reach, Step.ENDED)
             if live.capturing is not None:  # another thread works on the terminal until that capture has failed
                 await asyncio.wait([live.capturing])
             live.terminal.go_on()  # a capture may have left the terminal held
             await live.wait_drained()
-            clear_folder(live.shell.desk.folder)
+            await asyncio.to_thread(clear_folder, live.shell.desk.folder)
+            if is_hung_up:  # its exit status is that of the SIGHUP: it has not ended by itself
+                live.shell.desk.folder.remove(os.path.basename(sealing.EXIT_FILE))
             status = sealing.read_exit_status(resources.pool.path(row.tree))
             capture = await asyncio.to_thread(conclusion.conclude, resources, row)
             is_recorded = True
             if live.is_followed:
-                live.kept = await asyncio.to_thread(_tell_kept, resources, capture)
+                live.kept = await asyncio.to_thread(_tell_kept, resources, live.branch, capture)
         except (WaypointError, OSError) as error:
-            write = functools.partial(_conclude_later, resources, live.record, conclusion)
+            write = functools.partial(end_unheld, resources, row, live.record.cgroup, conclusion)
             raise resources.overdue.add(row.branch, "the session has ended", write, error) from error
         else:
             await asyncio.to_thread(reach, Step.CONCLUDED)
@@ -146,12 +155,35 @@ class Endings:
         return task
 
 
-def _tell_kept(resources: Resources, capture: Capture | None) -> dict[str, object]:
+def _hang_up(master: int, init_pid: int) -> bool:
+    """Send SIGHUP to the leader of the terminal's session, which hands it on to its jobs, as the kernel does when a
+    terminal is closed. Blocks until the session has ended, at most HANG_UP_S seconds. False if there is no leader.
+    """
+    is_sent = False
+    with contextlib.ExitStack() as opened, contextlib.suppress(OSError):  # it has ended by itself
+        init = pidfd.open(init_pid)
+        opened.callback(os.close, init)
+        pid = terminals.session_leader(master)
+        if not pid:
+            return False
+        leader = pidfd.open(pid)
+        opened.callback(os.close, leader)
+        if terminals.session_leader(master) == pid:  # else the pid may be another process's by now
+            pidfd.send_signal(leader, signal.SIGHUP)
+            is_sent = True
+            with contextlib.suppress(ProcessLookupError):  # the first signal has ended it
+                pidfd.send_signal(leader, signal.SIGCONT)
+            pidfd.wait_ended(init, HANG_UP_S)
+    return is_sent
+
+
+def _tell_kept(resources: Resources, branch: str, capture: Capture | None) -> dict[str, object]:
     """What is kept of an ended session, for who was attached to it: fields of the `x` frame. Reads no more than a part
     of a large tree.
     """
     if capture is None:
-        return {"kept": None}
+        ref = resources.names.ref(branch)
+        return {"kept": None, "before": ref.capture if ref is not None else None}
     kept: dict[str, object] = {"kept": {"capture": capture.id, "tier": capture.tier}}
     try:
         with resources.captures.hold(capture) as held:
@@ -168,8 +200,13 @@ def _tell_bug(task: asyncio.Task[Ended]) -> None:
         task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
 
 
-def _conclude_later(resources: Resources, ended: RuntimeRecord, conclusion: Conclusion) -> None:
-    """All that could have failed of an end, once more. Blocks. Raises WaypointError, OSError."""
-    cgroups.end(ended.cgroup)
-    conclusion.conclude(resources, ended.row)
-    record.remove_folder(resources.places.sessions, ended.row.session)
+def end_unheld(resources: Resources, row: LiveRow, cgroup: str, conclusion: Conclusion) -> Capture | None:
+    """End the session `row`, whose processes are in `cgroup`, and which the daemon does not hold, or not any more.
+    Returns the capture that keeps the session, None if nothing is kept. Blocks.
+
+    Raises WaypointError, OSError; may be called again then.
+    """
+    cgroups.end(cgroup)
+    kept = conclusion.conclude(resources, row)
+    record.remove_folder(resources.places.sessions, row.session)
+    return kept

@@ -10,19 +10,26 @@ from collections.abc import Callable, Iterator
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import WaypointError
-from waypoint.model.facts import SessionFacts
-from waypoint.model.records import Capture
+from waypoint.model.facts import LimitFacts, SessionFacts
+from waypoint.model.names import in_order
+from waypoint.model.records import Capture, SessionLimits
 from waypoint.model.times import iso_time
 from waypoint.session.live.session import LiveSession
-from waypoint.session.registry import Registry
+from waypoint.session.registry import Registry, Unreachable
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 
 async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
-    """All facts about a live session. Walks over the session's upper tree and its processes, in a thread. Raises
-    WaypointError.
+    """All facts about a live session. Walks over the session's upper tree and its processes, in a thread; whoever asks
+    while that is under way gets the same figures. Raises WaypointError.
     """
+    if live.measuring is None or live.measuring.done():
+        live.measuring = asyncio.ensure_future(_measured(live, pool))
+    return await asyncio.shield(live.measuring)
+
+
+async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
     row = live.record.row
     memory, processes = await asyncio.to_thread(_measure_processes, live)
     upper = None
@@ -41,19 +48,24 @@ async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
 
 
 async def of_all(sessions: Registry, *, all_branches: bool) -> Iterator[SessionFacts]:
-    """The facts about all live sessions, sorted by branch; with `all_branches` also about branches that can be started
-    again. The iterator of those blocks, since each step may read from the store; it is for use in one thread.
+    """The facts about all sessions that run, sorted by branch; with `all_branches` also about branches that can be
+    started again. The iterator of those blocks, since each step may read from the store; it is for use in one thread.
     """
     asked, names = sessions.live, sessions.resources.names
     found = await asyncio.gather(*(of_live(live, sessions.resources.pool) for live in asked))
     # Some sessions may have ended while the facts were collected.
     rows = [row for live, row in zip(asked, found, strict=True) if sessions.find(live.branch) is live]
-    rows.sort(key=lambda row: row.branch)
+    rows += await asyncio.to_thread(lambda lost: [*map(of_unreachable, lost)], list(sessions.unreachable.values()))
+    rows.sort(key=_by_branch)
     if not all_branches:
         return iter(rows)
-    live = {session.branch for session in sessions.live}
+    live = sessions.running
     ended = _iter_ended(names, live, sessions.resources.captures.quiet.wait)
-    return heapq.merge(rows, itertools.chain.from_iterable(ended), key=lambda row: row.branch)
+    return heapq.merge(rows, itertools.chain.from_iterable(ended), key=_by_branch)
+
+
+def _by_branch(row: SessionFacts) -> str:
+    return in_order(row.branch)
 
 
 def _iter_ended(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[SessionFacts]]:
@@ -62,13 +74,8 @@ def _iter_ended(names: Names, live: set[str], between: Callable[[], None]) -> It
     """
     for refs in names.iter_refs():
         between()
-        ended = [
-            (name, ref.created, ref.capture)
-            for name, ref in refs.items()
-            if ref.kind == "branch" and ref.capture and name not in live
-        ]
-        tips = names.captures_of([tip for _, _, tip in ended])
-        yield [of_capture(name, created, tips[tip]) for name, created, tip in ended]
+        ended = {name: ref for name, ref in refs.items() if ref.kind == "branch" and name not in live}
+        yield [of_capture(name, ended[name].created, tip) for name, tip in names.tips_of(ended).items()]
 
 
 def _measure_processes(live: LiveSession) -> tuple[int, int]:
@@ -93,6 +100,29 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
     )
 
 
+def of_limits(limits: SessionLimits) -> LimitFacts:
+    return {"memory_bytes": limits.memory, "cpus": limits.cpus, "pids": limits.pids, "disk_bytes": limits.disk}
+
+
+def of_unreachable(lost: Unreachable) -> SessionFacts:
+    """What is known of a session that runs and cannot be reached."""
+    row = lost.row
+    return SessionFacts(
+        branch=row.branch,
+        state="unreachable",
+        created=iso_time(row.started),
+        id=row.session,
+        uptime_s=round(time.time() - row.started, 3),
+        user=row.setting.user.name,
+        base=row.setting.base,
+        net=row.setting.net,
+        cwd=row.setting.cwd,
+        memory_bytes=cgroups.memory_bytes(lost.cgroup),
+        processes=len(cgroups.members(lost.cgroup)),
+        said=lost.said,
+    )
+
+
 def of_start(live: LiveSession) -> SessionFacts:
     """The facts that the start of a session answers: those that need no walk over files."""
     row = live.record.row
@@ -109,6 +139,16 @@ def of_start(live: LiveSession) -> SessionFacts:
         attached=live.attached,
         left_out=live.record.left_out,
         shared=[bind.target for bind in row.setting.binds],
+        ids="shifted" if live.record.ids.is_shifted else "host",
+        why_host_ids=live.record.why_host_ids or None,
+        seccomp=live.record.seccomp,
+        why_no_seccomp=live.record.why_no_seccomp or None,
+        limits=of_limits(live.record.limits),
+        unlimited=live.record.unlimited,
+        respawned=live.again.respawned if live.again else None,
+        offered=live.again.offered if live.again else None,
+        lost=live.again.lost if live.again else None,
+        degraded=[*live.record.lowered, *live.not_back] or None,
         shell=None if row.setting.command else start_plan.shell_argv(row.setting)[0][0],
         hooks=start_plan.has_hooks(row.setting),
     )

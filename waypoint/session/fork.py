@@ -1,17 +1,20 @@
 """Forking: live sessions on new branches, each a copy of one capture."""
 
+import asyncio
 from collections.abc import Sequence
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import excludes, parse_name
 from waypoint.model.records import Capture
-from waypoint.session.birth.birth import plan_birth, size_of
+from waypoint.model.verbs import MAX_FORKS
+from waypoint.session.birth.birth import Birth, plan_birth, size_of
+from waypoint.session.birth.rights import bounded, check_name
 from waypoint.session.checkpoint import capture_tip
+from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry
 from waypoint.session.start import bring_up
-
-MAX_FORKS = 256
+from waypoint.store.names import Names
 
 
 async def fork(sessions: Registry, name: str, branches: Sequence[str]) -> tuple[list[LiveSession], Capture]:
@@ -23,16 +26,30 @@ async def fork(sessions: Registry, name: str, branches: Sequence[str]) -> tuple[
     """
     _check_branches(branches)
     names = sessions.resources.names
+    # Before the turns, too: else whoever asks for the name of a branch that exists would hold up that branch.
+    _check_new(names, branches)
     async with sessions.turn(name, *branches):
-        with names.change("check") as change:
-            for branch in branches:
-                change.check_free(branch, "branch")
+        _check_new(names, branches)
+        check_name(sessions.resources, name, "fork")
+        live = sessions.find(name)
+        if live is not None:  # before it is captured
+            await asyncio.to_thread(bounded, sessions.resources, live.record.row.setting)
         origin = await capture_tip(sessions, name, "forked") or names.resolve(name)
-        births = [
-            plan_birth(branch, origin, origin.setting, size_of(origin), processes=origin.tier == "live")
-            for branch in branches
-        ]
+        births = await asyncio.to_thread(_plan, sessions.resources, origin, branches)
         return await bring_up(sessions, births, "fork"), origin
+
+
+def _plan(resources: Resources, origin: Capture, branches: Sequence[str]) -> list[Birth]:
+    """Looks at files."""
+    size, processes = size_of(origin), origin.tier == "live"
+    return [plan_birth(resources, branch, origin, origin.setting, size, processes=processes) for branch in branches]
+
+
+def _check_new(names: Names, branches: Sequence[str]) -> None:
+    """Raise as `Change.check_new` if one of `branches` cannot be made."""
+    with names.change("check") as change:
+        for branch in branches:
+            change.check_new(branch, "branch")
 
 
 def too_many(on: str) -> UsageProblem:

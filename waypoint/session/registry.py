@@ -4,17 +4,17 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Literal, NamedTuple
 
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture
+from waypoint.model.records import LiveRow
 from waypoint.session.end import Endings, Sealed
 from waypoint.session.live.anew import write_anew
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
-from waypoint.session.turns import Turns
+from waypoint.session.turns import Carried, Turns
 from waypoint.store.callers import for_nobody
 from waypoint.terminal.inside.spool import Answer
 
@@ -22,6 +22,15 @@ log = logging.getLogger(__name__)
 
 ServeInside = Callable[[LiveSession, list[str]], Awaitable[Answer]]
 """Answers a request that a process inside a session made. The words are those behind `waypoint`."""
+
+
+class Unreachable(NamedTuple):
+    """A session that runs, and that could not be adopted. `said`: why, in words."""
+
+    row: LiveRow
+    cgroup: str
+    said: str
+
 
 SessionChange = Literal["started", "ended", "replaced"]
 
@@ -36,18 +45,23 @@ class Registry:
         self.serve_inside: ServeInside = _serve_nothing
         self.on_change: Callable[[SessionChange, LiveSession], None] = _tell_nobody
         self._live: dict[str, LiveSession] = {}
-        self.unreachable: dict[str, str] = {}  # by branch: why a session that runs could not be adopted
+        self.unreachable: dict[str, Unreachable] = {}  # by branch
 
     @property
     def live(self) -> list[LiveSession]:
         return list(self._live.values())
 
+    @property
+    def running(self) -> set[str]:
+        """The branches whose session runs, whether the daemon can reach it or not."""
+        return self._live.keys() | self.unreachable.keys()
+
     def find(self, branch: str) -> LiveSession | None:
         """The live session on `branch`; None if there is none."""
         return self._live.get(branch)
 
-    def get(self, branch: str) -> LiveSession:
-        """The live session on `branch`.
+    def get(self, branch: str, *, to_discard: bool = False) -> LiveSession:
+        """The live session on `branch`. `to_discard`: whoever asks wants to be rid of it.
 
         Raises UnknownName if there is no such branch, StateConflict if the branch is not live.
         """
@@ -61,7 +75,10 @@ class Registry:
         if ref is None or ref.kind != "branch":
             next_step = f"'waypoint ps --all' lists what there is; to start it: waypoint shell {branch} -d"
             raise UnknownName("find", on, "there is no such branch", next_step)
-        raise StateConflict("reach", on, "it has no live session", f"go on with its files: waypoint shell {branch}")
+        next_step = f"go on with its files: waypoint shell {branch}"
+        if to_discard:
+            next_step = f"to be rid of its files, too, remove the branch: waypoint rm {branch}"
+        raise StateConflict("reach", on, "it has no live session", next_step)
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: str) -> AsyncIterator[None]:
@@ -71,6 +88,10 @@ class Registry:
         async with self._turns.take(*names):
             await self.resources.overdue.settle(*names)
             yield
+
+    async def share_turns(self, works: Mapping[str, Coroutine[Any, Any, Carried]]) -> list[Carried]:
+        """Do the works of several branches at the same time, as `Turns.share`."""
+        return await self._turns.share(works)
 
     async def settled(self, branch: str) -> LiveSession | None:
         """The live session on `branch`; None if there is none. If the session is ending, waits until it has ended.
@@ -89,12 +110,10 @@ class Registry:
     def _check_reachable(self, branch: str) -> None:
         """Raise StateConflict if the session on `branch` runs and cannot be reached."""
         if branch in self.unreachable:
-            rows = {row.branch: row.session for row in self.resources.names.live()}
-            group = self.resources.places.cgroup_of(rows.get(branch, ""))
-            said = f"its session runs, and the daemon cannot reach it: {self.unreachable[branch]}"
+            said = f"its session runs, and the daemon cannot reach it: {self.unreachable[branch].said}"
             next_step = (
-                "put back what is missing, then 'waypoint daemon stop'; or wait until its processes (listed in "
-                f"{group}/cgroup.procs) have ended, then 'waypoint daemon stop': its files are kept"
+                "put back what is missing, then 'waypoint daemon stop'; or end it, its files are kept: "
+                f"waypoint stop {branch}"
             )
             raise StateConflict("reach", f"branch {branch}", said, next_step)
 
@@ -102,13 +121,12 @@ class Registry:
         """As `settled`, but raises as `get` if the branch is not live."""
         return await self.settled(branch) or self.get(branch)
 
-    def enlist(self, live: LiveSession, origin: Capture | None = None) -> None:
-        """Make `live` the session of its branch, and serve its requests. `origin`: the capture whose processes were
-        restored in `live`; None for a session with a new shell.
-        """
+    def enlist(self, live: LiveSession) -> None:
+        """Make `live` the session of its branch, and serve its requests."""
         change: SessionChange = "replaced" if live.branch in self._live else "started"
         self._live[live.branch] = live
-        restored = Answer(0, f"restored {live.branch}  {origin.id}\n") if origin else None
+        origin = live.record.origin
+        restored = Answer(0, f"restored {live.branch}  {origin}\n") if origin else None
         with contextlib.suppress(OSError):  # the session's user has put something else in place of the spool folder
             live.inside.open(functools.partial(self.serve_inside, live), restored)
         # Nobody asks for an end by itself, also if it comes in a session that somebody has asked for.

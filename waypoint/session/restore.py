@@ -11,10 +11,12 @@ from waypoint.capture.sealing import tip_of
 from waypoint.capture.steps import Step, reach
 from waypoint.capture.taking import WITHOUT_PROCESSES, Wanted
 from waypoint.launch.ground import start_plan
+from waypoint.launch.ground.base import WAITS
 from waypoint.model.names import parse_name
-from waypoint.model.records import Aspect, Capture
+from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap
 from waypoint.processes import ports
 from waypoint.session.birth import birth as births
+from waypoint.session.birth import rights
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
 from waypoint.session.checkpoint import Loss, capture, capture_to_end, drop
 from waypoint.session.end import Kept
@@ -61,9 +63,11 @@ async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Res
     """
     origin = sessions.resources.names.resolve(name)
     async with sessions.turn(branch):
+        _check_rights(sessions.resources, branch, name, origin)
         live = await sessions.settled(branch)
         processes = origin.tier == "live"
-        birth = plan_birth(parse_name(branch), origin, origin.setting, size_of(origin), processes=processes)
+        resources = sessions.resources
+        birth = await _plan(resources, branch, origin, processes=processes)
         if live is None:
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
@@ -71,6 +75,12 @@ async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Res
         with sessions.resources.captures.hold(origin):  # until it is the branch's tip
             new, aside = await _replace(sessions, live, birth, name, loss)
         return Restored(new, aside, [*lacking_in(new, origin), *_of_replaced(aside)])
+
+
+def _check_rights(resources: Resources, branch: str, name: str, origin: Capture) -> None:
+    """Raise NotAllowed unless whoever asks may have `origin`, which `name` stands for, brought back on `branch`."""
+    rights.check_name(resources, branch, f"restore {name} on")
+    rights.check_own(resources, origin.setting.user, "restore", name)
 
 
 def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture | None:
@@ -89,7 +99,9 @@ def lacking(capture: Capture) -> list[str]:
 
 def lacking_in(live: LiveSession, origin: Capture) -> list[str]:
     """In words, what the session `live`, which was made of the capture `origin`, lacks of what was captured."""
-    return [*lacking(origin), *(live.record.left_out if origin.tier == "live" else [])]
+    left_out, lowered = live.record.left_out, live.record.lowered
+    gone = [one for one in left_out if origin.tier == "live" or one.endswith(WAITS)]
+    return [*lacking(origin), *lowered, *live.not_back, *gone]
 
 
 async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
@@ -102,9 +114,10 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
     resources = sessions.resources
     origin = resources.names.resolve(name)
     async with sessions.turn(branch):
+        _check_rights(resources, branch, name, origin)
         live = await sessions.settled(branch)
         if live is None:
-            birth = plan_birth(parse_name(branch), origin, origin.setting, size_of(origin), processes=False)
+            birth = (await _plan(resources, branch, origin, processes=False))._replace(shell=False)
             replaced = _tip_beside(resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
             return Restored(live, replaced, [])
@@ -140,19 +153,21 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
     resources = sessions.resources
     origin = resources.names.resolve(name)
     async with sessions.turn(branch):
+        _check_rights(resources, branch, name, origin)
         live = await sessions.settled_live(branch)
         then = await asyncio.to_thread(_read_state, resources, origin)
         await check_shell(live.shell, branch, then)
         taken = await capture(resources, live, Wanted(None, "replaced"))
         try:
-            if taken.layers.shell is None:
+            if taken.layers.shell is None or taken.layers.shell.moment != "now":
                 refuse(branch, "it does not answer")
             now = await asyncio.to_thread(_read_state, resources, taken)
         except BaseException:
             await drop(resources, taken)
             raise
         aside = await _record_aside(resources, live, taken, "shell")
-        return Restored(live, aside, [*await put_back(live.shell, now, then, name), *_of_replaced(taken)])
+        stays = await put_back(live.shell, branch, now, then, f"waypoint restore {name} --only shell")
+        return Restored(live, aside, [*stays, *_of_replaced(taken)])
 
 
 def _of_replaced(aside: Capture) -> list[str]:
@@ -162,7 +177,7 @@ def _of_replaced(aside: Capture) -> list[str]:
 
 def _read_state(resources: Resources, origin: Capture) -> ShellDump:
     with resources.captures.hold(origin) as held:
-        return parse_state(origin, *held.shell_state())
+        return parse_state(origin, held.shell_state())
 
 
 async def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
@@ -215,7 +230,7 @@ async def _replace(
         births.raise_in_words(error, live.branch)
     live.successor = new
     live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
-    sessions.enlist(new, birth.origin if birth.processes else None)
+    sessions.enlist(new)
     await asyncio.to_thread(reach, Step.CONFIRMED)
     await asyncio.shield(sessions.endings.begin(live, Kept(aside)))
     return new, aside
@@ -236,19 +251,38 @@ async def _exchange(
     if isinstance(aside, BaseException):
         return aside, aside
     with contextlib.ExitStack() as sharing:
-        await asyncio.to_thread(sharing.enter_context, ports.shared(live.processes()))
+        root = _ids_of(birth).outside(0)
+        await asyncio.to_thread(sharing.enter_context, ports.shared(live.processes(), root))
         (new,) = await asyncio.gather(_bring_up_proven(resources, birth), return_exceptions=True)
     return aside, new
+
+
+def _ids_of(birth: Birth) -> IdMap:
+    """The ids of the processes that come back."""
+    layer = birth.origin.layers.processes if birth.origin and birth.processes else None
+    return layer.ids if layer is not None else HOST_IDS
 
 
 async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     """Bring up a session and wait until its shell answers. If that fails, the session is released; the caller undoes
     the birth.
     """
+    origin = birth.origin
+    assert origin is not None
     new = await births.bring_up(resources, birth)
     try:
-        await prove(new.shell, is_new=not birth.processes and start_plan.has_hooks(birth.row.setting))
+        is_new = not birth.processes and start_plan.has_hooks(birth.row.setting)
+        # A restored shell need not answer if it did not when it was captured.
+        shell = origin.layers.shell
+        must_answer = is_new or (shell is not None and shell.moment == "now")  # it answered when it was captured
+        with births.naming_a_way(birth.row.branch, origin):
+            await prove(new.shell, is_new=is_new, must_answer=must_answer)
     except BaseException:
         new.release()
         raise
     return new
+
+
+async def _plan(resources: Resources, branch: str, origin: Capture, *, processes: bool) -> Birth:
+    size, name = size_of(origin), parse_name(branch)
+    return await asyncio.to_thread(plan_birth, resources, name, origin, origin.setting, size, processes=processes)

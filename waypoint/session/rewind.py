@@ -6,11 +6,16 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from waypoint.capture.captures import Held
-from waypoint.linux.storage import files, mounts
+from waypoint.launch import externals
+from waypoint.launch.ground import homes
+from waypoint.launch.ground.places import SharedPlaces
+from waypoint.linux.storage import beneath, files, idmapped, mounts
+from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError
 from waypoint.model.ids import random_hex
@@ -19,6 +24,8 @@ from waypoint.model.records import Capture
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.upper import layout
+from waypoint.upper.changes import changed_targets, has_entries
+from waypoint.upper.contract import NEXT_STEPS
 from waypoint.upper.rewind import Views, rewind
 
 _NOTE = "rewind.json"
@@ -42,34 +49,46 @@ def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> in
 
 def _rewind(resources: Resources, live: LiveSession, held: Held) -> int:
     origin, wanted = held.capture, held.files
+    resources.places.follow_host()
     present = resources.pool.path(live.record.row.tree)
-    folders = {layout.folder_of(target) for target in live.record.overlays}
-    foreign = sorted(set(os.listdir(wanted)) - folders)
+    foreign = sorted(changed_targets(wanted) - set(live.record.overlays))
     if foreign:
         said = f"it has changes in mounts that this session does not have: {', '.join(foreign)}"
-        raise CannotCapture("restore the files of", origin.id[:12], said, "restore all of it, or on a new branch")
-    count = 0
+        raise CannotCapture("restore the files of", origin.id[:12], said, "restore all of it")
+    count, root, pid = 0, live.record.ids.first, live.record.init_pid
     try:
+        for target in live.record.overlays:  # before anything is changed
+            with procfs.opened_mount(pid, target, "overlay"):
+                pass
         for target in live.record.overlays:
             # Where neither has written, there is nothing to bring back; the machine's mount there may be gone by now.
-            if not any(_has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
+            if not any(has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
                 continue
-            with _view(resources, live, layout.upper_of(wanted, target), target) as view:
-                inside = f"{procfs.root_path(live.record.init_pid)}{target}".rstrip("/")
-                count += rewind(layout.upper_of(present, target), view.upper, Views(view.path, inside), keep=_KEEP)
+            with (
+                _view(resources, live, layout.upper_of(wanted, target), target) as view,
+                open_folder(view.path) as shown,
+                procfs.opened_mount(pid, target, "overlay") as inside,
+                idmapped.acting_as(root, root),  # an id that the session lacks could not create its files
+            ):
+                keep = _KEEP | _mount_points_in(target, live.record.outside)
+                count += rewind(layout.upper_of(present, target), view.upper, Views(shown, inside), keep=keep)
     except OSError as error:
         where = f" {os.fsdecode(error.filename)}" if error.filename else ""
-        remedy = "mount it again, or restore on a new branch" if error.errno == errno.ENOENT else "make room, try again"
-        raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", remedy) from error
+        if error.errno in (errno.ENOENT, beneath.MISPLACED):
+            next_step = f"mount it again, or restore it on a new branch: waypoint restore {origin.id[:12]} --new BRANCH"
+        else:
+            next_step = NEXT_STEPS.get(error.errno or 0, "try again")
+        raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", next_step) from error
     return count
 
 
-def _has_entries(folder: str) -> bool:
-    try:
-        with os.scandir(folder) as entries:
-            return any(True for _ in entries)
-    except FileNotFoundError:
-        return False
+def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:
+    """The mount points of the session below its mount at `target`, as paths relative to that. In the capture something
+    else may have their names. `outside`: the mount points of the session's mounts from outside.
+    """
+    above = target.rstrip("/") + "/"
+    points = (*outside, externals.PROC)
+    return frozenset(point.removeprefix(above) for point in points if point.startswith(above) and point != above)
 
 
 class _Note(msgspec.Struct):
@@ -133,36 +152,48 @@ def sweep_views(resources: Resources) -> None:
         place.rmdir()
 
 
-class _View:
+class _View(NamedTuple):
     """An overlay that is mounted for reading. `path`: the mount point. `upper`: the folder of its upper layer."""
 
-    def __init__(self, path: str, upper: str) -> None:
-        self.path = path
-        self.upper = upper
+    path: str
+    upper: str
 
 
 @contextlib.contextmanager
 def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> Iterator[_View]:
     """The session's overlay at `target`, but with the upper layer `upper`, mounted read-only in the daemon's mount
-    namespace during the `with` block.
+    namespace during the `with` block. Its owners are those that the session's own overlay shows.
     """
-    places, setting = resources.places, live.record.row.setting
-    place = places.runtime / f"{VIEW}{random_hex(8)}"
+    places, setting, ids = resources.places, live.record.row.setting, live.record.ids
     empty = places.runtime / "empty"
     empty.mkdir(mode=0o700, exist_ok=True)
     above = upper if os.path.isdir(upper) else str(empty)
     lower = f"{setting.base.rstrip('/')}{target}".rstrip("/") or "/"
-    skeleton = places.kit.skeleton(setting.base, target)
-    lowers = ":".join(mounts.escape(path) for path in (above, skeleton, lower) if path)
+    skeleton = places.kit.skeleton(setting.base, target, ids, homes.known())
     if not os.path.isdir(lower):
         raise FileNotFoundError(errno.ENOENT, "the machine has no such mount any more", lower)
-    place.mkdir(mode=0o700)
-    try:
+    with contextlib.ExitStack() as mounted:
+        on_disk = {path: path for path in (above, lower)}
+        if ids.is_shifted:
+            for path in {above, lower} - {str(empty)}:  # that one is on a tmpfs, which Linux idmaps only since 6.3
+                on_disk[path] = mounted.enter_context(_place(places))
+                idmapped.attach(path, on_disk[path], idmapped.namespace(ids.lines()))
+                mounted.callback(mounts.umount, on_disk[path], mounts.MNT_DETACH)
+        layers = [on_disk[above], *([skeleton] if skeleton else []), on_disk[lower]]
+        place = mounted.enter_context(_place(places))
+        lowers = ":".join(map(mounts.escape, layers))
         options = f"lowerdir={lowers},redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
         mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY | mounts.MS_NODEV, options)
-        try:
-            yield _View(str(place), above)
-        finally:
-            mounts.umount(place, mounts.MNT_DETACH)
+        mounted.callback(mounts.umount, place, mounts.MNT_DETACH)
+        yield _View(place, above)
+
+
+@contextlib.contextmanager
+def _place(places: SharedPlaces) -> Iterator[str]:
+    """A mount point for the `with` block."""
+    place = places.runtime / f"{VIEW}{random_hex(8)}"
+    place.mkdir(mode=0o700)
+    try:
+        yield str(place)
     finally:
         place.rmdir()

@@ -2,46 +2,60 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterable
 
-from waypoint.model.errors import StateConflict, UsageProblem
+import msgspec
+
+from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.names import parse_name
-from waypoint.model.records import Capture, Setting
+from waypoint.model.records import Capture
 from waypoint.model.requests import StartRequest
 from waypoint.session.birth.birth import Birth, bring_up_all, plan_birth
+from waypoint.session.birth.rights import check_base, check_name, check_own, looking
 from waypoint.session.birth.setting import plan_setting
+from waypoint.session.birth.unchanged import check_live, check_processes
 from waypoint.session.birth.users import Asker, check_owner
-from waypoint.session.end import Discarded, Sealed
+from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
+from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
-from waypoint.session.registry import Registry
+from waypoint.session.registry import Registry, Unreachable
 
 
 async def start(sessions: Registry, request: StartRequest, uid: int) -> tuple[LiveSession, bool]:
     """Start the branch's session, unless it is live. Returns the session, and True if it was started.
 
-    `uid`: the user who asks. Raises UsageProblem, UnknownName, StateConflict, and as `bring_up_all`.
+    `uid`: the user who asks. Raises UsageProblem, UnknownName, StateConflict, NotAllowed, and as `bring_up_all`.
     """
-    branch = parse_name(request.branch)
+    branch, resources = parse_name(request.branch), sessions.resources
+    if uid != 0:  # others speak for nobody but themselves
+        request = msgspec.structs.replace(request, default_user=None)
     asker = Asker(request.user, request.default_user, uid)
     command = f"shell {branch}" if request.from_name is None else f"shell {branch} --from {request.from_name}"
     async with sessions.turn(branch):
         found = await sessions.settled(branch)
         if found is not None:
-            if request.from_name is not None:
-                next_step = f"stop it first: waypoint stop {branch}"
-                raise StateConflict("start", f"branch {branch}", "it has a live session", next_step)
-            check_owner(branch, found.record.row.setting.user, asker, command, is_live=True)
+            record, look = found.record, functools.partial(looking, resources)
+            check_own(resources, record.row.setting.user, "go on with", f"branch {branch}")
+            check_owner(branch, record.row.setting.user, asker, command, is_live=True)
+            await asyncio.to_thread(check_live, request, record.row.setting, record.limits, look)
             return found, False
+        check_base(resources, request.base or "/")  # before anything in it is read
+        await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
         if origin is not None:
+            check_own(resources, origin.setting.user, "go on with", f"branch {branch}")
             check_owner(branch, origin.setting.user, asker, command, is_live=False)
         with contextlib.ExitStack() as pins:
-            held = pins.enter_context(sessions.resources.captures.hold(origin)) if origin else None
-            setting = plan_setting(request, uid, origin.setting if origin else None, held.files if held else None)
+            held = pins.enter_context(resources.captures.hold(origin)) if origin else None
+            tree = held.files if held else None
+            own, look = origin.setting if origin else None, functools.partial(looking, resources)
+            setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, look)
         processes = origin is not None and origin.tier == "live"
         if origin is not None and processes:
-            _check_unchanged(branch, request, setting, origin)
-        birth = plan_birth(branch, origin, setting, (request.rows, request.cols), processes=processes)
+            check_processes(branch, request, setting, origin)
+        size = (request.rows, request.cols)
+        birth = await asyncio.to_thread(plan_birth, resources, branch, origin, setting, size, processes=processes)
         birth = birth._replace(must_enter=request.cwd is not None)
         (live,) = await bring_up(sessions, [birth], "start")
         return live, True
@@ -55,8 +69,8 @@ async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> li
     """
     births = list(births)
     found = await bring_up_all(sessions.resources, births, verb)
-    for live, birth in zip(found, births, strict=True):
-        sessions.enlist(live, birth.origin if birth.processes else None)
+    for live in found:
+        sessions.enlist(live)
     return found
 
 
@@ -64,13 +78,26 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
     """End the session on `branch`. Returns the capture of its files, the branch's new tip; with `discard` the files are
     removed, and the result is None.
 
-    Raises as `Registry.get`.
+    Raises as `Registry.get`; a session that cannot be reached is ended all the same.
     """
-    sessions.get(branch)
+    conclusion = Discarded() if discard else Sealed("stopped")
+    if branch not in sessions.unreachable:
+        sessions.get(branch, to_discard=discard)
     async with sessions.turn(branch):
+        check_name(sessions.resources, branch, "stop")
+        lost = sessions.unreachable.pop(branch, None)
+        if lost is not None:
+            return await asyncio.shield(asyncio.ensure_future(_end_lost(sessions.resources, lost, conclusion)))
         live = sessions.get(branch)  # asked again: a restore may have replaced the session meanwhile
-        conclusion = Discarded() if discard else Sealed("stopped")
-        return await asyncio.shield(sessions.endings.begin(live, conclusion))
+        return await asyncio.shield(sessions.endings.begin(live, conclusion, gently=not discard))
+
+
+async def _end_lost(resources: Resources, lost: Unreachable, conclusion: Conclusion) -> Capture | None:
+    end = functools.partial(end_unheld, resources, lost.row, lost.cgroup, conclusion)
+    try:
+        return await asyncio.to_thread(end)
+    except (WaypointError, OSError) as error:
+        raise resources.overdue.add(lost.row.branch, "the session has ended", end, error) from error
 
 
 def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture | None:
@@ -90,14 +117,3 @@ def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture |
         next_step = f"fork it as it is now: waypoint fork {from_name} {branch}"
         raise StateConflict("start from", f"branch {from_name}", "it is live", next_step)
     return names.resolve(from_name)
-
-
-def _check_unchanged(branch: str, request: StartRequest, setting: Setting, origin: Capture) -> None:
-    """Raise UsageProblem if the request changes a setting of processes that come back as they were captured."""
-    names = ("base", "binds", "net", "user", "shell")
-    changed = [name for name in names if getattr(setting, name) != getattr(origin.setting, name)]
-    changed += ["cwd"] if request.cwd not in (None, origin.setting.cwd) else []
-    changed += ["command"] if request.command else []
-    if changed:
-        said = f"it comes back with its processes, whose {' and '.join(changed)} cannot be changed"
-        raise UsageProblem("start", f"branch {branch}", said, "leave that out, or start from a capture of tier files")

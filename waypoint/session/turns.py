@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, TypeVar
+
+Carried = TypeVar("Carried")
 
 
 class Turns:
@@ -33,3 +36,26 @@ class Turns:
                 self._holders[name] = task
                 stack.callback(self._holders.pop, name)
             yield
+
+    async def share(self, works: Mapping[str, Coroutine[Any, Any, Carried]]) -> list[Carried]:
+        """Do `works` at the same time, each in a task of its own, to which the calling task lends the turn of the name
+        that the work stands under. When all have ended, returns their results, or raises the error that came first.
+        """
+        lender = asyncio.current_task()
+        errors: list[BaseException] = []
+        assert all(self._holders.get(name) is lender for name in works), "only turns that one has can be lent"
+
+        async def borrow(name: str, work: Coroutine[Any, Any, Carried]) -> Carried:
+            self._holders[name] = asyncio.current_task()
+            try:
+                return await work
+            except BaseException as error:
+                errors.append(error)
+                raise
+            finally:
+                self._holders[name] = lender
+
+        done = await asyncio.gather(*(borrow(*item) for item in works.items()), return_exceptions=True)
+        if errors:
+            raise errors[0]
+        return [result for result in done if not isinstance(result, BaseException)]

@@ -8,7 +8,7 @@ from waypoint.model.errors import HostLacks
 from waypoint.model.facts import Capability
 from waypoint.processes.criu.rpc import CriuProgram
 from waypoint.setup import criu_install
-from waypoint.setup.criu_find import find, find_or_install
+from waypoint.setup.criu_find import find, find_or_install, forget_failures
 from waypoint.setup.rows import CHOOSE_ANOTHER
 from waypoint.setup.trials import trial
 
@@ -16,12 +16,13 @@ from waypoint.setup.trials import trial
 def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
     """Make sure that the home has a CRIU that works; install one if need be. Reports with `say`.
 
-    `given`: the value of WAYPOINT_CRIU, if it is set. Raises HostLacks. Without root the CRIU is not tried.
+    `given`: the value of WAYPOINT_CRIU, if it is set. Raises HostLacks, OSError. Without root the CRIU is not tried.
     """
     _require_program(given)
     if os.geteuid() != 0:  # a trial makes a session, which takes root
         say(f"CRIU: {given or criu_install.install(home, say)}, not tried: that takes root")
         return
+    forget_failures(home)
     say(_describe(find_or_install(home, say, tries=_tries(home), chosen=given)))
 
 

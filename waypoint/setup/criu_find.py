@@ -61,6 +61,20 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     return _describe(private, "private")
 
 
+def remembered(look: Callable[[], CriuProgram]) -> Callable[[], CriuProgram]:
+    """`look`, which finds a CRIU, as a function that looks again only if the program that it found is gone: another
+    may have been installed meanwhile.
+    """
+    found: list[CriuProgram] = []
+
+    def again() -> CriuProgram:
+        if not found or not os.access(found[0].path, os.X_OK):
+            found[:] = [look()]
+        return found[0]
+
+    return again
+
+
 def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     """As `find`, but installs a private CRIU if no other works. Whichever CRIU is found must pass a trial.
 
@@ -102,6 +116,16 @@ def try_once(home: Path, program: Path, tries: Tries) -> list[Capability]:
     with contextlib.suppress(OSError):  # the outcome is not kept: the next caller tries the program again
         files.publish(str(home / TRIAL_FILE), msgspec.json.encode(kept), durable=False)
     return rows
+
+
+def forget_failures(home: Path) -> None:
+    """Forget the kept outcomes of trials that failed, so that these programs are tried again. For `waypoint setup`,
+    which a person runs when something was mended: what failed may have been the machine's, such as a missing program.
+    """
+    kept = _load(home)
+    good = [item for item in kept if passed(item.rows)]
+    if good != kept:
+        files.publish(str(home / TRIAL_FILE), msgspec.json.encode(good), durable=False)
 
 
 def _load(home: Path) -> list[TrialOutcome]:

@@ -170,7 +170,7 @@ def _output(command: list[str]) -> str:
     )
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
-        raise HostLacks("install", "CRIU", f"{command[0]}: {words}", f"run it again, or {OWN_CRIU}")
+        raise HostLacks("install", "CRIU", f"{command[0]}: {words}", OWN_CRIU)
     return done.stdout
 
 
@@ -185,4 +185,4 @@ def _sweep(home: Path) -> None:
 
 def _host_lacks(home: Path, error: OSError) -> HostLacks:
     said = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}"
-    return HostLacks("install CRIU in", str(home), said, "make room or give permission there, and run it again")
+    return HostLacks("install CRIU in", str(home), said, "mend that, and run setup again")

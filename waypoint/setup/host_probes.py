@@ -5,14 +5,17 @@ changes nothing in the program.
 """
 
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from waypoint.launch.externals import overlay_options
 from waypoint.launch.spec import Overlay
-from waypoint.launch.start import overlay_options
+from waypoint.launch.walls import refused
+from waypoint.linux.calls import kernel_features
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.errors import WaypointError
@@ -22,6 +25,7 @@ from waypoint.setup.trials import POOL_SIZES, write_rows
 from waypoint.upper.open_pool import open_pool
 
 KSM_SWITCH = "/sys/kernel/mm/ksm/run"
+_FEW_INSTANCES = 1024
 MAX_WORDS_BYTES = 4096
 PR_SET_MEMORY_MERGE = 67  # Linux 6.4
 
@@ -51,15 +55,17 @@ def probe_host(home: Path) -> list[Capability]:
     for number, probe in enumerate(PROBES):
         place = home / f"probe-{number}"
         place.mkdir(mode=0o700)
-        why = _in_child(probe, place)
+        why, next_step = _in_child(probe, place)
         state = probe.else_state if why else "ok"
-        remedy = probe.remedy if why else ""
+        remedy = (next_step or probe.remedy) if why else ""
         rows.append(Capability(name=probe.name, state=state, why=why, remedy=remedy, required_for=probe.required_for))
     return rows
 
 
-def _in_child(probe: Probe, place: Path) -> str:
-    """Run a probe in a child process. Returns why it failed, in words; "" if it did not fail."""
+def _in_child(probe: Probe, place: Path) -> tuple[str, str]:
+    """Run a probe in a child process. Returns why it failed, in words, and the next step, if the error names one; two
+    times "" if it did not fail.
+    """
     said_r, said_w = os.pipe()
     child = os.fork()
     if child == 0:
@@ -69,7 +75,7 @@ def _in_child(probe: Probe, place: Path) -> str:
             where = f": {os.fsdecode(error.filename)}" if error.filename else ""
             os.write(said_w, f"{error.strerror or error}{where}".encode(errors="replace"))
         except WaypointError as error:
-            os.write(said_w, error.said.encode(errors="replace"))
+            os.write(said_w, f"{error.said}\0{error.next_step}".encode(errors="replace"))
         except BaseException as error:
             os.write(said_w, f"{type(error).__name__}: {error}".encode(errors="replace"))
         os._exit(0)
@@ -77,7 +83,8 @@ def _in_child(probe: Probe, place: Path) -> str:
     with open(said_r, "rb") as said:
         words = said.read(MAX_WORDS_BYTES)
     os.waitpid(child, 0)
-    return words.decode(errors="replace")
+    why, _, next_step = words.decode(errors="replace").partition("\0")
+    return why, next_step
 
 
 def _user_namespace(_: Path) -> None:
@@ -86,6 +93,18 @@ def _user_namespace(_: Path) -> None:
 
 def _time_namespace(_: Path) -> None:
     namespaces.unshare(namespaces.CLONE_NEWTIME)
+
+
+def _refusals(_: Path) -> None:
+    """Install the filter of sessions, and try whether it refuses what must be refused."""
+    refused.put_up("default")
+    try:
+        namespaces.unshare(namespaces.CLONE_NEWUSER)
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            return
+        raise
+    raise OSError(0, "a filter of system calls was installed, and refuses nothing")
 
 
 def _overlay(place: Path) -> None:
@@ -168,6 +187,12 @@ def _group(place: Path) -> Iterator[tuple[str, int]]:
         cgroups.remove(group)
 
 
+def _inotify(_: Path) -> None:
+    count = kernel_features.inotify_instances()
+    if count < _FEW_INSTANCES:
+        raise OSError(0, f"root and the sessions that are brought back share {count} instances")
+
+
 PROBES = (
     Probe("user namespaces", _user_namespace, "session", "sysctl -w user.max_user_namespaces=15000"),
     Probe("time namespaces", _time_namespace, "session", "a kernel of at least 5.6 with CONFIG_TIME_NS"),
@@ -186,6 +211,14 @@ PROBES = (
         "session",
         "a kernel of at least 5.6, and CAP_SYS_PTRACE",
     ),
+    Probe(
+        "refusing system calls (seccomp)",
+        _refusals,
+        "optional",
+        "a kernel with CONFIG_SECCOMP_FILTER",
+        "degraded",
+    ),
     Probe("btrfs pool", _btrfs, "optional", "apt-get install btrfs-progs; modprobe btrfs loop", "degraded"),
+    Probe("inotify", _inotify, "optional", "sysctl -w fs.inotify.max_user_instances=8192", "degraded"),
     Probe("memory merging (KSM)", _merge_memory, "optional", f"echo 1 > {KSM_SWITCH}", "degraded"),
 )

@@ -1,8 +1,9 @@
 """The local work of `waypoint setup` as a program: `python -I -S program.py VERB HOME [OPTION VALUE]...`.
 
 VERB is `install`, `check`, `doctor` or `remove`; or, for a user who is not root, `add-completion` or
-`remove-completion` with `--share DIR`, the user's folder for data. Options: `--user U`, `--group G`, `--criu PATH`,
-and `--root DIR`, below which everything is put that is not in the home (default: `/`).
+`remove-completion` with `--share DIR`, the user's folder for data. Options: `--user U`, `--group G`,
+`--trust own|full`, `--criu PATH`, and `--root DIR`, below which everything is put that is not in the home (default:
+`/`).
 
 The program tells what it does on stdout, as one JSON object on each line: `{"say": text}`, `{"rows": [...]}` for the
 rows of `doctor`, and after a failure at last `{"error": {...}}` with the four parts of a message. It exits with 0, or

@@ -4,11 +4,11 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from waypoint.linux.storage import btrfs, files, mounts
+from waypoint.linux.storage.deep import remove_path
 from waypoint.linux.tasks import cgroups, lock_holder
 from waypoint.model.errors import Failed, StateConflict
 from waypoint.model.ids import is_id
@@ -41,13 +41,7 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
     Raises StateConflict if `home` is no home, if something is mounted in it, or if it holds files that are not
     Waypoint's (then everything else has been removed); Failed if a system call fails.
     """
-    if os.path.lexists(home) and not _is_home(home):
-        said = f"it has no {CONFIG} of Waypoint's, so it is not a home"
-        raise StateConflict("remove", str(home), said, "check the path")
-    mounted = mounts.list_mount_points_in(home)
-    if mounted:
-        said = f"something is mounted in it: {', '.join(mounted)}"
-        raise StateConflict("remove", str(home), said, "umount it first")
+    check(home)
     try:
         with contextlib.ExitStack() as locks:
             _stop(home, locks, say)
@@ -61,7 +55,18 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
             Path(RUNTIME).rmdir()
     except OSError as error:
         where = error.filename or str(home)
-        raise Failed("remove", str(where), error.strerror or str(error), "run it again") from error
+        raise Failed("remove", str(where), error.strerror or str(error), "mend that, and run it again") from error
+
+
+def check(home: Path) -> None:
+    """Raise StateConflict if `home` is no home, or if something is mounted in it."""
+    if os.path.lexists(home) and not _is_home(home):
+        said = f"it has no {CONFIG} of Waypoint's, so it is not a home"
+        raise StateConflict("remove", str(home), said, "name the home: waypoint --home DIR setup --remove")
+    mounted = mounts.list_mount_points_in(home)
+    if mounted:
+        said = f"something is mounted in it: {', '.join(mounted)}"
+        raise StateConflict("remove", str(home), said, "umount it first")
 
 
 def _is_home(home: Path) -> bool:
@@ -81,7 +86,7 @@ def discard(home: Path) -> None:
     _end_sessions(home, lambda _: None)
     _remove_runtime(Path(runtime_folder(str(home))))
     _remove_pool(home)
-    shutil.rmtree(home)  # last: by the folder the next trial finds what is left
+    remove_path(home)  # last: by the folder the next trial finds what is left
 
 
 def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -> None:
@@ -112,8 +117,9 @@ def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
         if sessions:
             say(f"ended {sessions} {'session' if sessions == 1 else 'sessions'}")
         cgroups.end(str(parent))
-        with contextlib.suppress(OSError):  # EBUSY: another home uses the group above
-            cgroups.remove(str(parent.parent))
+        for above in (*cgroups.twins(str(parent.parent)), str(parent.parent)):
+            with contextlib.suppress(OSError):  # EBUSY: another home uses the group above
+                cgroups.remove(above)
 
 
 def _groups_of(home: Path) -> list[Path]:
@@ -130,7 +136,7 @@ def _remove_home(home: Path, say: Callable[[str], None]) -> None:
     _remove_pool(home)
     for path in [found for pattern in OURS for found in home.glob(pattern)]:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            remove_path(path)
         else:
             path.unlink()
     left = sorted(path.name for path in home.iterdir() if not path.name.startswith(CONFIG))
@@ -149,11 +155,11 @@ def _remove_pool(home: Path) -> None:
         return
     for path in pool.iterdir():
         if path.is_dir() and not path.is_symlink() and btrfs.is_subvolume(str(path)):
-            # rmtree could not empty a sealed (read-only) subvolume. ENOTTY: a folder of another file system that
+            # remove_path could not empty a sealed (read-only) subvolume. ENOTTY: a folder of another file system that
             # happens to have a subvolume's inode number.
             with suppress_errno(errno.ENOTTY):
                 btrfs.destroy_subvolume(str(path))
-    shutil.rmtree(pool)
+    remove_path(pool)
 
 
 @contextlib.contextmanager
@@ -168,4 +174,4 @@ def suppress_errno(number: int) -> Iterator[None]:
 
 def _remove_runtime(folder: Path) -> None:
     if folder.exists():
-        shutil.rmtree(folder)
+        remove_path(folder)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -40,6 +40,13 @@ POOL_SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=64 * MIB, headroom_by
 _ROOT = Path(__file__).resolve().parents[2]
 
 
+class NotTried(NamedTuple):
+    """A trial that gave no rows: why not, and what the user can do about it, if that is known."""
+
+    why: str
+    remedy: str = ""
+
+
 OnStart = Callable[["subprocess.Popen[bytes]"], None]
 """Called with each process of a trial, in the thread that runs the trial. The callee may kill the process: the trial's
 throw-away home is removed then, too.
@@ -53,15 +60,15 @@ def try_everything(home: Path, chosen: str | None = None, on_start: OnStart | No
     missing is told in its row; nothing is raised for it. `on_start`: as the alias says.
     """
     host = _run(_HOST_PROGRAM, home, on_start=on_start)
-    if isinstance(host, str):
-        host = [Capability(name="the trial", state="missing", why=host, required_for="session")]
+    if isinstance(host, NotTried):
+        host = [Capability(name="the trial", state="missing", why=host.why, remedy=host.remedy, required_for="session")]
     return host + _try_found(home, chosen or os.environ.get("WAYPOINT_CRIU"), on_start)
 
 
 def trial(criu: Path, home: Path, on_start: OnStart | None = None) -> list[Capability]:
     """Try one CRIU, and return its rows. `home`: an existing folder, below which the throw-away home is made."""
     found = _run(_CRIU_PROGRAM, home, str(criu), on_start=on_start)
-    return missing_criu(found) if isinstance(found, str) else found
+    return missing_criu(found.why, found.remedy) if isinstance(found, NotTried) else found
 
 
 def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list[Capability]:
@@ -80,8 +87,8 @@ def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list
     return of_chosen(rows) if found.origin == "chosen" else rows
 
 
-def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None) -> list[Capability] | str:
-    """Run the program `module` on a throw-away home below `where`. Returns its rows or, in words, why it gave none."""
+def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None) -> list[Capability] | NotTried:
+    """Run the program `module` on a throw-away home below `where`. Returns its rows, or why it gave none."""
     paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     boot = f"import sys; sys.path[:0] = {paths!r}; from {module} import main; main(sys.argv[1:])"
     try:
@@ -91,14 +98,14 @@ def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None)
                 status = _complete(argv, said, on_start)
             if status != 0:
                 said_last = (home / _WORDS_FILE).read_text(errors="replace").strip()[-500:]
-                return said_last or f"exit status {status}"
+                return NotTried(said_last or f"exit status {status}")
             return msgspec.json.decode((home / ROWS_FILE).read_bytes(), type=list[Capability])
     except subprocess.TimeoutExpired:
-        return f"the trial gave no result within {TRIAL_S:.0f} s"
+        return NotTried(f"the trial gave no result within {TRIAL_S:.0f} s")
     except WaypointError as error:
-        return f"no session could be made: {error.said}"
+        return NotTried(f"no session could be made: {error.said}", error.next_step)
     except OSError as error:
-        return f"no session could be made: {error}"
+        return NotTried(f"no session could be made: {error}")
 
 
 def _complete(argv: list[str], said: IO[bytes], on_start: OnStart | None) -> int:

@@ -12,18 +12,18 @@ import pwd
 from pathlib import Path
 from typing import Any
 
-from waypoint.linux.storage import files
+from waypoint.linux.storage import files, ownership
 from waypoint.model.errors import Failed, HostLacks, UsageProblem, WaypointError
 from waypoint.model.paths import as_root, home_id, is_config_of_home, spelled
+from waypoint.setup import config as config_file
 from waypoint.setup import criu as setup_criu
 from waypoint.setup import removal as setup_removal
+from waypoint.setup.config import CONFIG, FORMAT
 from waypoint.setup.machine import outside
 from waypoint.setup.trials import try_everything
 
-CONFIG = "config.json"
 _UNFIT = frozenset(':;"')  # of the dynamic loader's paths, and of apt's configuration
 _HEART = frozenset({"names.db", "pool"})  # what only a home has: one that has lost its config.json gets a new one
-FORMAT = 1
 # What each verb that only root may use is on the command line.
 _COMMANDS = {
     "install": ("setup",),
@@ -46,16 +46,21 @@ def main(argv: list[str]) -> int:
         root = Path(options.get("--root", "/"))
         match verb:
             case "install":
+                os.umask(0o022)  # of folders that are made above the home
                 install(Path(home), options)
                 outside.install(Path(home), root, say)
             case "check":
                 check(Path(home), options)
             case "doctor":
+                ownership.check_home(home)
                 rows = try_everything(Path(home), options.get("--criu"))
                 print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}), flush=True)
             case "remove":
-                setup_removal.remove(Path(home), say)
+                setup_removal.check(Path(home))
+                # First: a unit that stayed would start the daemon, which would make a home anew, as it is removed and
+                # after a failure. A home without one works.
                 outside.remove(Path(home), root, say)
+                setup_removal.remove(Path(home), say)
             case "add-completion":
                 outside.add_completion(Path(home), Path(options["--share"]), say)
             case "remove-completion":
@@ -84,26 +89,45 @@ def say(text: str) -> None:
 def install(home: Path, options: dict[str, str]) -> None:
     """Make the home, write down who may use it, and make sure that there is a CRIU that works. Raises WaypointError.
 
-    Options: `--user`, `--group`: who may use the home besides root; without an option its setting stays. A running
-    daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
+    Options: `--user`, `--group`: who may use the home besides root; without an option its setting stays. `--trust`:
+    whether the user gets what root may have (`full`), or the own things only (`own`, also if the option is missing). A
+    running daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
     """
+    ownership.check_home(str(home), above_only=True)
     _check_place(home)
-    wanted = _wanted_config(home, options.get("--user"), options.get("--group"))
+    wanted = _wanted_config(home, options)
     if not home.exists():
         try:
             home.mkdir(mode=0o700, parents=True)
         except OSError as error:
             raise UsageProblem("make", f"the home {home}", error.strerror or str(error), _ELSEWHERE) from error
         say(f"made {home}")
-    if wanted != _read_config(home):
+    _close_to_others(home)
+    ownership.check_home(str(home))
+    before = config_file.read(home)
+    if wanted != before:
         files.publish(str(home / CONFIG), json.dumps(wanted, indent=1).encode() + b"\n")
         say(f"{_who(wanted)} may use it")
+        _say_who_may_not(before, wanted)
+    uid = before.get("trusted_uid")
+    if uid is not None and uid != wanted["trusted_uid"]:
+        kept = f"sessions that user {_name(pwd.getpwuid, uid)} began while trusted fully keep their rights and binds"
+        say(f"{kept}: 'waypoint ps' lists all sessions, 'waypoint stop BRANCH' ends one")
     setup_criu.install(home, options.get("--criu"), say)
+
+
+def _close_to_others(home: Path) -> None:
+    """Give the home mode 0700 if it belongs to the caller. One of somebody else's is left as it is."""
+    facts = home.stat()
+    if facts.st_uid == os.geteuid() and facts.st_mode & 0o077:
+        home.chmod(0o700)
+        say(f"closed {home} to others: its mode was {facts.st_mode & 0o7777:o}, it is 700")
 
 
 def check(home: Path, options: dict[str, str]) -> None:
     """Tell what has been set up, and change nothing. Raises HostLacks for the first thing that is missing."""
-    config = _read_config(home)
+    ownership.check_home(str(home))
+    config = config_file.read(home)
     if not config:
         raise HostLacks("use", f"the home {home}", "it has not been set up", as_root(str(home), "setup"))
     say(f"the home {home} is there; {_who(config)} may use it")
@@ -124,7 +148,7 @@ def _check_place(home: Path) -> None:
         raise UsageProblem("use", f"{home} as a home", "it is not a folder", _ELSEWHERE)
     # A new file system has lost+found. A setup that was killed may have left a config.json that was not yet published.
     others = [name for name in os.listdir(home) if name != "lost+found" and not name.startswith(f"{CONFIG}.")]
-    config = _read_config(home)
+    config = config_file.read(home)
     if not config and set(others) >= _HEART:
         return
     if not is_config_of_home(config) or (not config and others not in ([], [CONFIG])):
@@ -132,13 +156,17 @@ def _check_place(home: Path) -> None:
         raise UsageProblem("use", f"{home} as a home", said, _ELSEWHERE)
 
 
-def _wanted_config(home: Path, user: str | None, group: str | None) -> dict[str, Any]:
+def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
     """The new content of config.json. Settings that setup does not decide, like the pool's sizes, are kept."""
-    config = {"owner_uid": 0, "group_gid": None, **_read_config(home)}
+    user, group, trust = (options.get(name) for name in ("--user", "--group", "--trust"))
+    if trust is not None and user is None:
+        raise UsageProblem("use", "--trust", "it goes with --user", "say whom: --user USER")
+    config = {"owner_uid": 0, "group_gid": None, **config_file.read(home)}
     config |= {"format": FORMAT, "home_id": home_id(str(home))}
     if user is not None:
         try:
             config["owner_uid"] = pwd.getpwnam(user).pw_uid
+            config["trusted_uid"] = config["owner_uid"] if trust == "full" else None
         except KeyError as error:
             raise UsageProblem("let in", f"user {user}", "there is no such user", "see 'getent passwd'") from error
     if group is not None:
@@ -149,21 +177,14 @@ def _wanted_config(home: Path, user: str | None, group: str | None) -> dict[str,
     return config
 
 
-def _read_config(home: Path) -> dict[str, Any]:
-    """The content of config.json; empty if there is no such file. Raises Failed if it cannot be used."""
-    path, next_step = home / CONFIG, "mend it, or remove it and run setup again, which loses nothing but its settings"
-    try:
-        config = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except ValueError as error:
-        raise Failed("read", str(path), str(error), next_step) from error
-    if not isinstance(config, dict):
-        raise Failed("read", str(path), "it is not a JSON object", next_step)
-    if config.get("format", FORMAT) != FORMAT:
-        said = f"its format is {config['format']}, this version of Waypoint reads {FORMAT}"
-        raise Failed("use", str(home), said, "use the version of Waypoint that made it")
-    return config
+def _say_who_may_not(before: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Say whose access ends, as a home has one user and one group."""
+    uid, gid = before.get("owner_uid"), before.get("group_gid")
+    lost = [f"user {_name(pwd.getpwuid, uid)}"] if uid and uid != wanted["owner_uid"] else []
+    lost += [f"group {_name(grp.getgrgid, gid)}"] if gid is not None and gid != wanted["group_gid"] else []
+    if lost:
+        several = "a home has one user and one group besides root: for several users, --group with a group of theirs"
+        say(f"{' and '.join(lost)} may not use it any more, from the daemon's next start; {several}")
 
 
 def _who(config: dict[str, Any]) -> str:
@@ -171,7 +192,9 @@ def _who(config: dict[str, Any]) -> str:
     uid, gid = config.get("owner_uid"), config.get("group_gid")
     names = ["root"]
     if uid:
-        names.append(f"user {_name(pwd.getpwuid, uid)}")
+        is_trusted = config.get("trusted_uid") == uid
+        rights = "trusted fully: that is root on this machine" if is_trusted else "as themselves"
+        names.append(f"user {_name(pwd.getpwuid, uid)} ({rights})")
     if gid is not None:
         names.append(f"group {_name(grp.getgrgid, gid)}")
     return " and ".join(names)

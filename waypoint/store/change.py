@@ -1,6 +1,7 @@
 """One transaction on names.db: its checked changes to names, captures and live sessions, and its entry in the log."""
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ from waypoint.model.errors import StateConflict
 from waypoint.model.records import Aside, Aspect, Capture, LiveRow, Operation, Ref, Standing
 from waypoint.store import callers
 from waypoint.store.belonging import BelongingChange
+from waypoint.store.log import LogReader
 from waypoint.store.reading import Execute
 
 
@@ -25,14 +27,13 @@ class Change(BelongingChange):
         self._sessions: dict[str, tuple[bool, bool]] = {}
         self._aside: dict[str, Aside] = {}
         self._undoes: int | None = None
-        self._by_undo: list[int] = []
+        self._parts: list[int] = []
 
     def add(self, capture: Capture) -> None:
-        """Record a capture. Releases the claim on its id, and takes back its doom."""
+        """Record a capture. Takes back the doom of its id."""
         self._execute(
             "INSERT INTO captures VALUES (?, ?, ?)", (capture.id, capture.created, msgspec.json.encode(capture))
         )
-        self.unclaim(capture.id)
         self.spare(capture.id)
 
     def set_standing(self, capture_id: str, standing: Standing) -> None:
@@ -40,20 +41,6 @@ class Change(BelongingChange):
         self.capture(capture_id)
         row = (capture_id, standing.image, standing.durable, standing.removed)
         self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)", row)
-
-    def claim(self, claimed: str, purpose: str) -> None:
-        """Note that the tree, folder or capture with the id `claimed` is being made, so that the sweep spares it.
-
-        `purpose`: in words, what is being made. The claim lasts until `unclaim`, or until a capture of this id is
-        recorded; it outlives the daemon. Raises StateConflict if the id is claimed already.
-        """
-        if claimed in self.claims():
-            raise StateConflict("claim", f"id {claimed}", "it is claimed already", "use a new id")
-        self._execute("INSERT INTO claims VALUES (?, ?, ?)", (claimed, purpose, time.time()))
-
-    def unclaim(self, claimed: str) -> None:
-        """Release the claim on this id, if there is one."""
-        self._execute("DELETE FROM claims WHERE id = ?", (claimed,))
 
     def reserve(self, row: LiveRow, *, beside: bool = False) -> None:
         """Note that a session is being started; `live` does not list the session before `ready`.
@@ -63,10 +50,11 @@ class Change(BelongingChange):
         """
         found = self._execute("SELECT ready FROM live WHERE branch = ?", (row.branch,)).fetchall()
         if found and not beside:
-            raise StateConflict("start", f"branch {row.branch}", "it has a live session", "attach to it")
+            next_step = f"stop it first: waypoint stop {row.branch}"
+            raise StateConflict("start", f"branch {row.branch}", "it has a live session", next_step)
         ref = self.ref(row.branch)
         if ref is None or ref.kind != "branch":
-            self.check_free(row.branch, "branch")
+            self.check_new(row.branch, "branch")
         self._execute("INSERT INTO live VALUES (?, ?, 0, ?)", (row.session, row.branch, msgspec.json.encode(row)))
 
     def ready(self, row: LiveRow, origin: str | None) -> None:
@@ -107,11 +95,18 @@ class Change(BelongingChange):
         self._sessions[branch] = (True, True)
         self._aside[branch] = Aside(capture=aside, only=only)
 
-    def undo(self, number: int, parts: list[int]) -> None:
-        """Note that this change takes back operation `number`. `parts`: the numbers of the operations that ended,
-        started or restored sessions for this undo; they are marked as parts of it.
+    def undo(self, number: int, parts: Sequence[Operation]) -> None:
+        """Note that this change takes back operation `number`. To be called before this change moves a name.
+
+        `parts`: the operations that ended, started or restored sessions for this undo. They are marked as parts of it,
+        and its entry tells what they have done, too, so that all of it can be taken back at once. `aside` of each says
+        what was kept of all sessions that it has ended or replaced.
         """
-        self._undoes, self._by_undo = number, parts
+        self._undoes, self._parts = number, [part.number for part in parts]
+        for part in parts:
+            self._moves.update(part.moves)
+            self._sessions.update(part.sessions)
+            self._aside.update(part.aside)
 
     def log(self) -> Operation | None:
         """Write the entry in the operation log and return it. None, and no entry, if neither a name nor a session has
@@ -123,7 +118,7 @@ class Change(BelongingChange):
             number=0,
             at=time.time(),
             verb=self._verb,
-            moves=self._moves,
+            moves={name: move for name, move in self._moves.items() if move.before != move.after},
             sessions=self._sessions,
             aside=self._aside,
             by=callers.current(),
@@ -133,13 +128,26 @@ class Change(BelongingChange):
         query = "INSERT INTO operations (record) VALUES (?)"
         number = self.number = self._execute(query, (msgspec.json.encode(entry),)).lastrowid
         if self._undoes is not None:
-            self._execute("UPDATE operations SET undone_by = ? WHERE number = ?", (number, self._undoes))
-            # If this undo takes back an earlier undo, the operation that the earlier one took back is in effect again.
-            self._execute("UPDATE operations SET undone_by = NULL WHERE undone_by = ?", (self._undoes,))
-            for part in [number, *self._by_undo]:
+            for marked, undone_by in _marks(self, self._undoes, number):
+                self._execute("UPDATE operations SET undone_by = ? WHERE number = ?", (undone_by, marked))
+            for part in [number, *self._parts]:
                 self._execute("UPDATE operations SET undo = ? WHERE number = ?", (number, part))
         return msgspec.structs.replace(entry, number=number or 0)
 
     def _note(self, branch: str, *, after: bool) -> None:
         before = self._sessions[branch][0] if branch in self._sessions else not after
         self._sessions[branch] = (before, after)
+
+
+def _marks(log: LogReader, undone: int, by: int | None) -> Iterator[tuple[int, int | None]]:
+    """The number of each entry that is taken back or in effect again since the undo `by` has taken back the entry
+    `undone`, and the number of the undo that has taken it back.
+
+    If `undone` is an undo itself, what that took back is in effect again; if this one is an undo, what it took back is
+    not; and so on.
+    """
+    number: int | None = undone
+    while number is not None:
+        yield number, by
+        entry = log.operation(number)
+        number, by = entry.undoes if entry else None, None if by is not None else number

@@ -1,16 +1,18 @@
 """The meaning of SQLite's errors: only what SQLite itself calls damage is damage; all else is a state of the machine.
 
-SQLite says "disk I/O error" of a full disk, too, and keeps the kernel's errno for itself. So the kernel is asked again.
+SQLite says "disk I/O error" of a full disk, too, and "malformed" of one that cannot be read, and keeps the kernel's
+errno for itself. So the kernel is asked again.
 """
 
 import contextlib
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 from waypoint.linux.storage import files
-from waypoint.model.errors import Failed, StoreDamaged, WaypointError
+from waypoint.model.errors import DISK_FAILED, READ_ONLY, Failed, StoreDamaged, WaypointError
 from waypoint.model.paths import spelled
 
 # SQLite needs 32 KiB for its shared index when it opens a file, and 4 KiB for each page that it writes.
@@ -24,11 +26,12 @@ _MACHINE = (
 )
 _PRIMARY = 0xFF  # the part of an extended code that says what kind of error it is (sqlite.org/rescode.html)
 
+_FREE_SOME = "free some disk space there; nothing is lost"
 _NEXT_STEPS = {
-    errno.ENOSPC: "free some disk space there; nothing is lost",
-    errno.EDQUOT: "free some of the quota there; nothing is lost",
-    errno.EROFS: "see the kernel's log (dmesg): the file system is read-only; make it writable; nothing is lost",
-    errno.EIO: "see the kernel's log (dmesg): the disk has failed; copy the home to another disk before anything else",
+    errno.ENOSPC: _FREE_SOME,
+    errno.EDQUOT: _FREE_SOME,
+    errno.EROFS: READ_ONLY,
+    errno.EIO: DISK_FAILED,
 }
 
 
@@ -83,16 +86,17 @@ def damaged_record(what: str, path: Path, said: str) -> StoreDamaged:
 def _problem(error: sqlite3.DatabaseError, tried: str, path: Path) -> WaypointError | None:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY
     if code in _DAMAGED:
-        return damaged(tried, path, str(error))
+        unread = files.refusal_to_read(str(path), f"{path}-wal")
+        return damaged(tried, path, str(error)) if unread is None else _failed(tried, path, unread)
     if code in _BUSY:
-        next_step = f"end the program that uses it ('fuser {path}' finds it)"
+        next_step = f"end the program that uses it ('fuser {path}' lists it beside the daemon, {os.getpid()})"
         return Failed(tried, str(path), f"another program uses it: {error}", next_step)
     if code in _MACHINE:
         refused = files.refusal_to_write(str(path), ROOM_BYTES)
         if refused is not None:
             return _failed(tried, path, refused)
         if code == sqlite3.SQLITE_FULL:
-            return Failed(tried, str(path), str(error), _NEXT_STEPS[errno.ENOSPC])
+            return Failed(tried, str(path), str(error), _FREE_SOME)
         said = f"{error} ({getattr(error, 'sqlite_errorname', code)})"
         return Failed(tried, str(path), said, f"see the kernel's log (dmesg) and 'ls -la {path.parent}'")
     return None

@@ -30,7 +30,7 @@ def _to_3(db: sqlite3.Connection) -> None:
     one for the whole operation (`replaced`, `only`). An operation that is an undo, or a part of one, has the number of
     that undo in the new column `operations.undo`, in place of the undo's list `carried`.
 
-    New tables: `standings`, the state of captures since they were taken; `claims`, the ids of things being made.
+    New tables: `standings`, the state of captures since they were taken; `claims`, which nothing has ever used.
     """
     db.execute("CREATE INDEX captures_by_time ON captures (created DESC, id)")
     db.execute("CREATE TABLE standings (capture TEXT PRIMARY KEY, image TEXT, durable INTEGER NOT NULL) WITHOUT ROWID")
@@ -86,8 +86,8 @@ def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
     if found == FORMAT:
         return
     if found != 0 and found not in MIGRATIONS:
-        next_step = "use a newer waypoint" if found > FORMAT else "use the waypoint that made this home"
-        raise StoreDamaged("open", str(path), f"its format is {found}, this program knows {FORMAT}", next_step)
+        said = f"its format is {found}, this version of Waypoint reads {FORMAT}"
+        raise StoreDamaged("open", str(path), said, "use the version of Waypoint that made it")
     if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise damaged("open", path, "it is the database of another program")
     with told("bring up to date", path):

@@ -1,7 +1,7 @@
 """Reading names, captures and live sessions, on a thread's own connection or on that of a transaction."""
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -9,7 +9,8 @@ import msgspec
 
 from waypoint.model.errors import StoreDamaged, UnknownName
 from waypoint.model.ids import is_id_prefix
-from waypoint.model.records import Capture, Claim, LiveRow, Ref, Standing, StoreIdentity
+from waypoint.model.names import in_order
+from waypoint.model.records import Capture, LiveRow, Ref, Standing, StoreIdentity
 from waypoint.store.failures import damaged_record
 
 PIECE = 64
@@ -62,17 +63,32 @@ class CaptureReader:
             raise _no_such_capture(capture_id)
         return self._decoded(row[0], Capture, f"capture {capture_id}")
 
-    def captures_of(self, capture_ids: Sequence[str]) -> dict[str, Capture]:
-        """The captures with these ids, by id. One query for each PIECE ids. Raises StoreDamaged, as `capture`."""
+    def captures_of(self, capture_ids: Sequence[str], *, may_lack: bool = False) -> dict[str, Capture]:
+        """The captures with these ids, by id. One query for each PIECE ids. Raises StoreDamaged, as `capture`.
+
+        `may_lack`: leave out those of which there is no record. For ids that were read before, since a `gc` may have
+        forgotten the captures meanwhile.
+        """
         query = "SELECT id, record FROM captures WHERE id IN ({})"
         records = {found: record for found, record in _rows_of(self._execute, query, capture_ids)}
         missing = next((capture_id for capture_id in capture_ids if capture_id not in records), None)
-        if missing is not None:
+        if missing is not None and not may_lack:
             raise _no_such_capture(missing)
         return {
             capture_id: self._decoded(records[capture_id], Capture, f"capture {capture_id}")
             for capture_id in capture_ids
+            if capture_id in records
         }
+
+    def parents_of(self, capture: Capture, known: Collection[str] = ()) -> list[Capture]:
+        """The captures that `capture`, which was read before, goes on from, but for those whose ids are `known`. Empty
+        if a `gc` has forgotten them meanwhile, together with `capture`. Raises StoreDamaged if one is missing.
+        """
+        ids = [parent for parent in capture.parents if parent not in known]
+        found = self.captures_of(ids, may_lack=True)
+        if len(found) < len(set(ids)) and self.captures_of([capture.id], may_lack=True):
+            raise _no_such_capture(next(parent for parent in ids if parent not in found))
+        return list(found.values())
 
     def captures(self) -> list[Capture]:
         """All captures, the oldest first."""
@@ -127,17 +143,29 @@ class RecordReader(CaptureReader):
         return self._decoded(row[0], Ref, f"the name {name}") if row else None
 
     def refs(self) -> dict[str, Ref]:
-        """All names with their refs, sorted by name."""
+        """All names with their refs, sorted as `in_order` says."""
         return {name: ref for piece in self.iter_refs() for name, ref in piece.items()}
 
     def iter_refs(self) -> Iterator[dict[str, Ref]]:
         """As `refs`, in dicts of at most PIECE names. All rows are read at the first step, so that the names are those
         of one moment; a row is decoded when the caller asks for its piece.
         """
-        rows = self._execute("SELECT name, record FROM refs ORDER BY name", ()).fetchall()
+        rows = self._execute("SELECT name, record FROM refs", ()).fetchall()
+        rows.sort(key=lambda row: in_order(row[0]))
         for start in range(0, len(rows), PIECE):
             piece = rows[start : start + PIECE]
             yield {name: self._decoded(record, Ref, f"the name {name}") for name, record in piece}
+
+    def tips_of(self, refs: Mapping[str, Ref]) -> dict[str, Capture]:
+        """The captures that names stand for, by name. Names that stand for nothing are left out, and those that have
+        been moved since `refs` was read, if a `gc` has forgotten the capture meanwhile. Raises StoreDamaged.
+        """
+        ids = {name: ref.capture for name, ref in refs.items() if ref.capture}
+        found = self.captures_of(list(ids.values()), may_lack=True)
+        for name, capture_id in ids.items():
+            if capture_id not in found and self.ref(name) == refs[name]:
+                raise _no_such_capture(capture_id)
+        return {name: found[capture_id] for name, capture_id in ids.items() if capture_id in found}
 
     def names_of(self, capture_id: str) -> list[str]:
         """The names that stand for the capture: branches whose tip it is, and checkpoints."""
@@ -146,15 +174,10 @@ class RecordReader(CaptureReader):
     def names_of_all(self, captures: Sequence[str]) -> dict[str, list[str]]:
         """The names of each of these capture ids, as `names_of` gives them. One query for each PIECE ids."""
         found: dict[str, list[str]] = {capture: [] for capture in captures}
-        query = "SELECT capture, name FROM refs WHERE capture IN ({}) ORDER BY name"
-        for capture, name in _rows_of(self._execute, query, captures):
+        query = "SELECT capture, name FROM refs WHERE capture IN ({})"
+        for capture, name in sorted(_rows_of(self._execute, query, captures), key=lambda row: in_order(row[1])):
             found[capture].append(name)
         return found
-
-    def claims(self) -> dict[str, Claim]:
-        """The claims, by id: the things that are being made in the home and are on no other record yet."""
-        rows = self._execute("SELECT id, purpose, since FROM claims ORDER BY since", ()).fetchall()
-        return {claimed: Claim(purpose=purpose, since=since) for claimed, purpose, since in rows}
 
     def identity(self) -> StoreIdentity:
         """The identity of this database, by which it recognises the places whose content it names (belonging.py)."""
@@ -167,7 +190,8 @@ class RecordReader(CaptureReader):
 
     def live(self, *, ready: bool = True) -> list[LiveRow]:
         """The live sessions; with `ready` False, the sessions whose start is not finished."""
-        rows = self._execute("SELECT branch, record FROM live WHERE ready = ? ORDER BY branch", (ready,)).fetchall()
+        rows = self._execute("SELECT branch, record FROM live WHERE ready = ?", (ready,)).fetchall()
+        rows.sort(key=lambda row: in_order(row[0]))
         return [self._decoded(record, LiveRow, f"the session on {branch}") for branch, record in rows]
 
     def resolve(self, text: str) -> Capture:
@@ -184,18 +208,30 @@ class RecordReader(CaptureReader):
         """The capture that `text` stands for: a name, a capture's id or a unique prefix of one. Raises UnknownName."""
         ref = self.ref(text)
         if ref and ref.capture:
-            return self.capture(ref.capture)
+            tips = self.tips_of({text: ref})
+            return tips[text] if tips else self.find(text)  # the name has just been moved
         ids: list[str] = []
         if is_id_prefix(text):
             ids = [i for (i,) in self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 3", (f"{text}*",))]
-        if len(ids) == 1:
-            return self.capture(ids[0])
-        if ids:
+        if len(ids) == 1 and (found := self.captures_of(ids, may_lack=True)):
+            return found[ids[0]]
+        if len(ids) > 1:
             raise UnknownName("find", repr(text), "more than one capture starts with this", "give more digits")
         if ref:
             next_step = f"make a checkpoint of it: waypoint checkpoint NAME -b {text}"
             raise UnknownName("go back to", repr(text), "nothing has been captured on this branch yet", next_step)
         raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists what there is")
+
+
+def belongs_to(names: RecordReader, ref: Ref, branch: str) -> bool:
+    """Whether what `ref` stands for was captured on the branch that has the name `branch` now, not on one that had this
+    name earlier.
+    """
+    own = names.ref(branch)
+    if own is None or own.kind != "branch" or ref.capture is None:
+        return False
+    found = names.captures_of([ref.capture], may_lack=True).get(ref.capture)
+    return found is not None and found.branch == branch and found.created >= own.created
 
 
 def content_removed(capture_id: str) -> UnknownName:

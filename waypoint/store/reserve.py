@@ -1,7 +1,8 @@
-"""Disk space that a home keeps for what frees disk space: `<home>/reserve`, a file without content.
+"""Disk space that a home keeps for what frees disk space: `<home>/reserve`, a folder of files without content.
 
-Removing names, ending sessions, `gc` and the daemon's start all write to names.db first. Before each such write the
-reserve gives some of its space up if the disk is full, piece by piece, since others may take what is given up. When the
+Removing names, ending sessions, `gc` and the daemon's start all write to names.db first, and SQLite makes files beside
+it. Before each such write the reserve gives files up if the disk has no room, one by one, since others may take what is
+given up: each is a piece of space, and one of the files that a file system of a fixed number (ext4) can have. When the
 disk has room again, the reserve is filled again.
 """
 
@@ -12,28 +13,32 @@ from pathlib import Path
 
 from waypoint.linux.storage import filesystem
 
-FILE = "reserve"
-RESERVE_BYTES = 32 << 20
+FOLDER = "reserve"
+PIECES = 8
 NEEDED_BYTES = 4 << 20
-"""What a write to names.db may need: its log grows to some 4 MB before SQLite empties it."""
-REFILL_BYTES = 128 << 20
-"""The reserve takes no space from a disk that would have less than this left."""
+"""What a write to names.db may need, and the size of a piece: its log grows to some 4 MB before SQLite empties it."""
+NEEDED_FILES = 4
+"""What a daemon's start needs: the two files beside names.db, a new mark of a place, and one more."""
+REFILL_BYTES, REFILL_FILES = 128 << 20, 64
+"""The reserve takes nothing from a disk that would have less than this left."""
 
 
 class Reserve:
     """The reserve of one home. Any thread may use it, one at a time."""
 
     def __init__(self, home: Path) -> None:
-        self._path = home / FILE
+        self._home = home
+        self._folder = home / FOLDER
         self._is_short = True
 
     def make_room(self) -> None:
-        """Give up as much that NEEDED_BYTES are free on the disk, or all that is left. Does not raise: without the
-        reserve, the write that follows fails as it would.
+        """Give up as much that NEEDED_BYTES and NEEDED_FILES are free on the disk, or all that is left. Does not raise:
+        without the reserve, the write that follows fails as it would.
         """
         with contextlib.suppress(OSError):
-            while not self._has_room() and (left := self._size()) > 0:
-                os.truncate(self._path, max(0, left - NEEDED_BYTES))
+            pieces = self._pieces()
+            while not self._has_room() and pieces:
+                pieces.pop().unlink()
                 self._is_short = True
 
     def refill(self) -> None:
@@ -41,35 +46,43 @@ class Reserve:
         if not self._is_short:
             return
         with contextlib.suppress(OSError):  # it stays short, and takes the rest another time
-            if filesystem.free_bytes(self._path.parent) < REFILL_BYTES:
+            if not self._has_plenty():
                 return
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            try:
-                filesystem.reserve(fd, RESERVE_BYTES, os.fspath(self._path))
-            finally:
-                os.close(fd)
+            if self._folder.is_file():  # of an earlier version
+                self._folder.unlink()
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            for number in range(PIECES):
+                path = self._folder / str(number)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                try:
+                    filesystem.reserve(fd, NEEDED_BYTES, os.fspath(path))
+                finally:
+                    os.close(fd)
             self._is_short = False
 
-    def _size(self) -> int:
-        try:
-            return self._path.stat().st_size
-        except FileNotFoundError:
-            return 0
+    def _pieces(self) -> list[Path]:
+        return sorted(self._folder.iterdir()) if self._folder.is_dir() else list(self._home.glob(FOLDER))
+
+    def _has_plenty(self) -> bool:
+        return filesystem.free_bytes(self._home) >= REFILL_BYTES and filesystem.has_files(self._home, REFILL_FILES)
 
     def _has_room(self) -> bool:
-        """Whether NEEDED_BYTES can be written. Near the end only trying tells: of what statvfs(3) counts as free, ext4
-        keeps a part for itself, and another for root, which this process may be.
+        """Whether NEEDED_BYTES and NEEDED_FILES are there. Near the end only trying tells: of what statvfs(3) counts as
+        free, ext4 keeps a part for itself, and another for root, which this process may be.
         """
-        folder = self._path.parent
-        if filesystem.free_bytes(folder) >= REFILL_BYTES:
+        if self._has_plenty():
             return True
-        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            filesystem.reserve(fd, NEEDED_BYTES, os.fspath(folder))
+            with contextlib.ExitStack() as opened:
+                fds = [self._open_nameless(opened) for _ in range(NEEDED_FILES)]
+                filesystem.reserve(fds[0], NEEDED_BYTES, os.fspath(self._home))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 return False
             raise
-        finally:
-            os.close(fd)
         return True
+
+    def _open_nameless(self, opened: contextlib.ExitStack) -> int:
+        fd = os.open(self._home, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        opened.callback(os.close, fd)
+        return fd

@@ -1,10 +1,12 @@
 """Reading a session's terminal into its ring, as long as the ring has room and the terminal does not stand still."""
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 
 from shellwrap.ring import Ring
-from waypoint.linux.tty import terminals
+from waypoint.linux.tty import terminals, unblocking
 
 # Bytes of room in the ring with which reading starts again after it stopped for want of room. Small reads cost as much
 # as large ones.
@@ -15,6 +17,13 @@ _ROOM_TO_RESUME = 1 << 18
 _LONG_READ = 256
 _PATIENCE_S = 60e-6
 _SPILL_CHUNK = 1 << 16
+_REST_S = 1.0
+# One terminal at full rate must not hold up the others' work: about so long it has the event loop, twice at a time, for
+# reading and for what is done with the bytes.
+_TURN_S = 0.0005
+_LARGEST_READ, _SMALLEST_READ = 1 << 16, 1 << 12
+# After output that costs much more than text, for so many times its cost nothing is read.
+_COSTLY_REST = 5.0
 
 
 class TerminalReader:
@@ -31,8 +40,10 @@ class TerminalReader:
         self._loop = asyncio.get_running_loop()
         self._reading = False
         self._held = False
+        self._rests = False
         self._spill = b""  # bytes that were read while the ring had no room
         self._drained_from: int | None = None
+        self._budget = _LARGEST_READ  # how many bytes are read in one turn
 
     @property
     def spill(self) -> bytes:
@@ -47,8 +58,8 @@ class TerminalReader:
         return self._ring.end if self._drained_from is None else self._drained_from
 
     def start(self) -> None:
-        """Begin to read. Does nothing while held, or after `close`."""
-        if not self._reading and not self._held and self._master >= 0:
+        """Begin to read. Does nothing while held or at rest, or after `close`."""
+        if not self._reading and not self._held and not self._rests and self._master >= 0:
             self._loop.add_reader(self._master, self._readable)
             self._reading = True
 
@@ -75,6 +86,8 @@ class TerminalReader:
         (n_tty_read calls tty_buffer_flush_work), so no output is on its way then.
         """
         self._drained_from = self.drained_from
+        if self._master >= 0:
+            os.set_blocking(self._master, False)
         while self._master >= 0 and not self._spill and self._ring.room:
             try:
                 if not self._ring.read_from(self._master):
@@ -105,20 +118,41 @@ class TerminalReader:
             self._reading = False
 
     def _readable(self) -> None:
-        position = self._ring.end
+        position, until = self._ring.end, time.monotonic() + _TURN_S
+
+        def more_comes(count: int) -> bool:
+            is_likely = count >= _LONG_READ and time.monotonic() < until
+            return is_likely and terminals.wait_briefly(self._master, _PATIENCE_S)
+
         try:
-            count = self._ring.read_from(self._master, more=self._more_comes)
+            with unblocking.unblocked(self._master) as interrupted:
+                count = self._ring.read_from(self._master, self._budget, more_comes)
         except EOFError:
             self.close()
             self._on_end()
             return
         if self._ring.room == 0:
             self._stop()
+        elif interrupted:  # the session plays with its terminal: it gets no more of the loop's time for a while
+            self._rest(_REST_S)
         if count:
+            began = time.thread_time()
             self._on_data(self._ring.copy(position, position + count))
+            # Marks and changes of modes cost up to a hundred times as much as text.
+            cost_s = max(time.thread_time() - began, 1e-9)
+            self._budget = max(_SMALLEST_READ, min(_LARGEST_READ, int(count * _TURN_S / cost_s)))
+            if self._budget < _LARGEST_READ and self._reading and cost_s > _TURN_S / 2:
+                self._rest(_COSTLY_REST * cost_s)
 
-    def _more_comes(self, count: int) -> bool:
-        return count >= _LONG_READ and terminals.wait_briefly(self._master, _PATIENCE_S)
+    def _rest(self, seconds: float) -> None:
+        """Read nothing for so many seconds, whoever wants it."""
+        self._stop()
+        self._rests = True
+        self._loop.call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._rests = False
+        self.room_grew()
 
     def _put_spill(self) -> None:
         part, self._spill = self._spill[: self._ring.room], self._spill[self._ring.room :]

@@ -5,6 +5,8 @@ import contextlib
 import errno
 import os
 
+from waypoint.linux.tty import unblocking
+
 # Bytes that may be queued for a program that does not read; with more, `wait_written` waits.
 _WAITING_MAX = 1 << 16
 
@@ -62,7 +64,8 @@ class TypedInput:
             return len(data)
         with contextlib.suppress(BlockingIOError):
             try:
-                return os.write(self._master, data)
+                with unblocking.unblocked(self._master):
+                    return os.write(self._master, data)
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise

@@ -19,16 +19,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from waypoint.model.errors import Failed, StateConflict
+from waypoint.model.errors import DISK_FAILED, READ_ONLY, Failed, StateConflict
 
 GIB = 1 << 30
 MAX_NAME_BYTES = 200
-NAME_TAKEN, NAME_TAKEN_NEXT = "the name is taken", "remove the tree of that name first, or use another name"
+NAME_TAKEN = "the name is taken"
+_MAKE_ROOM = (
+    "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run "
+    "'waypoint gc': without --keep-operations 0 it keeps what undo needs"
+)
 NEXT_STEPS = {
-    errno.ENOSPC: "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') "
-    "and run 'waypoint gc': without --keep-operations 0 it keeps what undo needs",
-    errno.EROFS: "see the kernel's log (dmesg): the file system has become read-only",
-    errno.EIO: "see the kernel's log (dmesg): the disk has failed",
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.EROFS: READ_ONLY,
+    errno.EIO: DISK_FAILED,
 }
 
 
@@ -59,11 +63,34 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """How a pool stands.
+
+    `headroom_bytes`: what should be free in it. `growth_bytes`: by how much it could grow; None if it lies directly on
+    the disk's file system, which Waypoint cannot enlarge. `floor_bytes`: what growing leaves free on the disk.
+    `is_readonly`: nothing can be written, as after a failure of the disk. `errors`: how many reads, writes and checks
+    of data have failed so far.
+    """
+
+    free_bytes: int
+    headroom_bytes: int
+    growth_bytes: int | None = None
+    floor_bytes: int = 0
+    is_readonly: bool = False
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Shares:
     """Bytes that a tree has on disk: all of them, and those that would be free without it."""
 
     total_bytes: int
     own_bytes: int
+
+
+def mib(size_bytes: int) -> str:
+    """A size of a pool, in words. What is missing counts as none."""
+    return f"{max(0, size_bytes) >> 20} MiB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +134,10 @@ class Room(Protocol):
 
         btrfs: less than statvfs(3) says by what has been written to the page cache only.
         """
+        ...
+
+    def outlook(self) -> Outlook:
+        """How the pool stands; changes nothing."""
         ...
 
     def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
@@ -178,6 +209,12 @@ class Pool(Room, Protocol):
         """
         ...
 
+    def limit(self, name: str, most_bytes: int) -> str:
+        """Let the writable tree take at most so many bytes from now on: of what it has written itself, with what its
+        snapshots keep of that. Writing more fails with EDQUOT. Returns "", or in words why the pool cannot hold that.
+        """
+        ...
+
     def is_sealed(self, name: str) -> bool:
         """True if the tree was sealed, by `seal` or by `snapshot`."""
         ...
@@ -243,7 +280,7 @@ def refusals(tried: str, on: str) -> Iterator[None]:
     try:
         yield
     except FileExistsError as err:
-        raise StateConflict(tried, on, NAME_TAKEN, NAME_TAKEN_NEXT) from err
+        raise StateConflict(tried, on, NAME_TAKEN) from err
     except OSError as err:
         raise Failed(tried, on, err.strerror or str(err), NEXT_STEPS.get(err.errno or 0, "")) from err
     except subprocess.CalledProcessError as err:

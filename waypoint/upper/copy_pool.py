@@ -17,7 +17,7 @@ from collections.abc import Callable
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.model.ids import random_hex
-from waypoint.upper.contract import NAME_TAKEN, NAME_TAKEN_NEXT, Growth, GrowthOutcome, refusals
+from waypoint.upper.contract import GIB, NAME_TAKEN, Growth, GrowthOutcome, Outlook, refusals
 from waypoint.upper.trees import FolderOfTrees
 
 GONE = ".gone"
@@ -60,7 +60,7 @@ class CopyPool(FolderOfTrees):
         tried = "snapshot the upper tree"
         origin, path, making = self._existing(tried, source), self.path(name), _fresh(self._making)
         if os.path.lexists(path):  # a rename would replace an empty tree
-            raise StateConflict(tried, name, NAME_TAKEN, NAME_TAKEN_NEXT)
+            raise StateConflict(tried, name, NAME_TAKEN)
         with refusals(tried, f"{source} as {name}"):
             os.makedirs(self._making, mode=0o700, exist_ok=True)
             try:
@@ -76,6 +76,10 @@ class CopyPool(FolderOfTrees):
         with self._tree("seal the upper tree", name) as path:
             _mark(path, sealed=True)
 
+    def limit(self, name: str, most_bytes: int) -> str:
+        self._existing("limit the upper tree", name)
+        return "the pool is of plain folders, which nobody counts"
+
     def is_sealed(self, name: str) -> bool:
         with self._tree("look at the upper tree", name) as path:
             return SEALED in os.listxattr(path)
@@ -89,6 +93,10 @@ class CopyPool(FolderOfTrees):
     def sync(self, name: str) -> None:
         with self._tree("sync the upper tree", name) as path:
             filesystem.sync_filesystem(path)
+
+    def outlook(self) -> Outlook:
+        with refusals("look at the pool", self.folder):
+            return Outlook(self.free_bytes(), GIB, is_readonly=filesystem.is_readonly(self.folder))
 
     def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
         return Growth(GrowthOutcome.FIXED, self.free_bytes())

@@ -10,12 +10,12 @@ import errno
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.model.ids import random_hex
-from waypoint.upper.contract import Growth, GrowthOutcome, PoolSizes, refusals
+from waypoint.upper.contract import Growth, GrowthOutcome, Outlook, PoolSizes, mib, refusals
 
 IMAGE = "pool.img"
 FOLDER = "pool"
@@ -32,7 +32,8 @@ _LEAST_SHARE = 16  # the file never grows by less than a step divided by this: e
 _ROOM_BYTES, _LEAST_ROOM_BYTES, _SPARE_BYTES = 16 << 20, 2 << 20, 64 << 20
 
 _PIECE_BYTES = 256 << 20  # the file shrinks by so much at a time, as nothing can grow meanwhile
-_IN_VAIN = 3
+_FULL_PERCENT = (25, 50, 85)  # how full chunks are that are worth moving: the emptiest first, they make room for more
+_RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
 
@@ -45,8 +46,8 @@ def no_reserve() -> None:
     """The home has reserved no space for itself."""
 
 
-class PoolFile:
-    """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it."""
+class _GrowingFile:
+    """The part of `PoolFile` that is about growing."""
 
     def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> None:
         self._home = home
@@ -57,16 +58,43 @@ class PoolFile:
         self._growing = threading.Lock()
 
     def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
-        with self._growing, refusals("grow the pool", self._image):
-            free, space = btrfs.free_bytes(self.folder), btrfs.space_on_device(self.folder)
-            missing = _missing_bytes(self._sizes.headroom_bytes + ahead_bytes, free, space)
-            added = self._addition(missing) if missing > 0 else 0
+        with refusals("grow the pool", self._image), self._turn_to_grow(ahead_bytes):
+            free, space, added = self._look(ahead_bytes)
             if added > 0:
                 return self._grow(free, space.total_bytes, added)
             if _missing_bytes(self._sizes.headroom_bytes, free, space) <= 0:
                 return Growth(GrowthOutcome.ENOUGH, free, space.total_bytes)
-            said = f"the disk would have less than {_mib(self._sizes.floor_bytes)} left"
+            said = f"the disk would have less than {mib(self._sizes.floor_bytes)} left"
             return _refused(free, space.total_bytes, said)
+
+    def outlook(self) -> Outlook:
+        sizes, space = self._sizes, btrfs.space_on_device(self.folder)
+        spare = _whole(filesystem.free_bytes(self._home) - sizes.floor_bytes)
+        return Outlook(
+            free_bytes=min(btrfs.free_bytes(self.folder), _METADATA_SHARE * _free_for_metadata(space)),
+            headroom_bytes=sizes.headroom_bytes,
+            growth_bytes=spare if spare >= _whole(sizes.step_bytes) // _LEAST_SHARE else 0,
+            floor_bytes=sizes.floor_bytes,
+        )
+
+    @contextlib.contextmanager
+    def _turn_to_grow(self, ahead_bytes: int) -> Iterator[None]:
+        """Nobody else resizes the pool during the `with` block. If it has to grow, a shrinking piece is broken off: to
+        move what lies at the end takes seconds.
+        """
+        while not self._growing.acquire(timeout=_RETRY_S):
+            if self._look(ahead_bytes)[2] > 0:
+                btrfs.cancel_shrinking(self.folder)
+        try:
+            yield
+        finally:
+            self._growing.release()
+
+    def _look(self, ahead_bytes: int) -> tuple[int, btrfs.SpaceOnDevice, int]:
+        """What is free, how it is allocated, and by how many bytes the file is to grow."""
+        free, space = btrfs.free_bytes(self.folder), btrfs.space_on_device(self.folder)
+        missing = _missing_bytes(self._sizes.headroom_bytes + ahead_bytes, free, space)
+        return free, space, self._addition(missing) if missing > 0 else 0
 
     def _addition(self, missing: int) -> int:
         """By how many bytes the file is to grow if `missing` are missing: whole steps, or as much as the disk can give,
@@ -107,12 +135,32 @@ class PoolFile:
                 self._give_room()
                 self._enlarge(_LEAST_ROOM_BYTES)
 
+
+class PoolFile(_GrowingFile):
+    """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it."""
+
+    may_count = True
+    no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
+
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
+        given, more = 0, _PIECE_BYTES
+        while more >= _PIECE_BYTES:  # what is moved while the pool shrinks leaves gaps, too
+            self._compact_all(go_on)
+            more = self._shrink_all(go_on, is_idle)
+            given += more
+        return given
+
+    def _compact_all(self, go_on: Callable[[], bool]) -> None:
+        """Put the content of chunks together, as moving what lies at the end needs space that is not allocated. Moves
+        no chunk twice: those that were moved lie above `end`, where they take the content of others too.
+        """
+        end = btrfs.end_of_chunks(self.folder)
+        for full_percent in _FULL_PERCENT:
+            while go_on() and self._compact(full_percent, end):
+                pass
+
+    def _shrink_all(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         given = 0
-        # This is first, as moving content needs space that is not allocated.
-        in_vain = 0  # the first chunk that is moved may need a new one, which then takes the content of others too
-        while in_vain < _IN_VAIN and go_on() and (gain := self._compact()) is not None:
-            in_vain = 0 if gain > 0 else in_vain + 1
         while go_on():
             with self._growing, refusals("shrink the pool", self._image):
                 piece = self._shrink(is_idle=is_idle())
@@ -121,22 +169,21 @@ class PoolFile:
             given += piece
         return given
 
-    def _compact(self) -> int | None:
-        """Move one chunk of data elsewhere. Returns how many more bytes are free for anything; None: move no more.
+    def _compact(self, full_percent: int, end: int) -> bool:
+        """Move one chunk of data elsewhere. Returns whether there may be more to move.
 
         Growing breaks this off (`_use_whole_file`): on a slow disk it takes seconds.
         """
         with refusals("shrink the pool", self._image):
-            before = btrfs.space_on_device(self.folder).unallocated_bytes
-            if btrfs.free_bytes(self.folder) - before < _PIECE_BYTES:
-                return None
+            unallocated = btrfs.space_on_device(self.folder).unallocated_bytes
+            if btrfs.free_bytes(self.folder) - unallocated < _PIECE_BYTES:
+                return False
             try:
-                btrfs.compact(self.folder)
+                return btrfs.compact(self.folder, full_percent, end)
             except (FileNotFoundError, subprocess.CalledProcessError):  # no program `btrfs`; no room to move anything
-                return None
+                return False
             finally:
                 btrfs.sync_filesystem(self.folder)  # else a chunk that has become empty stays allocated for a while
-            return btrfs.space_on_device(self.folder).unallocated_bytes - before
 
     def _shrink(self, *, is_idle: bool) -> int:
         """Shrink by one piece. Returns its size in bytes; 0 if nothing is to be given back."""
@@ -153,6 +200,8 @@ class PoolFile:
             try:
                 btrfs.resize(self.folder, space.total_bytes - piece)
             except OSError as err:
+                if err.errno == errno.ECANCELED:  # the pool has to grow
+                    return 0
                 if err.errno != errno.ENOSPC:
                     raise
                 piece = _whole(piece // 2)  # what lies at the end finds no place that is large enough
@@ -182,7 +231,7 @@ class PoolFile:
 
 
 def _refused(free: int, size: int, said: str) -> Growth:
-    return Growth(GrowthOutcome.REFUSED, free, size, f"{_mib(free)} are free in the pool, and it cannot grow: {said}")
+    return Growth(GrowthOutcome.REFUSED, free, size, f"{mib(free)} are free in the pool, and it cannot grow: {said}")
 
 
 def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
@@ -190,8 +239,11 @@ def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
 
     `free`: what can be written to the pool as it is.
     """
-    for_metadata = wanted // _METADATA_SHARE
-    return max(wanted - free, for_metadata - space.unallocated_bytes - space.metadata_free_bytes)
+    return max(wanted - free, wanted // _METADATA_SHARE - _free_for_metadata(space))
+
+
+def _free_for_metadata(space: btrfs.SpaceOnDevice) -> int:
+    return space.unallocated_bytes + space.metadata_free_bytes
 
 
 def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> PoolFile:
@@ -224,8 +276,8 @@ def _make(home: str, folder: str, sizes: PoolSizes) -> None:
         if name.startswith(f"{IMAGE}{_MAKING}"):
             os.unlink(f"{home}/{name}")
     if filesystem.free_bytes(home) - size < sizes.floor_bytes:
-        said = f"a pool of {_mib(size)} would leave less than {_mib(sizes.floor_bytes)} free on the disk"
-        raise Failed("make the pool", image, said, "free some disk space")
+        said = f"a pool of {mib(size)} would leave less than {mib(sizes.floor_bytes)} free on the disk"
+        raise Failed("make the pool", image, said, "make room on that file system")
     try:
         _format(making, size)
         _open_image(making, folder)
@@ -255,7 +307,7 @@ def _format(making: str, size: int) -> None:
     except OSError as err:
         if err.errno in _CANNOT_RESERVE:
             said = "this file system cannot reserve disk space for a file"
-            raise HostLacks("make the pool", making, said, "use a home on ext4, XFS or btrfs") from err
+            raise HostLacks("make the pool", making, said, "put the home on ext4, XFS or btrfs") from err
         raise
     finally:
         os.close(fd)
@@ -298,7 +350,8 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
     try:
         # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
         # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
-        mounts.mount(device.path, folder, "btrfs", mounts.MS_NOATIME, "nodiscard,commit=5")
+        flags = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
+        mounts.mount(device.path, folder, "btrfs", flags, "nodiscard,commit=5")
     except OSError as err:
         if err.errno in _HOST_LACKS:
             said = f"cannot mount btrfs: {err.strerror}"
@@ -335,7 +388,3 @@ def _tell_device(fd: int, folder: str) -> None:
 
 def _whole(size: int) -> int:
     return size // _SIZE_UNIT_BYTES * _SIZE_UNIT_BYTES
-
-
-def _mib(size: int) -> str:
-    return f"{size >> 20} MiB"

@@ -37,7 +37,7 @@ def open_pool(
     made = _made_by(place)
     if made and driver not in ("auto", made):
         said = f"the home has a pool of the driver {made}"
-        raise StateConflict(f"open a pool of the driver {driver} in", place, said, f"use the driver {made}")
+        raise StateConflict(f"open a pool of the driver {driver} in", place, said)
     if "copy" in (made, driver):
         return _open_copy(place)
     try:

@@ -3,40 +3,68 @@
 The changes are written through the mount: the upper directory of a mounted overlay must not be written to directly
 (overlayfs.rst, "Changes to underlying filesystems"). Only paths that have an entry in one of the two upper directories
 can differ, so no others are compared. Nobody else may write to the overlay meanwhile.
+
+What lies in the overlays is the session's: a folder may have become a link since. So each entry is reached by a
+descriptor of its folder (linux/storage/beneath.py).
 """
 
 import contextlib
+import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_OPAQUE = "trusted.overlay.opaque"
-_REDIRECT = "trusted.overlay.redirect"
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.deep import remove
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.upper.changes import stands_alone
+
 _COPY_BYTES = 1 << 20
+_READ = os.O_RDONLY | os.O_DIRECTORY
+_MOST_PATH = 16_384
+"""Characters: each folder of a deep tree takes that much memory, and each step into it so much time."""
 
 
 class Views(NamedTuple):
-    """Two mounted overlays over one base. `wanted` shows the content to restore; `present` is the one to change."""
+    """Descriptors of the roots of two mounted overlays over one base. `wanted` shows the content to restore; `present`
+    is the one to change.
+    """
 
-    wanted: str
-    present: str
+    wanted: int
+    present: int
+
+
+class _Entry(NamedTuple):
+    """An entry of a view: a descriptor of the folder that it lies in, and its name there. No call follows it."""
+
+    folder: int
+    name: str
+
+    def look(self) -> os.stat_result | None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        return None
+
+    @contextlib.contextmanager
+    def opened(self, flags: int = os.O_PATH) -> Iterator[int]:
+        with beneath.opened(self.folder, self.name, flags | os.O_NOFOLLOW) as fd:
+            yield fd
 
 
 def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> int:
     """Make `views.present` like `views.wanted`; return how many entries were changed.
 
     `present_upper`, `wanted_upper`: the upper directories of the two views. `keep`: paths, relative to the view, that
-    stay as they are. A changed file is replaced by a new one, so processes keep the old file that they have open.
-    Raises OSError; a part of the entries is changed then.
+    stay as they are, with the folders that they are in. A changed file is replaced by a new one, so processes keep the
+    old file that they have open. Raises OSError; a part of the entries is changed then.
     """
     present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
-    links: dict[tuple[int, int], str] = {}
+    job = _Job(views, keep, {})
     folders: list[str] = []
     count, whole = 0, ""
     for path in sorted({*present, *wanted}):
-        if path in keep or any(path.startswith(f"{kept}/") for kept in keep):
+        if job.keeps(path):
             continue
         if whole and path.startswith(f"{whole}/"):
             continue  # already done: `_bring` has handled the folder `whole` with all its content
@@ -45,16 +73,48 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
         if one is not None and one == other and not one.whole:
             continue
         deep = any(entry is not None and entry.whole for entry in (one, other))
-        count += _bring(path, views, links, deep=deep)
+        count += _bring(path, job, deep=deep)
         whole = path if deep else whole
     for path in reversed(folders):  # changing a folder's entries has changed the folder's times
-        facts = _look(f"{views.wanted}/{path}")
-        if facts is not None and stat.S_ISDIR(facts.st_mode):
-            _take_times(f"{views.wanted}/{path}", f"{views.present}/{path}")
+        with _pair(path, views) as (source, target):
+            if source is not None and target is not None:
+                facts = source.look()
+                if facts is not None and stat.S_ISDIR(facts.st_mode):
+                    _take_times(source, target)
     return count
 
 
-class _Entry(NamedTuple):
+class _Job(NamedTuple):
+    """`links`: by device and inode, the path in the present view where files with several hard links were copied to."""
+
+    views: Views
+    keep: frozenset[str]
+    links: dict[tuple[int, int], str]
+
+    def keeps(self, path: str) -> bool:
+        return path in self.keep or any(path.startswith(f"{kept}/") for kept in self.keep)
+
+    def keeps_in(self, path: str) -> bool:
+        return any(kept.startswith(f"{path}/") for kept in self.keep)
+
+
+@contextlib.contextmanager
+def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | None]]:
+    """The entry `path` of both views; None where a folder above it is missing, or is none, or a link."""
+    _check_length(path)
+    with contextlib.ExitStack() as held:
+        found: list[_Entry | None] = []
+        for view in (views.wanted, views.present):
+            try:
+                found.append(_Entry(*held.enter_context(beneath.parent_of(view, path))))
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+                found.append(None)
+        yield found[0], found[1]
+
+
+class _Facts(NamedTuple):
     """The facts by which an entry of an upper directory is compared: a snapshot keeps them for an unchanged file.
 
     `whole`: the entry hides the base's content below its path (an opaque or moved folder, a whiteout), so everything
@@ -68,103 +128,141 @@ class _Entry(NamedTuple):
     changed_ns: int
 
 
-def _entries(upper: str) -> Iterator[tuple[str, _Entry]]:
+def _entries(upper: str) -> Iterator[tuple[str, _Facts]]:
+    with open_folder(upper) as root:
+        yield from _walk(root)
+
+
+def _walk(root: int) -> Iterator[tuple[str, _Facts]]:
     waiting = [""]
     while waiting:
         folder = waiting.pop()
-        with os.scandir(f"{upper}/{folder}") as found:
+        with beneath.opened(root, folder, _READ) as above, os.scandir(above) as found:
             for item in found:
                 path = f"{folder}{item.name}"
+                _check_length(path)
                 facts = item.stat(follow_symlinks=False)
                 is_folder = stat.S_ISDIR(facts.st_mode)
-                whole = _stands_alone(f"{upper}/{path}") if is_folder else _is_whiteout(facts)
+                whole = _stands_alone(_Entry(above, item.name)) if is_folder else _is_whiteout(facts)
                 if is_folder and not whole:
                     waiting.append(f"{path}/")
                 # A folder's ctime changes with its entries, which are compared by themselves.
                 changed = 0 if is_folder else facts.st_ctime_ns
                 owner = (facts.st_uid, facts.st_gid)
-                yield path, _Entry(whole, facts.st_ino, facts.st_mode, owner, changed)
+                yield path, _Facts(whole, facts.st_ino, facts.st_mode, owner, changed)
+
+
+def _check_length(path: str) -> None:
+    if len(path) > _MOST_PATH:
+        start = f"{path[:40]}..."
+        raise OSError(errno.ENAMETOOLONG, f"a path of more than {_MOST_PATH} characters", start)
 
 
 def _is_whiteout(facts: os.stat_result) -> bool:
     return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
 
 
-def _stands_alone(folder: str) -> bool:
-    """True if the folder hides the base's folder at its path (opaque) or shows another one (redirect)."""
-    return bool({_OPAQUE, _REDIRECT} & set(os.listxattr(folder, follow_symlinks=False)))
+def _stands_alone(folder: _Entry) -> bool:
+    with folder.opened(_READ) as fd:
+        return stands_alone(fd)
 
 
-def _bring(path: str, views: Views, links: dict[tuple[int, int], str], *, deep: bool) -> int:
+def _bring(path: str, job: _Job, *, deep: bool) -> int:
     """Make `path` in the present view like the wanted one, with `deep` its content too; return the count of changes."""
-    source, target = f"{views.wanted}/{path}", f"{views.present}/{path}"
-    wanted, present = _look(source), _look(target)
-    if wanted is None:
-        return _remove(target) if present is not None else 0
-    if not stat.S_ISDIR(wanted.st_mode):
-        _replace(source, target, wanted, links, is_folder=present is not None and stat.S_ISDIR(present.st_mode))
-        return 1
-    if present is None or not stat.S_ISDIR(present.st_mode):
-        if present is not None:
-            os.unlink(target)
-        os.mkdir(target)
+    count, above = 0, list[str]()
+    waiting = [path]
+    # No descriptor is held on the way down, and no function calls itself: a session chooses how deep its folders are.
+    while waiting:
+        path = waiting.pop()
+        while above and not path.startswith(f"{above[-1]}/"):
+            _take_folder_attributes(above.pop(), job.views)
+        step = _bring_one(path, job, deep=deep)
+        count += step.changed
+        if step.names is not None:
+            above.append(path)
+            waiting += [f"{path}/{name}" for name in sorted(step.names, reverse=True)]
         deep = True
-    count = 1
-    if deep:
-        names = {*os.listdir(source), *os.listdir(target)}
-        count += sum(_bring(f"{path}/{name}", views, links, deep=True) for name in sorted(names))
-    _take_attributes(source, target, wanted)
+    for folder in reversed(above):
+        _take_folder_attributes(folder, job.views)
     return count
 
 
-def _look(path: str) -> os.stat_result | None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return os.lstat(path)
-    return None
+class _Step(NamedTuple):
+    """`names`: those that are to be brought next, of a folder whose own attributes come after them; None: no folder."""
+
+    changed: int
+    names: set[str] | None = None
 
 
-def _remove(target: str) -> int:
-    if stat.S_ISDIR(os.lstat(target).st_mode):
-        shutil.rmtree(target)
-    else:
-        os.unlink(target)
-    return 1
+def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
+    if job.keeps(path):
+        return _Step(0)
+    with _pair(path, job.views) as (source, target):
+        if target is None:  # its folder is gone, or a link as in the wanted view
+            return _Step(0)
+        wanted, present = source.look() if source is not None else None, target.look()
+        if (wanted is None or not stat.S_ISDIR(wanted.st_mode)) and job.keeps_in(path):
+            return _Step(0)
+        if source is None or wanted is None:
+            if present is not None:
+                remove(target.folder, target.name)
+            return _Step(int(present is not None))
+        if not stat.S_ISDIR(wanted.st_mode):
+            _replace(source, target, (wanted, present), job, path)
+            return _Step(1)
+        if present is None or not stat.S_ISDIR(present.st_mode):
+            if present is not None:
+                os.unlink(target.name, dir_fd=target.folder)
+            os.mkdir(target.name, dir_fd=target.folder)
+            deep = True
+        names: set[str] = set()
+        if deep:
+            with source.opened(_READ) as one, target.opened(_READ) as other:
+                names.update(os.listdir(one), os.listdir(other))
+    return _Step(1, names)
+
+
+def _take_folder_attributes(path: str, views: Views) -> None:
+    with _pair(path, views) as (source, target):
+        if source is not None and target is not None and (wanted := source.look()) is not None:
+            _take_attributes(source, target, wanted)
 
 
 def _replace(
-    source: str, target: str, wanted: os.stat_result, links: dict[tuple[int, int], str], *, is_folder: bool
+    source: _Entry, target: _Entry, facts: tuple[os.stat_result, os.stat_result | None], job: _Job, path: str
 ) -> None:
-    """Replace `target` by a copy of `source`, which is no folder. Atomic unless `target` is a folder (`is_folder`).
-
-    `links`: by device and inode, where files with several hard links were copied to.
+    """Replace `target`, at `path` in the present view, by a copy of `source`, which is no folder. Atomic unless
+    `target` is a folder. `facts`: of the two.
     """
-    aside = f"{os.path.dirname(target)}/.waypoint-{os.getpid()}-{wanted.st_ino}"
+    wanted, present = facts
+    aside = target._replace(name=f".waypoint-{os.getpid()}-{wanted.st_ino}")
     key = (wanted.st_dev, wanted.st_ino)
-    if wanted.st_nlink > 1 and key in links:
-        os.link(links[key], aside, follow_symlinks=False)
+    if wanted.st_nlink > 1 and key in job.links:
+        with beneath.parent_of(job.views.present, job.links[key]) as (folder, name):
+            os.link(name, aside.name, src_dir_fd=folder, dst_dir_fd=aside.folder, follow_symlinks=False)
     else:
         _copy(source, aside, wanted)
         _take_attributes(source, aside, wanted)
-        links[key] = target
-    if is_folder:
-        shutil.rmtree(target)
-    os.rename(aside, target)
+        job.links[key] = path
+    if present is not None and stat.S_ISDIR(present.st_mode):
+        remove(target.folder, target.name)
+    os.rename(aside.name, target.name, src_dir_fd=aside.folder, dst_dir_fd=target.folder)
 
 
-def _copy(source: str, target: str, wanted: os.stat_result) -> None:
+def _copy(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
     if stat.S_ISLNK(wanted.st_mode):
-        os.symlink(os.readlink(source), target)
+        os.symlink(os.readlink(source.name, dir_fd=source.folder), target.name, dir_fd=target.folder)
     elif stat.S_ISREG(wanted.st_mode):
         _copy_content(source, target, wanted.st_size)
     else:  # FIFO or socket; a session cannot make device nodes
-        os.mknod(target, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev)
+        os.mknod(target.name, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev, dir_fd=target.folder)
 
 
-def _copy_content(source: str, target: str, size: int) -> None:
+def _copy_content(source: _Entry, target: _Entry, size: int) -> None:
     """Copy a file's content. Holes stay holes."""
-    origin = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with source.opened(os.O_RDONLY) as origin:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(target.name, flags, 0o600, dir_fd=target.folder)
         try:
             os.ftruncate(fd, size)
             place = 0
@@ -177,22 +275,23 @@ def _copy_content(source: str, target: str, size: int) -> None:
                 place += os.pwrite(fd, data, place)
         finally:
             os.close(fd)
-    finally:
-        os.close(origin)
 
 
-def _take_attributes(source: str, target: str, wanted: os.stat_result) -> None:
-    os.chown(target, wanted.st_uid, wanted.st_gid, follow_symlinks=False)
+def _take_attributes(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
+    os.chown(target.name, wanted.st_uid, wanted.st_gid, dir_fd=target.folder, follow_symlinks=False)
     if not stat.S_ISLNK(wanted.st_mode):
-        os.chmod(target, stat.S_IMODE(wanted.st_mode))
-        kept = set(os.listxattr(source, follow_symlinks=False))
-        for name in set(os.listxattr(target, follow_symlinks=False)) - kept:
-            os.removexattr(target, name, follow_symlinks=False)
-        for name in kept:
-            os.setxattr(target, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
+        with source.opened() as one, target.opened() as other:
+            origin, copy = beneath.name_of(one), beneath.name_of(other)
+            os.chmod(copy, stat.S_IMODE(wanted.st_mode))
+            kept = set(os.listxattr(origin))
+            for name in set(os.listxattr(copy)) - kept:
+                os.removexattr(copy, name)
+            for name in kept:
+                os.setxattr(copy, name, os.getxattr(origin, name))
     _take_times(source, target)
 
 
-def _take_times(source: str, target: str) -> None:
-    facts = os.lstat(source)
-    os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns), follow_symlinks=False)
+def _take_times(source: _Entry, target: _Entry) -> None:
+    facts = os.stat(source.name, dir_fd=source.folder, follow_symlinks=False)
+    times = facts.st_atime_ns, facts.st_mtime_ns
+    os.utime(target.name, ns=times, dir_fd=target.folder, follow_symlinks=False)

@@ -5,15 +5,20 @@ and keeps its name.
 """
 
 import os
+import subprocess
 from concurrent.futures import Future
 
 from waypoint.capture.layers.layer import Area, Layer, LayerRecord, Part, Place, Taking
 from waypoint.capture.steps import Step, reach
-from waypoint.linux.storage import filesystem
+from waypoint.linux.storage import beneath, filesystem, idmapped
+from waypoint.linux.storage.deep import walk
+from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import StoreDamaged, UnknownName
+from waypoint.model.errors import Failed, StoreDamaged, UnknownName
 from waypoint.model.paths import SHARED_MEMORY
 from waypoint.model.records import Capture, FilesLayer
+
+_PAGE = 4096
 
 
 class FilesPart(Part):
@@ -59,9 +64,30 @@ class FilesPart(Part):
         self.taking.area.pool.snapshot(self.taking.subject.facts.tree, self.taking.capture_id, sealed=True)
 
     def _copy_memory(self) -> None:
-        source = f"{procfs.root_path(self.taking.subject.facts.init_pid)}{SHARED_MEMORY}"
-        if os.listdir(source):
-            filesystem.copy_tree(source, self.taking.area.hot.memory(self.taking.capture_id))
+        facts = self.taking.subject.facts
+        try:
+            with procfs.opened_mount(facts.init_pid, SHARED_MEMORY, "tmpfs") as source:
+                self._copy_from(source)
+        except OSError as error:
+            if error.errno != beneath.MISPLACED:
+                raise
+            self.taking.degraded.append(f"{SHARED_MEMORY}: its files are not in the capture: {error.strerror}")
+
+    def _copy_from(self, source: int) -> None:
+        """Copy the files of the mount behind `source`, if it has any."""
+        if not os.listdir(beneath.name_of(source)):
+            return
+        ids = self.taking.subject.facts.ids
+        target = self.taking.area.hot.memory(self.taking.capture_id)
+        target.mkdir(mode=0o700)
+        userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None
+        with idmapped.opened(target, userns) as copy:
+            try:
+                filesystem.copy_tree_within(userns, source, copy)
+            except subprocess.CalledProcessError as error:  # the disk is full; a path is too long for `cp`
+                said = os.fsdecode(error.stderr or b"").strip()[-200:] or str(error)
+                next_step = f"make room, or remove from {SHARED_MEMORY} what cannot be copied, and try again"
+                raise Failed("copy the files of", SHARED_MEMORY, said, next_step) from error
 
 
 class Files(Layer):
@@ -85,6 +111,19 @@ class Files(Layer):
         folder = area.hot.memory(origin.id)
         return str(folder) if folder.is_dir() else ""
 
+    def memory_bytes(self, area: Area, origin: Capture) -> int:
+        """How much the files of /dev/shm take of a tmpfs, or a little less. Looks at each file."""
+        folder = self.memory(area, origin)
+        if not folder:
+            return 0
+        above, name = os.path.split(folder)
+        with open_folder(above) as fd:
+            return sum(
+                _tmpfs_bytes(os.stat(other, dir_fd=visit.fd, follow_symlinks=False))
+                for visit in walk(fd, name)
+                for other in visit.others
+            )
+
     def path(self, area: Area, origin: Capture) -> str:
         """The folder of the sealed tree (upper/layout.py says what lies in it). Nobody may write to it."""
         return area.pool.path(origin.layers.files.tree)
@@ -95,6 +134,12 @@ class Files(Layer):
 
     def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
         area.pool.remove(record.tree if isinstance(record, FilesLayer) else capture_id)
+
+
+def _tmpfs_bytes(facts: os.stat_result) -> int:
+    """Whole pages; of a file with holes less than those that the disk has for it, as these are for its map, too."""
+    whole, on_disk = -facts.st_size // _PAGE * -_PAGE, facts.st_blocks * 512
+    return whole if on_disk >= whole else max(0, on_disk - _PAGE)
 
 
 def damaged(origin: Capture, said: str) -> StoreDamaged:

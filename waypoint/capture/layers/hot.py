@@ -8,10 +8,13 @@ shm/          the files of the session's /dev/shm; missing if there were none
 ```
 """
 
-import shutil
+import contextlib
 from pathlib import Path
 
-from waypoint.linux.storage import filesystem
+from waypoint.linux.storage import files, filesystem
+from waypoint.linux.storage.deep import remove_path
+from waypoint.model.errors import Failed
+from waypoint.model.paths import spelled
 
 _KEPT_LOGS = 20
 
@@ -26,11 +29,19 @@ class Hot:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def make(self, capture_id: str) -> Path:
-        """Make the capture's folders, and return the one that contains the others. Raises OSError (ENOSPC)."""
+        """Make the capture's folders, and return the one that contains the others. Raises OSError (ENOSPC), Failed if
+        the area itself is missing.
+        """
         folder = self.folder / capture_id
-        folder.mkdir(mode=0o700)
-        for part in (self.images(capture_id), self.terminal(capture_id)):
-            part.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileNotFoundError as error:
+            stop = spelled(str(self.folder.parent), "daemon", "stop")
+            next_step = f"put it back, or let the next daemon make an empty one: {stop}"
+            raise Failed("capture into", str(self.folder), "the folder is gone", next_step) from error
+        self.terminal(capture_id).mkdir(mode=0o700)
+        # Nobody comes to it through `folder`, but a restore gets a descriptor of it (layers/processes.py).
+        files.make_folder(str(self.images(capture_id)), 0o711)
         return folder
 
     def images(self, capture_id: str) -> Path:
@@ -39,13 +50,17 @@ class Hot:
     def terminal(self, capture_id: str) -> Path:
         return self.folder / capture_id / "terminal"
 
+    def programs(self, capture_id: str) -> Path:
+        return self.folder / capture_id / "programs.json"
+
     def memory(self, capture_id: str) -> Path:
         """The folder for the files of /dev/shm. `make` does not make it, since there may be no such files."""
         return self.folder / capture_id / "shm"
 
     def remove(self, capture_id: str) -> None:
         """Remove the capture's folder. Does nothing if it does not exist."""
-        shutil.rmtree(self.folder / capture_id, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_path(self.folder / capture_id)
 
     def used_bytes(self, capture_id: str = "") -> int:
         """Bytes on disk of the capture's folder, 0 if it has none; "": of all. Raises OSError, CalledProcessError."""

@@ -8,13 +8,13 @@ from typing import ClassVar, NamedTuple
 
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
-from waypoint.model.records import Capture, FilesLayer, ProcessesLayer, ShellLayer, TerminalLayer
+from waypoint.model.records import Capture, FilesLayer, ProcessesLayer, ProgramsLayer, ShellLayer, TerminalLayer
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.upper.contract import Pool
 
-LayerRecord = FilesLayer | ProcessesLayer | ShellLayer | TerminalLayer
+LayerRecord = FilesLayer | ProcessesLayer | ProgramsLayer | ShellLayer | TerminalLayer
 
 
 class Area(NamedTuple):

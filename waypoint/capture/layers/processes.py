@@ -10,17 +10,21 @@ from waypoint.capture.layers.files import damaged
 from waypoint.capture.layers.layer import Area, Layer, Part, Place, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
-from waypoint.linux.calls import machine
+from waypoint.linux.calls import hard_limits, machine
+from waypoint.linux.storage import idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
-from waypoint.model.records import Capture, ProcessesLayer
-from waypoint.processes import nested_shells, ports, tcp_repair
+from waypoint.model.records import Capture, IdMap, ProcessesLayer
+from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.externals import name_externals
-from waypoint.processes.criu.options import DumpOptions, RestoreOptions
+from waypoint.processes.criu.lists import NAMES, add_names
+from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, RestoreOptions
 from waypoint.processes.criu.rpc import Criu, Dump
+from waypoint.processes.watches import OverlayLayers, Watches
+from waypoint.upper import layout
 
 # CRIU gives up a dump if a task does not stop within this time. The session stands still while CRIU waits.
 STOP_S = 5
@@ -28,7 +32,12 @@ STOP_S = 5
 HUNG_S = 7.0
 # Memory that a restore leaves free for the rest of the machine.
 _SPARE_BYTES = 64 << 20
+_READ_AGAIN = 500  # watched files; reading the list of them takes 5 ms for a thousand
+_SAID_OF_LOCKS = "what it writes under that lock may be lost there: end its transaction first"
 _SAID_OF_NESTED = "a shell within the shell: after a restore it has no ^C and no jobs; leave it and start it again"
+
+_SAID_OF_PORTS = "of the host's network: cannot be copied, nor restored while another program has them"
+_SAID_OF_CONNECTIONS = "of the host's network: connections, which are closed in copies; their programs connect anew"
 
 
 class ProcessesPart(Part):
@@ -38,9 +47,12 @@ class ProcessesPart(Part):
         super().__init__(taking)
         self._open = contextlib.ExitStack()
         self._dump: Dump | None = None
+        self._work_fd = -1
         self._programs: list[str] = []
         self._ports: list[str] = []
+        self._hard_limits: dict[str, int] = {}
         self._removed: tuple[RemovedFolder, ...] = ()
+        self._watches: Watches | None = None
 
     def prepare(self) -> None:
         """Start CRIU, and tell it which removed folders the processes hold now. If they hold others when they are
@@ -51,15 +63,20 @@ class ProcessesPart(Part):
         images = taking.area.hot.images(taking.capture_id)
         facts = taking.subject.facts
         self._removed = _find_removed(taking.subject)
+        self._watches = self._open.enter_context(Watches(facts.init_pid, _overlays(taking)))
+        self._watches.look(taking.subject.processes())
+        self._work_fd = self._open.enter_context(open_folder(images.parent))
+        add_names(self._work_fd, self._watches.take_new())
         options = DumpOptions(
             tree_pid=facts.init_pid,
             images_fd=self._open.enter_context(open_folder(images)),
-            work_fd=self._open.enter_context(open_folder(images.parent)),
+            work_fd=self._work_fd,
             freeze_cgroup=facts.cgroup,
             timeout_s=STOP_S,
             externals=name_externals(facts.outside, "").dump,
             removed=self._removed,
             own_network=facts.setting.net != "host",
+            close_connections=facts.setting.net == "host",
             log_level=taking.log_level,
             deadline_s=HUNG_S,
         )
@@ -72,9 +89,20 @@ class ProcessesPart(Part):
             self._dump.wait_ready()
 
     def begin(self) -> None:
+        """Tell CRIU which files are watched by now, and let it go."""
         assert self._dump is not None
+        assert self._watches is not None
+        processes = self.taking.subject.processes()
+        # A long list costs more of the pause to read than it is worth: if it has grown, the second try knows.
+        if self._watches.number <= _READ_AGAIN or self.taking.log_level != ERRORS_ONLY:
+            self._watches.look(processes)
+        self._watches.check()
+        add_names(self._work_fd, self._watches.take_new())
         self._dump.go()
-        self._programs = sorted(procfs.stat(pid).name for pid in self.taking.subject.processes())
+        self._programs = sorted(procfs.stat(pid).name for pid in processes)
+        with _opened_root(self.taking.subject) as root:
+            self._dump.moved = moved_sockets.find(processes, root)
+        self._note_losses(processes)
 
     def finish(self) -> None:
         """Wait until CRIU has written the images.
@@ -106,8 +134,10 @@ class ProcessesPart(Part):
         assert taking.program is not None
         self._open.close()  # waits for CRIU's end, a millisecond
         images = taking.area.hot.images(taking.capture_id)
-        for name in ("dump.log", "stats-dump"):
+        for name in ("dump.log", "stats-dump", NAMES):
             (images.parent / name).unlink(missing_ok=True)
+        for clocks in images.glob("timens-*.img"):
+            clocks.chmod(0o644)  # `open_for_root_of` says why
         return ProcessesLayer(
             size_bytes=image_bytes(images),
             count=len(self._programs),
@@ -117,9 +147,13 @@ class ProcessesPart(Part):
             overlays=facts.overlays,
             outside=facts.outside,
             proc_readonly=facts.proc_readonly,
+            masked=facts.masked,
             env=facts.env,
             nonce=facts.nonce,
             ports=self._ports,
+            ids=facts.ids,
+            seccomp=facts.seccomp,
+            hard_limits=self._hard_limits,
         )
 
     def cancel(self) -> None:
@@ -132,12 +166,22 @@ class ProcessesPart(Part):
         """Note what the user should know about the processes: shells within shells, and ports of the host's network."""
         taking = self.taking
         processes = taking.subject.processes()
+        self._hard_limits = hard_limits.highest(processes)
         taking.degraded += [f"{name}: {_SAID_OF_NESTED}" for name in nested_shells.find(processes)]
         if taking.subject.facts.setting.net == "host":
-            self._ports = ports.held_by(processes)
-        if self._ports:
-            said = "of the host's network: cannot be copied, nor restored while another program has them"
-            taking.degraded.append(f"{', '.join(self._ports)} {said}")
+            self._ports, connections = ports.held_by(processes)
+            if self._ports:
+                taking.degraded.append(f"{', '.join(self._ports)} {_SAID_OF_PORTS}")
+            if connections:
+                taking.degraded.append(f"{', '.join(connections)} {_SAID_OF_CONNECTIONS}")
+
+    def _note_losses(self, processes: list[int]) -> None:
+        """Note what the images do not have, which is known only now that the session stands still."""
+        degraded = self.taking.degraded
+        degraded += ports.unread(processes)
+        degraded += self._watches.unread() if self._watches is not None else []
+        for one in locks.lost(processes):
+            degraded.append(f"the lock on {one} is not in copies, since the file is mapped, too; {_SAID_OF_LOCKS}")
 
     @contextlib.contextmanager
     def _diagnosed(self) -> Iterator[None]:
@@ -150,20 +194,30 @@ class ProcessesPart(Part):
 
 
 def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
-    with contextlib.suppress(FileNotFoundError):  # the session has ended: CRIU will tell
-        root = procfs.open_root(subject.facts.init_pid)
-        try:
-            return tuple(removed.find(subject.processes(), root))
-        finally:
-            os.close(root)
+    with contextlib.suppress(FileNotFoundError), _opened_root(subject) as root:  # the session has ended: CRIU will tell
+        ids, found = subject.facts.ids, removed.find(subject.processes(), root)
+        return tuple(one._replace(uid=ids.inside(one.uid), gid=ids.inside(one.gid)) for one in found)
     return ()
+
+
+def _overlays(taking: Taking) -> list[OverlayLayers]:
+    facts = taking.subject.facts
+    tree, base = taking.area.pool.path(facts.tree), facts.setting.base.rstrip("/")
+    return [OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}") for target in facts.overlays]
 
 
 def _with_free_names(folders: tuple[RemovedFolder, ...], subject: Subject) -> tuple[RemovedFolder, ...]:
     """The folders with names that nobody uses; to be called while the session stands still."""
+    with _opened_root(subject) as root:
+        return tuple(removed.with_free_names(folders, root))
+
+
+@contextlib.contextmanager
+def _opened_root(subject: Subject) -> Iterator[int]:
+    """A descriptor of the session's root, for the `with`."""
     root = procfs.open_root(subject.facts.init_pid)
     try:
-        return tuple(removed.with_free_names(folders, root))
+        yield root
     finally:
         os.close(root)
 
@@ -175,13 +229,15 @@ class Processes(Layer):
         return ProcessesPart(taking)
 
     def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
-        """Raises CannotCapture if the capture has no processes, or if a port of the host's network that its processes
-        have is taken by others than those that leave; Failed if the machine has not enough memory; StoreDamaged if
-        images are missing or cut off (on such images CRIU waits for ever for the rest of the memory).
+        """Raises CannotCapture if a port of the host's network that its processes have is taken by others than those
+        that leave, or if the machine has no more what is masked in the session; Failed if the machine has not enough
+        memory; StoreDamaged if images are missing or cut off (on such images CRIU waits for ever for the rest of the
+        memory).
         """
         layer = self.of(origin)
         _check_memory(origin, layer, copies)
         _check_ports(origin, layer, copies, leaving)
+        _check_masked(origin, layer)
         images = area.hot.images(origin.id)
         try:
             size = image_bytes(images)
@@ -191,10 +247,8 @@ class Processes(Layer):
             raise damaged(origin, f"{images} has {size} bytes, written were {layer.size_bytes}")
 
     def of(self, origin: Capture) -> ProcessesLayer:
-        """The record of the layer. Raises CannotCapture if the capture does not have the layer."""
-        if origin.layers.processes is None:
-            said = f"it is of tier {origin.tier}: it has no processes"
-            raise CannotCapture("restore the processes of", origin.id[:12], said, "leave out --tier live")
+        """The record of the layer, in a capture of the tier `live`."""
+        assert origin.layers.processes is not None
         return origin.layers.processes
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
@@ -206,7 +260,8 @@ class Processes(Layer):
         assert place.spawn is not None
         work = place.folder / "criu"
         work.mkdir(mode=0o700)
-        with open_folder(area.hot.images(origin.id)) as images_fd, open_folder(work) as work_fd:
+        ids = self.of(origin).ids
+        with open_for_root_of(ids, area.hot.images(origin.id)) as images_fd, open_folder(work) as work_fd:
             options = RestoreOptions(
                 images_fd=images_fd,
                 work_fd=work_fd,
@@ -214,6 +269,7 @@ class Processes(Layer):
                 externals=place.externals,
                 deadline_s=HUNG_S,
                 empty_network=origin.setting.net != "host",
+                close_connections=origin.setting.net == "host",
                 on_notice=place.on_notice,
             )
             try:
@@ -221,6 +277,18 @@ class Processes(Layer):
             except CriuFailed as error:
                 raise error.moved(area.hot.keep_log(error.log, f"{place.folder.name}-restore.log")) from error
         shutil.rmtree(work)
+
+
+@contextlib.contextmanager
+def open_for_root_of(ids: IdMap, folder: Path) -> Iterator[int]:
+    """A descriptor of the images in `folder`, which belong to the session's root there: CRIU reads them as that user.
+
+    Only the image of the clocks is read before CRIU has become that user, and maybe before its user namespace has a map
+    (restore_task_with_children in CRIU's cr-restore.c): by somebody without a right to it, so everybody may read it.
+    """
+    userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None
+    with idmapped.opened(folder, userns) as fd:
+        yield fd
 
 
 def image_bytes(images: Path) -> int:
@@ -234,9 +302,21 @@ def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: C
         return
     found = ports.taken(layer.ports, leaving) if copies == 1 else layer.ports
     if found:
-        whose = "other programs have them now" if copies == 1 else "only one copy could have them"
+        is_one = copies == 1
+        whose = "other programs have them now" if is_one else "only one copy could have them"
         said = f"it has ports of the host's network ({', '.join(found)}), and {whose}"
-        next_step = "end the other programs; a session with its own network can be copied"
+        next_step = (
+            "end the other programs" if is_one else "make one copy; a session with its own network can be copied"
+        )
+        raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
+
+
+def _check_masked(origin: Capture, layer: ProcessesLayer) -> None:
+    """The images have a mount at each path that was masked; some of them are of kernel modules, or of a processor."""
+    gone = [path for path in layer.masked if not os.path.lexists(path)]
+    if gone:
+        said = f"this machine has no {', '.join(gone)}, which is masked in it"
+        next_step = "make it appear again: load the kernel module, or bring the processor online"
         raise CannotCapture("restore the processes of", origin.id[:12], said, next_step)
 
 

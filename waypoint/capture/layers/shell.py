@@ -1,22 +1,35 @@
-"""The layer `shell`: the state of the session's shell as data (variables, functions, options, folder).
+"""The layer `shell`: the state of the session's shell as data (variables, functions, options, history, folder).
 
-The shell writes the state into the session's own files (/run/waypoint/state), so the state is stored with the layer
-`files`, and comes back to the same place with them. A capture has the layer `shell` only if the shell has run nothing
-between writing the state and the pause: otherwise the file does not describe the shell that was captured.
+The shell writes the state into the session's own files, so it is stored with the layer `files`. There are two ways to
+it. A shell that sits at its prompt is asked for its state before the capture (/run/waypoint/state); the answer counts
+only if the shell has run nothing from then to the pause. Besides, the shell writes its state at each prompt, in turns
+into two files (`LAST`). The newer one that is whole is taken of a shell that is busy, and of a session that has ended.
 """
 
+import errno
 import os
+import re
+import stat
+from typing import NamedTuple
 
-from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
-from waypoint.linux.storage import files
+from waypoint.linux.storage import beneath
 from waypoint.model.errors import CannotCapture, StoreDamaged
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, ShellLayer
 from waypoint.upper import layout
 
 STATE_FILE = "state"
+LAST = ("last.0", "last.1")
+HISTORIES = ("hist.0", "hist.1")
 MAX_BYTES = 16 << 20
+LAST_RECORD = [b"e", b"", b"", b""]
+END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"
+"""How a whole state ends. That of a prompt has its number in the second field."""
+
+# How the state of a prompt begins: the traps, and the record with its number and the shell's kind.
+_HEAD = re.compile(rb"([^\0]*)\0s\0([0-9]{1,18})\0(bash|zsh)\0")
+_HISTORY = re.compile(rb"\0h\0\0\0(hist\.[01])\0")
 
 
 class ShellPart(Part):
@@ -32,7 +45,19 @@ class ShellPart(Part):
         self._holds = self._asked is not None and self.taking.subject.shell_holds()
 
     def record(self) -> ShellLayer | None:
-        return self._asked if self._holds else None
+        if self._holds:
+            return self._asked
+        return last_prompt(self.taking.area.pool.path(self.taking.capture_id))
+
+
+class KeptShell(NamedTuple):
+    """`data`: the state as docs/protocol.md, section 3, describes it. `history`: the file of the shell's history; None
+    if it was not kept.
+    """
+
+    layer: ShellLayer
+    data: bytes
+    history: bytes | None
 
 
 class ShellState(Layer):
@@ -41,30 +66,107 @@ class ShellState(Layer):
     def part(self, taking: Taking) -> ShellPart:
         return ShellPart(taking)
 
-    def read(self, area: Area, origin: Capture) -> tuple[ShellLayer, bytes]:
-        """The layer's record, and the state as the shell wrote it (docs/protocol.md, section 3), cut at MAX_BYTES.
+    def read(self, area: Area, origin: Capture) -> KeptShell:
+        """The state in the capture, cut at MAX_BYTES.
 
         Raises CannotCapture if the capture does not have the layer, StoreDamaged if the state cannot be read.
         """
         layer, on = origin.layers.shell, origin.id[:12]
         if layer is None:
             said = "it has no state of the shell: the shell was busy, or is of a kind that Waypoint does not know"
-            raise CannotCapture("restore the shell of", on, said, "restore all of it, or another checkpoint")
+            raise CannotCapture("restore the shell of", on, said, "restore all of it")
         try:
-            upper = os.open(layout.upper_of(FILES.path(area, origin)), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fd = files.open_beneath(upper, f"{RUN_FOLDER}/{STATE_FILE}", os.O_RDONLY | os.O_NONBLOCK)
-            finally:
-                os.close(upper)
-            with open(fd, "rb") as file:
-                return layer, file.read(MAX_BYTES)
-        except OSError as error:
+            return read_state(area.pool.path(origin.layers.files.tree), layer)
+        except (OSError, ValueError) as error:
             raise unreadable(origin, str(error)) from error
+
+
+def read_state(tree: str, layer: ShellLayer) -> KeptShell:
+    """The state `layer` in the upper tree `tree`. Raises OSError, ValueError if the file does not have it."""
+    folder = _open_run_folder(tree)
+    try:
+        data = _read(folder, layer.file)[: layer.size_bytes]
+        if layer.moment == "prompt":
+            data = _in_order(data)
+        return KeptShell(layer, data, _history_of(folder, data))
+    finally:
+        os.close(folder)
+
+
+def last_prompt(tree: str) -> ShellLayer | None:
+    """The state that the shell of the session with the upper tree `tree` has written at its last prompt; None if there
+    is none that is whole, or the last one is too large. The session must have ended, or the tree be a copy.
+    """
+    found: list[tuple[int, ShellLayer | None]] = []
+    try:
+        folder = _open_run_folder(tree)
+    except OSError:  # no session has begun in it, or its user has put something else there
+        return None
+    try:
+        for name in LAST:
+            try:
+                data = _read(folder, name)
+            except OSError:
+                continue
+            head = _HEAD.match(data)
+            end = data.find(b"\0e\0%s\0\0\0" % head[2]) if head else -1
+            if head and end < 0 and len(data) == MAX_BYTES:
+                found.append((int(head[2]), None))
+            elif head and end >= 0:
+                size = end + len(END) + len(head[2])
+                layer = ShellLayer(
+                    size_bytes=size, kind="zsh" if head[3] == b"zsh" else "bash", file=name, moment="prompt"
+                )
+                found.append((int(head[2]), layer))
+    finally:
+        os.close(folder)
+    return max(found, key=lambda one: one[0])[1] if found else None
+
+
+def _in_order(data: bytes) -> bytes:
+    """The state of a prompt, in the order of one that was asked for. Raises ValueError if it is none."""
+    head = _HEAD.match(data)
+    if head is None:
+        raise ValueError("it does not begin as a state")
+    records = data[len(head[1]) + 1 : -len(END) - len(head[2])]
+    return records + (b"\0t\0\0\0" + head[1] if head[1] else b"") + END
+
+
+def history_in(state: bytes) -> str | None:
+    """The name of the file in the same folder that has the history that belongs to `state`; None if there is none."""
+    found = _HISTORY.search(state)
+    return found[1].decode() if found else None
+
+
+def _history_of(folder: int, data: bytes) -> bytes | None:
+    name = history_in(data)
+    try:
+        return _read(folder, name) if name else None
+    except OSError:  # it could not be written
+        return None
+
+
+def _open_run_folder(tree: str) -> int:
+    upper = os.open(layout.upper_of(tree), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return beneath.open_beneath(upper, RUN_FOLDER, os.O_PATH | os.O_DIRECTORY)
+    finally:
+        os.close(upper)
+
+
+def _read(folder: int, name: str) -> bytes:
+    fd = beneath.open_beneath(folder, name, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise FileExistsError(errno.EEXIST, "is no plain file", name)
+        return os.pread(fd, MAX_BYTES, 0)
+    finally:
+        os.close(fd)
 
 
 def unreadable(origin: Capture, said: str) -> StoreDamaged:
     """The error for a shell's state that cannot be read. `said`: why, in words."""
-    return StoreDamaged("read", f"the shell's state in {origin.id[:12]}", said, "restore another capture")
+    return StoreDamaged("read", f"the shell's state in {origin.id[:12]}", said, "restore all of it")
 
 
 SHELL = ShellState()

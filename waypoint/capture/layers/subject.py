@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from waypoint.model.records import Setting, ShellLayer, TerminalLayer
+from waypoint.model.records import IdMap, Seccomp, Setting, ShellLayer, TerminalLayer
 
 
 class SubjectFacts(NamedTuple):
@@ -21,8 +21,11 @@ class SubjectFacts(NamedTuple):
     overlays: list[str]
     outside: list[str]
     proc_readonly: list[str]
+    masked: list[str]
     env: dict[str, str]
     nonce: str
+    ids: IdMap
+    seccomp: Seccomp
 
 
 class Subject(Protocol):
@@ -37,6 +40,10 @@ class Subject(Protocol):
 
     def processes(self) -> list[int]:
         """Pids of all processes of the session, as the host sees them."""
+        ...
+
+    def leader(self) -> int:
+        """The host's pid of the leader of the terminal's session, the shell; 0 if there is none."""
         ...
 
     def ask_shell(self) -> ShellLayer | None:

@@ -8,7 +8,8 @@ looked at last, when all its output is known.
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.layer import Layer
 from waypoint.capture.layers.processes import PROCESSES
+from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL
 from waypoint.capture.layers.terminal import TERMINAL
 
-LAYERS: tuple[Layer, ...] = (SHELL, FILES, PROCESSES, TERMINAL)
+LAYERS: tuple[Layer, ...] = (SHELL, FILES, PROCESSES, PROGRAMS, TERMINAL)

@@ -1,1 +1,1 @@
-"""The verbs on sessions and on this machine that are not on the fast path, one file each. They may use click."""
+"""The verbs on sessions and on this machine that are not on the fast path, one file each."""

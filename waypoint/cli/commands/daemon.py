@@ -5,9 +5,7 @@ import os
 import select
 import signal
 
-import click
-
-from waypoint.cli.output import print_json
+from waypoint.cli.output import note, print_json, print_lines
 from waypoint.client.sdk import Client
 from waypoint.client.start import start_daemon
 from waypoint.model.errors import StateConflict
@@ -30,7 +28,7 @@ def run(given: Given) -> int:
         supervisor = start_daemon(client.home)
         if not supervisor:
             continue  # a new supervisor is just replacing the old one
-        click.echo(f"serving {client.home}", err=True)
+        note(f"serving {client.home}")
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             ended = os.pidfd_open(supervisor)
             try:
@@ -68,5 +66,5 @@ def status(given: Given) -> int:
         "since": found.started,
     }
     for name, value in facts.items():
-        click.echo(f"{name:<10}{value}")
+        print_lines([f"{name:<10}{value}"])
     return 0

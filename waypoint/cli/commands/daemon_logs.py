@@ -29,7 +29,7 @@ def run(given: Given) -> int:
         next_step = f"sudo {spelled(home, 'daemon', 'logs')}"
         raise HostLacks("read", newer, error.strerror or "", next_step) from error
     except FileNotFoundError as error:
-        if error.filename == "tail":
+        if error.filename is None:  # execvp names no file
             raise Failed("follow", newer, "there is no program tail", "install coreutils") from error
         said, next_step = "no daemon has logged anything there", "name the home: waypoint --home DIR daemon logs"
         raise UsageProblem("read", newer, said, next_step) from error

@@ -2,10 +2,8 @@
 
 import os
 
-import click
-
 from waypoint.cli.commands.setup import carry_out
-from waypoint.cli.output import print_json
+from waypoint.cli.output import print_json, print_lines
 from waypoint.cli.strangers import tell_strangers
 from waypoint.cli.tables import coloured, print_table
 from waypoint.client.sdk import Client
@@ -33,7 +31,7 @@ def run(given: Given) -> int:
         print_table(("CAPABILITY", "STATE", "NEEDED FOR", "WHY"), rows)
         for one in found:
             if one.remedy and one.state != "ok":
-                click.echo(f"\n{one.name}, {coloured(one.state)}: {one.remedy}")
+                print_lines([f"\n{one.name}, {coloured(one.state)}: {one.remedy}"])
     if is_open:
         tell_strangers(client, each=True)
     is_lacking = any(one.state == "missing" and one.required_for in ("session", "live") for one in found)

@@ -1,8 +1,6 @@
 """`waypoint du`."""
 
-import click
-
-from waypoint.cli.output import print_json
+from waypoint.cli.output import print_json, print_lines
 from waypoint.cli.tables import print_table, short, size
 from waypoint.client.sdk import Client
 from waypoint.model.facts import DuFacts
@@ -30,9 +28,9 @@ def run(given: Given) -> int:
     if rows:
         print_table(("WHAT", "ID", "NAMES", "FILES", "OWN FILES", "PROCESSES"), rows, right=_RIGHT)
     if not names:
-        click.echo("")
+        print_lines([""])
         for heading, value in _whole(found):
-            click.echo(f"{heading:<24}{value}")
+            print_lines([f"{heading:<24}{value}"])
     return 0
 
 

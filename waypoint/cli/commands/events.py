@@ -2,10 +2,8 @@
 
 from datetime import datetime
 
-import click
-
-from waypoint.cli.output import json_line, print_json_line
-from waypoint.cli.tables import one_line, size
+from waypoint.cli.output import json_line, one_line, print_json_line, print_lines
+from waypoint.cli.tables import size
 from waypoint.client.sdk import Client
 from waypoint.model.verbs import Given
 
@@ -16,7 +14,7 @@ def run(given: Given) -> int:
         if given.flag("json"):
             print_json_line(event)
         elif event["kind"] != "begin":
-            click.echo(_line(event))
+            print_lines([_line(event)])
     return 0
 
 

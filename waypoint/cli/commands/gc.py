@@ -1,8 +1,6 @@
 """`waypoint gc`."""
 
-import click
-
-from waypoint.cli.output import print_json, tell
+from waypoint.cli.output import print_json, print_lines, tell
 from waypoint.cli.tables import age, short, size
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
@@ -34,11 +32,11 @@ def _keep_s(given: Given) -> float | None:
 def _print(found: GcFacts) -> None:
     for one in found.removed:
         processes = f", {size(one['size_bytes'])} of processes" if one["size_bytes"] else ""
-        click.echo(f"{short(one['capture'])}  {one['branch']}, {age(one['created'])} old{processes}")
+        print_lines([f"{short(one['capture'])}  {one['branch']}, {age(one['created'])} old{processes}"])
     for stranger in found.strangers:
-        click.echo(f"unknown {stranger.kind:<10}{stranger.path}")
+        print_lines([f"unknown {stranger.kind:<10}{stranger.path}"])
     verb = "would remove" if found.dry_run else "removed"
     captures = f"{len(found.removed)} {'capture' if len(found.removed) == 1 else 'captures'}"
     unknown = f" and {len(found.strangers)} unknown things" if found.strangers else ""
     freed = "" if found.dry_run else f"; gave {size(found.freed_bytes)} back, the home has {size(found.home_bytes)}"
-    click.echo(f"{verb} {captures}{unknown}{freed}")
+    print_lines([f"{verb} {captures}{unknown}{freed}"])

@@ -1,8 +1,6 @@
 """`waypoint ps`."""
 
-import click
-
-from waypoint.cli.output import print_json
+from waypoint.cli.output import note, print_json, tell
 from waypoint.cli.strangers import tell_strangers
 from waypoint.cli.tables import count, duration, print_table, size
 from waypoint.client.sdk import Client
@@ -22,7 +20,8 @@ def run(given: Given) -> int:
     elif sessions:
         print_table(HEADINGS, [_row(session) for session in sessions], right=_NUMBERS)
     else:
-        click.echo("no sessions; 'waypoint shell' starts one", err=True)
+        note("no sessions; 'waypoint shell' starts one")
+    tell("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
     tell_strangers(client)
     return 0
 

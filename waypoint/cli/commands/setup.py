@@ -6,11 +6,11 @@ import subprocess
 import sys
 from typing import Any
 
-import click
-
 import waypoint
+from waypoint.cli.output import EXIT_INTERRUPTED, note
 from waypoint.client.sdk import Client
 from waypoint.model.errors import Failed, UsageProblem, from_json
+from waypoint.model.packages import make_importable
 from waypoint.model.paths import spelled
 from waypoint.model.verbs import Given
 
@@ -27,9 +27,9 @@ def run(given: Given) -> int:
     if check:
         carry_out("check", client.home)
     elif remove:
-        _remove(client, yes=given.flag("yes"))
+        return _remove(client, yes=given.flag("yes"))
     else:
-        _install(client, {"--user": given.text("user"), "--group": given.text("group")})
+        _install(client, {f"--{name}": given.text(name) for name in ("user", "group", "trust")})
     return 0
 
 
@@ -41,17 +41,23 @@ def _install(client: Client, options: dict[str, str | None]) -> None:
     if os.geteuid() != 0 and not given and client.running() is not None:
         share = _own_share()
         carry_out("add-completion", client.home, "--share", share)
-        click.echo(f"you may use {client.home}; for completion in zsh: fpath+=({share}/zsh/site-functions)", err=True)
+        note(f"you may use {client.home}; for completion in zsh: fpath+=({share}/zsh/site-functions)")
         return
     carry_out("install", client.home, *given)
     if given:
         client.stop_daemon()  # the next daemon reads who may use it
     status = client.status()
-    click.echo(f"the daemon runs (pid {status.pid}); sessions: {status.sessions}", err=True)
+    note(f"the daemon runs (pid {status.pid}); sessions: {status.sessions}")
+    if status.pool == "copy":
+        said = "every checkpoint copies the files that its session has changed, as this home was made without btrfs"
+        doctor, remove = spelled(client.home, "doctor"), spelled(client.home, "setup", "--remove")
+        note(f"{said}\n  next: see the row 'btrfs pool' of '{doctor}'; then begin anew: {remove}")
 
 
-def _remove(client: Client, *, yes: bool) -> None:
-    """Remove the home, if the user agrees to it; of a user who is not root, first the own completion."""
+def _remove(client: Client, *, yes: bool) -> int:
+    """Remove the home, if the user agrees to it; of a user who is not root, first the own completion. Returns the exit
+    status.
+    """
     if os.geteuid() != 0:
         carry_out("remove-completion", client.home, "--share", _own_share())
     elif not yes and os.path.lexists(client.home):
@@ -59,9 +65,21 @@ def _remove(client: Client, *, yes: bool) -> None:
             said = "that ends all sessions and throws away all that was kept, and nobody can be asked: no terminal"
             next_step = f"see what is in it: {spelled(client.home, 'ps', '--all')}; then say --yes"
             raise UsageProblem("remove", f"the home {client.home}", said, next_step)
-        click.confirm(f"End all sessions and throw away everything kept in {client.home}?", abort=True, err=True)
+        if not _agrees(f"End all sessions and throw away everything kept in {client.home}?"):
+            return EXIT_INTERRUPTED
     if os.geteuid() == 0 or os.path.lexists(client.home) or client.running() is not None:
         carry_out("remove", client.home)
+    return 0
+
+
+def _agrees(question: str) -> bool:
+    make_importable("click")
+    import click
+
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        return False
 
 
 def _own_share() -> str:
@@ -84,12 +102,15 @@ def carry_out(verb: str, home: str, *options: str) -> list[dict[str, Any]]:
         for line in program.stdout:
             facts = json.loads(line)
             if "say" in facts:
-                click.echo(facts["say"], err=True)
+                note(facts["say"])
             error = facts.get("error", error)
             rows = facts.get("rows", rows)
     if error:
         raise from_json(error)
     if program.returncode != 0:
-        said = f"its program ended with status {program.returncode}"
-        raise Failed("set up", home, said, "please report this, with the program's messages above")
+        ended = f"ended with status {program.returncode}"
+        if program.returncode < 0:
+            ended = f"was killed by signal {-program.returncode}"
+        next_step = "run it again; if it ends so again, please report its messages above"
+        raise Failed("set up", home, f"its program {ended}", next_step)
     return rows

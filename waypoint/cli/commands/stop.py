@@ -1,11 +1,9 @@
 """`waypoint stop`."""
 
-import click
-
 from waypoint.cli.caller import branch_of, named_branches
-from waypoint.cli.output import complain, error_value, print_json
+from waypoint.cli.output import complain, error_value, print_json, print_lines
 from waypoint.client.sdk import Client
-from waypoint.model.errors import UsageProblem, WaypointError
+from waypoint.model.errors import NotAllowed, UsageProblem, WaypointError
 from waypoint.model.facts import StopFacts
 from waypoint.model.verbs import Given
 
@@ -13,21 +11,29 @@ from waypoint.model.verbs import Given
 def run(given: Given) -> int:
     """Stop all sessions that are meant, even if one cannot be stopped. Returns the exit status: that of the first
     failure. Raises UsageProblem. With `--json` and a failure, the value is `{error, stopped}`.
+
+    All sessions of a user who may not stop those of others are the ones that this user may stop.
     """
     client, checkpoint = Client(given.text("home")), given.text("checkpoint")
     stopped: list[StopFacts] = []
     first: WaypointError | None = None
+    of_others = 0
     for branch in _branches(client, given):
         try:
             stopped.append(client.session(branch).stop(discard=given.flag("discard"), checkpoint=checkpoint))
         except WaypointError as error:
+            if given.flag("all") and isinstance(error, NotAllowed):
+                of_others += 1
+                continue
             complain(str(error))
             first = first or error
+    if of_others:
+        complain(f"left {of_others} of other users")
     if given.flag("json"):
         print_json(stopped if first is None else {**error_value(first), "stopped": stopped})
     else:
         for one in stopped:
-            click.echo(f"{one.branch}  {f'kept as {one.capture[:12]}' if one.capture else 'discarded'}")
+            print_lines([f"{one.branch}  {f'kept as {one.capture[:12]}' if one.capture else 'discarded'}"])
     return first.exit_code if first is not None else 0
 
 

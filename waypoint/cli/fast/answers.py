@@ -1,10 +1,12 @@
 """Reading the daemon's answers to `shell`, `checkpoint`, `restore` and `fork`, and warnings about them on stderr."""
 
 from waypoint.cli.output import tell
-from waypoint.model.errors import Failed
+from waypoint.client.wire import nonsense
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from waypoint.model.errors import WaypointError
+
     Facts = dict[str, object]
 
 
@@ -31,8 +33,8 @@ def forks_of(answer: object) -> "list[Facts]":
     return forks
 
 
-def _lacks(what: str) -> Failed:
-    return Failed("understand", "the daemon", f"its answer has no {what}", "use one version of both")
+def _lacks(what: str) -> "WaypointError":
+    return nonsense(f"an answer without its {what}")
 
 
 def tell_left_out(session: "Facts", folder: str = "") -> None:
@@ -50,6 +52,34 @@ def tell_left_out(session: "Facts", folder: str = "") -> None:
             tell("not in the session", [line])
 
 
+def tell_host_ids(session: "Facts") -> None:
+    """If the session's root is the machine's, print on stderr why."""
+    why = session.get("why_host_ids")
+    if why:
+        tell("without ids of its own", [f"its root is the machine's, behind other walls: {why}"])
+
+
+def tell_no_seccomp(session: "Facts") -> None:
+    """If no system call is refused to the session's processes, print on stderr why."""
+    why = session.get("why_no_seccomp")
+    if why:
+        tell("without a filter of system calls", [f"behind other walls: {why}"])
+
+
+def tell_unlimited(session: "Facts", asked: "list[str]") -> None:
+    """Print on stderr which of the limits `asked` for the machine does not hold."""
+    unlimited = session.get("unlimited")
+    lines = unlimited if isinstance(unlimited, list) else []
+    tell("without a limit", [line for line in lines if line.partition(":")[0] in asked])
+
+
+def tell_network(session: "Facts") -> None:
+    """If the session is on the machine's network, where its branch then stays, print on stderr what that means."""
+    if session.get("net") == "host":
+        said = "what listens here is reached, on 127.0.0.1 and on abstract sockets too; no ping, no ports below 1024"
+        tell("on the machine's network", [said])
+
+
 def tell_no_hooks(session: "Facts") -> None:
     """If the session has a shell that Waypoint has no hooks for, print on stderr what does not work with it."""
     if session.get("shell") and session.get("hooks") is False:
@@ -60,3 +90,6 @@ def tell_no_hooks(session: "Facts") -> None:
 def tell_degraded(facts: "Facts") -> None:
     """Print on stderr what was kept, or could be brought back, less faithfully than asked."""
     tell("degraded", facts.get("degraded"))
+    tell("started again", facts.get("respawned"))
+    tell("on the shell's line, for Enter to run", facts.get("offered"))
+    tell("lost", facts.get("lost"))

@@ -4,7 +4,7 @@ import binascii
 import time
 
 from waypoint.cli.fast.streaming import forward_signals
-from waypoint.cli.output import EXIT_FAILED, complain, print_json
+from waypoint.cli.output import EXIT_FAILED, complain, error_value, print_json
 from waypoint.client.command import Command
 from waypoint.model.errors import UsageProblem, WaypointError
 
@@ -29,7 +29,7 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
             name: end[name] for name in ("exit", "by", "ended", "said", "signal") if end.get(name) not in (None, "")
         }
     except WaypointError as error:
-        outcome["error"] = error.to_json()
+        outcome = error_value(error) | outcome
         complain(str(error))
     outcome |= as_text(bytes(output))
     outcome["duration_ms"] = round((time.monotonic() - began) * 1000, 3)

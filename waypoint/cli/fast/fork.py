@@ -43,4 +43,6 @@ def run(given: "Given") -> int:
 
 def _facts_of(fork: "dict[str, object]") -> "dict[str, object]":
     """What `--json` prints of a fork, apart from the command's outcome."""
-    return {**{key: fork[key] for key in ("branch", "pid", "ms")}, "degraded": session_of(fork)["degraded"]}
+    session = session_of(fork)
+    became = {key: session.get(key) for key in ("degraded", "respawned", "offered", "lost")}
+    return {**{key: fork[key] for key in ("branch", "pid", "ms")}, **became}

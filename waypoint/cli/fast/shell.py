@@ -4,11 +4,22 @@ import os
 
 from shellwrap.window_size import terminal_size
 from waypoint.cli.caller import branch_of, caller_env, current_folder, home_of, require_terminal, sudo_caller
-from waypoint.cli.fast.answers import session_of, tell_left_out, tell_no_hooks
+from waypoint.cli.fast.answers import (
+    session_of,
+    tell_degraded,
+    tell_host_ids,
+    tell_left_out,
+    tell_network,
+    tell_no_hooks,
+    tell_no_seccomp,
+    tell_unlimited,
+)
 from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
 from waypoint.client.quoting import as_json_text
 from waypoint.model.errors import UsageProblem
+
+_LIMITS = ("memory", "cpus", "pids", "disk")  # names of options, and in the request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +37,13 @@ def run(given: "Given") -> int:
         require_terminal("show", f"branch {branch}", next_step)
     session = session_of(ask(home, "POST", "/v1/sessions", {"branch": branch, **_setting(given)}))
     tell_no_hooks(session)
+    tell_host_ids(session)
+    tell_no_seccomp(session)
+    tell_unlimited(session, [name for name in _LIMITS if given[name] is not None])
+    tell_network(session)
     is_here = given["cwd"] is None and not given["base"]
     tell_left_out(session, current_folder() if is_here else "")
+    tell_degraded(session)
     if not is_detached:
         from waypoint.cli.terminal import attach
 
@@ -55,9 +71,11 @@ def _setting(given: "Given") -> dict[str, object]:
     setting: dict[str, object] = {
         "from_name": given["from"],
         "net": given["net"],
+        "allow": [given["allow"]] if given["allow"] else [],
         "user": given["user"],
         "default_user": sudo_caller(),
         "shell": given["shell"],
+        **{name: given[name] for name in _LIMITS},
         "binds": [_from_here(bind) for bind in given.texts("bind")],
         "command": [as_json_text(word) for word in given.texts("words")],
     }

@@ -50,6 +50,8 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
         return EXIT_FAILED
     if end.get("by") == "waypoint" and end.get("said"):
         complain(str(end["said"]))
+    elif end.get("ended") is True:
+        complain(f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}")
     code = end.get("exit")
     return code if isinstance(code, int) else EXIT_FAILED
 

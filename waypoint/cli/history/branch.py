@@ -1,8 +1,6 @@
 """`waypoint branch [list|delete|rename]`."""
 
-import click
-
-from waypoint.cli.output import print_json
+from waypoint.cli.output import note, print_json
 from waypoint.cli.tables import age, print_table, short
 from waypoint.client.sdk import Client
 from waypoint.model.errors import StateConflict, UnknownName
@@ -18,7 +16,7 @@ def run(given: Given) -> int:
     elif branches:
         print_table(("BRANCH", "STATE", "TIP", "TIER", "AGE"), [_row(branch) for branch in branches])
     else:
-        click.echo("no branches; 'waypoint shell' makes one", err=True)
+        note("no branches; 'waypoint shell' makes one")
     return 0
 
 

@@ -1,11 +1,9 @@
 """`waypoint log`."""
 
-import click
-
 from waypoint.cli.caller import branch_of
 from waypoint.cli.history.graph import draw
-from waypoint.cli.output import print_json
-from waypoint.cli.tables import age, one_line, short, styled
+from waypoint.cli.output import one_line, print_json, print_lines
+from waypoint.cli.tables import age, short, styled
 from waypoint.client.sdk import Client
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.verbs import Given
@@ -20,10 +18,10 @@ def run(given: Given) -> int:
     elif given.flag("graph"):
         lines = {capture.capture: _line(capture) for capture in captures}
         for drawing, capture_id in draw({capture.capture: capture.parents for capture in captures}):
-            click.echo(f"{drawing} {lines[capture_id]}" if capture_id else drawing)
+            print_lines([f"{drawing} {lines[capture_id]}" if capture_id else drawing])
     else:
         for capture in captures:
-            click.echo(_line(capture))
+            print_lines([_line(capture)])
     return 0
 
 

@@ -1,8 +1,6 @@
 """`waypoint op log`."""
 
-import click
-
-from waypoint.cli.output import print_json
+from waypoint.cli.output import note, print_json
 from waypoint.cli.tables import age, print_table, short
 from waypoint.client.sdk import Client
 from waypoint.model.facts import OperationFacts
@@ -18,7 +16,7 @@ def run(given: Given) -> int:
         rows = [(str(one.number), age(one.at), _verb(one), _moved(one), _undo(one)) for one in operations]
         print_table(("NUMBER", "AGE", "VERB", "MOVED", "UNDO"), rows, right=frozenset({"NUMBER", "AGE"}))
     else:
-        click.echo("no operations yet", err=True)
+        note("no operations yet")
     return 0
 
 
@@ -27,7 +25,9 @@ def _verb(one: OperationFacts) -> str:
 
 
 def _moved(one: OperationFacts) -> str:
-    names = [f"{name}: {short(before)} to {short(after)}" for name, (before, after) in one.moves.items()]
+    names = [
+        f"{name}: {short(before)} to {short(after)}" for name, (before, after) in one.moves.items() if before != after
+    ]
     sessions = [f"{branch} {_change(before, after)}" for branch, (before, after) in one.sessions.items()]
     notes = [one.note] if one.note else []
     return ", ".join([*names, *sessions, *notes]) or "-"
@@ -36,7 +36,7 @@ def _moved(one: OperationFacts) -> str:
 def _change(was_live: bool, is_live: bool) -> str:
     if was_live:
         return "replaced" if is_live else "ended"
-    return "began"
+    return "started"
 
 
 def _undo(one: OperationFacts) -> str:

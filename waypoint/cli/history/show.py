@@ -2,44 +2,94 @@
 
 from collections.abc import Mapping
 
-import click
-
-from waypoint.cli.output import print_json
-from waypoint.cli.tables import age, one_line, size
+from waypoint.cli.output import one_line, print_json, print_lines
+from waypoint.cli.tables import age, size
 from waypoint.client.sdk import Client
-from waypoint.model.errors import WaypointError
-from waypoint.model.facts import CaptureFacts
+from waypoint.model.errors import UnknownName, WaypointError
+from waypoint.model.facts import CaptureFacts, LimitFacts, SessionFacts
 from waypoint.model.verbs import Given
 
 _WIDTH = 13
+_CALLS = {
+    "default": "without namespaces and mounts",
+    "userns": "with namespaces and mounts (--allow userns)",
+    "none": "all of the kernel's",
+}
 
 
 def run(given: Given) -> int:
     """Returns the exit status. Raises WaypointError."""
-    client = Client(given.text("home"))
-    capture = client.history.show(given.required("name"))
+    client, name = Client(given.text("home")), given.required("name")
+    try:
+        shown: CaptureFacts | SessionFacts = client.history.show(name)
+    except UnknownName:
+        live = _live(client, name)
+        if live is None:
+            raise
+        shown = live
     if given.flag("json"):
-        print_json(capture)
-        return 0
-    for heading, value in [*_facts(capture), *_left_out(client, capture, given.required("name"))]:
-        if value:
-            click.echo(f"{heading:<{_WIDTH}}{value}")
+        print_json(shown)
+    elif isinstance(shown, CaptureFacts):
+        is_name = name == shown.branch or name in shown.names  # else an id
+        live = _live(client, name) if is_name else None
+        _print([*_facts(shown), *(_of_live(live) if live else [])])
+    else:
+        _print([*_of_uncaptured(shown), *_of_live(shown)])
     return 0
 
 
-def _left_out(client: Client, capture: CaptureFacts, name: str) -> list[tuple[str, str]]:
-    """What of the machine is not in the live session, if `name` is a branch that has one."""
-    if name != capture.branch and name not in capture.names:  # an id
-        return []
+def _print(facts: list[tuple[str, str]]) -> None:
+    """Print headings and values. A line with an empty value is not printed."""
+    print_lines([f"{heading:<{_WIDTH}}{value}" for heading, value in facts if value])
+
+
+def _live(client: Client, name: str) -> SessionFacts | None:
+    """The session on the branch `name`; None if it is not live, or is no branch."""
     try:
-        found = client.session(name).refresh().left_out
-    except WaypointError:  # it is not live, or is a checkpoint's name
-        return []
-    return [("not in it", one_line(line)) for line in found or []]
+        return client.session(name).refresh()
+    except WaypointError:
+        return None
+
+
+def _of_uncaptured(live: SessionFacts) -> list[tuple[str, str]]:
+    """Headings and values of a session of which nothing was captured yet."""
+    return [
+        ("branch", live.branch),
+        ("capture", "none yet"),
+        ("state", live.state),
+        ("created", f"{live.created} ({age(live.created)} ago)"),
+        ("base", live.base or ""),
+        ("user", live.user or ""),
+        ("folder", one_line(live.cwd or "")),
+        ("network", live.net or ""),
+        *(("shared", one_line(line)) for line in live.shared or []),
+    ]
+
+
+def _of_live(found: SessionFacts) -> list[tuple[str, str]]:
+    """What of the machine is not in the live session, why its ids are the machine's if they are, and which system calls
+    are refused to it.
+    """
+    why = found.why_host_ids
+    ids = [("ids", f"the machine's: {one_line(why)}")] if why else []
+    calls = [_CALLS[found.seccomp]] if found.seccomp else []
+    calls += [one_line(found.why_no_seccomp)] if found.why_no_seccomp else []
+    left_out = (("not in it", one_line(line)) for line in found.left_out or [])
+    limits = [("limits", _limits(found.limits))] if found.limits else []
+    unlimited = [("not held", one_line(line)) for line in found.unlimited or []]
+    return [*left_out, *ids, ("system calls", ": ".join(calls)), *limits, *unlimited]
+
+
+def _limits(limits: LimitFacts) -> str:
+    """The limits in words; "" if there are none."""
+    sizes = {"memory": limits["memory_bytes"], "disk": limits["disk_bytes"]}
+    counts = {"cpus": limits["cpus"], "pids": limits["pids"]}
+    words = [f"{name} {size(value)}" for name, value in sizes.items() if value is not None]
+    return ", ".join([*words, *(f"{name} {value:g}" for name, value in counts.items() if value is not None)])
 
 
 def _facts(capture: CaptureFacts) -> list[tuple[str, str]]:
-    """Headings and values. A line with an empty value is not printed."""
+    """Headings and values."""
     layers = [(f"  {kind}", _layer(layer)) for kind, layer in capture.layers.items() if layer is not None]
     return [
         ("capture", capture.capture),
@@ -58,6 +108,7 @@ def _facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("folder", one_line(capture.cwd)),
         ("machine", ", ".join(capture.machine.values())),
         ("environment", " ".join(map(one_line, capture.environment))),
+        ("asked", _limits(capture.limits) if capture.limits else ""),
         ("layers", " "),
         *layers,
         *(("degraded", one_line(item)) for item in capture.degraded),

@@ -2,12 +2,11 @@
 
 import dataclasses
 
-import click
-
-from waypoint.cli.output import print_json, tell
+from waypoint.cli.output import print_json, print_lines, tell
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
+from waypoint.model.paths import spelled
 from waypoint.model.verbs import Given
 
 
@@ -18,13 +17,16 @@ def run(given: Given) -> int:
         raise UsageProblem(
             "take back", f"operation {number}", "--branch goes without a number", "leave one of them out"
         )
-    history = Client(given.text("home")).history
+    client = Client(given.text("home"))
+    history = client.history
     planned = history.plan_undo(number, branch=None if branch is None else parse_name(branch))
     tell("will not come back", planned.lost)
     made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
     if given.flag("json"):
         print_json({**dataclasses.asdict(made), "degraded": undone.degraded})
     else:
-        click.echo(f"took back {undone.number} ({undone.verb}): {undone.undo}")
+        print_lines([f"took back {undone.number} ({undone.verb}): {undone.undo}"])
         tell("degraded", undone.degraded)
+        if made.ended:
+            tell("the way back", [spelled(client.home, "undo", str(made.number))])
     return 0

@@ -17,6 +17,7 @@ from waypoint.daemon.http.messages import Limits, Messages, error_body, wants_st
 from waypoint.daemon.http.problems import HttpProblem, status_of
 from waypoint.daemon.http.reading import Target, find_route, parse_branch, parse_query, parse_request
 from waypoint.daemon.http.route import Call, Route, Routes
+from waypoint.daemon.http.shares import Share
 from waypoint.daemon.http.stream import StreamInlet, StreamOutlet
 from waypoint.model.errors import StateConflict, UsageProblem, WaypointError
 from waypoint.service.background.bugs import as_problem, log_bug
@@ -49,33 +50,52 @@ class Conversation:
         connection: Connection,
         served: Served,
         limits: Limits,
+        share: Share,
         *,
         on_idle: Callable[["Conversation"], None],
         on_busy: Callable[["Conversation"], None],
     ) -> None:
-        """`on_idle` is called when waiting for a request, or for the client's end, begins; `on_busy` at a request."""
+        """`share`: that of the client's user.
+
+        `on_idle` is called when waiting for a request, or for the client's end, begins; `on_busy` at a request."""
         self._connection = connection
         self._served = served
         self._limits = limits
         self._on_idle = functools.partial(on_idle, self)
         self._on_busy = functools.partial(on_busy, self)
-        self._messages = Messages(connection, limits)
+        self.share = share
+        self._is_counted = False  # as a request that is under way
+        self._messages = Messages(connection, limits, share.turn)
         self.streaming = False  # what is sent has no end of its own: from a 101 on, or an endless download
 
     async def serve(self) -> None:
         """Returns when the client has gone or was cut off. Closes nothing."""
         with contextlib.suppress(ConnectionError, TimeoutError):
-            while await self._exchange():
+            while await self._exchange_counted():
                 self.streaming = False
             self._on_idle()  # there is nothing left to lose
             await self._connection.hang_up(self._limits.goodbye_s)
 
-    async def _exchange(self) -> bool:
+    async def _exchange_counted(self) -> bool:
         """Serve one request; True if another may follow."""
+        try:
+            return await self._exchange()
+        finally:
+            self._count_no_more()
+
+    def _count_no_more(self) -> None:
+        """The request has ended, or goes on for as long as its client likes."""
+        if self._is_counted:
+            self._is_counted = False
+            self.share.end()
+
+    async def _exchange(self) -> bool:
         try:
             request = await self._messages.request(self._on_idle, self._on_busy)
             if request is None:
                 return False
+            await self.share.begin()  # before the body is taken into memory
+            self._is_counted = True
             if request.http_version not in (b"1.0", b"1.1"):
                 raise HttpProblem(505, "this is a server of HTTP/1.1")
             target = find_route(self._served.routes, request.method, request.target)
@@ -103,7 +123,8 @@ class Conversation:
             upload = None if isinstance(body, bytes) else body
             call = Call(target.names, peer, request, upload, self._served.routes)
             service = self._served.service()
-            with serving(peer, branch):
+            # A GET leaves nothing in the operation log: who asks is not looked up.
+            with contextlib.nullcontext() if route.method == "GET" else serving(peer, branch):
                 result = await route.function(service, **route.arguments(call))
             answer = _answer(route, result, service)
         except HttpProblem as refused:  # out of the body that the function was reading
@@ -123,6 +144,8 @@ class Conversation:
     async def _send_pieces(self, download: Download, target: Target) -> None:
         """Raises ConnectionError if a piece cannot be made: an answer that was begun can only break off."""
         self.streaming = download.endless
+        if download.endless:
+            self._count_no_more()
         try:
             await self._messages.answer_in_pieces(200, download)
         except (ConnectionError, TimeoutError):
@@ -141,6 +164,7 @@ class Conversation:
         service = self._served.service()
         outlet = StreamOutlet(self._connection, service.stands_still, service.between)
         self.streaming = True
+        self._count_no_more()
         try:
             end = await stream(inlet, outlet)
         except asyncio.CancelledError as cancelled:
@@ -190,7 +214,7 @@ def _why_cancelled(cancelled: asyncio.CancelledError, on: str) -> WaypointError:
         said.__cause__ = cancelled
         return as_problem(said, on)
     task.uncancel()
-    next_step = "the session goes on; ask again to start a new daemon"
+    next_step = "the session goes on, with all that runs in it: 'waypoint ps' starts a new daemon"
     return StateConflict("go on with", on, "the daemon was stopped", next_step)
 
 

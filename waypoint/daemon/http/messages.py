@@ -5,7 +5,7 @@ h11 knows the protocol. Out of scope: what a request means (reading.py) and what
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import h11
@@ -19,6 +19,7 @@ from waypoint.service.shapes import Download
 PROTOCOL = b"waypoint-stream"  # in the header `Upgrade`
 _UPGRADE_HEADERS = [(b"connection", b"Upgrade"), (b"upgrade", PROTOCOL)]
 _CLOSE = ("connection", "close")
+_EVENTS_PER_TURN = 16  # parts of a request that are read, at some 20 microseconds each, before others have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,10 @@ class Limits:
     answer_s: float = 30.0  # for the client to take an answer, or a piece of one
     goodbye_s: float = 1.0  # between our end of a connection and the client's
     connections: int = 512
+    # Of these, for one user who is neither root nor the home's owner; as many are left to those two by all others.
+    connections_of_user: int = 128
+    # Requests of one such user that are served at a time: fewer than there are threads for them. Streams do not count.
+    requests_of_user: int = 8
 
 
 class Messages:
@@ -37,9 +42,12 @@ class Messages:
     Calls raise ConnectionError if the client is gone, TimeoutError if it takes no answer.
     """
 
-    def __init__(self, connection: Connection, limits: Limits) -> None:
+    def __init__(self, connection: Connection, limits: Limits, turn: Callable[[], Awaitable[None]]) -> None:
+        """`turn`: waits until this connection may compute again."""
         self._connection = connection
+        self._turn = turn
         self._limits = limits
+        self._events = 0
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.headers_bytes)
 
     @property
@@ -70,6 +78,7 @@ class Messages:
                 self._http.receive_data(await self._connection.receive())
             finally:
                 on_busy()
+        await self._turn()  # requests that are there already follow each other without any other wait
         async with _complete_within(self._limits.incomplete_s):
             event = await self._event()
         return event if isinstance(event, h11.Request) else None
@@ -133,6 +142,9 @@ class Messages:
 
     async def _event(self) -> object:
         """The next part of the request. Raises HttpProblem if what comes is no HTTP."""
+        self._events += 1
+        if self._events % _EVENTS_PER_TURN == 0:
+            await self._turn()  # of a body in chunks of one byte, thousands are there at once
         while True:
             try:
                 event = self._http.next_event()

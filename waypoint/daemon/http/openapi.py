@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 description of the control interface, made from the table of routes."""
 
+import functools
 import types
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ Schema = dict[str, Any]
 
 async def description(home: object, routes: Routes) -> dict[str, Any]:
     """This document itself, of the table that is served."""
-    return document(routes)
+    return _kept_document(routes)
 
 
 def document(routes: Sequence[Route]) -> dict[str, Any]:
@@ -44,6 +45,9 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": schemas.components},
     }
+
+
+_kept_document = functools.lru_cache(maxsize=1)(document)
 
 
 class _Schemas:
@@ -112,7 +116,7 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _operation_id(route: Route) -> str:
-    words = [part for part in route.parts[2:] if not part.startswith("{")]
+    words = [part for part in route.path.split("/")[2:] if not part.startswith("{")]
     one = "one" if route.path.endswith("}") else ""
     return "-".join(word for word in (route.method.lower(), *words, one) if word).replace(".", "-")
 

@@ -5,6 +5,7 @@ import msgspec
 from waypoint.model.errors import (
     CannotCapture,
     HostLacks,
+    NotAllowed,
     StateConflict,
     UnknownName,
     UsageProblem,
@@ -17,6 +18,7 @@ STATUSES: tuple[tuple[type[WaypointError], int], ...] = (
     (UsageProblem, 400),
     (StateConflict, 409),
     (CannotCapture, 422),
+    (NotAllowed, 403),
     (HostLacks, 501),
 )
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.daemon.http.problems import HttpProblem
-from waypoint.daemon.http.route import MAX_EXEC_TEXT_BYTES, Route, Routes, placeholder
+from waypoint.daemon.http.route import MAX_EXEC_TEXT_BYTES, Route, Routes
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
 from waypoint.model.requests import ExecRequest, Request
@@ -42,22 +42,14 @@ def find_route(routes: Routes, method: bytes, target: bytes) -> Target:
     path, _, query = text.partition("?")
     verb = method.decode("ascii", "replace")
     on = f"{verb} {path}"
-    parts = path.split("/")
-    same_path = [route for route in routes if _fits(route, parts)]
-    if not same_path:
+    fitting = [(route, found) for route in routes if (found := route.pattern.fullmatch(path))]
+    if not fitting:
         raise HttpProblem(404, "there is no such path", _SEE, on)
-    for route in same_path:
+    for route, found in fitting:
         if route.method == verb:
-            pairs = zip(map(placeholder, route.parts), parts, strict=True)
-            names = {name: parse_name(_decoded(part, on)) for name, part in pairs if name}
+            names = {name: parse_name(_decoded(part, on)) for name, part in found.groupdict().items()}
             return Target(route, names, query, on)
-    raise HttpProblem(405, f"this path takes {' or '.join(route.method for route in same_path)}", _SEE, on)
-
-
-def _fits(route: Route, parts: list[str]) -> bool:
-    return len(route.parts) == len(parts) and all(
-        want == have or placeholder(want) for want, have in zip(route.parts, parts, strict=True)
-    )
+    raise HttpProblem(405, f"this path takes {' or '.join(route.method for route, _ in fitting)}", _SEE, on)
 
 
 def _decoded(text: str, on: str) -> str:

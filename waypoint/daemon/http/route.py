@@ -4,8 +4,9 @@ What a route takes and gives is read from the function's annotations, once, when
 """
 
 import inspect
+import re
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -66,17 +67,18 @@ class Route:
     wrap: str = ""
     created: bool = False
     body_limit: int = MAX_BODY_BYTES
-    parts: tuple[str, ...] = field(init=False)
+    pattern: re.Pattern[str] = field(init=False)
     signature: Signature = field(init=False)
 
     def __post_init__(self) -> None:
-        parts = tuple(self.path.split("/"))
-        object.__setattr__(self, "parts", parts)
-        object.__setattr__(self, "signature", read_signature(self.function, filter(None, map(placeholder, parts))))
+        # One regular expression a route: a request is compared with all of them.
+        pattern = re.compile("/".join(map(_part_pattern, self.path.split("/"))), re.DOTALL)
+        object.__setattr__(self, "pattern", pattern)
+        object.__setattr__(self, "signature", read_signature(self.function, self.placeholders))
 
     @property
     def placeholders(self) -> list[str]:
-        return [name for name in map(placeholder, self.parts) if name]
+        return list(self.pattern.groupindex)
 
     def arguments(self, call: Call) -> dict[str, object]:
         """What the service function gets besides the home."""
@@ -87,12 +89,12 @@ class Route:
 Routes = tuple[Route, ...]
 
 
-def placeholder(part: str) -> str:
-    """The name in `{name}`; empty for a part of a path that stands for itself."""
-    return part[1:-1] if part.startswith("{") else ""
+def _part_pattern(part: str) -> str:
+    """`part` of a path as a regular expression: `{name}` is a group of that name, which takes any one part."""
+    return f"(?P<{part[1:-1]}>[^/]*)" if part.startswith("{") else re.escape(part)
 
 
-def read_signature(function: Callable[..., Awaitable[Any]], names: Iterator[str]) -> Signature:
+def read_signature(function: Callable[..., Awaitable[Any]], names: Iterable[str]) -> Signature:
     """Raises TypeError if there is no way to call `function` for a path with the placeholders `names`."""
     hints = typing.get_type_hints(function, include_extras=True)
     gives, result, tells = _read_result(hints.pop("return"))

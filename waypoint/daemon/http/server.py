@@ -4,17 +4,21 @@ import asyncio
 import contextlib
 import errno
 import functools
+import os
 import socket
+from collections.abc import Callable
 
 from waypoint.daemon.http.connection import Connection
 from waypoint.daemon.http.conversation import Conversation, Served
 from waypoint.daemon.http.messages import Limits, closing_answer
+from waypoint.daemon.http.shares import Share
 from waypoint.model.errors import StateConflict
 from waypoint.service.background.bugs import log_bug
 
 ACCEPTS_PER_WAKE_UP = 64
 # When the process has no file descriptor left and no idle client to take one from.
 ACCEPT_PAUSE_S = 0.1
+_TOO_MANY = "the daemon has as many as it takes, or as many of yours as one user may have"
 # When the server stops, for requests that were cut off to come to their end.
 LAST_WORDS_S = 1.0
 
@@ -29,6 +33,8 @@ class Server:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
+        self._unlimited = {0, os.geteuid()}  # a home's owner is who runs its daemon
+        self._shares: dict[int, Share] = {}  # by user id: of those who are connected
         self._tasks: dict[Conversation, asyncio.Task[None]] = {}
         self._idle: dict[Conversation, None] = {}  # in the order in which they became idle
 
@@ -73,17 +79,23 @@ class Server:
             self._welcome(sock)
 
     def _welcome(self, sock: socket.socket) -> None:
-        if len(self._tasks) >= self._limits.connections:
-            # The newcomer may be the one with something to say. If every place has a busy client, it cannot stay.
-            if not self._idle:
-                _turn_away(sock)
-                return
-            self._end_oldest_idle()
         connection = Connection(sock)
+        uid = connection.peer.uid
+        share = self._shares.get(uid)
+        if share is None:
+            share = Share(self._limits, limited=uid not in self._unlimited)
+        would_do = self._which_would_do(share)
+        # The newcomer may be the one with something to say. If every place has a busy client, it cannot stay.
+        if would_do is not None and not self._end_oldest_idle(would_do):
+            _turn_away(sock)
+            return
+        share.connections += 1
+        self._shares[uid] = share
         conversation = Conversation(
             connection,
             self._served,
             self._limits,
+            share,
             on_idle=self._note_idle,
             on_busy=self._note_busy,
         )
@@ -93,8 +105,23 @@ class Server:
         # Not in a `finally` of the task: one that is cancelled before its first step never enters its `try`.
         task.add_done_callback(functools.partial(self._forget, conversation, connection))
 
+    def _which_would_do(self, share: Share) -> Callable[[Share], bool] | None:
+        """Says of a share whether one of its places would do, if there is none for the newcomer, who has `share`; None
+        if there is one.
+        """
+        limits = self._limits
+        if share.limited and share.connections >= limits.connections_of_user:
+            return lambda other: other is share
+        taken = sum(each.connections for each in self._shares.values() if each.limited)
+        if share.limited and taken >= limits.connections - limits.connections_of_user:
+            return lambda other: other.limited
+        return (lambda _: True) if len(self._tasks) >= limits.connections else None
+
     def _forget(self, conversation: Conversation, connection: Connection, task: asyncio.Task[None]) -> None:
         connection.close()
+        conversation.share.connections -= 1
+        if not conversation.share.connections:
+            del self._shares[connection.peer.uid]
         self._idle.pop(conversation, None)
         del self._tasks[conversation]
         error = None if task.cancelled() else task.exception()
@@ -107,21 +134,25 @@ class Server:
     def _note_busy(self, conversation: Conversation) -> None:
         self._idle.pop(conversation, None)
 
-    def _end_oldest_idle(self) -> None:
-        oldest = next(iter(self._idle))
-        del self._idle[oldest]
-        self._tasks[oldest].cancel()
+    def _end_oldest_idle(self, would_do: Callable[[Share], bool] = lambda _: True) -> bool:
+        """Of those whose share `would_do`; False if there is none. Others go before root and the home's owner."""
+        for limited in (True, False):
+            for oldest in self._idle:
+                if oldest.share.limited == limited and would_do(oldest.share):
+                    del self._idle[oldest]
+                    self._tasks[oldest].cancel()
+                    return True
+        return False
 
     def _make_room(self) -> None:
         """Out of descriptors: accepting again at once would spin, because the listener stays readable."""
-        if self._idle:
-            self._end_oldest_idle()
+        self._end_oldest_idle()
         self._loop.remove_reader(self._listener.fileno())
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self.start)
 
 
 def _turn_away(sock: socket.socket) -> None:
     """Answer before anything was asked, and close: as much as can be done without taking a place."""
-    problem = StateConflict("serve", "one more client", "the daemon has too many", "end some that are attached")
+    problem = StateConflict("serve", "one more client", _TOO_MANY, "end some that are attached")
     with sock, contextlib.suppress(OSError):
         sock.send(closing_answer(503, problem), socket.MSG_DONTWAIT)

@@ -14,7 +14,9 @@ MAX_SIGNAL_NAME_BYTES = 16
 # Frames from this size on are bulk: they wait as long as a session stands still. Keystrokes and their echo are smaller.
 BULK_BYTES = 4096
 # A client that reads as fast as we write would never make us wait; the other tasks get their turn after this much.
-YIELD_AFTER_BYTES = 2 << 20
+YIELD_AFTER_BYTES = 1 << 17
+# As much for a client that sends faster than its frames are worked off, and so would never make us wait.
+FRAMES_PER_TURN = 16
 
 _HEADER = struct.Struct(">cI")
 
@@ -27,12 +29,16 @@ class StreamInlet:
         self._connection = connection
         self._buffer = bytearray(early)
         self._over = False
+        self._frames = 0
         self.complaint = ""  # why the client was cut off, if it broke the protocol
 
     async def receive(self) -> Frame | None:
+        if self._frames % FRAMES_PER_TURN == FRAMES_PER_TURN - 1:
+            await asyncio.sleep(0)  # before a frame is taken: who is cancelled has lost none
         while not self._over:
             frame = self._take()
             if frame is not None:
+                self._frames += 1
                 return frame
             if not self._over:
                 await self._fill()

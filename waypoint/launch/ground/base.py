@@ -1,13 +1,16 @@
 """The base of a session: which mounts of the host it sees, each through an overlay, and which are left out and why.
 
-The plan is made from mountinfo records only, so it can be tested with any host's mount table.
+The plan is made from mountinfo records and upper trees only, so it can be tested with any host's mount table.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from waypoint.linux.storage.mounts import MountRecord
+from waypoint.model.records import HOST_IDS, IdMap
 from waypoint.upper import layout
+from waypoint.upper.changes import InPlace, changed_targets, look_at
 
 # File system types whose content is on this machine.
 LOCAL = frozenset(
@@ -59,22 +62,48 @@ _KERNEL = frozenset(
 
 
 _NAME_MAX = 255
+WAITS = "its changes wait)"
+"""The end of a line about changes of a session's that it does not see now."""
 
 
 class BasePlan(NamedTuple):
     """`overlays`: mount points, on the host as in the session, of the mounts that get an overlay; parents first.
-    `left_out`: the mounts that the session does not see, each with its reason.
+    `left_out`: the mounts that the session does not see, each with its reason. `ids`: the map of the session's ids, if
+    that has been chosen (id_choice.py). `homes`: the homes of Waypoint's that were known then; None: not asked for.
     """
 
     overlays: list[str]
     left_out: list[str]
+    ids: IdMap = HOST_IDS
+    homes: list[str] | None = None
 
-    def tell_lost(self, folders: Iterable[str]) -> list[str]:
-        """Lines for `left_out` about a session's tree with these `folders`: mounts that it has changes of, and that are
-        not among the overlays now.
+    def give_way(self, tree: str) -> "BasePlan":
+        """The plan for a session that goes on from the upper tree at the path `tree`, which may have been made when the
+        host had other mounts: no mount may hide what the session has made in its place. What is hidden all the same is
+        told, with the words `WAITS`. Raises OSError.
         """
-        lost = sorted(set(folders) - {layout.folder_of(target) for target in self.overlays})
-        return [f"{layout.target_of(name)} (no longer mounted here: its changes wait)" for name in lost]
+        root, *others = self.overlays
+        overlays, left_out = [root], list(self.left_out)
+        changed = changed_targets(tree)
+        outside: list[str] = []
+        for target in others:
+            below = next((one for one in outside if is_below(target, one)), None)
+            above = max((one for one in overlays if is_below(target, one)), key=len)
+            found = look_at(layout.upper_of(tree, above), os.path.relpath(target, above))
+            if below is None and (found is InPlace.NOTHING or (found is InPlace.FILES and target in changed)):
+                overlays.append(target)
+                if found is InPlace.FILES:
+                    hint = "umount it and start the branch again"
+                    left_out.append(f"{target}, as it was changed without its mount ({hint}: {WAITS}")
+                continue
+            outside.append(target)
+            own = "has files of its own there" if found is InPlace.FILES else "has changed its mount point"
+            said = f"mounted below {below}" if below else f"the session {own}"
+            hint = WAITS if target in changed else "move that away and start the branch again to see the mount)"
+            left_out.append(f"{target} ({said}: {hint}")
+        gone = changed - {*self.overlays}
+        left_out += [f"{one} (no longer mounted here: {WAITS}" for one in sorted(gone)]
+        return self._replace(overlays=overlays, left_out=left_out)
 
 
 def plan_base(
@@ -87,25 +116,28 @@ def plan_base(
 ) -> BasePlan:
     """Plan a session's view of `base`, an absolute path without links.
 
-    `table`: the mounts that the daemon sees, in mountinfo's order; `later`: mounts that only the host has. `hidden`:
-    folders of Waypoint's, the mounts below which are not mentioned. If `base` is not `/`, it is one folder, and mounts
-    below it are left out. `check` is asked whether a mount can be the lower layer of an overlay: returns the reason why
-    it cannot, or "".
+    `table`: the mounts that the daemon sees, in mountinfo's order; `later`: mounts that only the host has
+    (host_mounts.py). `hidden`: folders of Waypoint's, the mounts below which are not mentioned. If `base` is not `/`,
+    it is one folder, and mounts below it are left out. `check` is asked whether a mount can be the lower layer of an
+    overlay: returns the reason why it cannot, or "".
     """
-    reach = _Reach(list(table))
+    seen = visible_mounts(table)
     overlays = ["/"]
+    outside: list[str] = []
     left_out = [
-        f"{mount.mount_point} ({mount.fstype}: mounted after the daemon started, and / is private: restart the daemon)"
+        f"{mount.mount_point} ({mount.fstype}: mounted after the daemon started, and not to be had: restart the daemon)"
         for mount in later
         if _is_of_base(mount, base, hidden)
     ]
-    for point in sorted(reach.on_top):
-        mount = reach.on_top[point]
-        if not _is_of_base(mount, base, hidden) or reach.is_covered(mount):
+    for point in sorted(seen):
+        mount = seen[point]
+        if not _is_of_base(mount, base, hidden):
             continue
-        reason = _why_not(mount, base, check)
+        above = next((one for one in outside if is_below(point, one)), None)
+        reason = f"mounted below {above}" if above else _why_not(mount, base, check)
         if reason:
             left_out.append(f"{point} ({mount.fstype}: {reason})")
+            outside.append(point)
         else:
             overlays.append(point)
     return BasePlan(overlays, left_out)
@@ -132,6 +164,14 @@ def _why_not(mount: MountRecord, base: str, check: Callable[[MountRecord], str])
     if len(layout.folder_of(mount.mount_point)) > _NAME_MAX:
         return "its path is too long"
     return check(mount)
+
+
+def visible_mounts(table: Iterable[MountRecord]) -> dict[str, MountRecord]:
+    """The mounts that can be reached by their path, by mount point: a mount is hidden by a later one at its mount
+    point, or above it. `table`: in mountinfo's order.
+    """
+    reach = _Reach(list(table))
+    return {point: mount for point, mount in reach.on_top.items() if not reach.is_covered(mount)}
 
 
 class _Reach:

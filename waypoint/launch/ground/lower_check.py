@@ -19,15 +19,14 @@ class LowerCheck:
         """`folder`: takes two empty folders. The caller must be in a mount namespace of the daemon's own."""
         self._place = folder / "probe"
         self._empty = folder / "probe-empty"
-        self._known: dict[tuple[int, str], str] = {}
+        self._known: dict[MountRecord, str] = {}
 
     def __call__(self, mount: MountRecord) -> str:
         if not os.path.isdir(mount.mount_point):
             return "mounted on a file"
-        key = mount.id, mount.mount_point
-        if key not in self._known:
-            self._known[key] = self._try(mount.mount_point)
-        return self._known[key]
+        if mount not in self._known:  # by all that mountinfo tells: the kernel gives ids of mounts that are gone anew
+            self._known[mount] = self._try(mount.mount_point)
+        return self._known[mount]
 
     def _try(self, point: str) -> str:
         for folder in (self._place, self._empty):

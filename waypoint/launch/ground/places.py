@@ -6,22 +6,28 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from waypoint.launch.ground import homes
+from waypoint.launch.ground.host_mounts import HostMounts
+from waypoint.launch.ground.id_choice import IdChoice
+from waypoint.launch.ground.limits import DEPTH, NO_LIMITER, Limiter, find_limiter
 from waypoint.launch.ground.lower_check import LowerCheck
 from waypoint.launch.ground.skeleton import Kit
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, systemd
+from waypoint.model.paths import SYSTEM_HOME
 from waypoint.processes.profiles import session_environment
 
 _CONTROLLERS = ("memory", "pids", "cpu")
 _DUMPS = "dumps"
 SCOPE_S = 5.0  # how long systemd may take to move the daemon into its scope
-DEFAULT_HOME = "/var/lib/waypoint"
 
 
 class SharedPlaces(NamedTuple):
     """`runtime`: /run/waypoint/<home id>. `merged`: the mount point of a session's root while the session is started.
     `sys`: a read-only sysfs. `cgroup`: the home's cgroup2 group; each session's group is a child of it. `profile_env`:
-    variables that the workload profiles give to every session.
+    variables that the workload profiles give to every session. `host`: the machine's mounts, which the daemon's
+    follow; None: they do not. `filters`: whether new sessions get a filter of system calls.
+    `limiter`: holds the limits of sessions.
     """
 
     home: Path
@@ -31,8 +37,12 @@ class SharedPlaces(NamedTuple):
     sys: Path
     kit: Kit
     check_lower: LowerCheck
+    ids: IdChoice
     cgroup: str
     profile_env: dict[str, str]
+    host: HostMounts | None = None
+    filters: bool = True
+    limiter: Limiter = NO_LIMITER
 
     def cgroup_of(self, session: str) -> str:
         return f"{self.cgroup}/{session}"
@@ -45,14 +55,32 @@ class SharedPlaces(NamedTuple):
     @property
     def hidden(self) -> tuple[str, ...]:
         """Folders of Waypoint's, of which a session must see no mount."""
-        return (str(self.home), str(self.runtime), DEFAULT_HOME)
+        return _hidden(self.home, self.runtime)
+
+    def follow_host(self) -> int:
+        """Let the daemon's mounts be what the machine's are now. To be called before paths of the machine are looked
+        at for a session. Returns how often they have been others. Blocks. Raises OSError.
+        """
+        if self.host is None:
+            return 0
+        self.host.follow()
+        return self.host.changes
 
 
-def make_places(home: Path, runtime: Path, home_id: str) -> SharedPlaces:
+def _hidden(home: Path, runtime: Path) -> tuple[str, ...]:
+    return (str(home), str(runtime), SYSTEM_HOME)
+
+
+def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mounts: int | None = None) -> SharedPlaces:
     """Make the home's folders and cgroup, and mount the kit and a read-only sysfs in the caller's mount namespace.
+    `first_id`: as for IdChoice. `host_mounts`: a descriptor of the machine's mount namespace, which the caller's is to
+    follow; None: it is not.
 
     The mounts vanish with that namespace; `remove_group` removes the cgroup. Raises OSError.
     """
+    group, controllers = _make_group(home_id)
+    # Above the sessions' own bound, which a session whose root is the host's may be able to raise.
+    cgroups.confine(group, depth=DEPTH + 1)
     places = SharedPlaces(
         home=home,
         runtime=runtime,
@@ -61,11 +89,17 @@ def make_places(home: Path, runtime: Path, home_id: str) -> SharedPlaces:
         sys=runtime / "sys",
         kit=Kit(runtime / "kit", home),
         check_lower=LowerCheck(runtime),
-        cgroup=_make_group(home_id),
+        ids=IdChoice(first_id, runtime, runtime / "kit"),
+        cgroup=group,
         profile_env=session_environment(),
+        host=None if host_mounts is None else HostMounts(host_mounts, _hidden(home, runtime)),
+        limiter=find_limiter(group, controllers),
     )
-    for folder in (places.sessions, places.merged, places.sys):
+    homes.note(home, runtime)
+    for folder in (places.sessions, places.sys):
         folder.mkdir(mode=0o700, exist_ok=True)
+    places.merged.mkdir(exist_ok=True)
+    places.merged.chmod(0o711)  # for a session's own root
     places.kit.mount()
     cgroups.create(places.dumps)
     # A read-only sysfs, to be bound into every session: with the host's, a session's root could change the host's
@@ -74,25 +108,22 @@ def make_places(home: Path, runtime: Path, home_id: str) -> SharedPlaces:
     return places
 
 
-def _make_group(home_id: str) -> str:
-    """Make the home's group in cgroup2, with as many of `_CONTROLLERS` as the host offers there, and return its path.
-
-    The old hierarchies of hybrid hosts are not used: entering a group there costs an RCU grace period at every start
-    (clone3 can enter only cgroup2), too much for mere accounting.
-    """
+def _make_group(home_id: str) -> tuple[str, list[str]]:
+    """Make the home's group in cgroup2. Returns its path, and those of `_CONTROLLERS` that its children have there."""
     root = cgroups.find_hierarchies().unified
     if systemd.is_manager():
         with contextlib.suppress(OSError):  # systemd does not answer: make a group beside those of systemd
             return _join_scope(root, f"waypoint-{home_id}.scope")
     group = f"{root}/waypoint/{home_id}"
     cgroups.create(group)
+    found: list[str] = []
     for parent in (root, f"{root}/waypoint", group):
-        cgroups.delegate(parent, _CONTROLLERS)
-    return group
+        found = cgroups.delegate(parent, _CONTROLLERS)
+    return group, found
 
 
-def _join_scope(root: str, unit: str) -> str:
-    """Move this process into the systemd scope `unit`, which is started if it does not exist; return the scope's group.
+def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
+    """Move this process into the systemd scope `unit`, which is started if it does not exist. Returns as `_make_group`.
 
     A scope lives as long as a process in it, so sessions that outlive a daemon keep it. The daemon is put into a child
     group, because a group that hands controllers on to its children may not hold processes (cgroups(7)).
@@ -103,8 +134,7 @@ def _join_scope(root: str, unit: str) -> str:
         group = _wait_in_scope(root, unit)
     cgroups.create(f"{group}/daemon")
     cgroups.enter(f"{group}/daemon")
-    cgroups.delegate(group, _CONTROLLERS)
-    return group
+    return group, cgroups.delegate(group, _CONTROLLERS)
 
 
 def _wait_in_scope(root: str, unit: str) -> str:
@@ -127,5 +157,6 @@ def remove_group(group: str) -> None:
     if group.endswith(".scope"):
         return
     for path in (f"{group}/{_DUMPS}", group, group.rpartition("/")[0]):
-        with contextlib.suppress(OSError):  # EBUSY: another home or a session uses it
-            cgroups.remove(path)
+        for each in (*cgroups.twins(path), path):
+            with contextlib.suppress(OSError):  # EBUSY: another home or a session uses it
+                cgroups.remove(each)

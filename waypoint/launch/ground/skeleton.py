@@ -3,20 +3,29 @@
 The kit is on a tmpfs because overlayfs refuses a lower layer that lies inside another lower layer's file system tree
 (ELOOP), and the home usually lies below `/`. The kit holds:
 
-* `dev`: device nodes, bound read-only over `/dev` of every session. The root overlay itself is `nodev`: a node anywhere
-  else in the base does not open.
-* a *skeleton* per base, the topmost lower layer of the root overlay: an empty `/dev`, `/run`, `/proc`, `/sys`;
-  `/.waypoint` with the script of pid 1, setsid and shell hooks; an empty folder that hides the home.
+* `dev-...`: device nodes, and an empty folder for masks, bound read-only over `/dev` of every session. The root overlay
+  itself is `nodev`: a node anywhere else in the base does not open.
+* a *skeleton* per base and per map of ids, the topmost lower layer of the root overlay: an empty `/dev`, `/run`,
+  `/proc`, `/sys`; `/.waypoint` with the script of pid 1, setsid and shell hooks; empty folders that hide all homes.
 * `criu-run`: becomes `/run` of CRIU, which keeps its cache of kernel features only on a tmpfs.
+* `layers`: mount points for what sessions get through idmapped mounts, each in a mount namespace of its own.
+
+What a session sees of the kit belongs to the host's ids for the session's own: a tmpfs can be idmapped only since Linux
+6.3. The root of a session passes through the folders that lead there (0711).
 """
 
+import contextlib
 import os
 import shutil
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.leader import place_setsid
-from waypoint.linux.storage import mounts
+from waypoint.linux.storage import files, mounts
 from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER, sha256_hex
+from waypoint.model.records import NOBODY, IdMap
 
 _NODES = (("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0))
 _PROC = "/proc"  # in the session
@@ -29,9 +38,9 @@ _LINKS = (
 )
 # wrapper.sh: for captures of earlier versions, whose pid 1 has it open.
 _SCRIPTS = ("init.sh", "wrapper.sh", "run.sh")
-_COMMANDS = {"bin": "waypoint.sh", COMMAND_FOLDER: "ask.sh"}
-"""The folders with a command `waypoint`, and the script that it is. `bin` is in the PATH of sessions that earlier
-versions have captured.
+_COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", COMMAND_FOLDER: "request.sh"}
+"""The folders with a command `waypoint`, and the script that it is. `bin` and `command` are in the PATH of sessions
+that earlier versions have captured.
 """
 _PROGRAMS = ("setsid", *_SCRIPTS, "waypoint")
 _HOOKS = Path(__file__).resolve().parents[3] / "shellwrap"
@@ -43,48 +52,61 @@ class Kit:
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
         self._home = home
-        self.dev = folder / "dev"
         self.criu_run = folder / "criu-run"
+        self.layers = folder / "layers"
+        self._building = threading.Lock()  # sessions are planned in several threads
 
     def mount(self) -> None:
-        """Mount the tmpfs and make `dev` and `criu-run` in it. Raises OSError."""
+        """Mount the tmpfs and make `criu-run` and `layers` in it. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         mounts.mount("tmpfs", self.folder, "tmpfs", mounts.MS_NOSUID, "mode=0711")
-        os.umask(0)
-        try:
-            self._make_dev()
-            self.criu_run.mkdir(mode=0o700)
-        finally:
-            os.umask(0o022)
+        os.umask(0o022)  # also for what is built later: it is for every user of a session
+        for folder in (self.criu_run, self.layers):
+            files.make_folder(str(folder), 0o711)
 
-    def _make_dev(self) -> None:
-        self.dev.mkdir(mode=0o755)
-        for name, major, minor in _NODES:
-            os.mknod(self.dev / name, 0o020666, os.makedev(major, minor))
-        for name, target in _LINKS:
-            (self.dev / name).symlink_to(target)
-        (self.dev / "pts").mkdir(mode=0o755)
-        (self.dev / "shm").mkdir(mode=0o1777)
+    def dev(self, ids: IdMap) -> str:
+        """The host folder that is bound over `/dev` of the sessions with `ids`. Built at first use. Raises OSError."""
+        return str(self._built(f"dev-{ids.first}", ids, _fill_dev))
 
-    def skeleton(self, base: str, target: str) -> str | None:
+    def skeleton(self, base: str, target: str, ids: IdMap, known: Sequence[str]) -> str | None:
         """The skeleton for the overlay at `target` of `base`: a host folder that is its topmost lower layer, or None
-        if that overlay needs none. Built at first use. Raises HostLacks if the machine has no setsid, OSError.
+        if that overlay needs none. `ids`: the session's. `known`: the homes that it hides (homes.py). Built at first
+        use. Raises HostLacks if the machine has no setsid, OSError.
         """
         inside = str(Path(base) / target.lstrip("/"))
-        if target != "/" and not _is_below(str(self._home), inside):
+        hidden = [home for home in sorted({str(self._home), *known}) if is_below(home, inside)]
+        if target != "/" and not hidden:
             return None
-        name = sha256_hex(f"{base}\0{target}".encode(errors="surrogateescape"))[:16]
-        place = self.folder / f"skeleton-{name}"
-        if not place.exists():
+        about = "\0".join((base, target, ids.lines(), *hidden))
+        name = sha256_hex(about.encode(errors="surrogateescape"))[:16]
+
+        def fill(place: Path) -> None:
+            if target == "/":
+                self._fill_root(place, base)
+            for home in hidden:
+                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                    _hide(place, inside, Path(home))
+
+        return str(self._built(f"skeleton-{name}", ids, fill))
+
+    def _built(self, name: str, ids: IdMap, fill: Callable[[Path], None]) -> Path:
+        """The folder `name` of the kit, which `fill` fills when it is missing, with the owners that belong there by
+        `ids`.
+        """
+        place = self.folder / name
+        with self._building:
+            if place.exists():
+                return place
             aside = self.folder / f"new-{name}"
             shutil.rmtree(aside, ignore_errors=True)
             aside.mkdir(mode=0o755)
-            if target == "/":
-                self._fill_root(aside, base)
-            if _is_below(str(self._home), inside):
-                _hide(aside, inside, self._home)
+            fill(aside)
+            if ids.is_shifted:
+                for path in (aside, *aside.rglob("*")):
+                    found = path.lstat()
+                    os.chown(path, *(_outside(ids, own) for own in (found.st_uid, found.st_gid)), follow_symlinks=False)
             aside.rename(place)
-        return str(place)
+        return place
 
     def _fill_root(self, place: Path, base: str) -> None:
         for name in ("dev", "run", "proc", "sys"):
@@ -109,6 +131,25 @@ class Kit:
         for path in (own, *own.rglob("*")):
             is_program = path.name in _PROGRAMS or path.parent.name == "lib"  # a loader is executed
             path.chmod(0o755 if path.is_dir() or is_program else 0o644)
+
+
+def _outside(ids: IdMap, number: int) -> int:
+    try:
+        return ids.outside(number)
+    except ValueError:  # the session has no such id, and sees a nobody
+        return ids.outside(NOBODY)
+
+
+def _fill_dev(place: Path) -> None:
+    for name, major, minor in _NODES:
+        os.mknod(place / name, 0o020600, os.makedev(major, minor))
+        (place / name).chmod(0o666)
+    for name, target in _LINKS:
+        (place / name).symlink_to(target)
+    for name in ("pts", ".empty"):
+        (place / name).mkdir(mode=0o755)
+    (place / "shm").mkdir()
+    (place / "shm").chmod(0o1777)
 
 
 def _hide(place: Path, inside: str, home: Path) -> None:
@@ -139,7 +180,3 @@ def _keep_resolver(place: Path, base: Path) -> None:
         copy = place / target.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, copy)
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -4,48 +4,38 @@ Nothing is mounted or started here; `prepare_tree` makes the folders that the pl
 """
 
 import contextlib
+import errno
 import os
-import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from waypoint.capture.layers.shell import LAST
+from waypoint.launch.ground import homes
 from waypoint.launch.ground.base import BasePlan, plan_base
+from waypoint.launch.ground.limits import SHARED_FILES, shared_memory_bytes
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.spec import BindMount, Identity, MemoryMount, Overlay, StartSpec
-from waypoint.linux.storage import mounts
-from waypoint.linux.storage.mounts import MountRecord
-from waypoint.linux.tasks import procfs
+from waypoint.launch.walls import masks, refused
+from waypoint.linux.storage import beneath, mounts
+from waypoint.linux.storage.deep import remove
+from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import UsageProblem
-from waypoint.model.paths import COMMAND_FOLDER, INIT, OWN_FOLDER, RUN_FOLDER, SHARED_MEMORY
-from waypoint.model.records import Bind, LiveRow, Setting
+from waypoint.model.paths import COMMAND_FOLDER, INIT, OWN_FOLDER, RUN_FOLDER, SHARED_MEMORY, spelled
+from waypoint.model.records import Bind, IdMap, LiveRow, Seccomp, Setting, User
 from waypoint.upper import layout
 
 PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/{OWN_FOLDER}/{COMMAND_FOLDER}"
-
-# Files and folders of /proc through which the session's root could change the host: the kernel checks for the global
-# uid 0 there, in whatever user namespace that is.
-PROC_READONLY = (
-    "sys",
-    "sysrq-trigger",
-    "irq",
-    "bus",
-    "fs",
-    "mtrr",
-    "acpi",
-    "scsi",
-    "driver",
-    "dynamic_debug",
-    "pressure",
-)
 
 # The user's program is made the leader of a terminal session: of restored processes only a leader gets a controlling
 # terminal (CRIU restores that after it has made the leader's children).
 _PID_1 = ("/bin/sh", f"/{INIT}")
 _LEADER = (f"/{OWN_FOLDER}/setsid", "--ctty")
 
+_STATES = dict.fromkeys(LAST, "")  # the shell writes only into files that exist
 BRANCH_FILE = "branch"  # in the run folder: holds the branch's name, for a shell that was restored into another branch
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWN_PLACES = ("/proc", "/sys", "/dev", f"/{OWN_FOLDER}", f"/{RUN_FOLDER}")  # nothing can be bound over these
 
 _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
@@ -141,13 +131,22 @@ def find_program(roots: Sequence[str], program: str) -> str | None:
 
 
 def _is_program(base: str, path: str) -> bool:
-    inside = Path(base) / path.lstrip("/")
-    return bool(path) and (inside.is_symlink() or (inside.is_file() and os.access(inside, os.X_OK)))
+    """Whether `path` in the folder `base`, which may be an upper, is a program, or a link that may lead to one."""
+    try:
+        with open_folder(base) as root:
+            fd = beneath.open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        mode = os.fstat(fd).st_mode
+        return stat.S_ISLNK(mode) or (stat.S_ISREG(mode) and os.access(beneath.name_of(fd), os.X_OK))
+    finally:
+        os.close(fd)
 
 
 def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branch: str) -> None:
     """Make the folders of a session's overlays in its upper tree `tree`, and a new `/run/waypoint` in the root
-    overlay's.
+    overlay's. What hides the skeleton's programs there, as after their removal in an earlier session, is removed.
 
     Raises UsageProblem if the tree's /run is a link, OSError; folders made so far then stay.
     """
@@ -157,19 +156,53 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
             upper.mkdir(parents=True)
             _copy_attributes(_lower(setting, target), upper)
         Path(layout.work_of(str(tree), target)).mkdir(exist_ok=True)
-    user = setting.user
-    run = Path(layout.upper_of(str(tree))) / RUN_FOLDER
-    if run.is_symlink() or run.parent.is_symlink():  # an earlier session may have made it, to lead the daemon elsewhere
-        raise UsageProblem("go on from", str(tree), "its /run is a link", "start from an older capture")
-    shutil.rmtree(run, ignore_errors=True)
-    run.parent.mkdir(mode=0o755, exist_ok=True)
-    run.mkdir(mode=0o700)
-    os.mkfifo(run / "go", mode=0o600)
-    for name, content in (("nonce", nonce), (BRANCH_FILE, branch)):
-        (run / name).write_text(f"{content}\n")
-    for path in (run, *run.iterdir()):
-        os.chown(path, user.uid, user.gid)
-        path.chmod(0o700 if path == run else 0o600)
+    with open_folder(layout.upper_of(str(tree))) as root:
+        if _hides_programs(root):
+            remove(root, OWN_FOLDER)
+        try:
+            _make_run_folder(root, setting.user, {"nonce": f"{nonce}\n", BRANCH_FILE: f"{branch}\n", **_STATES})
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            # An earlier session may have made it, to lead the daemon elsewhere.
+            older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
+            raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
+
+
+def _hides_programs(root: int) -> bool:
+    """Whether the tree's folder `root` hides programs of the skeleton, which were removed there, all or some."""
+    try:
+        found = os.stat(OWN_FOLDER, dir_fd=root, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISDIR(found.st_mode):
+        return True
+    with beneath.opened(root, OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY) as folder:
+        if "trusted.overlay.opaque" in os.listxattr(folder):
+            return True
+        with os.scandir(folder) as entries:
+            return any(stat.S_ISCHR(entry.stat(follow_symlinks=False).st_mode) for entry in entries)
+
+
+def _make_run_folder(root: int, user: User, content: dict[str, str]) -> None:
+    """Make a new RUN_FOLDER of the user's below the folder `root`, with the files of `content`. Raises OSError."""
+    above, name = os.path.split(RUN_FOLDER)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(above, 0o755, dir_fd=root)
+    with beneath.opened(root, above, os.O_PATH | os.O_DIRECTORY) as parent:
+        with contextlib.suppress(FileNotFoundError):
+            remove(parent, name)
+        os.mkdir(name, 0o700, dir_fd=parent)
+        with beneath.opened(parent, name, os.O_RDONLY | os.O_DIRECTORY) as run:
+            os.mkfifo("go", 0o600, dir_fd=run)
+            for file, text in content.items():
+                with open(os.open(file, _NEW, 0o600, dir_fd=run), "w") as opened:
+                    opened.write(text)
+            for file in ("go", *content):
+                os.chmod(file, 0o600, dir_fd=run)  # whatever the umask
+                os.chown(file, user.uid, user.gid, dir_fd=run, follow_symlinks=False)
+            os.fchmod(run, 0o700)
+            os.fchown(run, user.uid, user.gid)
 
 
 def _copy_attributes(source: Path, target: Path) -> None:
@@ -187,10 +220,35 @@ def _copy_attributes(source: Path, target: Path) -> None:
 
 
 def plan_overlays(base: str, places: SharedPlaces) -> BasePlan:
-    """Plan the overlays of a session on `base` from the host's mounts as they are now."""
+    """Plan the overlays of a session on `base` from the host's mounts as they were last followed."""
+    later = places.host.missing if places.host is not None else []
     table = mounts.read_mounts()
-    later = _mounted_later(table)
-    return plan_base(base, table, later=later, hidden=places.hidden, check=places.check_lower)
+    known = homes.known()
+    plan = plan_base(base, table, later=later, hidden=(*places.hidden, *known), check=places.check_lower)
+    return plan._replace(homes=known)
+
+
+def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Path) -> tuple[IdMap, str]:
+    """As `IdChoice.choose`, for a new session.
+
+    Raises UsageProblem for a bind for which the session would get the host's ids: it takes no wall away.
+    """
+    ours = [*(str(_lower(setting, target)) for target in plan.overlays), str(tree), str(places.home)]
+    binds = [bind.source for bind in setting.binds]
+    ids, why = places.ids.choose(setting.user, [*ours, *binds])
+    if why and binds and not places.ids.choose(setting.user, ours)[1]:
+        config, stop = f"{places.home}/config.json", spelled(str(places.home), "daemon", "stop")
+        next_step = (
+            "bind what lies on a file system with ids of its own; or, if all sessions of this home may have the "
+            f"""machine's ids, behind one wall less: write "ids": {{"first": 0}} into {config}, then '{stop}'"""
+        )
+        raise UsageProblem("bind", ", ".join(binds), why, next_step)
+    return ids, why
+
+
+def choose_seccomp(setting: Setting, places: SharedPlaces) -> tuple[Seccomp, str]:
+    """The filter of system calls of a new session. If there is none: why, in words; "" if that is wanted."""
+    return refused.seccomp_for(setting.allow) if places.filters else ("none", "")
 
 
 def tell_gone(targets: list[str]) -> list[str]:
@@ -202,54 +260,41 @@ def tell_gone(targets: list[str]) -> list[str]:
     return [f"{target} ({said})" for target in targets if target not in points]
 
 
-def _mounted_later(table: list[MountRecord]) -> list[MountRecord]:
-    """The mounts that the host's pid 1 sees and the daemon does not; none if pid 1 has another root file system."""
-    host: list[MountRecord] = []
-    with contextlib.suppress(PermissionError, ProcessLookupError, FileNotFoundError):
-        host = mounts.read_mounts(1)
-    roots = [[(m.device, m.root) for m in each if m.mount_point == "/"] for each in (host, table)]
-    seen = {mount.mount_point for mount in table}
-    return [mount for mount in host if mount.mount_point not in seen] if roots[0] == roots[1] else []
-
-
 def _lower(setting: Setting, target: str) -> Path:
     return Path(setting.base) / target.lstrip("/")
 
 
 def start_spec(
-    row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, *, size: tuple[int, int], shm: str = ""
+    row: LiveRow,
+    plan: BasePlan,
+    places: SharedPlaces,
+    tree: Path,
+    *,
+    size: tuple[int, int],
+    shm: str = "",
 ) -> StartSpec:
     """The request to start the session `row`, whose tree `prepare_tree` has prepared. `size`: rows and columns of its
     terminal. `shm`: a host folder that is copied into the session's /dev/shm; "": that begins empty.
     """
-    setting = row.setting
-    overlays = []
-    for target in plan.overlays:
-        lower = str(_lower(setting, target))
-        skeleton = places.kit.skeleton(setting.base, target)
-        overlays.append(
-            Overlay(
-                target=target,
-                lowers=[skeleton, lower] if skeleton else [lower],
-                upper=layout.upper_of(str(tree), target),
-                work=layout.work_of(str(tree), target),
-            )
-        )
+    setting, ids = row.setting, plan.ids
     binds = [
-        BindMount(source=str(places.kit.dev), target="/dev", readonly=True, device_nodes=True),
-        BindMount(source=str(places.sys), target="/sys", readonly=True),
-        *(BindMount(source=b.source, target=b.target, readonly=b.readonly) for b in setting.binds),
+        BindMount(source=places.kit.dev(ids), target="/dev", readonly=True, device_nodes=True, ours=True),
+        BindMount(source=str(places.sys), target="/sys", readonly=True, ours=True),
+        *(BindMount(source=b.source, target=b.target, readonly=b.readonly, as_user=b.as_user) for b in setting.binds),
     ]
     argv, extra = shell_argv(setting)
     env = {**session_env(setting, row.branch, places.profile_env), **extra}
-    user = setting.user
+    user, shared = setting.user, shared_memory_bytes(setting.limits)
+    limiter = places.limiter.of_session(setting.limits)
+    known, skeleton = homes.known() if plan.homes is None else plan.homes, places.kit.skeleton
     return StartSpec(
         cgroup=places.cgroup_of(row.session),
         merged=str(places.merged),
-        overlays=overlays,
+        overlays=[_overlay(setting, one, skeleton(setting.base, one, ids, known), tree) for one in plan.overlays],
         binds=binds,
-        memory=[MemoryMount(target=SHARED_MEMORY, content=shm)],
-        proc_readonly=[name for name in PROC_READONLY if procfs.has_entry(name)],
+        memory=[MemoryMount(target=SHARED_MEMORY, content=shm, size_bytes=shared, files=SHARED_FILES)],
+        proc_readonly=masks.readonly(),
+        masked=masks.masked(),
         net=setting.net,
         identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
         argv=[*_PID_1, *_LEADER, *argv],
@@ -257,4 +302,19 @@ def start_spec(
         cwd=[setting.cwd, user.home, "/"],
         rows=size[0],
         cols=size[1],
+        ids=ids,
+        layers=str(places.kit.layers),
+        owner=places.ids.owner_of(row.session),
+        processes=limiter.most_of_each_user(setting.limits),
+    )
+
+
+def _overlay(setting: Setting, target: str, skeleton: str | None, tree: Path) -> Overlay:
+    ours = [skeleton] if skeleton else []
+    return Overlay(
+        target=target,
+        lowers=[*ours, str(_lower(setting, target))],
+        upper=layout.upper_of(str(tree), target),
+        work=layout.work_of(str(tree), target),
+        ours=tuple(ours),
     )

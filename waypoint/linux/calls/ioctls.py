@@ -16,7 +16,13 @@ def ioctl(fd: int, number: int, argument: int | bytearray = 0, *, name: str, pat
     Raises OSError with `name` (the request's name, for the message) and `path` (the file behind `fd`).
     """
     if isinstance(argument, bytearray):
-        argument = ctypes.addressof((ctypes.c_char * len(argument)).from_buffer(argument))
+        # Held as long as the call lasts: the caller may have no other reference to the bytearray.
+        buffer = (ctypes.c_char * len(argument)).from_buffer(argument)
+        return _call(fd, number, ctypes.addressof(buffer), name, path)
+    return _call(fd, number, argument, name, path)
+
+
+def _call(fd: int, number: int, argument: int, name: str, path: str) -> int:
     try:
         return libc.call("ioctl", fd, number, argument)
     except OSError as err:

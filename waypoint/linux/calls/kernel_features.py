@@ -1,4 +1,4 @@
-"""Features of the kernel that CRIU may use, tried by this process itself."""
+"""Features of the kernel, looked for by this process itself: those that CRIU may use, and what sessions share."""
 
 import ctypes
 import mmap
@@ -53,3 +53,9 @@ def _is_dirty(place: int) -> bool:
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
         pagemap.seek(place)
         return bool(int.from_bytes(pagemap.read(8), "little") & _SOFT_DIRTY)
+
+
+def inotify_instances() -> int:
+    """How many inotify instances each user of the machine may have, root too (inotify(7))."""
+    with open("/proc/sys/user/max_inotify_instances") as file:
+        return int(file.read())

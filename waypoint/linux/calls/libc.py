@@ -9,17 +9,39 @@ import os
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _NUMBERS: dict[str, dict[str, int]] = {
-    "x86_64": {"pivot_root": 155, "keyctl": 250, "add_key": 248, "perf_event_open": 298, "userfaultfd": 323},
-    "aarch64": {"pivot_root": 41, "keyctl": 219, "add_key": 217, "perf_event_open": 241, "userfaultfd": 282},
+    "x86_64": {
+        "pivot_root": 155,
+        "keyctl": 250,
+        "add_key": 248,
+        "perf_event_open": 298,
+        "userfaultfd": 323,
+        "setfsuid": 122,
+        "setfsgid": 123,
+        "seccomp": 317,
+        "setgroups": 116,
+    },
+    "aarch64": {
+        "pivot_root": 41,
+        "keyctl": 219,
+        "add_key": 217,
+        "perf_event_open": 241,
+        "userfaultfd": 282,
+        "setfsuid": 151,
+        "setfsgid": 152,
+        "seccomp": 277,
+        "setgroups": 159,
+    },
 }
 # System calls that were added since Linux 5.1 have one number on every architecture.
 _COMMON = {
     "clone3": 435,
     "openat2": 437,
+    "faccessat2": 439,
     "pidfd_getfd": 438,
     "pidfd_send_signal": 424,
     "move_mount": 429,
     "open_tree": 428,
+    "mount_setattr": 442,
 }
 MACHINE = os.uname().machine
 SYSCALLS = {**_NUMBERS[MACHINE], **_COMMON}

@@ -42,8 +42,18 @@ def architecture() -> str:
 
 def available_memory_bytes() -> int:
     """The kernel's estimate of the memory that programs can still use without swapping (MemAvailable)."""
+    return _memory_bytes("MemAvailable")
+
+
+@functools.cache
+def total_memory_bytes() -> int:
+    """The machine's memory, without what the kernel has kept for itself at its start; read once."""
+    return _memory_bytes("MemTotal")
+
+
+def _memory_bytes(name: str) -> int:
     with open("/proc/meminfo") as file:
         for line in file:
-            if line.startswith("MemAvailable:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
-    raise OSError(0, "no MemAvailable", "/proc/meminfo")
+    raise OSError(0, f"no {name}", "/proc/meminfo")

@@ -28,8 +28,9 @@ def is_program(path: StrPath) -> bool:
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
-def run(name: str, *args: StrPath) -> bytes:
-    """Run program `name` to its end, with stdin from /dev/null and the C locale; return its stdout.
+def run(name: str, *args: StrPath, pass_fds: tuple[int, ...] = ()) -> bytes:
+    """Run program `name` to its end, with stdin from /dev/null and the C locale; return its stdout. `pass_fds`: the
+    descriptors that it gets besides, under their numbers.
 
     Raises FileNotFoundError if there is no such program, subprocess.CalledProcessError (with `stderr` as bytes) if the
     program fails. If the caller is killed the program runs on: files that it works on may change a little longer.
@@ -38,5 +39,11 @@ def run(name: str, *args: StrPath) -> bytes:
     if program is None:
         raise FileNotFoundError(2, f"no program {name} in {SEARCH_PATH}", name)
     environment = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
-    done = subprocess.run([program, *args], stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=True)
-    return done.stdout
+    return subprocess.run(
+        [program, *args],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment,
+        check=True,
+        pass_fds=pass_fds,
+    ).stdout

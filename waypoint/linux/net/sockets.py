@@ -1,18 +1,50 @@
-"""The internet sockets of a network namespace, from the tables in /proc/net (proc_pid_net(5))."""
+"""The sockets of a network namespace, from the tables in /proc/net (proc_pid_net(5)) and from sock_diag(7)."""
 
 import contextlib
-from collections.abc import Iterator
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from waypoint.linux.net import netns
+
 _TABLES = (("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6"))
+_UNCONNECTED = "01"
+_SIOCUNIXFILE = 0x89E0  # linux/un.h
+_NETLINK_SOCK_DIAG, _BY_FAMILY, _DUMP_REQUEST = 4, 20, 0x301  # linux/sock_diag.h, linux/netlink.h
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_REQUEST = struct.Struct("=BBBBI")  # the beginning of struct inet_diag_req_v2
+_SOCKET_ID_BYTES = 48
+_PORT, _QUEUE = struct.Struct("!4xH"), struct.Struct("=56xI8xI")  # of struct inet_diag_msg
+_PROTOCOLS = {"tcp": (socket.IPPROTO_TCP, 1 << 10), "udp": (socket.IPPROTO_UDP, 0xFFF)}  # those that listen; all
+_MOST_OF_ANSWER = 1 << 16
 
 
 class InetSocket(NamedTuple):
-    """A socket with a local port. `inode`: the socket's number in /proc/PID/fd; 0 if no process has it open."""
+    """A socket with a local port. `inode`: the socket's number in /proc/PID/fd; 0 if no process has it open.
+    `is_connection`: a TCP socket that does not listen.
+    """
 
     protocol: str
     port: int
     inode: int
+    is_connection: bool
+
+
+_LISTEN = "0A"  # state of a TCP socket (net/tcp_states.h)
+
+
+def listening(pid: int) -> Iterator[InetSocket]:
+    """The TCP sockets in the network namespace of the process `pid` that wait for connections."""
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/net/{name}") as table:
+            next(table, "")
+            for line in table:
+                words = line.split()
+                if words[3] == _LISTEN:
+                    yield InetSocket("tcp", int(words[1].rpartition(":")[2], 16), int(words[9]), is_connection=False)
 
 
 def inet_sockets() -> Iterator[InetSocket]:
@@ -22,4 +54,71 @@ def inet_sockets() -> Iterator[InetSocket]:
             next(table, "")
             for line in table:
                 words = line.split()
-                yield InetSocket(protocol, int(words[1].rpartition(":")[2], 16), int(words[9]))
+                is_connection = protocol == "tcp" and words[3] != _LISTEN
+                yield InetSocket(protocol, int(words[1].rpartition(":")[2], 16), int(words[9]), is_connection)
+
+
+class Unread(NamedTuple):
+    """What waits at a socket for its program. `number`: of connections that are to be accepted at a TCP socket, of
+    bytes that datagrams take at a UDP socket.
+    """
+
+    protocol: str
+    port: int
+    inode: int
+    number: int
+
+
+def open_table(pid: int) -> socket.socket:
+    """What `unread` asks: the kernel's list of the sockets in the network namespace of process `pid` (sock_diag(7)).
+    /proc/net would be searched for 10 ms. Raises ProcessLookupError if the process has ended, OSError.
+    """
+    return netns.work_in(pid, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG))
+
+
+def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) -> Iterator[Unread]:
+    """What waits in the network namespace of `table`. Costs 0.1 milliseconds for each protocol. Raises OSError."""
+    for protocol in protocols:
+        number, states = _PROTOCOLS[protocol]
+        for family in (socket.AF_INET, socket.AF_INET6):
+            request = _REQUEST.pack(family, number, 0, 0, states) + bytes(_SOCKET_ID_BYTES)
+            table.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP_REQUEST, 0, 0) + request)
+            yield from (Unread(protocol, *found) for found in _answers(table) if found[2])
+
+
+def _answers(table: socket.socket) -> Iterator[tuple[int, int, int]]:
+    """Port, inode and length of the queue of each socket in the answer."""
+    while True:
+        answer, place = table.recv(_MOST_OF_ANSWER), 0
+        while place < len(answer):
+            size, kind, *_ = _HEADER.unpack_from(answer, place)
+            if kind != _BY_FAMILY:  # the end, or an error: such as a kernel without this protocol
+                return
+            (port,) = _PORT.unpack_from(answer, place + _HEADER.size)
+            waiting, inode = _QUEUE.unpack_from(answer, place + _HEADER.size)
+            yield port, inode, waiting
+            place += size + -size % 4
+
+
+def shares_network(pid: int) -> bool:
+    """Whether process `pid` has the caller's network namespace. Raises FileNotFoundError if it has ended."""
+    return os.path.samestat(os.stat(f"/proc/{pid}/ns/net"), os.stat("/proc/self/ns/net"))
+
+
+def open_file_of(unix_socket: int) -> int:
+    """An O_PATH descriptor of the file that a Unix socket is bound to (SIOCUNIXFILE). Raises OSError."""
+    return fcntl.ioctl(unix_socket, _SIOCUNIXFILE)
+
+
+def bound_names(pid: int) -> dict[int, str]:
+    """The paths to which Unix sockets that nobody is connected to were bound, by the sockets' inodes, in the network
+    namespace of process `pid`. Relative paths, and sockets with none, are left out; empty if the process has ended.
+    """
+    found = {}
+    missing = contextlib.suppress(FileNotFoundError, ProcessLookupError)
+    with missing, open(f"/proc/{pid}/net/unix", errors="surrogateescape") as table:
+        for line in table:
+            words = line.rstrip("\n").split(maxsplit=7)
+            if len(words) == 8 and words[5] == _UNCONNECTED and words[7].startswith("/"):
+                found[int(words[6])] = words[7]
+    return found

@@ -5,6 +5,7 @@ All calls need CAP_SYS_ADMIN and raise OSError with the path; ENOTTY means that 
 """
 
 import errno
+import glob
 import os
 import re
 import struct
@@ -45,8 +46,11 @@ _DEV_INFO = struct.Struct("Q16xQQ4056x")  # btrfs_ioctl_dev_info_args: devid, (u
 _FS_INFO = struct.Struct("16x16s992x")  # btrfs_ioctl_fs_info_args: ..., the file system's id, ...
 
 _SEARCH_KEY = struct.Struct("QQQQQQQIII4x32x")  # btrfs_ioctl_search_key: tree, least and greatest of each part, count
-_TREE_OF_ROOTS, _ORPHAN_ITEM = 1, 48
-_ORPHANS, _MAX_U64 = (1 << 64) - 5, (1 << 64) - 1
+_SEARCH_HEADER = struct.Struct("16xQ4xI")  # btrfs_ioctl_search_header: ..., offset, (type), length
+_CHUNK_LENGTH = struct.Struct("<Q")  # btrfs_chunk: its first field
+_TREE_OF_ROOTS, _ORPHANS, _ORPHAN_ITEM = 1, (1 << 64) - 5, 48
+_TREE_OF_CHUNKS, _CHUNKS, _CHUNK_ITEM = 3, 256, 228
+_MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 _CLEANER_S = 0.02
 _DU_TRIES = 5
 
@@ -161,18 +165,54 @@ def wait_until_cleaned(path: str, seconds: float) -> bool:
 
 
 def _has_orphaned_roots(fd: int, path: str) -> bool:
-    key = _SEARCH_KEY.pack(
-        *(_TREE_OF_ROOTS, _ORPHANS, _ORPHANS, 0, _MAX_U64, 0, _MAX_U64, _ORPHAN_ITEM, _ORPHAN_ITEM, 1)
-    )
+    return bool(_search(fd, path, _TREE_OF_ROOTS, _ORPHANS, _ORPHAN_ITEM))
+
+
+def _search(fd: int, path: str, tree: int, ident: int, kind: int, least: int = 0) -> list[tuple[int, bytes]]:
+    """Some items of this kind in a tree, those with the least offsets of at least `least`: offset and content."""
+    asked = (tree, ident, ident, least, _MAX_U64, 0, _MAX_U64, kind, kind, _MAX_U32)
+    key = _SEARCH_KEY.pack(*asked)
     answer = _ioctl(fd, _IOC_TREE_SEARCH, key + bytes(4096 - len(key)), "BTRFS_IOC_TREE_SEARCH", path)
-    return bool(_SEARCH_KEY.unpack_from(answer)[9])  # the number of items that were found
+    found, place = [], _SEARCH_KEY.size
+    for _ in range(_SEARCH_KEY.unpack_from(answer)[9]):  # the number of items that were found
+        offset, length = _SEARCH_HEADER.unpack_from(answer, place)
+        place += _SEARCH_HEADER.size
+        found.append((offset, answer[place : place + length]))
+        place += length
+    return found
 
 
-def compact(path: str) -> None:
-    """Move the content of one chunk of data that is at most 85 % full elsewhere, so that the chunk's space becomes free
-    for anything. Raises FileNotFoundError without btrfs-progs, CalledProcessError if there is no room to move it.
+def compact(path: str, full_percent: int, below: int) -> bool:
+    """Move the content of one chunk of data elsewhere, so that the chunk's space becomes free for anything. The chunk
+    is one that is at most so full, and has an address lower than `below`. Returns False if there is none.
+
+    Raises FileNotFoundError without btrfs-progs, CalledProcessError if there is no room to move it.
     """
-    programs.run("btrfs", "balance", "start", "-dusage=85,limit=1", path)
+    which = f"-dusage={full_percent},vrange=0..{below},limit=1"
+    return b"relocate 0 out of" not in programs.run("btrfs", "balance", "start", which, path)
+
+
+def end_of_chunks(path: str) -> int:
+    """The address that the next chunk of the file system under `path` will have at least: addresses only grow."""
+    end = last = 0
+    with open_folder(path) as fd:
+        while found := _search(fd, path, _TREE_OF_CHUNKS, _CHUNKS, _CHUNK_ITEM, last):
+            for offset, item in found:
+                end = max(end, offset + _CHUNK_LENGTH.unpack_from(item)[0])
+                last = max(last, offset + 1)
+    return end
+
+
+def cancel_shrinking(path: str) -> None:
+    """End a `resize` to a lesser size that is under way, which fails with ECANCELED; what it moved stays moved. No
+    change if there is none, or if the kernel cannot (before Linux 5.14). Raises OSError.
+    """
+    try:
+        with open_folder(path) as fd:
+            _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"cancel"), "BTRFS_IOC_RESIZE", path)
+    except OSError as err:
+        if err.errno not in (errno.ECANCELED, errno.ENOTCONN, errno.EINVAL):  # done; none; not known
+            raise
 
 
 def cancel_balance(path: str) -> None:
@@ -190,8 +230,8 @@ def cancel_balance(path: str) -> None:
 def resize(path: str, size: int) -> None:
     """Resize the file system under `path`, which has one device, to `size` bytes. What lies behind is moved.
 
-    Durable on return. Raises OSError: ENOSPC if what lies behind has no place, EINVAL below 256 MiB; then the size is
-    as it was.
+    Durable on return. Raises OSError: ENOSPC if what lies behind has no place, EINVAL below 256 MiB, ECANCELED by
+    `cancel_shrinking`; then the size is as it was.
     """
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"%d" % size), "BTRFS_IOC_RESIZE", path)
@@ -233,6 +273,17 @@ def free_bytes(path: str) -> int:
     data = f"/sys/fs/btrfs/{_read_id(path)}/allocation/data"
     promised = _read_number(f"{data}/bytes_may_use") + _read_number(f"{data}/bytes_reserved")
     return filesystem.free_bytes(path) - promised
+
+
+def error_count(path: str) -> int:
+    """How many reads, writes and checks have failed so far on the devices of the file system under `path`; 0 where the
+    kernel does not tell (before 5.14).
+    """
+    count = 0
+    for found in glob.glob(f"/sys/fs/btrfs/{_read_id(path)}/devinfo/*/error_stats"):
+        with open(found) as file:
+            count += sum(int(line.split()[1]) for line in file)
+    return count
 
 
 def _read_id(path: str) -> str:

@@ -20,3 +20,9 @@ def open_folder(path: StrPath) -> Iterator[int]:
 def path_of(fd: int) -> str:
     """The present path of the file behind `fd`. The kernel appends ` (deleted)` if the file's name was removed."""
     return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def mount_id(fd: int) -> int:
+    """The id of the mount through which the file behind `fd` was opened, as in mountinfo."""
+    with open(f"/proc/self/fdinfo/{fd}") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))

@@ -1,23 +1,17 @@
-"""Replacing files atomically, locking files, and opening paths in folders that somebody else controls.
+"""Replacing files atomically, and locking files.
 
-Sources: rename(2), fsync(2), flock(2), openat2(2).
+Sources: rename(2), fsync(2), flock(2).
 """
 
 import contextlib
 import errno
 import fcntl
 import os
-import struct
+import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-RESOLVE_NO_MAGICLINKS = 0x02
-RESOLVE_NO_SYMLINKS = 0x04
-RESOLVE_IN_ROOT = 0x10
-
-_OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
 
 
 def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -46,6 +40,18 @@ def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = Tru
         raise
     if durable:
         sync_folder(os.path.dirname(path) or ".")
+
+
+def read_own(path: str) -> bytes:
+    """The content of the file `path`, which must belong to this process's user or root: who could write another there
+    is not obeyed. Raises OSError; PermissionError if it is somebody else's, or no file. A link is not followed.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if facts.st_uid not in (0, os.geteuid()) or not stat.S_ISREG(facts.st_mode):
+            raise PermissionError(errno.EPERM, "it is no file of root's", path)
+        return file.read()
 
 
 def make_folder(path: str, mode: int) -> None:
@@ -104,19 +110,6 @@ def locked(path: str) -> "Iterator[int]":
         os.close(fd)
 
 
-def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open `path` below the folder `folder_fd`, whose content somebody else may control; return the descriptor.
-
-    `..` and absolute paths cannot leave the folder. A symbolic link in any part of `path` raises OSError ELOOP. The
-    descriptor is close-on-exec.
-    """
-    from waypoint.linux.calls import libc  # here, as ctypes is slow to load and the supervisor does not need it
-
-    resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-    how = _OPEN_HOW.pack(flags | os.O_CLOEXEC, mode, resolve)
-    return libc.syscall("openat2", folder_fd, os.fsencode(path), how, len(how), path=path)
-
-
 def refusal_to_write(path: str, size: int) -> OSError | None:
     """The kernel's reason why the file `path` cannot be written, or its folder has no room for `size` more bytes; None
     if it can be written. The file need not exist. Nothing is changed: the bytes go to a file without a name.
@@ -132,6 +125,20 @@ def refusal_to_write(path: str, size: int) -> OSError | None:
             os.close(fd)
     except OSError as error:
         return None if error.errno == errno.EOPNOTSUPP else error  # a file system without nameless files
+    return None
+
+
+def refusal_to_read(*paths: str) -> OSError | None:
+    """The kernel's reason why one of the files cannot be read to its end; None if each can, or is not there."""
+    for path in paths:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while file.read(1 << 20):
+                    pass
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return error
     return None
 
 

@@ -1,7 +1,7 @@
 """Operations that Python's `os` lacks: reserving disk space, syncing a file system, copying and removing trees.
 
-Trees are copied, removed and measured by coreutils. They handle paths that are longer than PATH_MAX, holes, reflinks
-and names of any bytes, which a loop in Python would have to do again.
+Trees are copied, removed and measured by coreutils. They handle holes, reflinks and names of any bytes, which a loop in
+Python would have to do again; but for `cp`, also paths that are longer than PATH_MAX.
 """
 
 import os
@@ -12,6 +12,10 @@ from waypoint.linux.calls import libc, programs
 from waypoint.linux.calls.paths import StrPath
 
 WHITEOUT_DEVICE = os.makedev(0, 0)
+# Not -a: `cp -a` ignores attributes that it cannot write. Without its `trusted.overlay.opaque`, a folder would show the
+# files below it that had been deleted.
+_KEEP = "--preserve=mode,ownership,timestamps,links,xattr"
+_COPYING = ("-dR", _KEEP, "--reflink=auto", "--sparse=auto", "--no-target-directory", "--")
 
 
 def reserve(fd: int, size_bytes: int, path: str) -> None:
@@ -43,6 +47,19 @@ def free_bytes(path: StrPath) -> int:
     return numbers.f_bavail * numbers.f_frsize
 
 
+def is_readonly(path: StrPath) -> bool:
+    """Whether the file system under `path` is read-only, by its mount or since it has met an error (statvfs(3))."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def has_files(path: StrPath, count: int) -> bool:
+    """Whether the file system under `path` can have so many more files, as far as it says (statvfs(3), f_favail): one
+    that makes room for their records as it needs it (btrfs) gives no numbers.
+    """
+    numbers = os.statvfs(path)
+    return numbers.f_files == 0 or numbers.f_favail >= count
+
+
 def total_bytes(path: StrPath) -> int:
     """The size of the file system under `path` (statvfs(3), f_blocks)."""
     numbers = os.statvfs(path)
@@ -65,10 +82,19 @@ def copy_tree(source: StrPath, target: StrPath) -> None:
     Lost: inode numbers, extended attributes of symlinks. Not atomic. Raises CalledProcessError with cp's message if
     something of the first list cannot be kept or the disk is full; the part that was copied until then stays.
     """
-    # Not -a: `cp -a` ignores attributes that it cannot write. Without its `trusted.overlay.opaque`, a folder would
-    # show the files below it that had been deleted.
-    keep = "--preserve=mode,ownership,timestamps,links,xattr"
-    programs.run("cp", "-dR", keep, "--reflink=auto", "--sparse=auto", "--no-target-directory", "--", source, target)
+    programs.run("cp", *_COPYING, source, target)
+
+
+def copy_tree_within(userns: int | None, source: int, target: int) -> None:
+    """As `copy_tree`, from the folder behind the descriptor `source` to that behind `target`, by the root of the user
+    namespace `userns`: between mounts in which only its ids have a meaning (idmapped.py). trusted.* is lost then.
+    """
+    paths = [f"/proc/self/fd/{folder}/." for folder in (source, target)]  # the dot: the link itself is not copied
+    if userns is None:
+        programs.run("cp", *_COPYING, *paths, pass_fds=(source, target))
+        return
+    there = [f"--user=/proc/self/fd/{userns}", "--setuid=0", "--setgid=0", "--"]
+    programs.run("nsenter", *there, "cp", *_COPYING, *paths, pass_fds=(userns, source, target))
 
 
 def remove_tree(path: StrPath) -> None:

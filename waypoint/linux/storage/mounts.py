@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from waypoint.linux.calls import libc
 from waypoint.linux.calls.paths import StrPath
+from waypoint.linux.storage import descriptors
 
 MS_RDONLY = 1
 MS_NOSUID = 1 << 1
@@ -30,6 +31,9 @@ MS_RELATIME = 1 << 21
 MNT_FORCE = 1
 MNT_DETACH = 2
 UMOUNT_NOFOLLOW = 8
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
+_AT_FDCWD = -100
 
 # mount(2) copies one page of options and silently drops the rest (fs/namespace.c, copy_mount_options).
 MAX_DATA_BYTES = 4095
@@ -110,6 +114,27 @@ def make_private(path: StrPath) -> None:
     mount(None, path, None, MS_REC | MS_PRIVATE)
 
 
+def clone(source: StrPath) -> int:
+    """A descriptor, close-on-exec, of a new mount of the file or folder `source`, without the mounts below it. It is
+    mounted nowhere, and vanishes with the descriptor unless `attach` is called. Raises OSError.
+    """
+    return libc.syscall(
+        "open_tree", _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | os.O_CLOEXEC, path=os.fspath(source)
+    )
+
+
+def attach(tree: int, point: StrPath) -> None:
+    """Mount what is behind the descriptor `tree`, which `clone` has made, in whatever mount namespace, at `point`. That
+    may be the name of a descriptor. Raises OSError.
+    """
+    place = os.open(point, os.O_PATH | os.O_CLOEXEC)
+    try:
+        flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
+        libc.syscall("move_mount", tree, b"", place, b"", flags, path=os.fspath(point))
+    finally:
+        os.close(place)
+
+
 def pivot_root_here() -> None:
     """Make the current directory, which must be a mount point, the root, and detach the old root with its mounts.
 
@@ -125,6 +150,32 @@ def read_mounts(pid: int | str = "self") -> list[MountRecord]:
     """The mounts that process `pid` can reach from its root. Of two at one mount point, the later one is on top."""
     with open(f"/proc/{pid}/mountinfo", "rb") as file:
         return parse_mounts(file.read())
+
+
+def holding(path: StrPath) -> tuple[MountRecord, str]:
+    """The mount on which `path` lies, and its path without links. Raises OSError."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        number, whole = descriptors.mount_id(fd), descriptors.path_of(fd)
+    finally:
+        os.close(fd)
+    found = next((mount for mount in read_mounts() if mount.id == number), None)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, "it was unmounted meanwhile", os.fspath(path))
+    return found, whole
+
+
+def open_table() -> int:
+    """A descriptor, close-on-exec, of the mountinfo of the calling thread's mount namespace, for `read_again`."""
+    return os.open("/proc/thread-self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read_again(table: int) -> bytes:
+    """The content of the mountinfo behind the descriptor `table`, as it is now. It tells of the namespace in which it
+    was opened, from wherever it is read. poll(2) reports POLLPRI for it after each change.
+    """
+    os.lseek(table, 0, os.SEEK_SET)
+    return b"".join(iter(lambda: os.read(table, 1 << 16), b""))
 
 
 def list_mount_points_in(path: StrPath) -> list[str]:

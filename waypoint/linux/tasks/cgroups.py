@@ -7,6 +7,7 @@ admin-guide/cgroup-v2.rst and cgroup-v1/.
 
 import contextlib
 import errno
+import functools
 import os
 import select
 import signal
@@ -22,6 +23,8 @@ EVENT_TIMEOUT_S = 5.0
 _NOTIFY_DELAY_S = 0.012
 _READ_INTERVAL_S = 0.0001
 _CREATE_ATTEMPTS = 10
+_PROCESS_END_S = 0.005  # for a killed process to end, of many on a busy machine
+_LINKS_OF_LEAF = 2  # of the folder of a group that has no groups below it
 
 
 class Hierarchies(NamedTuple):
@@ -31,8 +34,11 @@ class Hierarchies(NamedTuple):
     legacy: dict[str, str]
 
 
+@functools.cache
 def find_hierarchies() -> Hierarchies:
-    """The hierarchies that are mounted in the caller's view. Raises FileNotFoundError if cgroup2 is not mounted."""
+    """The hierarchies that are mounted in the caller's view, looked for once. Raises FileNotFoundError if cgroup2 is
+    not mounted.
+    """
     unified = ""
     legacy: dict[str, str] = {}
     for mount in read_mounts():
@@ -88,26 +94,51 @@ def enter(path: str) -> None:
     write(path, "cgroup.procs", "0")
 
 
-def own_group(root: str) -> str:
-    """The path of this process's cgroup2 group; `root`: where cgroup2 is mounted."""
+def own_group(root: str, controller: str = "") -> str:
+    """The path of this process's group in cgroup2, or in the version 1 hierarchy of `controller`. `root`: where that is
+    mounted.
+    """
     with open("/proc/self/cgroup") as file:
         for line in file:
-            if line.startswith("0::"):
-                return f"{root}{line[3:].strip()}".rstrip("/")
+            _number, controllers, path = line.rstrip("\n").split(":", 2)
+            if controller in controllers.split(","):
+                return f"{root}{path}".rstrip("/")
     return root
 
 
-def children(path: str) -> list[str]:
-    """The names of the groups right below the group at `path`."""
-    with os.scandir(path) as entries:
+def children(group: str | int) -> list[str]:
+    """The names of the groups right below `group`, a path or a descriptor."""
+    with os.scandir(group) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def members(path: str) -> list[int]:
-    """The pids of the group's processes, as seen from the caller's pid namespace. Empty if the group is gone."""
-    with _unless_gone():
-        return [int(line) for line in read(path, "cgroup.procs").split()]
-    return []
+    """The pids of the processes of the group and of those below it, as seen from the caller's pid namespace. Empty if
+    the group is gone.
+    """
+    found: list[int] = []
+    with _unless_gone(), _opened(path) as group:
+        _collect_members(group, found)
+    return found
+
+
+def _collect_members(group: int, found: list[int]) -> None:
+    with _unless_gone(), open(os.open("cgroup.procs", os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)) as file:
+        found += map(int, file.read().split())
+    if os.fstat(group).st_nlink > _LINKS_OF_LEAF:  # a session may have made groups in its own
+        for name in children(group):
+            with _unless_gone(), _opened(name, group) as below:
+                _collect_members(below, found)
+
+
+@contextlib.contextmanager
+def _opened(path: str, above: int | None = None) -> Iterator[int]:
+    """A descriptor of the group at `path`, relative to the group of which `above` is one, during the `with` block."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager
@@ -157,38 +188,58 @@ def frozen(path: str) -> Iterator[None]:
 def end(path: str) -> None:
     """Kill every process of the group and of the groups below it, wait until none is left, and remove the groups.
 
-    No error if the group is gone. Raises TimeoutError after EVENT_TIMEOUT_S seconds; the groups are then still there.
+    No error if the group is gone. Raises TimeoutError after EVENT_TIMEOUT_S seconds, later if there are thousands of
+    processes; the groups are then still there.
 
     One function kills and removes, because a group that was killed must not be used again: clone3(2) with
     CLONE_INTO_CGROUP compares how often the caller's group and the child's group were killed, and if the numbers differ
     it kills the child at once (Linux 6.18, kernel/cgroup/cgroup.c, `kill_seq`). A group that is made anew at the same
     path can be used, and so can a new group below a killed one.
     """
-    tree = list(_from_below(path))
     with _unless_gone():
         if "populated 1" in read(path, "cgroup.events"):
-            _kill(path, tree)
-            wait_empty(path)
-    for group in tree:
-        remove(group)
+            count = len(members(path))
+            _kill(path)
+            wait_empty(path, EVENT_TIMEOUT_S + _PROCESS_END_S * count)
+    for group in (*twins(path), path):  # by the last of them the others are found again
+        with _unless_gone(), _opened(os.path.dirname(group)) as above:
+            _remove_all(above, os.path.basename(group))
 
 
-def _from_below(path: str) -> Iterator[str]:
-    """The group at `path` and all groups below it, each after the groups below it; nothing if the group is gone."""
-    with _unless_gone():
-        for name in children(path):
-            yield from _from_below(f"{path}/{name}")
-        yield path
-
-
-def _kill(path: str, tree: list[str]) -> None:
-    """Send SIGKILL to every process of the group at `path` and of those below it, frozen processes included. `tree`:
-    the paths of all these groups.
+def _remove_all(above: int, name: str) -> None:
+    """Remove the group `name` below the group of which `above` is a descriptor, and all groups below it: without their
+    paths, which a session can have made longer than the kernel takes.
     """
+    with _unless_gone():
+        with _opened(name, above) as group:
+            for below in children(group):
+                _remove_all(group, below)
+        os.rmdir(name, dir_fd=above)
+
+
+def twins(path: str) -> list[str]:
+    """The groups of the version 1 hierarchies that have the same path, there, as the cgroup2 group at `path` here."""
+    hierarchies = find_hierarchies()
+    within = path.removeprefix(hierarchies.unified)
+    roots = sorted({*hierarchies.legacy.values()})
+    return [f"{root}{within}" for root in roots if within != path and os.path.isdir(f"{root}{within}")]
+
+
+def confine(path: str, *, depth: int, groups: int | None = None) -> None:
+    """Bound the groups that may be made below the cgroup2 group at `path`: how many below each other, and how many in
+    all. A session whose root is the host's can make groups in its own, each of which the kernel keeps in memory.
+    """
+    write(path, "cgroup.max.depth", str(depth))
+    if groups is not None:
+        write(path, "cgroup.max.descendants", str(groups))
+
+
+def _kill(path: str) -> None:
+    """Send SIGKILL to every process of the group at `path` and of those below it, frozen processes included."""
     try:
         write(path, "cgroup.kill", "1")
     except FileNotFoundError:  # cgroup.kill exists since Linux 5.14
-        for pid in [pid for group in tree for pid in members(group)]:
+        for pid in members(path):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

@@ -1,7 +1,9 @@
 """Locks whose holder can be asked to end: the process that holds such a lock has written its pid into the lock's file,
-with the time at which it started, as pids are used again.
+with the time at which it started, as pids are used again. What stands in a file proves nothing: only a process that has
+the lock's file open and locked is asked.
 
-Part of the supervisor, which must stay small: nothing heavy may be imported here. Sources: flock(2), pidfd_open(2).
+Part of the supervisor, which must stay small: nothing heavy may be imported here. Sources: flock(2), pidfd_open(2),
+proc_pid_fdinfo(5).
 """
 
 import contextlib
@@ -82,17 +84,36 @@ def _open_signer(path: str) -> int:
         return -1
     with contextlib.suppress(ProcessLookupError):
         fd = pidfd.open(pid)
-        if procfs.start_ticks(pid) == ticks:
+        if procfs.start_ticks(pid) == ticks and _holds(pid, path):
             return fd
         os.close(fd)
     return -1
 
 
+def _holds(pid: int, path: str) -> bool:
+    """Whether the process has an open file description by which it, or who has left it to it, holds the flock(2) of the
+    file `path`. /proc/locks would tell only who took the lock, which may have been another process.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        file = os.stat(path)
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the process has closed it
+                opened = os.stat(f"/proc/{pid}/fd/{fd}")
+                if (opened.st_dev, opened.st_ino) != (file.st_dev, file.st_ino):
+                    continue
+                with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii") as facts:
+                    if any(line.startswith("lock:") and " FLOCK " in line for line in facts):
+                        return True
+    return False
+
+
 def _describe(path: str) -> str:
-    """Who has signed, in words: its program, and its state as ps(1) has it, since one in state D cannot be killed."""
+    """Who holds the lock and has signed, in words: its program, and its state as ps(1) has it, since one in state D
+    cannot be killed.
+    """
     pid, ticks = _signature(path)
     with contextlib.suppress(ProcessLookupError):
         found = procfs.stat(pid)
-        if found.start_ticks == ticks:
+        if found.start_ticks == ticks and _holds(pid, path):
             return f"process {pid} ({found.name}, state {found.state})"
     return "a process that is not known"

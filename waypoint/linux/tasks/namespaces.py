@@ -5,10 +5,15 @@ Sources: unshare(2), setns(2), user_namespaces(7), capabilities(7), keyrings(7),
 
 import ctypes
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 from waypoint.linux.calls import libc
 
+T = TypeVar("T")
+
 CLONE_NEWTIME = 0x00000080
+CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -17,10 +22,14 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
 PR_SET_NAME = 15
+PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
+
+SECBIT_NO_SETUID_FIXUP = 1 << 2
 
 KEYCTL_JOIN_SESSION_KEYRING = 1
 
@@ -41,12 +50,30 @@ CAPABILITIES = {
     "setfcap": 31,
 }
 
-WHOLE_RANGE = "0 0 4294967295"
-
 
 def unshare(flags: int) -> None:
     """Move the caller into new namespaces of the kinds in `flags`. CLONE_NEWPID, CLONE_NEWTIME: only its children."""
     libc.call("unshare", flags)
+
+
+def unshare_user(owner: int) -> None:
+    """Move the caller, who is root, into a new user namespace that the user `owner` of the present one owns. The caller
+    has all capabilities in it, and no id yet.
+
+    What the kernel counts for each user (inotify instances and watches, namespaces, locked memory), it also counts for
+    the owner, for all users of the namespace together.
+    """
+    if owner:
+        prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)  # else root would give up its capabilities; unshare ends it
+        os.setresuid(owner, owner, owner)
+    unshare(CLONE_NEWUSER)
+
+
+def has_all_capabilities() -> bool:
+    """Whether the caller has every capability that the kernel knows."""
+    with open("/proc/self/status") as status, open("/proc/sys/kernel/cap_last_cap") as last:
+        effective = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
+        return effective == (1 << (int(last.read()) + 1)) - 1
 
 
 def setns(fd: int, flags: int) -> None:
@@ -54,19 +81,42 @@ def setns(fd: int, flags: int) -> None:
     libc.call("setns", fd, flags)
 
 
+def call_within(mounts_fd: int, work: Callable[[], T]) -> T:
+    """Call `work` in the mount namespace `mounts_fd`, and return or raise what it does. The process stays where it is:
+    a thread of its own enters the namespace, with a root and a current directory of its own, and ends.
+    """
+    from concurrent.futures import Future  # loads `threading`, which would slow every fork of the launcher
+    from threading import Thread
+
+    outcome: Future[T] = Future()
+
+    def enter() -> None:
+        try:
+            unshare(CLONE_FS)  # setns(2) refuses a thread that shares its root with others
+            setns(mounts_fd, CLONE_NEWNS)
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = Thread(target=enter)
+    thread.start()
+    thread.join()
+    return outcome.result()
+
+
 def open_own(kind: str) -> int:
     """A descriptor of the caller's namespace `kind` ("mnt"), close-on-exec. The namespace lasts as long as it does."""
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def map_identity(pid: int) -> None:
-    """Map every user and group id to itself in the user namespace that process `pid` has just created.
+def map_ids(pid: int, lines: str) -> None:
+    """Write the map of user ids, and the same of group ids, of the user namespace that process `pid` has just created.
 
     The caller needs CAP_SETUID and CAP_SETGID in the parent namespace. The kernel lets each map be written once.
     """
     for which in ("uid_map", "gid_map"):
         with open(f"/proc/{pid}/{which}", "w") as file:
-            file.write(WHOLE_RANGE)
+            file.write(lines)
 
 
 def prctl(option: int, argument: int = 0) -> int:
@@ -104,7 +154,8 @@ def set_process_name(name: str) -> None:
 def set_death_signal(signal_number: int) -> None:
     """Let the kernel send `signal_number` to this process when the thread that created it ends (PR_SET_PDEATHSIG).
 
-    The setting is cleared by fork(2) and by execve(2) of a set-uid program.
+    The setting is the calling thread's, and is cleared when that changes its user (setfsuid(2), too), by fork(2), and
+    by execve(2) of a set-uid program.
     """
     prctl(PR_SET_PDEATHSIG, signal_number)
 
@@ -112,6 +163,13 @@ def set_death_signal(signal_number: int) -> None:
 def namespace_inode(pid: int, kind: str) -> int:
     """Inode number of the namespace `kind` ("net", "pid") of process `pid`: equal numbers mean the same namespace."""
     return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
+
+
+def hide_from_peers() -> None:
+    """Let nobody who has not this process's rights in the namespace of its program open its files, memory or program
+    through /proc, or trace it, whatever user it becomes (PR_SET_DUMPABLE). Ends with its next execve.
+    """
+    prctl(PR_SET_DUMPABLE, 0)
 
 
 def become_subreaper() -> None:

@@ -5,8 +5,17 @@ A function that takes a pid raises ProcessLookupError if the process is gone, un
 
 import contextlib
 import errno
+import functools
 import os
+import sys
 from typing import NamedTuple
+
+from waypoint.linux.calls import libc
+from waypoint.linux.storage import beneath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Numbers of the system calls in which a waiting shell is blocked (syscalls(2)).
 _CALLS: dict[str, dict[int, str]] = {
@@ -14,10 +23,14 @@ _CALLS: dict[str, dict[int, str]] = {
     "aarch64": {63: "read", 72: "pselect6", 73: "ppoll", 260: "wait4"},
 }
 _NAMES = _CALLS[os.uname().machine]
+_MOST_OF_LOCKS = 1 << 20  # bytes of /proc/locks, for some 15,000 locks
+_NS_GET_PARENT = 0xB702  # linux/nsfs.h
 
 
 class Stat(NamedTuple):
-    """Some fields of /proc/PID/stat. Ids are those of the reader's pid namespace."""
+    """Some fields of /proc/PID/stat. Ids are those of the reader's pid namespace. `name`: bytes in it that are no text
+    are written as `\\xNN`, so that every message and every record can have it.
+    """
 
     name: str
     state: str
@@ -29,6 +42,17 @@ class Stat(NamedTuple):
     start_ticks: int
     code_start: int
     stack_start: int
+
+
+class Rights(NamedTuple):
+    """What decides what a process may do, to be compared with that of another. `uids`: its user ids. `own`: its ids and
+    capabilities, which a program may get by being executed. `walls`: root folder, user and mount namespace, bounding
+    set and filters, which no program leaves so.
+    """
+
+    uids: frozenset[int]
+    own: tuple[bytes, ...]
+    walls: tuple[str | bytes, ...]
 
 
 class BlockingCall(NamedTuple):
@@ -44,7 +68,7 @@ def stat(pid: int) -> Stat:
     name, _, rest = text[text.index(b"(") + 1 :].rpartition(b")")
     fields = rest.split()
     numbers = [int(fields[place]) for place in (1, 2, 3, 5, 8, 19, 23, 25)]
-    return Stat(os.fsdecode(name), fields[0].decode("ascii"), *numbers)
+    return Stat(name.decode(errors="backslashreplace"), fields[0].decode("ascii"), *numbers)
 
 
 def start_ticks(pid: int) -> int:
@@ -70,6 +94,15 @@ def executable(pid: int) -> str:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/exe") from None
 
 
+def folder(pid: int) -> str:
+    """The process's working directory, seen from its own root; "" if that folder was removed."""
+    try:
+        found = os.readlink(f"/proc/{pid}/cwd")
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/cwd") from None
+    return "" if found.endswith(" (deleted)") or not found.startswith("/") else found
+
+
 def open_files(pid: int) -> dict[int, str]:
     """The open files by descriptor number: a path as seen from the process's root, or "pipe:[...]" and the like."""
     folder = f"/proc/{pid}/fd"
@@ -84,9 +117,52 @@ def open_files(pid: int) -> dict[int, str]:
     return found
 
 
+def fdinfo(pid: int, fd: int, most_bytes: int) -> bytes:
+    """What the kernel tells of the process's descriptor `fd` (proc_pid_fdinfo(5)), at most `most_bytes` of it; b"" if
+    the descriptor was closed, or the process is gone.
+    """
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/fdinfo/{fd}", "rb") as file:
+        return file.read(most_bytes)
+    return b""
+
+
+def lock_owners() -> set[int] | None:
+    """The processes of the machine that have locks of fcntl(2); None if there are too many locks to tell."""
+    with open("/proc/locks", "rb") as file:
+        text = file.read(_MOST_OF_LOCKS)
+    words = [line.split() for line in text.splitlines()]  # a number, the kind ("->": waits for it), two more, the pid
+    return None if len(text) == _MOST_OF_LOCKS else {int(found[4]) for found in words if found[1] == b"POSIX"}
+
+
 def command_line(pid: int) -> list[str]:
-    """The arguments of the process; empty for a zombie or a kernel thread."""
-    return [os.fsdecode(word) for word in _read(pid, "cmdline").split(b"\0")[:-1]]
+    """The arguments of the process, with bytes as in `Stat.name`; empty for a zombie or a kernel thread."""
+    return [word.decode(errors="backslashreplace") for word in _read(pid, "cmdline").split(b"\0")[:-1]]
+
+
+def raw(pid: int, name: str, limit: int) -> bytes:
+    """The first `limit` bytes of the file `name` in /proc/PID. Raises PermissionError."""
+    return _read(pid, name, limit)
+
+
+def rights(pid: int) -> Rights:
+    """What decides what the process may do. Raises PermissionError."""
+    fields = dict(line.split(b":\t", 1) for line in _read(pid, "status").splitlines() if b":\t" in line)
+    try:
+        walls = [os.readlink(f"/proc/{pid}/{name}") for name in ("root", "ns/user", "ns/mnt")]
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/root") from None
+    return Rights(
+        frozenset(map(int, fields[b"Uid"].split())),
+        tuple(fields[name] for name in (b"Uid", b"Gid", b"Groups", b"CapPrm")),
+        (*walls, *(fields.get(name, b"") for name in (b"CapBnd", b"NoNewPrivs", b"Seccomp", b"Seccomp_filters"))),
+    )
+
+
+def position(pid: int, number: int) -> tuple[int, int]:
+    """The offset and the flags (open(2)) of an open file (proc_pid_fdinfo(5))."""
+    lines = _read(pid, f"fdinfo/{number}").splitlines()
+    fields = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+    return int(fields[b"pos"]), int(fields[b"flags"], 8)
 
 
 def system_call(pid: int) -> BlockingCall | None:
@@ -110,7 +186,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in _read(pid, f"task/{pid}/children").split()]
 
 
-def _read(pid: int, name: str) -> bytes:
+def _read(pid: int, name: str, limit: int = sys.maxsize) -> bytes:
     path = f"/proc/{pid}/{name}"
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -118,13 +194,15 @@ def _read(pid: int, name: str) -> bytes:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path) from None
     parts = []
     try:
-        while part := os.read(fd, 1 << 16):
+        while limit > 0 and (part := os.read(fd, min(limit, 1 << 16))):
             parts.append(part)
+            limit -= len(part)
     finally:
         os.close(fd)
     return b"".join(parts)
 
 
+@functools.cache
 def boot_id() -> str:
     """A random id that the kernel chooses at each boot of the machine (/proc/sys/kernel/random/boot_id)."""
     with open("/proc/sys/kernel/random/boot_id") as file:
@@ -151,26 +229,60 @@ def share_bytes(pid: int) -> int:
     return 0
 
 
-def has_entry(name: str) -> bool:
-    """True if this kernel has the file or folder `/proc/<name>`."""
-    return os.path.exists(f"/proc/{name}")
-
-
-def root_path(pid: int) -> str:
-    """The path of process `pid`'s root folder, seen from the caller.
-
-    A symbolic link below that folder leads to the caller's files. So append only paths that nobody who runs in that
-    root can change; for others use `open_root`.
-    """
-    return f"/proc/{pid}/root"
-
-
 def open_root(pid: int) -> int:
-    """An O_PATH descriptor of process `pid`'s root folder, for `files.open_beneath`.
+    """An O_PATH descriptor of process `pid`'s root folder, for `beneath.open_beneath`.
 
-    A symbolic link below that folder may lead out of it, so it must not be followed by other calls.
+    A symbolic link below that folder may lead out of it, so it must not be followed by other calls. Raises OSError
+    MISPLACED (beneath.py) if the process is in a user namespace further in than one of the caller's own: there it could
+    have mounted anything, and a user namespace is never left for the one around it.
     """
-    return os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not _is_right_below(pid):
+            raise OSError(
+                beneath.MISPLACED, "the process has gone into a user namespace of its own", f"/proc/{pid}/root"
+            )
+    except BaseException:
+        os.close(root)
+        raise
+    return root
+
+
+def _is_right_below(pid: int) -> bool:
+    """Whether process `pid` is in the caller's user namespace, or in one right below it (ioctl_ns(2))."""
+    own = os.stat("/proc/self/ns/user")
+    fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if os.path.samestat(os.fstat(fd), own):
+            return True
+        parent = libc.call("ioctl", fd, _NS_GET_PARENT, 0)
+    finally:
+        os.close(fd)
+    try:
+        return os.path.samestat(os.fstat(parent), own)
+    finally:
+        os.close(parent)
+
+
+@contextlib.contextmanager
+def opened_mount(pid: int, target: str, fstype: str) -> "Iterator[int]":
+    """An O_PATH descriptor of the root of the mount that process `pid` has at `target`, a folder, for the `with` block.
+
+    Raises OSError MISPLACED (beneath.py) if that is no mount of the kind `fstype`: the process's mount points can be
+    renamed by whoever may unshare(2), and something else put in their places.
+    """
+    from waypoint.linux.storage import descriptors, mounts  # the supervisor, which needs neither, is to stay small
+
+    root = open_root(pid)
+    try:
+        with beneath.MountPlace(beneath.name_of(root), target).opened_fd() as fd:
+            number = descriptors.mount_id(fd)
+            table = mounts.read_mounts(pid)
+            if not any((one.id, one.mount_point, one.fstype) == (number, target, fstype) for one in table):
+                raise OSError(beneath.MISPLACED, f"no {fstype} is mounted there any more", target)
+            yield fd
+    finally:
+        os.close(root)
 
 
 def set_oom_score(adjustment: int) -> None:

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from waypoint.linux.storage import files
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.descriptors import mount_id
 from waypoint.linux.tasks import procfs
 
 _MARK = " (deleted)"  # proc_pid_fd(5)
@@ -75,7 +76,7 @@ def _folder_at(link: str, path: str, root: int) -> Iterator[RemovedFolder]:
         found = os.fstat(fd)
         if found.st_nlink == 0 or not _is_at(path, found, root):
             yield RemovedFolder(
-                mount_id=_mount_id(fd),
+                mount_id=mount_id(fd),
                 inode=found.st_ino,
                 path=_in_nearest(path.removesuffix(_MARK), root),
                 mode=found.st_mode,
@@ -91,7 +92,7 @@ def _folder_at(link: str, path: str, root: int) -> Iterator[RemovedFolder]:
 def _is_at(path: str, found: os.stat_result, root: int) -> bool:
     """True if the folder `found` has the name `path`, which then ends in the mark by its own choice."""
     try:
-        fd = files.open_beneath(root, path, os.O_PATH)
+        fd = beneath.open_beneath(root, path, os.O_PATH)
     except OSError:
         return False
     try:
@@ -100,17 +101,12 @@ def _is_at(path: str, found: os.stat_result, root: int) -> bool:
         os.close(fd)
 
 
-def _mount_id(fd: int) -> int:
-    with open(f"/proc/self/fdinfo/{fd}") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("mnt_id:"))
-
-
 def _in_nearest(path: str, root: int) -> str:
     """`path` without the folders of it that are gone, or are links or files now."""
     folder, name = os.path.split(path)
     while folder != "/":
         with contextlib.suppress(OSError):
-            os.close(files.open_beneath(root, folder, os.O_PATH | os.O_DIRECTORY))
+            os.close(beneath.open_beneath(root, folder, os.O_PATH | os.O_DIRECTORY))
             break
         folder = os.path.dirname(folder)
     return os.path.join(folder, name)
@@ -129,7 +125,7 @@ def with_free_names(folders: Iterable[RemovedFolder], root: int) -> list[Removed
 
 def _is_in_use(path: str, root: int) -> bool:
     try:
-        os.close(files.open_beneath(root, path, os.O_PATH))
+        os.close(beneath.open_beneath(root, path, os.O_PATH))
     except FileNotFoundError:
         return False
     except OSError:  # a symbolic link

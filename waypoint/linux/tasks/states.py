@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 class TaskState(NamedTuple):
     """A task's name, state (one letter, as in ps(1)), tracer (its pid, 0 if none), process group and session ids, and
-    which signals it blocks (bit N - 1 for signal N).
+    which signals it blocks and ignores (bit N - 1 for signal N).
 
     All ids are those of the reader's pid namespace.
     """
@@ -18,6 +18,7 @@ class TaskState(NamedTuple):
     group: int
     session: int
     blocked: int
+    ignored: int
 
 
 def task_state(tid: int) -> TaskState:
@@ -31,5 +32,6 @@ def task_state(tid: int) -> TaskState:
     fields = dict(line.split(b":\t", 1) for line in text.splitlines() if b":\t" in line)
     numbers = (int(fields[name].split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid"))
     tracer, group, session = numbers
-    state, blocked = fields[b"State"][:1].decode("ascii"), int(fields[b"SigBlk"], 16)
-    return TaskState(os.fsdecode(fields[b"Name"]), state, tracer, group, session, blocked)
+    state = fields[b"State"][:1].decode("ascii")
+    blocked, ignored = (int(fields[name], 16) for name in (b"SigBlk", b"SigIgn"))
+    return TaskState(fields[b"Name"].decode(errors="backslashreplace"), state, tracer, group, session, blocked, ignored)

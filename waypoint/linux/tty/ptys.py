@@ -1,18 +1,34 @@
 """The steps of openpty(3) one by one, for a devpts instance that is not at /dev/pts (pty(7), ioctl_tty(2))."""
 
+import errno
 import fcntl
+import os
+import stat
 import struct
 import termios
 
 _TIOCSPTLCK = 0x40045431
-_TIOCGPTN = 0x80045430
+_TIOCGPTPEER = 0x5441
+_PTMX = os.makedev(5, 2)  # in every devpts
 
 
-def unlock_slave(master: int) -> int:
-    """Unlock the slave of the terminal `master`; return the slave's number in its devpts instance."""
+def check_master(fd: int) -> None:
+    """Raise OSError ENOTTY if `fd` is not the master of a terminal: whoever has given it may have given anything."""
+    facts = os.fstat(fd)
+    if not stat.S_ISCHR(facts.st_mode) or facts.st_rdev != _PTMX:
+        raise OSError(errno.ENOTTY, "is not the master of a terminal", f"fd {fd}")
+
+
+def unlock_slave(master: int) -> None:
+    """Unlock the slave of the terminal `master`."""
     fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
-    number: int = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))[0]
-    return number
+
+
+def open_slave(master: int) -> int:
+    """A descriptor of the slave of the terminal `master`, whatever lies at its path. It does not become the caller's
+    controlling terminal. Raises OSError.
+    """
+    return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def set_size(fd: int, rows: int, cols: int) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 _LOCK = struct.Struct("=4IB19s")
 _IFLAG, _OFLAG, _LFLAG = 0, 1, 3
 _TIOCGPTPEER = 0x5441  # asm-generic/ioctls.h; termios has it from Python 3.13 on
+_TIOCGSID = 0x5429  # tcgetsid(3), which `os` does not have
 _QUEUE_BYTES = 4096  # size of a terminal's input buffer (n_tty.c, N_TTY_BUF_SIZE)
 # Input flags that replace typed bytes by others, and local flags that echo them or make them act.
 _CHANGES_INPUT = termios.ISTRIP | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXANY | termios.PARMRK
@@ -48,6 +49,17 @@ def foreground_group(master: int) -> int:
         if error.errno in (errno.ENOTTY, errno.EIO):  # not the controlling terminal of any session
             return 0
         raise
+
+
+def session_leader(master: int) -> int:
+    """The pid, in the caller's pid namespace, of the leader of the terminal's session; 0 if it has none (any more)."""
+    try:
+        (pid,) = struct.unpack("i", fcntl.ioctl(master, _TIOCGSID, bytes(4)))
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EIO):
+            return 0
+        raise
+    return int(pid)
 
 
 def modes(master: int) -> Modes:

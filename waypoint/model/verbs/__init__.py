@@ -6,28 +6,46 @@ the command line's fast path loads it, and importing `typing` alone would take 1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Literal
 
-    Kind = Literal["flag", "text", "texts", "choice", "number", "seconds", "positive seconds"]
+    Kind = Literal["flag", "text", "texts", "choice", "number", "seconds", "positive seconds", "size", "amount"]
     Value = str | int | float | bool | list[str] | None
 
 
+COMPLETE = "__complete"  # the word with which the shells' completion functions ask; it is no verb
 MAX_NUMBER = (1 << 63) - 1  # the largest one that names.db can hold (sqlite.org/datatype3.html)
 MAX_SECONDS = 10**9  # some 30 years: far below what the kernel's timers take
+MAX_FORKS = 256  # at once
+LIMIT_BOUNDS = {  # with less a session could not begin, or not come back; the kernel takes no more
+    "memory": ("64M", "8388607T"),
+    "cpus": ("0.01", str(MAX_SECONDS)),
+    "pids": ("64", str(4 << 20)),  # PID_MAX_LIMIT
+    "disk": ("16M", "8388607T"),
+}
+"""From where to where the limits of a session may be, as they are typed."""
 
 
 class Option:
     """One option. `flags`: all its spellings, the long one last. `choices`: the values of an option of kind "choice".
 
-    An option of kind "texts" may be given several times. A "number" is a whole number from 1 to MAX_NUMBER.
+    An option of kind "texts" may be given several times. A "number" is a whole number from 1 to MAX_NUMBER, a "size" is
+    one of bytes (`parse_size`), an "amount" a decimal number above 0. `bounds`: in words, from where to where its value
+    may be, if the one who is asked takes less than that.
     """
 
-    __slots__ = ("choices", "flags", "help", "kind", "metavar", "name")
+    __slots__ = ("bounds", "choices", "flags", "help", "kind", "metavar", "name")
 
     def __init__(
-        self, flags: tuple[str, ...], kind: "Kind", text: str, metavar: str = "", choices: tuple[str, ...] = ()
+        self,
+        flags: tuple[str, ...],
+        kind: "Kind",
+        text: str,
+        metavar: str = "",
+        choices: tuple[str, ...] = (),
+        bounds: str = "",
     ) -> None:
+        self.bounds = bounds
         self.choices = choices
         self.flags = flags
         self.kind = kind
@@ -117,16 +135,12 @@ class Given(dict[str, "Value"]):
 
 
 class Unclear(Exception):
-    """A word that the small parser does not understand. `on`: that word. `said`: why."""
+    """What the small parser does not understand. `on`: the word; "" if there are too few, or too many. `said`: why."""
 
     def __init__(self, on: str, said: str) -> None:
         super().__init__(on, said)
         self.on = on
         self.said = said
-
-
-class WrongNumber(Unclear):
-    """Too few arguments, or too many."""
 
 
 def parse(verb: Verb, argv: "Sequence[str]") -> Given | None:
@@ -172,7 +186,7 @@ class ArgumentParser:
         if verb.words:
             found["words"] = rest
             if not rest and not verb.arguments:
-                raise WrongNumber(verb.name, f"no {verb.words} was given")
+                raise Unclear("", f"no {verb.words} was given")
         self._assign(verb, found, arguments)
         return found
 
@@ -205,10 +219,11 @@ class ArgumentParser:
             found[option.name] = [*found.texts(option.name), value]
         elif option.kind == "number":
             found[option.name] = self._number(word, value, self._most)
-        elif option.kind in ("seconds", "positive seconds"):
-            found[option.name] = seconds = parse_seconds(value)
-            if seconds is None or (seconds <= 0 and option.kind != "seconds"):
-                raise Unclear(f"{word} {value}", "a number of seconds is needed")
+        elif option.kind in _MEASURES:
+            read, needed = _MEASURES[option.kind]
+            found[option.name] = measure = read(value)
+            if measure is None:
+                raise Unclear(f"{word} {value}", f"{needed} is needed")
         elif option.choices and value not in option.choices:
             raise Unclear(f"{word} {value}", f"it is one of {', '.join(option.choices)}")
         else:
@@ -221,7 +236,7 @@ class ArgumentParser:
         return number
 
     def _assign(self, verb: Verb, found: Given, given: list[str]) -> None:
-        """Note in `found` what was given for each argument. Raises WrongNumber."""
+        """Note in `found` what was given for each argument. Raises Unclear."""
         count = len(given)
         for argument in verb.arguments:
             taken, given = (given, []) if argument.many else (given[:1], given[1:])
@@ -234,7 +249,7 @@ class ArgumentParser:
         else:
             if not given:
                 return
-        raise WrongNumber(verb.name, _wrong_number(verb, count))
+        raise Unclear("", _wrong_number(verb, count))
 
 
 def _wrong_number(verb: Verb, count: int) -> str:
@@ -300,3 +315,38 @@ def parse_seconds(text: str) -> float | None:
     whole = text.replace(".", "", 1)
     seconds = float(text) if whole.isdecimal() and whole.isascii() else float("inf")
     return seconds if seconds <= MAX_SECONDS else None
+
+
+def parse_amount(text: str) -> float | None:
+    """The decimal number above 0 that `text` stands for, in the form that `parse_seconds` takes; None if it is none."""
+    return parse_seconds(text) or None
+
+
+_UNIT_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_size(text: str) -> int | None:
+    """The bytes that `text` stands for: a decimal number, with K, M, G or T behind it (powers of 1024; also KiB, KB or
+    small letters). From 1 to MAX_NUMBER; None if it is no such size.
+    """
+    number = text.lower()
+    for ending in ("ib", "b"):
+        if number[-len(ending) - 1 : -len(ending)] in _UNIT_BYTES:
+            number = number.removesuffix(ending)
+    unit = _UNIT_BYTES.get(number[-1:], 0)
+    if not unit:
+        return parse_number(text)
+    whole = number[:-1].replace(".", "", 1)
+    if not whole.isdecimal() or not whole.isascii() or len(whole) > len(str(MAX_NUMBER)):
+        return None
+    size = int(float(number[:-1]) * unit)
+    return size if 0 < size <= MAX_NUMBER else None
+
+
+_MEASURES: "dict[str, tuple[Callable[[str], int | float | None], str]]" = {
+    "seconds": (parse_seconds, "a number of seconds"),
+    "positive seconds": (parse_amount, "a number of seconds"),
+    "size": (parse_size, "a size, such as 512M or 2G,"),
+    "amount": (parse_amount, "a number above 0"),
+}
+"""By the kind of an option, how its value is read, and what it must be."""

@@ -1,11 +1,16 @@
-"""What may follow the words of an unfinished command line, by the table of verbs. Has no input or output."""
+"""What may follow the words of an unfinished command line, by the table of verbs. Has no input or output.
+
+The answer at TAB, for the shells' completion functions (waypoint/setup/machine/completion.py): its first line is what
+the shell itself is to look for (`files`, `folders`, `commands`, `users`, `groups`, or nothing); each further line is a
+word, a tab, and help.
+"""
 
 from waypoint.model.verbs import Argument, Option, Verb
-from waypoint.model.verbs.table import WAYPOINT, Group, first_sentence
+from waypoint.model.verbs.table import INSIDE, WAYPOINT, Group, first_sentence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 KINDS = {
     "BRANCH": "branches",
@@ -18,7 +23,7 @@ KINDS = {
     "CMD": "commands",
     "ARGV": "commands",
     "SHELL": "commands",
-    **dict.fromkeys(("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", ""), ""),
+    **dict.fromkeys(("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", "SIZE", ""), ""),
 }
 """What the values of an option or argument are, by its metavar; "" for what only the user can know. `names` are
 branches and checkpoints; `commands` the words of a command line: a program, then files.
@@ -26,6 +31,9 @@ branches and checkpoints; `commands` the words of a command line: a program, the
 
 _NEW_NAMES = {("checkpoint", "name"), ("stop", "checkpoint"), ("fork", "branches")}
 """Options and arguments, by their verb and name, whose value is a name that does not exist yet."""
+
+_OF_THE_DAEMON = ("names", "branches", "live branches")
+"""The kinds that only the daemon can tell."""
 
 _OF_LIVE = {"attach", "exec", "run", "logs", "stop", "checkpoint"}
 """Verbs whose BRANCH must be live."""
@@ -48,12 +56,41 @@ class Offer:
         self.typed = typed
         self.home: str | None = None
 
+    @property
+    def needs_names(self) -> bool:
+        """Whether the names that `answer` takes are of any use."""
+        return self.kind in _OF_THE_DAEMON
 
-def offered(words: "Sequence[str]") -> Offer:
+    def answer(self, names: "Iterable[str]") -> str:
+        """The answer at TAB. `names`: those of this kind."""
+        found = [f"{word}\t{text}" for word, text in self.words]
+        if self.needs_names:
+            found += [f"{self.before}{name}\t" for name in names if name.startswith(self.typed)]
+        return "".join(f"{line}\n" for line in ["" if self.needs_names else self.kind, *found])
+
+
+def offered_inside(words: "Sequence[str]") -> Offer:
+    """As `offered`, of the verbs and options that a session's own processes may use."""
+    return offered(words, _inside())
+
+
+def _inside() -> Group:
+    members: dict[str, list[Verb]] = {}
+    for verb, flags in INSIDE.items():
+        options = tuple(option for option in verb.options if option.flags[-1] in flags)
+        one = Verb(verb.name, options, verb.help, "", arguments=verb.arguments)
+        members.setdefault(verb.name.split()[0], []).append(one)
+    groups = (
+        Group(name, (), found[0].help, "", tuple(found)) if found[0].name != name else found[0]
+        for name, found in members.items()
+    )
+    return Group("", (), "", "", tuple(groups))
+
+
+def offered(words: "Sequence[str]", group: Verb = WAYPOINT) -> Offer:
     """What may stand in the place of the last of `words`, the words behind `waypoint`. Never fails."""
     *done, typed = words or [""]
     offer = Offer(typed)
-    group: Verb = WAYPOINT
     while isinstance(group, Group):
         member = _first_word(group, done, offer)
         if member is None:

@@ -3,7 +3,11 @@
 The command line's fast path loads this file, so it imports only the package `verbs` itself.
 """
 
-from waypoint.model.verbs import Argument, Option, Verb
+from waypoint.model.verbs import LIMIT_BOUNDS, MAX_FORKS, Argument, Option, Verb
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from waypoint.model.verbs import Kind
 
 BRANCH = Option(("-b", "--branch"), "text", "The session's branch (default: $WAYPOINT_BRANCH, else main).", "BRANCH")
 HOME = Option(("--home",), "text", "The home to use (default: $WAYPOINT_HOME, else /var/lib/waypoint).", "DIR")
@@ -11,6 +15,11 @@ JSON = Option(("--json",), "flag", "Print one JSON value.")
 LOSE_PROCESSES = Option(("--lose-processes",), "flag", "Of a session that is replaced or ended, keep the files only.")
 USER = Option(("--user",), "text", "Go on with the session of USER, who is not you.", "USER")
 ENV = Option(("--env",), "texts", "Set an environment variable for it; may be repeated.", "NAME=VALUE")
+
+
+def _limit(name: str, kind: "Kind", text: str, metavar: str) -> Option:
+    return Option((f"--{name}",), kind, text, metavar, bounds=" to ".join(LIMIT_BOUNDS[name]))
+
 
 EXEC = Verb(
     "exec",
@@ -34,7 +43,8 @@ EXEC = Verb(
 
     Exit status: the command's; 124 after --timeout, 125 if waypoint itself failed. If the reader of stdout goes away,
     the command is interrupted and the status is 141. At its timeout the command gets SIGINT, then SIGTERM, then
-    SIGKILL; half a second after the timeout the call returns in any case, and says which signal was the last.""",
+    SIGKILL; half a second after the timeout the call returns in any case, and says which signal was the last. For an
+    earlier command to end it waits no longer than the timeout, either; then it is not begun, and the status is 125.""",
     "Example: waypoint exec 'cd /srv && export MODE=test' && waypoint exec make -j4",
     words="CMD",
 )
@@ -65,10 +75,22 @@ SHELL = Verb(
         Option(("--from",), "text", "Go on from the files of NAME (default: the branch's own).", "NAME"),
         Option(("--base",), "text", "The root file system under the session (default: this machine's).", "DIR"),
         Option(("--bind",), "texts", "Share a path of this machine as it is.", "HOST:PATH[:ro]"),
-        Option(("--net",), "choice", "The session's network (default: private).", choices=("private", "host", "none")),
+        Option(
+            ("--net",),
+            "choice",
+            "The session's network (default: private, without a way out).",
+            choices=("private", "host", "none"),
+        ),
+        Option(
+            ("--allow",), "choice", "Let its processes also make namespaces and mounts (userns).", choices=("userns",)
+        ),
         Option(("--user",), "text", "Whose session it is (default: you, also under sudo).", "USER"),
         Option(("--cwd",), "text", "Where the shell starts (default: here).", "DIR"),
         Option(("--shell",), "text", "The shell, by its path or name (default: $SHELL, else the user's).", "SHELL"),
+        _limit("memory", "size", "Memory at most (default: three quarters of the machine's).", "SIZE"),
+        _limit("cpus", "amount", "Processors at most, such as 1.5 (default: all).", "N"),
+        _limit("pids", "number", "Processes and threads at most (default: 4096).", "N"),
+        _limit("disk", "size", "What it may write to disk at most (default: as much as there is).", "SIZE"),
         Option(("-d", "--detach"), "flag", "Start the session and print its branch; do not show it."),
         JSON,
         BRANCH,
@@ -79,8 +101,21 @@ SHELL = Verb(
     A session works on a copy-on-write view of the machine. When its shell is left, the session ends and its files are
     kept; the next 'waypoint shell BRANCH' goes on from these files. Ctrl-] d leaves the session running. bash and zsh
     show the branch in their prompts, unless WAYPOINT_PROMPT is `off`; in another shell 'waypoint exec' is refused.
+    Processes in a session cannot make namespaces or mounts, which most sandboxes of programs need (bubblewrap, that of
+    Chromium): with `--allow userns` they can, as ordinary users of the machine can. The branch keeps it.
+
     A branch belongs to the user it was started as ('waypoint ps' shows whose it is). Whoever goes on with a branch of
-    somebody else says so with --user, but for root. Exit status: the shell's.""",
+    somebody else says so with --user, but for root; only root may, and a user whom root trusts fully.
+
+    Networks: `private` and `none` have nothing but their own loopback. On that of the `host` all is reached that the
+    machine reaches, and what listens on the machine itself; the session's root has no rights over it, so there is no
+    ping, and no port below 1024. A branch keeps its network. What is bound is the machine's own: where root has asked
+    for the session, root writes there as root, set-uid programs too.
+
+    Limits (SIZE: 512M, 2G) go with the branch: what goes on from its captures has them, and 'waypoint show' tells them.
+    Where the machine cannot hold one that is asked for, that is said. What checkpoints and forks hold of what a session
+    has written counts for its --disk, also when the session removes it, until it is stopped and started, or restored.
+    A live session has its options: others are refused until it is stopped. Exit status: the shell's.""",
     "Example: waypoint shell fix-1 --bind ~/project:/project; waypoint shell ci -d --net none -- make test",
     arguments=(Argument("argument", "BRANCH", required=False),),
     words="CMD",
@@ -107,7 +142,8 @@ CHECKPOINT = Verb(
     """Capture the session's files, processes and terminal, and name the capture NAME. The session goes on.
 
     Prints the name, the capture's id, its tier and how long the session stood still. Tiers: `live` keeps the processes
-    as they are; `files` does not keep them, as some programs cannot be kept. Anything that is kept less faithfully than
+    as they are; `respawn` keeps what is needed to start the programs again, as some cannot be kept; `files` keeps
+    neither. The shell's variables and functions are always kept. Anything that is kept less faithfully than
     it might be is told on stderr.""",
     "Example: waypoint checkpoint before-upgrade -m 'all tests pass' && waypoint restore before-upgrade",
     arguments=(NAME,),
@@ -136,7 +172,7 @@ RESTORE = Verb(
 FORK = Verb(
     "fork",
     (
-        Option(("-n", "--count"), "number", "Make N branches, named PREFIX-1 and so on.", "N"),
+        Option(("-n", "--count"), "number", "Make N branches, PREFIX-1 and so on.", "N", bounds=f"1 to {MAX_FORKS}"),
         Option(("--prefix",), "text", "The beginning of their names (default: NAME).", "PREFIX"),
         JSON,
         HOME,

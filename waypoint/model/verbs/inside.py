@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from waypoint.model.errors import UsageProblem
-from waypoint.model.verbs import ArgumentParser, Given, Unclear, Verb, WrongNumber, asks_for_json
+from waypoint.model.verbs import ArgumentParser, Given, Unclear, Verb, asks_for_json
 from waypoint.model.verbs.help import of_all, of_verb
 from waypoint.model.verbs.table import INSIDE
 
@@ -38,14 +38,11 @@ def parse(words: Sequence[str]) -> tuple[Verb, Given]:
     by_flag = {flag: verb.by_flag[flag] for flag in INSIDE[verb]}
     try:
         return verb, ArgumentParser(by_flag, has_words=False, most=MOST, takes_dashes=True).read(verb, rest)
-    except WrongNumber as error:
-        usage = " ".join(["waypoint", verb.name, *(argument.usage for argument in verb.arguments)])
-        raise UsageProblem(verb.name, "the session", error.said, usage) from error
     except Unclear as error:
         if error.on in _HELP:
             raise HelpWanted(of_verb(verb, INSIDE[verb])) from error
-        next_step = f"waypoint {verb.name} --help lists the options that work inside a session"
-        raise UsageProblem("understand", f"waypoint {verb.name} {error.on}", error.said, next_step) from error
+        next_step = f"waypoint {verb.name} --help tells what it takes inside a session"
+        raise UsageProblem("understand", f"waypoint {verb.name} {error.on}".rstrip(), error.said, next_step) from error
 
 
 def wants_json(words: Sequence[str]) -> bool:

@@ -32,8 +32,21 @@ _SETUP = Verb(
     (
         Option(("--check",), "flag", "Change nothing, say what is installed; exit status 3 if something is missing."),
         Option(("--remove",), "flag", "End all sessions and remove the home with all that was kept."),
-        Option(("--user",), "text", "Also let this user use waypoint without sudo.", "USER"),
-        Option(("--group",), "text", "Also let the members of this group use waypoint without sudo.", "GROUP"),
+        Option(
+            ("--user",),
+            "text",
+            "Let this user, besides root, use waypoint without sudo, in place of the one before.",
+            "USER",
+        ),
+        Option(
+            ("--group",), "text", "Also let the members of this group use it, in place of the group before.", "GROUP"
+        ),
+        Option(
+            ("--trust",),
+            "choice",
+            "What USER may have: their own (default), or `full`: all that root has. USER is root on this machine then.",
+            choices=("own", "full"),
+        ),
         Option(("--yes",), "flag", "With --remove: do not ask."),
         HOME,
     ),
@@ -41,8 +54,11 @@ _SETUP = Verb(
     zsh, and where systemd runs a unit that starts the daemon.
 
     Needs root; anybody else who may use the home gets completion. May be run again at any time: it does what is missing
-    and says what it changed. Whoever may use the home can become root in a session, and with --bind on the machine: let
-    in only people who may be root anyway. --remove asks first; without a terminal it needs --yes.""",
+    and says what it changed. --remove asks first; without a terminal it needs --yes.
+
+    USER, and the members of GROUP, get sessions as themselves, and go on with no others: --user root, --base, and a
+    --bind of what they could not use themselves, are refused. With --trust full USER gets all this, and so is root on
+    the machine; --user USER without it takes that back.""",
     'Example: sudo waypoint setup --user "$USER"',
 )
 
@@ -164,7 +180,8 @@ _SHOW = Verb(
     (JSON, HOME),
     """Tell all about one capture: its parents, and how much of files, processes and terminal was kept.
 
-    NAME is a checkpoint, a branch (its tip), or a capture's id or its beginning.""",
+    NAME is a checkpoint, a branch (its tip; before the first one its live session), or a capture's id or its
+    beginning.""",
     "Example: waypoint show before-upgrade",
     arguments=(NAME,),
 )
@@ -197,7 +214,7 @@ _UNDO = Verb(
     The names stand again for what they stood for before the operation. A session that the operation ended is started
     again from what was kept, a session that it replaced comes back, a session that it began is ended. A session that
     is replaced or ended is captured first, with its processes: exit status 5 if that cannot be done. What will not come
-    back is told on stderr first.""",
+    back is told on stderr first. An undo is an operation, too: it is taken back, all of it, by its number.""",
     "Example: waypoint undo -b fix-1; waypoint op log -n 5 && waypoint undo 17",
     arguments=(Argument("number", "N", required=False, is_number=True),),
 )
@@ -331,6 +348,19 @@ INSIDE: dict[Verb, tuple[str, ...]] = {
 """The verbs that a session's own processes may use, each with the options that they may give: those that make sense for
 the session's own branch. A session can end itself, but throws nothing away.
 """
+
+
+def find(argv: list[str]) -> tuple[Verb | None, list[str]]:
+    """The verb that the first words of `argv` name, None if they name none that does something; and the words behind
+    it.
+    """
+    verb: Verb = WAYPOINT
+    while isinstance(verb, Group) and argv:
+        member = next((one for one in verb.members if one.name.rpartition(" ")[2] == argv[0]), None)
+        if member is None:
+            break
+        verb, argv = member, argv[1:]
+    return (None if isinstance(verb, Group) and not verb.acts else verb), argv
 
 
 def every_verb(group: Group = WAYPOINT) -> list[Verb]:

@@ -42,6 +42,12 @@ CAUSES: tuple[Cause, ...] = (
         "run `waypoint setup` without WAYPOINT_CRIU; it installs CRIU 4.2 or newer",
     ),
     Cause(
+        "behind-a-filter",
+        r"suspending seccomp failed",
+        "the daemon is behind a filter of system calls itself, as in a container: whoever is may lift none off others",
+        "start the daemon without one (docker: --security-opt seccomp=unconfined)",
+    ),
+    Cause(
         "traced",
         r"zombie (?P<pid>\d+) \(comm [^)]*\) found while seizing",
         "pid {pid} cannot be stopped: another program traces it, or it has ended and its parent has not waited for it",
@@ -77,6 +83,13 @@ CAUSES: tuple[Cause, ...] = (
         r"Can't dump ghost file (?P<path>.*) of (?P<size>\d+) size, increase limit",
         "a process has a deleted file open, {path}, that is too large to be kept with the image ({size} bytes)",
         "close the file, or end the process",
+    ),
+    Cause(
+        "inotify-instances",
+        r"Can't create inotify(?: for 0x\w+)?: Too many open files",
+        "a user of the machine has as many lists of watched files (inotify) as fs.inotify.max_user_instances allows",
+        "raise that limit: sysctl fs.inotify.max_user_instances=1024",
+        is_accident=True,
     ),
     Cause(
         "inotify",
@@ -161,6 +174,14 @@ CAUSES: tuple[Cause, ...] = (
         r"Unable to detach from (?P<pid>\d+): No such process",
         "pid {pid} has ended",
         "start the session again",
+        is_accident=True,
+    ),
+    Cause(
+        "used-up",
+        r"Too many references: cannot splice|Can't retrieve FDs? from socket|send_fds failed \(-(?:12|23|24|109)\)"
+        r"|Too many open files|(?:[Ff]ork|clone)\b.*: Resource temporarily unavailable|Disk quota exceeded",
+        "a limit that sessions share is used up: descriptors that programs send each other, open files, processes",
+        "stop the session that takes so many, or wait until it has ended, and try again",
         is_accident=True,
     ),
     Cause(

@@ -6,7 +6,7 @@ Out of scope: requests to CRIU (rpc.py).
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.processes.criu.cause_table import CAUSES
@@ -17,13 +17,16 @@ MAX_LOG_BYTES = 1 << 20
 # on; the others only say that the run has failed.
 _HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE for self|^exited, status=|^(?:Dumping|Restoring) FAILED")
 _ERROR_LINE = re.compile(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\): (.*)$")
+_TASK_LINE = re.compile(r"Dumping (?:task|core) \(pid: (\d+)")
+_FILE_LINE = re.compile(r"(?:^|\) )(\d+) fdinfo (\d+): pos")
+_FAILED_LINE = re.compile(r"Error .* \(pid: (\d+)\) failed with")
 _NEXT_STEP = "try again; if it happens again, see 'waypoint doctor'"
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why CRIU failed. `name`: of the row in the table, or `unknown`, `died` or `silent`. `words`: CRIU's error line.
-    `is_accident`: as in the table.
+    `is_accident`: as in the table. `who`: the process at which CRIU failed, in words, or "".
     """
 
     name: str
@@ -31,6 +34,14 @@ class Diagnosis:
     meaning: str
     next_step: str
     is_accident: bool = False
+    who: str = ""
+
+
+class Culprit(NamedTuple):
+    """The process at which a dump has failed. `fd`: its descriptor, or -1 if it was none."""
+
+    pid: int
+    fd: int = -1
 
 
 class CriuFailed(WaypointError):
@@ -39,9 +50,9 @@ class CriuFailed(WaypointError):
     """
 
     def __init__(self, action: str, diagnosis: Diagnosis, log: Path | None) -> None:
-        said = diagnosis.words
-        if diagnosis.meaning:
-            said = f"{diagnosis.meaning} (CRIU: {diagnosis.words})"
+        said = diagnosis.meaning or f"CRIU gives a reason that Waypoint does not know: {diagnosis.words}"
+        if diagnosis.who:
+            said = f"{diagnosis.who}: {said}"
         super().__init__(f"{action} the processes", f"(log: {log})" if log else "", said, diagnosis.next_step)
         self.diagnosis = diagnosis
         self.log = log
@@ -73,21 +84,51 @@ def died(errors: list[str]) -> Diagnosis:
 
 def fell_silent(silence_s: float) -> Diagnosis:
     """The diagnosis of a CRIU that was killed because it hung. `silence_s`: the deadline."""
-    words = f"CRIU hung: it sent nothing for {silence_s:.1f} s or longer, and was killed"
-    return Diagnosis("silent", words, "", _NEXT_STEP, is_accident=True)
+    meaning = f"CRIU hung: it sent nothing for {silence_s:.1f} s or longer, and was killed"
+    return Diagnosis("silent", "", meaning, _NEXT_STEP, is_accident=True)
 
 
 def read_errors(log: Path) -> list[str]:
     """The error messages in the CRIU log at `log`, without time, pid and source line. Empty if there is no log.
 
-    Only the first MAX_LOG_BYTES are read.
+    Only the last MAX_LOG_BYTES are read.
     """
+    return find_errors(_read_end(log))
+
+
+def read_culprit(log: Path) -> Culprit | None:
+    """The process at which the dump failed that wrote the log at `log`, by the host's pid; None if the log does not
+    tell. A log of errors alone tells no descriptor.
+    """
+    return find_culprit(_read_end(log))
+
+
+def find_culprit(text: str) -> Culprit | None:
+    """As `read_culprit`, in the text of a log."""
+    found = None
+    lines = iter(text.splitlines())
+    for line in lines:
+        error = _ERROR_LINE.search(line)
+        if error and not _HARMLESS.search(error[1]):
+            break
+        if match := _FILE_LINE.search(line):
+            found = Culprit(int(match[1]), int(match[2]))
+        elif match := _TASK_LINE.search(line):
+            found = Culprit(int(match[1]))
+    for line in lines:  # CRIU says at the end what it could not do, and to which process
+        if match := _FAILED_LINE.search(line):
+            pid = int(match[1])
+            return found if found is not None and found.pid == pid else Culprit(pid)
+    return None
+
+
+def _read_end(log: Path) -> str:
     try:
         with log.open("rb") as file:
-            text = file.read(MAX_LOG_BYTES).decode(errors="replace")
+            file.seek(max(0, log.stat().st_size - MAX_LOG_BYTES))
+            return file.read(MAX_LOG_BYTES).decode(errors="replace")
     except FileNotFoundError:
-        return []
-    return find_errors(text)
+        return ""
 
 
 def find_errors(text: str) -> list[str]:

@@ -14,17 +14,13 @@ images has two magic numbers, then the size of each message and the message.
 
 import os
 import stat
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from waypoint.linux.tasks.removed import RemovedFolder, unused_name
 from waypoint.model.errors import CannotCapture
+from waypoint.processes.criu.lists import FILES, FILES_MAGIC, read_messages, write_messages
 from waypoint.processes.criu.messages import Field, Message, Value, change_fields, decode, encode
 
-_MAGIC = struct.Struct("<II")
-_SIZE = struct.Struct("<I")
-_COMMON_MAGIC = 0x54564319
-_FILES, _FILES_MAGIC = "files.img", 0x56303138
 _REMAPS, _REMAPS_MAGIC = "remap-fpath.img", 0x59133954
 _GHOST_MAGIC = 0x52583605
 _FIRST_GHOST = 0x40000000  # CRIU counts its own ghosts from 1
@@ -73,15 +69,15 @@ def make_ghosts(images_fd: int, removed: Sequence[RemovedFolder]) -> None:
     another open file for one of the folders: it knows them by the numbers of mount and inode, and an overlay may give a
     folder the number that a file has in a layer.
     """
-    remaps = _read(images_fd, _REMAPS, _REMAPS_MAGIC)
+    remaps = read_messages(images_fd, _REMAPS, _REMAPS_MAGIC)
     if not (removed or remaps):
         return
     ghosts = _Ghosts(removed, remaps)
-    entries = [ghosts.change(entry) for entry in _read(images_fd, _FILES, _FILES_MAGIC)]
-    _write(images_fd, _FILES, _FILES_MAGIC, entries)
-    _write(images_fd, _REMAPS, _REMAPS_MAGIC, remaps + ghosts.remaps)
+    entries = [ghosts.change(entry) for entry in read_messages(images_fd, FILES, FILES_MAGIC)]
+    write_messages(images_fd, FILES, FILES_MAGIC, entries)
+    write_messages(images_fd, _REMAPS, _REMAPS_MAGIC, remaps + ghosts.remaps)
     for number, folder in ghosts.made.items():
-        _write(images_fd, f"ghost-file-{number:x}.img", _GHOST_MAGIC, [_ghost_file(folder)])
+        write_messages(images_fd, f"ghost-file-{number:x}.img", _GHOST_MAGIC, [_ghost_file(folder)])
 
 
 class _Ghosts:
@@ -107,10 +103,10 @@ class _Ghosts:
         file, name = _number(reg, "id"), str(reg["name"])
         is_folder = stat.S_ISDIR(_number(reg, "mode"))
         if reg.get("ext") and name in self._told:
-            if not is_folder:
-                said = "an open file has the same number as a removed folder that a process holds"
-                raise CannotCapture("dump", "the processes", said, "close one of them, or try again")
             ghost, folder = self._told[name]
+            if not is_folder:
+                said = f"an open file has the same number as {folder.path}, a removed folder that a process holds"
+                raise CannotCapture("dump", "the processes", said, f"leave or close {folder.path}")
             self.made[ghost] = folder
             self.remaps.append(encode(_REMAP, {"orig_id": file, "remap_id": ghost, "remap_type": _GHOST}))
             place = os.fsencode(folder.path)
@@ -131,32 +127,6 @@ def _ghost_file(folder: RemovedFolder) -> bytes:
     atim, mtim = (dict[str, Value](tv_sec=seconds, tv_usec=microseconds) for seconds, microseconds in times)
     values: dict[str, Value] = {"uid": folder.uid, "gid": folder.gid, "mode": folder.mode, "atim": atim, "mtim": mtim}
     return encode(_GHOST_FILE, values)
-
-
-def _read(images_fd: int, name: str, magic: int) -> list[bytes]:
-    """The messages in the image `name`; empty if there is no such image."""
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=images_fd)
-    except FileNotFoundError:
-        return []
-    with open(fd, "rb") as file:
-        content = file.read()
-    if content[: _MAGIC.size] != _MAGIC.pack(_COMMON_MAGIC, magic):
-        raise ValueError(f"{name} is not the image that its name says")
-    messages, place = [], _MAGIC.size
-    while place < len(content):
-        (size,) = _SIZE.unpack_from(content, place)
-        place += _SIZE.size + size
-        messages.append(content[place - size : place])
-    return messages
-
-
-def _write(images_fd: int, name: str, magic: int, messages: Iterable[bytes]) -> None:
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=images_fd)
-    with open(fd, "wb") as file:
-        file.write(_MAGIC.pack(_COMMON_MAGIC, magic))
-        for message in messages:
-            file.write(_SIZE.pack(len(message)) + message)
 
 
 def _number(values: dict[str, Value], name: str) -> int:

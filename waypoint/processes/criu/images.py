@@ -1,4 +1,4 @@
-"""The two CRIU image files that Waypoint reads itself: `stats-dump` and `inventory.img`.
+"""The two CRIU image files of one message that Waypoint reads itself: `stats-dump` and `inventory.img`.
 
 Format of stats-dump, a "service image" (criu/include/magic.h, criu/stats.c): two magic numbers and a size, each 32 bits
 little-endian, then one message. inventory.img has only one magic number.

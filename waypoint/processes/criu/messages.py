@@ -55,6 +55,8 @@ OPTIONS = Message(
         "empty_ns": Field(38, "uint32"),
         "freeze_cgroup": Field(44, "string"),
         "timeout": Field(45, "uint32"),
+        "tcp_skip_in_flight": Field(46, "bool"),
+        "tcp_close": Field(52, "bool"),
         "network_lock": Field(64, "int32"),
     }
 )
@@ -95,6 +97,9 @@ RESPONSE = Message(
 # images/stats.proto: the content of the file stats-dump.
 DUMP_STATS = Message({"frozen_time": Field(2, "uint32"), "pages_written": Field(7, "uint64")})
 STATS = Message({"dump": Field(1, DUMP_STATS)})
+
+# images/fh.proto: an entry of irmap-cache.
+IRMAP_ENTRY = Message({"dev": Field(1, "uint32"), "inode": Field(2, "uint64"), "path": Field(3, "string")})
 
 
 class RequestType(IntEnum):

@@ -51,6 +51,7 @@ class DumpOptions:
     `removed`: the folders without a name that tasks of the tree hold. CRIU refuses those of a lower layer (ghosts.py).
     `own_network`: CRIU runs in the tree's network namespace, of which nothing but sockets is to be kept; the images are
     to say that it is the tree's own. Their restore needs `empty_network`.
+    `close_connections`: as in the restore (RestoreOptions), which must be told so, too.
     """
 
     log_name: ClassVar[str] = "dump.log"
@@ -62,6 +63,7 @@ class DumpOptions:
     externals: tuple[str, ...] = ()
     removed: tuple[RemovedFolder, ...] = ()
     own_network: bool = False
+    close_connections: bool = False
     timeout_s: int = 10
     log_level: int = ERRORS_ONLY
     deadline_s: float | None = None
@@ -74,6 +76,8 @@ class DumpOptions:
             "timeout": self.timeout_s,
             "log_level": self.log_level,
             "notify_scripts": True,
+            # Connections that nobody has accepted yet are left out, in place of a refusal.
+            "tcp_skip_in_flight": True,
         }
         if self.freeze_cgroup is not None:
             message["freeze_cgroup"] = self.freeze_cgroup
@@ -86,8 +90,9 @@ class RestoreOptions:
 
     `root`: where the root of the tree's mount namespace lies mounted in CRIU's. `work_fd`: never the images' folder,
     which several restores may share. `externals`: as in `mnt[dev]:/some/folder`. `empty_network`: the tree gets a new
-    network namespace, in which nothing is set up before the stage post-setup-namespaces. `deadline_s`: a CRIU
-    that hangs for as long (`Worker.receive`) is killed.
+    network namespace, in which nothing is set up before the stage post-setup-namespaces. `close_connections`: TCP
+    connections come back closed, as if their other side had ended them. Whoever does not own the network namespace may
+    restore them in no other way. `deadline_s`: a CRIU that hangs for as long (`Worker.receive`) is killed.
     """
 
     log_name: ClassVar[str] = "restore.log"
@@ -97,6 +102,7 @@ class RestoreOptions:
     root: str | None = None
     externals: tuple[str, ...] = ()
     empty_network: bool = False
+    close_connections: bool = False
     deadline_s: float | None = None
     on_notice: OnNotice | None = None
 
@@ -142,6 +148,7 @@ def _common(options: DumpOptions | RestoreOptions, more_externals: list[Value]) 
         "external": [*options.externals, *more_externals],
         "ext_unix_sk": True,
         "tcp_established": True,
+        "tcp_close": options.close_connections,
         "file_locks": True,
         "link_remap": True,
         "log_file": options.log_name,

@@ -3,17 +3,21 @@
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
 
 import msgspec
 
 from waypoint.linux.storage.descriptors import path_of
+from waypoint.linux.tasks import procfs
 from waypoint.model.errors import HostLacks
 from waypoint.processes.criu import causes
-from waypoint.processes.criu.causes import CriuFailed, diagnose, read_errors
+from waypoint.processes.criu.causes import CriuFailed, Culprit, diagnose, read_errors
 from waypoint.processes.criu.ghosts import make_ghosts
 from waypoint.processes.criu.images import give_own_network, read_dump_stats
+from waypoint.processes.criu.mends import mend
 from waypoint.processes.criu.messages import RequestType, Value
 from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, RestoreOptions, RestoreResult
 from waypoint.processes.criu.worker import Spawn, Worker, spawn_here
@@ -93,9 +97,7 @@ class Criu:
             answer = worker.ask(request)
         if not answer.get("success"):
             words = " ".join(worker.words()).strip() or str(answer.get("cr_errmsg") or "CRIU ended without an answer")
-            raise HostLacks(
-                "use CRIU at", str(self.path), words, "run `waypoint setup`, which finds or installs a CRIU that works"
-            )
+            raise HostLacks("use CRIU at", str(self.path), words, "see 'waypoint doctor'")
         return answer
 
 
@@ -106,7 +108,8 @@ class Dump:
     has written stay in the folder and cannot be restored. Every step raises CriuRefused if CRIU has given up, and
     CriuAccident if CRIU has died, or has hung for longer than `deadline_s` of the options and was killed. `stats`:
     CRIU's statistics, set when the `with` ends after a complete dump. `removed`: the options' removed folders; whoever
-    knows better names for them sets it.
+    knows better names for them sets it. `moved`: the paths of Unix sockets that were renamed since they were bound, by
+    the sockets' inodes; whoever knows some sets it.
     """
 
     def __init__(self, worker: Worker, options: DumpOptions) -> None:
@@ -114,6 +117,7 @@ class Dump:
         self._worker = worker
         self._options = options
         self.removed = options.removed
+        self.moved: Mapping[int, str] = {}
         self._is_asked = False  # CRIU waits for the answer to a notification
         self._is_over = False  # CRIU has given its last answer, or has died
         self._is_stuck = False  # CRIU was silent for too long
@@ -135,6 +139,7 @@ class Dump:
             if self._options.own_network:
                 give_own_network(self._options.images_fd)
             make_ghosts(self._options.images_fd, self.removed)
+            mend(self._options.images_fd, self.moved)
             self.stats = read_dump_stats(self._options.work_fd)
 
     def wait_ready(self) -> None:
@@ -206,7 +211,19 @@ def _failure(
     log = Path(path_of(options.work_fd), options.log_name)
     outside_log = [*worker.words(), str(answer.get("cr_errmsg", ""))]
     errors = read_errors(log) or [line for line in outside_log if line]
-    return causes.failure(action, diagnose(errors) if answer else causes.died(errors), log)
+    diagnosis = diagnose(errors) if answer else causes.died(errors)
+    culprit = causes.read_culprit(log) if action == "dump" else None
+    return causes.failure(action, replace(diagnosis, who=_name_of(culprit)), log)
+
+
+def _name_of(culprit: Culprit | None) -> str:
+    """The process in words, with its pid as it sees that itself; "" if it is not known, or has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        if culprit is not None:
+            pid, fd = culprit
+            number = procfs.inner_pid(pid)
+            return f"{procfs.stat(pid).name} (pid {number}{f', fd {fd}' if fd >= 0 else ''})"
+    return ""
 
 
 def _part(answer: dict[str, Value], name: str) -> dict[str, Value]:

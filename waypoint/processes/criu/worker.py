@@ -110,7 +110,7 @@ class Worker:
         except OSError as error:
             where = f": {error.filename}" if error.filename not in (None, self._path) else ""
             said = f"{error.strerror or error}{where}"
-            raise HostLacks("start", self._path, said, "run `waypoint setup`") from error
+            raise HostLacks("start", self._path, said, "see 'waypoint doctor'") from error
 
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for the process to end, which it does when its socket closes; after an exception, kill it."""

@@ -29,7 +29,8 @@ def as_problem(error: Exception, on: str) -> WaypointError:
         return error
     log_bug(error, on)
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return Bug("serve", on, said, "this is a bug of Waypoint; daemon.log in the home has its traceback")
+    next_step = "this is a bug of Waypoint; please report it with its traceback: waypoint daemon logs"
+    return Bug("serve", on, said, next_step)
 
 
 def log_bug(error: BaseException, on: str) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from waypoint.model.activity import BeginEvent, Event, EventsQuery, LostEvent, OperationEvent, RestartedEvent
 from waypoint.model.ids import random_hex
+from waypoint.model.names import in_order
 from waypoint.model.records import Operation
 from waypoint.model.times import iso_time
 
@@ -51,7 +52,7 @@ class Events:
 
     def tell_operation(self, operation: Operation) -> None:
         """The log has gained an entry."""
-        names = sorted({*operation.moves, *operation.sessions})
+        names = sorted({*operation.moves, *operation.sessions}, key=in_order)
         self.publish(OperationEvent, number=operation.number, verb=operation.verb, names=names)
 
     async def lines(self, query: EventsQuery) -> AsyncGenerator[bytes, None]:

@@ -123,7 +123,7 @@ class Jobs:
         self._forget_old()
         for job_id in self._tasks:
             if self._jobs[job_id].kind == kind:
-                next_step = f"read it: GET /v1/jobs/{job_id}; end it: POST /v1/jobs/{job_id}/cancel"
+                next_step = "'waypoint events' shows when it has ended; try again then"
                 raise StateConflict("start", f"a {kind} job", f"the job {job_id} of this kind runs already", next_step)
         loop = asyncio.get_running_loop()
         job = Job(kind, self._events, loop)

@@ -5,6 +5,7 @@ An answer of a verb that replaces or ends the session that asks is read by nobod
 
 import dataclasses
 
+from waypoint.model.errors import StateConflict
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
 from waypoint.service import captures, history, sessions
@@ -12,6 +13,19 @@ from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed
 from waypoint.session.live.session import LiveSession
+
+MOST_LIVE = 256
+"""Sessions that may be live in a home when one more is asked for from inside: each has limits of its own, and a session
+could have as many as it likes by forking.
+"""
+
+
+def check_crowd(home: Home, count: int) -> None:
+    """Raise StateConflict if so many more sessions may not be made from inside."""
+    live = len(home.names.live()) + len(home.names.live(ready=False))
+    if live + count > MOST_LIVE:
+        said = f"with these, more than {MOST_LIVE} sessions would be live in this home"
+        raise StateConflict("fork to", f"{count} branches", said, "ask for it outside of the session")
 
 
 async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -21,7 +35,7 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
         tier=given.text("tier") or "auto",  # type: ignore[arg-type]  # the parser has seen that it is one
         force=given.flag("force"),
     )
-    made = await captures.checkpoint(home, live.branch, request)
+    made = await captures.checkpoint_of(home, live.branch, request, within=True)
     said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms\n"
     return Printed(said + _degraded(made.degraded), made)
 
@@ -29,6 +43,7 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
 async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     capture, new = await own.capture(home, live.branch, given.required("name")), given.text("new")
     if new is not None:
+        check_crowd(home, 1)
         (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new]))
         return Printed(f"{new}\n", made.session)
     only = given.text("only")
@@ -45,6 +60,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     name, count, prefix = given.required("name"), given.number("count"), given.text("prefix")
     if count is not None and prefix is None:
         prefix = name  # the request below may name the capture by its id, which makes no good prefix
+    check_crowd(home, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
     made = await captures.fork(home, request)
@@ -68,6 +84,8 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     undone = done.undone
     lost = "".join(f"will not come back: {one}\n" for one in undone.lost)
     said = f"{lost}took back {undone.number} ({undone.verb}): {undone.undo}\n" + _degraded(undone.degraded)
+    if done.operation.ended:
+        said += f"the way back: waypoint undo {done.operation.number}\n"
     return Printed(said, {**dataclasses.asdict(done.operation), "degraded": undone.degraded})
 
 

@@ -1,6 +1,7 @@
 """The verbs inside a session that only look: at the session, its terminal, and the history of its branch."""
 
 import asyncio
+import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from waypoint.model.queries import LogQuery
 from waypoint.model.requests import LogsRequest
 from waypoint.model.streams import Frame
 from waypoint.model.verbs import Given
+from waypoint.model.verbs.completion import offered_inside
 from waypoint.service import history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
@@ -45,11 +47,13 @@ async def log(home: Home, live: LiveSession, given: Given) -> Printed:
         return Printed("", [])
     query = LogQuery(name=start.id, limit=given.number("limit") or LIMIT)
     found = await asyncio.to_thread(_listed, home, await history.log(home, query))
+    found = [_in_sight(home, live.branch, one) for one in found]
     return Printed("".join(map(_capture_line, found)), found)
 
 
 async def show(home: Home, live: LiveSession, given: Given) -> Printed:
     facts = await history.show(home, (await own.capture(home, live.branch, given.required("name"))).id)
+    facts = _in_sight(home, live.branch, facts)
     layers = [f"{kind} {layer['size_bytes']}" for kind, layer in facts.layers.items() if layer is not None]
     lines = {
         "capture": facts.capture,
@@ -82,6 +86,16 @@ async def status(home: Home, live: LiveSession, given: Given) -> Printed:
     return Printed(f"branch {live.branch}\ntip {tip_id or 'none'}\n", {"branch": live.branch, "tip": tip_id})
 
 
+async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
+    """The answer at TAB to `words`, those behind `waypoint`: verbs, options, and names in the branch's history."""
+    offer = offered_inside(words)
+    names = [live.branch]
+    if offer.kind == "names" and (start := own.tip(home, live.branch)) is not None:
+        found = await asyncio.to_thread(_listed, home, await history.log(home, LogQuery(name=start.id)))
+        names += [name for one in found for name in own.in_sight(home, live.branch, one.names) if name != live.branch]
+    return offer.answer(names)
+
+
 def _listed(home: Home, found: Iterator[T]) -> list[T]:
     """The items of `found`, each step of which reads from the store. Blocks; waits while a session stands still."""
     items: list[T] = []
@@ -89,6 +103,10 @@ def _listed(home: Home, found: Iterator[T]) -> list[T]:
         home.between()
         items += piece
     return items
+
+
+def _in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:
+    return dataclasses.replace(capture, names=own.in_sight(home, branch, capture.names))
 
 
 def _capture_line(capture: CaptureFacts) -> str:

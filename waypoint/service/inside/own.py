@@ -25,6 +25,11 @@ async def capture(home: Home, branch: str, name: str) -> Capture:
     return await asyncio.to_thread(_find_capture, home, branch, name)
 
 
+def in_sight(home: Home, branch: str, names: list[str]) -> list[str]:
+    """Those of `names`, of captures in the history of `branch`, that its processes are told: not the other branches."""
+    return [name for name in names if name == branch or (ref := home.names.ref(name)) is None or ref.kind != "branch"]
+
+
 def _find_capture(home: Home, branch: str, name: str) -> Capture:
     # Of what other branches have, a process learns nothing: neither the names nor whether there are any.
     with contextlib.suppress(UnknownName):
@@ -45,13 +50,13 @@ async def operation(home: Home, branch: str, number: int | None) -> Operation:
     """
     if number is not None:
         numbered = home.names.operation(number)
-        if numbered is None or not is_from_within(numbered, branch):
+        if numbered is None or not is_from_within(home.names, numbered, branch):
             said = f"no operation of {branch} has this number"
             raise UnknownName("take back", f"operation {number}", said, "see 'waypoint op log'")
         return numbered
 
     def is_meant(one: Operation) -> bool:
-        return is_from_within(one, branch) and one.sessions.get(branch) != (False, True)
+        return is_from_within(home.names, one, branch) and one.sessions.get(branch) != (False, True)
 
     found = await asyncio.to_thread(home.names.last_to_undo, is_meant)
     if found is None:

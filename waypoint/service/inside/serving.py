@@ -5,9 +5,9 @@ The table of verbs parses a request, and the same functions carry it out that se
 
 from collections.abc import Awaitable, Callable
 
-from waypoint.model.errors import UsageProblem
+from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import Caller
-from waypoint.model.verbs import Given, Verb
+from waypoint.model.verbs import COMPLETE, Given, Verb
 from waypoint.model.verbs.inside import HelpWanted, parse, wants_json
 from waypoint.model.verbs.table import BRANCHES, ONE_BRANCH
 from waypoint.service.background.bugs import as_problem
@@ -16,7 +16,7 @@ from waypoint.service.inside import acts, looks
 from waypoint.service.inside.printed import Printed
 from waypoint.session.live.session import LiveSession
 from waypoint.store.callers import asked_by
-from waypoint.terminal.inside.spool import Answer
+from waypoint.terminal.inside.spool import Answer, refusal
 
 Inward = Callable[[Home, LiveSession, Given], Awaitable[Printed]]
 
@@ -41,6 +41,10 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
     own branch. An error becomes an answer with an exit status, with `--json` one JSON value.
     """
     try:
+        if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in the successor
+            raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced")
+        if words[:1] == [COMPLETE]:
+            return Answer(0, await looks.completion(home, live, words[1:]))
         verb, given = parse(words)
         _check_branch(verb, given, live.branch)
         with asked_by(Caller(branch=live.branch)):
@@ -49,10 +53,7 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
     except HelpWanted as wanted:
         return Answer(wanted.exit_code, wanted.text)
     except Exception as error:  # the border: whatever a service function raises becomes an answer
-        problem = as_problem(error, f"a process of branch {live.branch}")
-        if wants_json(words):
-            return Answer(problem.exit_code, Printed("", {"error": problem.to_json()}).as_json())
-        return Answer(problem.exit_code, f"waypoint: {problem}\n")
+        return refusal(words, as_problem(error, f"a process of branch {live.branch}"))
 
 
 def _check_branch(verb: Verb, given: Given, own: str) -> None:

@@ -9,18 +9,25 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from waypoint.capture.steps import Step, reach
+from waypoint.launch import externals
+from waypoint.launch.externals import Misplaced
+from waypoint.launch.ground.limits import Bounds, fill_in, shared_memory_bytes
+from waypoint.launch.link import LauncherDied
 from waypoint.linux.tasks import cgroups
-from waypoint.model.errors import Failed, WaypointError
+from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting
 from waypoint.processes.criu.causes import CriuAccident
-from waypoint.session.birth import fresh, revive
+from waypoint.session.birth import fresh, revive, shell_back, start_again
+from waypoint.session.birth.rights import bounded
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.upper.contract import NEXT_STEPS
 
 log = logging.getLogger(__name__)
+
+_MIB = 1 << 20
 
 
 class Birth(NamedTuple):
@@ -29,6 +36,7 @@ class Birth(NamedTuple):
     `origin`: the capture that the session goes on from; None: it begins with the plain base. `size`: rows and columns
     of its terminal. `processes`: whether the origin's processes are restored; if not, the session gets a new shell.
     `must_enter`: whether a new shell must start in the folder of the setting; if not, it may start in the user's home.
+    `shell`: whether a new shell gets the state of the origin's shell.
     """
 
     row: LiveRow
@@ -36,12 +44,20 @@ class Birth(NamedTuple):
     size: tuple[int, int]
     processes: bool
     must_enter: bool = False
+    shell: bool = True
 
 
 def plan_birth(
-    branch: str, origin: Capture | None, setting: Setting, size: tuple[int, int], *, processes: bool
+    resources: Resources,
+    branch: str,
+    origin: Capture | None,
+    setting: Setting,
+    size: tuple[int, int],
+    *,
+    processes: bool,
 ) -> Birth:
-    session = new_id()
+    """The plan of a session with `setting` for whoever asks. Raises NotAllowed if they may not have it."""
+    setting, session = bounded(resources, setting), new_id()
     row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
     return Birth(row, origin, size, processes)
 
@@ -95,15 +111,15 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
     origin = births[0].origin
     if births[0].processes and origin is not None:
         leaving = instead_of.processes() if instead_of is not None else []
-        with _naming_a_way(births[0].row.branch, origin):
-            await asyncio.to_thread(_check, resources, origin, len(births), leaving)
+        with naming_a_way(births[0].row.branch, origin):
+            await asyncio.to_thread(_check, resources, births, origin, leaving)
     with resources.names.change("reserve") as change:
         for birth in births:
             change.reserve(birth.row, beside=instead_of is not None)
 
 
 @contextlib.contextmanager
-def _naming_a_way(branch: str, origin: Capture) -> Iterator[None]:
+def naming_a_way(branch: str, origin: Capture) -> Iterator[None]:
     """If the processes of `origin` cannot be brought back in the `with` block, the error also says how its files can
     be: no capture may be without a way back.
     """
@@ -115,45 +131,101 @@ def _naming_a_way(branch: str, origin: Capture) -> Iterator[None]:
         raise
 
 
-def _check(resources: Resources, origin: Capture, copies: int, leaving: Sequence[int]) -> None:
-    """As `Held.check`. Reads the origin's files, and removes them if they are dropped meanwhile: not on the loop."""
+def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leaving: Sequence[int]) -> None:
+    """As `Held.check`, for the settings of `births`. Reads the origin's files, and removes them if they are dropped
+    meanwhile: not on the loop.
+    """
     with resources.captures.hold(origin) as held:
-        held.check(copies, leaving)
+        held.check(len(births), leaving)
+        needed, limits = held.memory_bytes, births[0].row.setting.limits
+        most = shared_memory_bytes(limits)
+        if needed > most:
+            said = f"its files in /dev/shm take {needed >> 20} MiB, half of the session's memory is {most >> 20} MiB"
+            memory = 2 * (needed + held.processes.size_bytes) + _MIB >> 20
+            more = f"give it more: waypoint shell NEW --from {origin.id[:12]} --memory {memory}M"
+            raise CannotCapture("restore the processes of", origin.id[:12], said, more)
 
 
 async def bring_up(resources: Resources, birth: Birth) -> LiveSession:
     """Make one session: its files, its cgroup, its mounts, its processes, its terminal. The birth is reserved.
 
-    After an accident of CRIU's the session is made a second time, from the beginning. Raises OSError, WaypointError;
-    the caller undoes the birth after a failure (`undo`).
+    After an accident of CRIU's or the launcher's, or if the machine's mounts have changed meanwhile, the session is
+    made a second time, from the beginning. Raises OSError, WaypointError; the caller undoes the birth after a failure
+    (`undo`).
     """
+    follow = resources.places.follow_host
+    mounts = await asyncio.to_thread(follow)
     try:
         return await _bring_up_once(resources, birth)
-    except CriuAccident as error:
+    except (WaypointError, OSError) as error:
+        if not isinstance(error, CriuAccident | LauncherDied) and await asyncio.to_thread(follow) == mounts:
+            raise
         log.warning("start of a session on %s, first try: %s", birth.row.branch, error)
         await asyncio.to_thread(_clear, resources, birth.row)
         return await _bring_up_once(resources, birth)
 
 
 async def _bring_up_once(resources: Resources, birth: Birth) -> LiveSession:
-    await asyncio.to_thread(_make_tree_and_group, resources, birth)
-    if birth.processes and birth.origin is not None:
-        with _naming_a_way(birth.row.branch, birth.origin):
-            return await revive.revive(resources, birth.row, birth.origin, birth.size)
-    return await fresh.launch(resources, birth.row, birth.size, must_enter=birth.must_enter)
+    limits = await asyncio.to_thread(_make_tree_and_group, resources, birth)
+    with _leading_to_files(birth):
+        if birth.processes and birth.origin is not None:
+            with naming_a_way(birth.row.branch, birth.origin):
+                return await revive.revive(resources, birth.row, birth.origin, birth.size, limits)
+        folder = birth.origin.folder if birth.origin is not None and birth.shell else ""
+        live = await fresh.launch(resources, birth.row, birth.size, limits, folder=folder, must_enter=birth.must_enter)
+    if birth.origin is not None and birth.shell:
+        try:
+            live.not_back = await shell_back.bring_back(resources, live, birth.origin, stay=birth.must_enter)
+            live.again = await start_again.start_again(resources, live, birth.origin)
+        except BaseException:
+            live.release()
+            raise
+    return live
 
 
-def _make_tree_and_group(resources: Resources, birth: Birth) -> None:
-    """Make the session's upper tree, with the origin's files in it, and the session's cgroup."""
+@contextlib.contextmanager
+def _leading_to_files(birth: Birth) -> Iterator[None]:
+    """If a mount of the session has no place in its files in the `with` block, the error says how these can be had."""
+    try:
+        yield
+    except (OSError, Misplaced) as error:
+        found = externals.misplaced(error) if isinstance(error, OSError) else error
+        if found is None:
+            raise
+        if birth.origin is not None:
+            way = f"waypoint shell NEW -d; waypoint restore {birth.origin.id[:12]} -b NEW --only files"
+            found.next_step = f"have its files in another session: {way}"
+        raise found from error
+
+
+def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
+    """Make the session's upper tree, with the origin's files in it, and the session's cgroup. Returns the limits that
+    these have.
+    """
     reach(Step.RESERVED)
     resources.pool.grow_if_needed()
     if birth.origin is not None:
         with resources.captures.hold(birth.origin) as held:
             held.copy_files(birth.row.tree)
+        if birth.processes:
+            revive.mark_requests(resources.pool.path(birth.row.tree))
     else:
         resources.pool.create(birth.row.tree)
-    cgroups.create(resources.places.cgroup_of(birth.row.session))
+    asked = birth.row.setting.limits
+    limits, limiter = fill_in(asked), resources.places.limiter.of_session(asked)
+    group = resources.places.cgroup_of(birth.row.session)
+    limiter.make_group(group)
+    if not birth.processes:  # else CRIU is in the group until it has brought them back, with some processes of its own
+        limiter.hold(group, limits)
+    no_disk = [] if limits.disk is None else _limit_tree(resources, birth.row.tree, limits.disk)
     reach(Step.GROUNDED)
+    return Bounds(limits, limiter, no_disk)
+
+
+def _limit_tree(resources: Resources, tree: str, most_bytes: int) -> list[str]:
+    """Limit what may be written to a session's tree. Returns what is to be told if that cannot be."""
+    why_not = resources.pool.limit(tree, most_bytes)
+    return [f"disk: not held, {why_not}"] if why_not else []
 
 
 async def undo(resources: Resources, row: LiveRow) -> None:

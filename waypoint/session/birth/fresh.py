@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.base import is_below
+from waypoint.launch.ground.limits import Bounds
+from waypoint.launch.spec import StartSpec
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import UsageProblem
 from waypoint.model.ids import new_id
@@ -19,53 +22,83 @@ from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import Hold, LiveSession
 
 
-async def launch(resources: Resources, row: LiveRow, size: tuple[int, int], *, must_enter: bool) -> LiveSession:
-    """Start the session's program on the tree of `row`. `size`: rows and columns of its terminal. `must_enter`: whether
-    it must start in the folder of its setting.
+class _Lacking(NamedTuple):
+    """What a session does not have that it might: the fields are as in its runtime record."""
+
+    left_out: list[str]
+    why_host_ids: str
+    why_no_seccomp: str
+
+
+async def launch(
+    resources: Resources, row: LiveRow, size: tuple[int, int], bounds: Bounds, *, folder: str, must_enter: bool
+) -> LiveSession:
+    """Start the session's program on the tree of `row`. `size`: rows and columns of its terminal. `bounds`: what its
+    tree and its cgroup hold. `folder`: where it starts, "": in that of its setting. `must_enter`: whether it must start
+    in the folder of its setting.
 
     Raises UsageProblem if it must and cannot start there, OSError, WaypointError. After a failure the caller removes
     processes, folder and tree (`birth.undo`).
     """
     places = resources.places
     nonce = new_id()
-    plan = start_plan.plan_overlays(row.setting.base, places)
-    left_out = list(plan.left_out)
-    tree = Path(resources.pool.path(row.tree))
-
-    def prepare() -> None:
-        left_out.extend(plan.tell_lost(os.listdir(tree)))
-        start_plan.prepare_tree(tree, plan, row.setting, nonce, row.branch)
-
-    await asyncio.to_thread(prepare)
-    spec = start_plan.start_spec(row, plan, places, tree, size=size)
+    spec, lacking = await asyncio.to_thread(_prepare, resources, row, size, nonce)
+    left_out = lacking.left_out
     if must_enter:
         spec = msgspec.structs.replace(spec, cwd=spec.cwd[:1])
+    elif folder:
+        spec = msgspec.structs.replace(spec, cwd=[folder, *spec.cwd])
     try:
         started = await resources.launcher.carry_out(spec)
     except OSError as error:
         if must_enter and error.filename == row.setting.cwd:
             raise _no_entry(row.setting.cwd, left_out, error) from error
         raise
-    entry = RuntimeRecord(
+    if started.entered:
+        left_out.append(f"{spec.cwd[0]} (cannot be entered: the shell began in {spec.cwd[started.entered]})")
+    entry = _record(row, spec, started.pid, nonce, lacking)
+    entry = msgspec.structs.replace(entry, limits=bounds.limits, unlimited=bounds.unlimited(spec.ids))
+    with contextlib.ExitStack() as undo:
+        for fd in started.handles:
+            undo.callback(os.close, fd)
+        runtime = record.make_folder(places.sessions, row.session)
+        record.save(runtime, entry)
+        undo.pop_all()
+    return LiveSession(entry, runtime, resources.launcher, Hold(*started.handles))
+
+
+def _record(row: LiveRow, spec: StartSpec, init_pid: int, nonce: str, lacking: _Lacking) -> RuntimeRecord:
+    """The runtime record of a session that was started by `spec`."""
+    return RuntimeRecord(
         row=row,
         boot_id=procfs.boot_id(),
-        init_pid=started.pid,
-        init_start=procfs.start_ticks(started.pid),
+        init_pid=init_pid,
+        init_start=procfs.start_ticks(init_pid),
         cgroup=spec.cgroup,
         overlays=[overlay.target for overlay in spec.overlays],
         outside=spec.outside,
         proc_readonly=spec.proc_readonly,
+        masked=spec.masked,
         env=spec.env,
         nonce=nonce,
-        left_out=left_out,
+        left_out=lacking.left_out,
+        ids=spec.ids,
+        why_host_ids=lacking.why_host_ids,
+        seccomp=spec.seccomp,
+        why_no_seccomp=lacking.why_no_seccomp,
     )
-    with contextlib.ExitStack() as undo:
-        for fd in started.handles:
-            undo.callback(os.close, fd)
-        folder = record.make_folder(places.sessions, row.session)
-        record.save(folder, entry)
-        undo.pop_all()
-    return LiveSession(entry, folder, resources.launcher, Hold(*started.handles))
+
+
+def _prepare(resources: Resources, row: LiveRow, size: tuple[int, int], nonce: str) -> tuple[StartSpec, _Lacking]:
+    """Plan the session, and prepare its tree."""
+    places, tree = resources.places, Path(resources.pool.path(row.tree))
+    plan = start_plan.plan_overlays(row.setting.base, places).give_way(str(tree))
+    start_plan.prepare_tree(tree, plan, row.setting, nonce, row.branch)
+    ids, why_host_ids = start_plan.choose_ids(row.setting, plan, places, tree)
+    seccomp, why_no_seccomp = start_plan.choose_seccomp(row.setting, places)
+    spec = start_plan.start_spec(row, plan._replace(ids=ids), places, tree, size=size)
+    spec = msgspec.structs.replace(spec, seccomp=seccomp)
+    return spec, _Lacking(plan.left_out, why_host_ids, why_no_seccomp)
 
 
 def _no_entry(cwd: str, left_out: list[str], error: OSError) -> UsageProblem:

@@ -2,8 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from waypoint.capture.captures import Held
 from waypoint.capture.layers.layer import Place
@@ -11,10 +15,14 @@ from waypoint.launch.criu import APART_SEEN
 from waypoint.launch.criu_process import furnish
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.base import BasePlan
+from waypoint.launch.ground.limits import Bounds
 from waypoint.launch.spec import StartSpec
+from waypoint.linux.calls import hard_limits
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed
-from waypoint.model.paths import COMMAND_FILE
+from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow
 from waypoint.processes.criu.externals import name_externals
 from waypoint.session.live import record
@@ -22,14 +30,19 @@ from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal.exec.record import carry_over
+from waypoint.terminal.inside.inbox import mark_captured
+from waypoint.upper import layout
+
+_HAD_NONE = "its processes had none when they were captured"
 
 
-async def revive(resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int]) -> LiveSession:
+async def revive(
+    resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
+) -> LiveSession:
     """Restore the processes of `origin` on the tree of `row`, which is a copy of the origin's files. `size`: rows and
-    columns of the terminal. The caller has checked the origin (`Held.check`).
+    columns of the terminal. `bounds`: as of `fresh.launch`. The caller has checked the origin (`Held.check`).
 
-    Raises CannotCapture with CRIU's reason, Failed, OSError. After a failure the caller removes processes, folder and
-    tree (`birth.undo`).
+    Raises CannotCapture with CRIU's reason, Failed, OSError; the caller removes what is left then (`birth.undo`).
     """
     folder = record.make_folder(resources.places.sessions, row.session)
     with resources.captures.hold(origin) as held:
@@ -40,10 +53,11 @@ async def revive(resources: Resources, row: LiveRow, origin: Capture, size: tupl
             folder=folder,
             root=externals.root,
             externals=externals.restore,
-            spawn=resources.criu.into(spec),
-            on_notice=furnish() if row.setting.net != "host" else None,
+            spawn=resources.criu.into(spec, layer.hard_limits),
+            on_notice=furnish(msgspec.structs.replace(spec, proc_readonly=layer.proc_readonly, masked=layer.masked)),
         )
         pid = await asyncio.to_thread(held.bring_back, place)
+    await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
     entry = RuntimeRecord(
         row=row,
         boot_id=procfs.boot_id(),
@@ -53,17 +67,48 @@ async def revive(resources: Resources, row: LiveRow, origin: Capture, size: tupl
         overlays=layer.overlays,
         outside=spec.outside,
         proc_readonly=layer.proc_readonly,
+        masked=layer.masked,
         env={**layer.env, "WAYPOINT_BRANCH": row.branch},
         nonce=layer.nonce,
         left_out=start_plan.tell_gone(layer.overlays),
+        ids=layer.ids,
+        why_host_ids="" if layer.ids.is_shifted else "its processes had them when they were captured",
+        seccomp=layer.seccomp,
+        why_no_seccomp=_HAD_NONE if layer.seccomp == "none" else "",
+        limits=bounds.limits,
+        unlimited=bounds.unlimited(layer.ids),
+        origin=origin.id,
+        lowered=_lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
     )
-    elapsed_s = time.clock_gettime(time.CLOCK_BOOTTIME) - origin.clock
-    carry_over(str(folder / COMMAND_FILE), elapsed_s, lambda: cgroups.members(spec.cgroup))
+    carry_over(str(folder / COMMAND_FILE), _age_s(origin), lambda: cgroups.members(spec.cgroup))
     record.save(folder, entry)
     live = LiveSession.adopt(entry, folder, resources.launcher)
     with contextlib.suppress(OSError):  # no reason to fail: the shell then keeps the old name of its branch
         live.shell.desk.folder.write(start_plan.BRANCH_FILE, f"{row.branch}\n".encode())
     return live
+
+
+def mark_requests(tree: str) -> None:
+    """Mark the requests in the files of a session whose processes are to come back in them as captured, so that no
+    daemon ever carries them out in the copy, also if this one dies before it has looked at them.
+    """
+    with open_folder(layout.upper_of(tree)) as root:
+        try:
+            with beneath.opened(root, RUN_FOLDER, os.O_PATH | os.O_DIRECTORY) as folder:
+                mark_captured(folder)
+        except FileNotFoundError:
+            return  # nor can the daemon look for requests there
+
+
+def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
+    """In words, which hard limits the processes have lost."""
+    lost = hard_limits.above(captured, found)
+    was = {name: "none" if most < 0 else str(most) for name, most in lost.items()}
+    return [f"{name}: the hard limit is {found[name]}, was {was[name]}: the daemon may not raise it" for name in lost]
+
+
+def _age_s(capture: Capture) -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - capture.clock
 
 
 def _plan_spec(resources: Resources, row: LiveRow, held: Held, size: tuple[int, int]) -> StartSpec:
@@ -75,9 +120,10 @@ def _plan_spec(resources: Resources, row: LiveRow, held: Held, size: tuple[int, 
     if not Path(row.setting.base).is_dir():
         raise _missing(held.capture, f"{row.setting.base}, over which it has an overlay, is missing")
     for bind in row.setting.binds:
-        start_plan.check_bind(bind)
+        if not Path(bind.source).exists():
+            raise _missing(held.capture, f"{bind.source}, which was bound into it, is missing")
     tree = Path(resources.pool.path(row.tree))
-    plan = BasePlan(layer.overlays, [])
+    plan = BasePlan(layer.overlays, [], layer.ids)
     spec = start_plan.start_spec(row, plan, resources.places, tree, size=size, shm=held.memory)
     if spec.outside != layer.outside:
         raise _missing(held.capture, "the mounts from outside are not those with which it was made")

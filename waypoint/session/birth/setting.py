@@ -1,20 +1,27 @@
 """From a request to the setting of a session."""
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from waypoint.launch.ground import start_plan
+from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import UsageProblem
-from waypoint.model.records import Setting
+from waypoint.model.records import SessionLimits, Setting
 from waypoint.model.requests import StartRequest
 from waypoint.session.birth.users import find_user, user_name
 from waypoint.upper import layout
 
+Looking = Callable[[], AbstractContextManager[None]]
 
-def plan_setting(request: StartRequest, uid: int, origin: Setting | None, tree: str | None) -> Setting:
+
+def plan_setting(
+    request: StartRequest, uid: int, origin: Setting | None, tree: str | None, looking: Looking
+) -> Setting:
     """The setting of the new session: each value is the one in the request, else the one in `origin`, else a default.
 
     `uid`: the user who asks. `origin`, `tree`: setting and upper tree of the capture that the session goes on from.
-    Raises UsageProblem.
+    `looking`: what is bound is looked at in this context. Raises UsageProblem.
     """
     base = origin.base if origin else "/"
     if request.base is not None:
@@ -32,9 +39,10 @@ def plan_setting(request: StartRequest, uid: int, origin: Setting | None, tree: 
         user = find_user(base, request.user)
     else:
         user = origin.user if origin else find_user(base, request.default_user or user_name(uid))
-    binds = [start_plan.parse_bind(text) for text in request.binds] or (origin.binds if origin else [])
-    for bind in binds:
-        start_plan.check_bind(bind)
+    with looking():
+        binds = [start_plan.parse_bind(text) for text in request.binds] or (origin.binds if origin else [])
+        for bind in binds:
+            start_plan.check_bind(bind)
     return Setting(
         base=base,
         binds=binds,
@@ -44,6 +52,20 @@ def plan_setting(request: StartRequest, uid: int, origin: Setting | None, tree: 
         env=start_plan.taken_env(request.env),
         command=request.command,
         shell=_shell(request, base, origin, tree),
+        allow=request.allow or (origin.allow if origin else []),
+        limits=_limits(request, origin.limits if origin else SessionLimits()),
+    )
+
+
+def _limits(request: StartRequest, origin: SessionLimits) -> SessionLimits:
+    """Raises UsageProblem if a session could not live with them."""
+    return checked(
+        SessionLimits(
+            memory=request.memory or origin.memory,
+            cpus=request.cpus or origin.cpus,
+            pids=request.pids or origin.pids,
+            disk=request.disk or origin.disk,
+        )
     )
 
 

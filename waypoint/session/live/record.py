@@ -11,9 +11,11 @@ import msgspec
 
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import procfs
-from waypoint.model.records import LiveRow
+from waypoint.model.records import HOST_IDS, IdMap, LiveRow, Seccomp, SessionLimits
 
 RECORD = "record.json"
+
+_EARLIER = "an earlier version of Waypoint started it"
 
 
 class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +24,14 @@ class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `overlays`: where overlays are mounted in the session. `outside`: where file systems from outside are mounted in the
     session, in the order of mounting; the first of them are the `overlays`. `nonce`: the secret word in the marks of
-    the session's shell. `left_out`: the mounts of the machine that the session does not have.
+    the session's shell. `masked`: what it sees nothing of in its /proc and /sys; earlier versions kept no note of that.
+    `left_out`: the mounts of the machine that the session does not have. `ids`: the map of the session's ids.
+    `why_host_ids`: in words, why they are the host's; "" if they are shifted, or wanted so.
+    `seccomp`: the filter around its processes. `why_no_seccomp`: in words, why there is none; "" if there is one, or
+    none is wanted. `limits`: those in force, `unlimited`: what the machine does not hold of them
+    (launch/ground/limits.py). `origin`: the capture whose processes came back in it; "": it began with a new shell, or
+    an earlier version restored it. `lowered`: in words, what its processes might have when they were captured, and may
+    not have here.
     """
 
     row: LiveRow
@@ -36,6 +45,15 @@ class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str]
     nonce: str
     left_out: list[str]
+    masked: list[str] = []
+    ids: IdMap = HOST_IDS
+    why_host_ids: str = _EARLIER
+    seccomp: Seccomp = "none"
+    why_no_seccomp: str = _EARLIER
+    limits: SessionLimits = SessionLimits()
+    unlimited: list[str] = []
+    origin: str = ""
+    lowered: list[str] = []
 
     def is_alive(self) -> bool:
         """True if pid 1 of the session still runs (not as a zombie)."""

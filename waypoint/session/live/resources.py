@@ -15,7 +15,8 @@ from waypoint.upper.contract import Pool
 
 class Resources(NamedTuple):
     """`pool`: for the upper trees of live sessions. Only `captures` uses the upper trees of captures. `writing`: for a
-    `with` block in which the daemon writes any amount into the pool; the pool grows in time.
+    `with` block in which the daemon writes any amount into the pool; the pool grows in time. `trusted`: the user who
+    may do all that root may; None: nobody.
     """
 
     places: SharedPlaces
@@ -26,3 +27,4 @@ class Resources(NamedTuple):
     launcher: Launcher
     criu: CriuSpawner
     overdue: Overdue
+    trusted: int | None = None

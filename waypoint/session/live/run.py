@@ -17,10 +17,10 @@ from waypoint.launch.link import Launcher
 from waypoint.launch.spec import EnterSpec, Identity
 from waypoint.linux.tasks import pidfd
 from waypoint.linux.tty import ptys
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import WaypointError, as_text, cleaned
 from waypoint.model.ids import new_id
 from waypoint.model.paths import OWN_FOLDER, RUN_FOLDER
-from waypoint.model.records import Setting
+from waypoint.model.records import IdMap, Seccomp, Setting
 from waypoint.model.requests import RunRequest
 from waypoint.model.streams import Inlet, Outlet
 
@@ -40,6 +40,8 @@ class Host(NamedTuple):
     cgroup: str
     setting: Setting
     env: dict[str, str]
+    ids: IdMap
+    seccomp: Seccomp
     run_dir: int
 
 
@@ -68,7 +70,7 @@ def _words(error: OSError | WaypointError, request: RunRequest) -> str:
     if isinstance(error, WaypointError):
         return str(error)
     where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-    return f"cannot run {request.argv[0]!r}: {error.strerror or error}{where}"
+    return as_text(cleaned(f"cannot run {request.argv[0]!r}: {error.strerror or error}{where}"))
 
 
 class _Process:
@@ -94,6 +96,7 @@ class _Process:
             tty=request.tty,
             rows=request.rows,
             cols=request.cols,
+            seccomp=self._host.seccomp,
         )
         theirs = [] if request.tty else self._make_pipes()
         try:
@@ -123,7 +126,8 @@ class _Process:
         for fd in kept:
             os.set_blocking(fd, False)
             # Opening /dev/stdout or /dev/stderr opens the pipe anew, which only the pipe's owner may do.
-            os.fchown(fd, self._host.setting.user.uid, self._host.setting.user.gid)
+            user = self._host.setting.user
+            os.fchown(fd, *map(self._host.ids.outside, (user.uid, user.gid)))
         return theirs
 
     async def serve(self, inlet: Inlet, outlet: Outlet) -> dict[str, object]:

@@ -2,25 +2,32 @@
 
 import asyncio
 import contextlib
+import logging
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from shellwrap.ring import Ring
+from waypoint.launch.ground.start_plan import has_hooks
 from waypoint.launch.link import Launcher
 from waypoint.launch.program import MASTER_FD
-from waypoint.linux.storage import files
+from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import cgroups, pidfd, procfs
+from waypoint.linux.tty import ptys
+from waypoint.model.facts import SessionFacts
 from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER, TYPED_AHEAD_FILE
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.run import Host, run_process
-from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
+from waypoint.terminal.exec.record import begin_ring_anew
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 from waypoint.terminal.inside.spool import Spool
+from waypoint.terminal.shell.asked import clear_unread
 from waypoint.terminal.standstill import give_typed_ahead_back
 from waypoint.terminal.terminal import Terminal
 from waypoint.terminal.view import Viewers
@@ -28,6 +35,10 @@ from waypoint.terminal.view_filter import blank
 
 DRAIN_S = 2.0
 CLIENTS_S = 10.0
+
+_RING_LOST = b"\r\nwaypoint: what this terminal has shown before is lost: the file that kept it was removed\r\n"
+
+log = logging.getLogger(__name__)
 
 
 class Hold(NamedTuple):
@@ -38,18 +49,37 @@ class Hold(NamedTuple):
     run_dir: int
 
 
+class Again(NamedTuple):
+    """The programs of a capture, in words, without secrets: `respawned`, started again; `offered`, on the shell's line,
+    for Enter to run it; `lost`, each with why.
+    """
+
+    respawned: list[str]
+    offered: list[str]
+    lost: list[str]
+
+
 class LiveSession:
-    """A session and the descriptors by which the daemon holds it; `release` closes them."""
+    """A session and the descriptors by which the daemon holds it; `release` closes them.
+
+    `not_back`: in words, what of its shell did not come back from the capture with which it began. `again`: what has
+    become of the capture's programs, if they were to be started again.
+    """
+
+    not_back: Sequence[str] = ()
+    again: Again | None = None
 
     def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Hold | None" = None) -> None:
         """`folder`: the session's runtime folder. `hold`: the descriptors of a session that was just started, which
         this object closes; None: open them for a session that runs already.
 
         Raises OSError if the session has ended meanwhile, or if the ring cannot be made; then no descriptor stays open.
+        A ring that is lost is begun anew, and says so.
         """
         self.record = record
         self.ending: asyncio.Task[Capture | None] | None = None
         self.capturing: asyncio.Task[Capture] | None = None  # the capture that is being taken, or was taken last
+        self.measuring: asyncio.Task[SessionFacts] | None = None  # the facts that are collected, or were last
         self.successor: LiveSession | None = None  # the session that has replaced this one on its branch
         self.kept: dict[str, object] = {}  # what those who are attached at the end are told of what is kept
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
@@ -61,15 +91,18 @@ class LiveSession:
         self._pidfd, self._run_dir = held.pidfd, held.run_dir
         path = str(folder / RING_FILE)
         try:
-            ring = Ring.create(path) if hold else Ring.open(path)
+            ring, is_lost = (Ring.create(path), False) if hold else _open_ring(path)
         except BaseException:
             os.close(held.master)
             self._close_fds()
             raise
         self.terminal = Terminal(held.master, ring)
+        if is_lost:
+            self.terminal.append(_RING_LOST)
+            begin_ring_anew(str(folder / COMMAND_FILE), ring.end)
         self.viewers = Viewers(self.terminal)
         run_folder = RunFolder(self._run_dir, Spare("/dev/shm", lambda: _open_folder(record.init_pid, "dev/shm")))
-        self.inside = Spool(run_folder)
+        self.inside = Spool(run_folder, clear_unread)
         self.shell = CommandLine(
             self.terminal,
             folder=run_folder,
@@ -78,6 +111,8 @@ class LiveSession:
             processes=self.processes,
             ended=self.ended,
         )
+        if (expected_by := record.row.started + FIRST_PROMPT_S) > time.time() and has_hooks(record.row.setting):
+            self.shell.first_prompt_by = expected_by
         if hold is None:
             if (folder / TYPED_AHEAD_FILE).exists():
                 with contextlib.suppress(OSError), cgroups.frozen(record.cgroup):  # the session may have just ended
@@ -120,7 +155,12 @@ class LiveSession:
 
         loop.add_reader(self._pidfd, ended)
 
-    async def attach(self, request: AttachRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+    async def attach(
+        self, request: AttachRequest, inlet: Inlet, outlet: Outlet, may_have: "Callable[[LiveSession], bool]"
+    ) -> dict[str, object]:
+        """Show the terminal. `may_have`: whether the client may be shown the session that takes this one's place: a
+        restore may have brought back another user's.
+        """
         setting = self.record.row.setting
         shared = [bind.target for bind in setting.binds]
         with self._stream():
@@ -128,11 +168,11 @@ class LiveSession:
             size = await self.viewers.attach(inlet, outlet, request.rows, request.cols)
             if not self.terminal.closed.is_set():
                 return {"reason": "detached"}
-            if self.successor is None:
+            if self.successor is None or not may_have(self.successor):
                 return {"reason": "ended", "exit": await asyncio.shield(self.ended), **self.kept}
         with contextlib.suppress(ConnectionError):  # `attach` of the successor notices that the client is gone
             await outlet.output(blank())  # the successor has another scrollback
-        return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet)
+        return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet, may_have)
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         with self._stream():
@@ -140,7 +180,8 @@ class LiveSession:
 
     async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         record = self.record
-        host = Host(record.init_pid, record.cgroup, record.row.setting, record.env, self._run_dir)
+        setting, ids, run_dir = record.row.setting, record.ids, self._run_dir
+        host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, run_dir)
         with self._stream():
             return await run_process(host, self._launcher, request, inlet, outlet)
 
@@ -193,15 +234,39 @@ class LiveSession:
         self._pidfd = self._run_dir = -1
 
 
+def _open_ring(path: str) -> tuple[Ring, bool]:
+    """The ring that another daemon has left, or if that is gone or is no ring, a new one, and True. Raises OSError."""
+    try:
+        return Ring.open(path), False
+    except (FileNotFoundError, ValueError) as error:
+        log.error("a terminal's ring is lost, and a new one is begun: %s", error)
+        Path(path).unlink(missing_ok=True)
+        return Ring.create(path), True
+
+
 def _take_hold(pid: int) -> Hold:
     """Open the descriptors of the session with the host's pid `pid` as its pid 1. Raises OSError if it has ended."""
     with contextlib.ExitStack() as undo:
         held: list[int] = []
-        for take in (pidfd.open, lambda pid: pidfd.take(pid, MASTER_FD), _open_run_folder):
+        for take in (pidfd.open, _take_master, _open_run_folder):
             held.append(take(pid))
             undo.callback(os.close, held[-1])
         undo.pop_all()
     return Hold(*held)
+
+
+def _take_master(pid: int) -> int:
+    """A duplicate of the terminal's master. Raises OSError if pid 1 has given it up, or something else its number."""
+    try:
+        master = pidfd.take(pid, MASTER_FD)
+    except OSError as error:
+        raise OSError(error.errno, f"its pid 1 has given up its terminal: {error.strerror}") from error
+    try:
+        ptys.check_master(master)
+    except OSError as error:
+        os.close(master)
+        raise OSError(error.errno, "its pid 1 has something else than its terminal as descriptor 3") from error
+    return master
 
 
 def _open_run_folder(pid: int) -> int:
@@ -212,6 +277,6 @@ def _open_folder(pid: int, path: str) -> int:
     """A descriptor of a folder in the session. Links on the way are not followed: they could lead out of it."""
     root = procfs.open_root(pid)
     try:
-        return files.open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
+        return beneath.open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)
     finally:
         os.close(root)

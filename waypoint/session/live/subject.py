@@ -1,12 +1,14 @@
 """A live session as the capture room sees it: implements `waypoint.capture.layers.subject.Subject`."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from waypoint.capture.layers.subject import SubjectFacts
 from waypoint.linux.tasks import cgroups
+from waypoint.linux.tty import terminals
 from waypoint.model.records import ShellLayer, TerminalLayer
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal import standstill
@@ -30,8 +32,11 @@ class LiveSubject:
             overlays=record.overlays,
             outside=record.outside,
             proc_readonly=record.proc_readonly,
+            masked=record.masked,
             env=record.env,
             nonce=record.nonce,
+            ids=record.ids,
+            seccomp=record.seccomp,
         )
         self._live = live
         self._folder = session_folder
@@ -40,6 +45,12 @@ class LiveSubject:
 
     def processes(self) -> list[int]:
         return self._live.processes()
+
+    def leader(self) -> int:
+        with contextlib.suppress(OSError):  # the session has ended
+            leader = terminals.session_leader(self._live.terminal.master)
+            return leader if leader in self.processes() else 0
+        return 0
 
     def ask_shell(self) -> ShellLayer | None:
         self._asked = self._in_loop(ask_state(self._live.shell))

@@ -36,6 +36,7 @@ _waypoint() {
     program=$(type -P waypoint) && program=("$program") || program=(@PROGRAM@)
     answer=$("${program[@]}" __complete "${words[@]}" 2>/dev/null </dev/null) || return 0
     COMPREPLY=()
+    compopt -o nosort 2>/dev/null # bash 4.4; try-2 comes before try-10
     {
         read -r kind
         while IFS=$'\\t' read -r word help; do
@@ -68,9 +69,9 @@ for line in "${(@)lines[2,-1]}"; do
 done
 if (( $#offered )); then
     if [[ ${(j::)shown} == ${(j::)offered} ]]; then
-        compadd -a offered
+        compadd -V waypoint -a offered
     else
-        compadd -l -d shown -a offered
+        compadd -V waypoint -l -d shown -a offered
     fi
 fi
 [[ $PREFIX == --*=* ]] && compset -P '*='

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from waypoint.model.ids import random_hex
+from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.terminal.exec.client import ClientGone, ExecClient
@@ -26,8 +27,14 @@ from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.terminal.terminal import Terminal
 
+# Seconds that a new shell gets to its first prompt. The user's startup files run in between.
+FIRST_PROMPT_S = 5.0
 # How many recent command ids are remembered, so that a request that a client repeats does not run its command twice.
 REMEMBERED = 64
+_REMOVED = (
+    f"/{RUN_FOLDER} was removed from the session, so its shell takes no commands; "
+    "to keep its files and begin a new shell: waypoint stop, then waypoint shell"
+)
 
 
 class CommandLine:
@@ -50,6 +57,7 @@ class CommandLine:
 
         `ended`: gets the exit status of the shell when the session has ended (None: unknown).
         """
+        self.first_prompt_by = 0.0  # until when the shell's first prompt is expected, in seconds since the epoch
         self.watch = ShellWatch(terminal, nonce, processes)
         self.file = StateFile(state_path)  # the record of the command in flight
         self._state = self.file.state
@@ -126,8 +134,14 @@ class CommandLine:
             end = await self._carry_out(request, client)
         except NotAtPrompt as lost:
             end = End(125, "waypoint", said=str(lost))
-        except OSError as error:  # ConnectionError among them
-            end = End(125, "waypoint", said=f"{error.strerror or error}: {error.filename or 'client'}")
+        except FileNotFoundError as error:
+            end = End(
+                125, "waypoint", said=_REMOVED if error.filename is None else f"{error.strerror}: {error.filename}"
+            )
+        except ConnectionError as error:
+            end = End(125, "waypoint", said=f"{error.strerror or error}: client")
+        except OSError as error:
+            end = End(125, "waypoint", said=f"{error.strerror or error}: {error.filename or 'the session'}")
         except ClientGone as gone:
             end = End(125, "waypoint", said=str(gone))
         finally:
@@ -143,7 +157,7 @@ class CommandLine:
         text = text_of(request)
         if "\0" in text:
             return End(2, "waypoint", said="a command line cannot contain a NUL character")
-        await client.wait_for(self._take_turn(request.wait_prompt_s))
+        await client.wait_for(self._take_turn(request))
         try:
             await client.wait_for(self.watch.wait_prompt(request.wait_prompt_s))
             run = await self._prepare(request, text, client)
@@ -153,17 +167,18 @@ class CommandLine:
         self._begin(run, self._turn.release)
         return await self._delivery.serve(run, run.record.asked_at, client)
 
-    async def _take_turn(self, wait_prompt_s: float) -> None:
-        """Wait until earlier commands have ended, for as long as they take. Only for a command that has ignored its
-        timeout, wait at most `wait_prompt_s` seconds, then raise NotAtPrompt.
+    async def _take_turn(self, request: ExecRequest) -> None:
+        """Wait until earlier commands have ended: for as long as they take, but no longer than the new one may run, and
+        for a command that has ignored its timeout no longer than for the prompt. Raises NotAtPrompt after that.
         """
         stuck = self._current is not None and self._current.stuck
         try:
-            async with asyncio.timeout(wait_prompt_s if stuck else None):
+            async with asyncio.timeout(request.wait_prompt_s if stuck else request.timeout_s):
                 await self._turn.acquire()
                 await self._adopted.wait()
         except TimeoutError:
-            raise NotAtPrompt("an earlier command, which did not end at its timeout, still runs") from None
+            earlier = "an earlier command, which did not end at its timeout," if stuck else "an earlier command"
+            raise NotAtPrompt(f"{earlier} still runs; this one was not begun") from None
 
     async def _prepare(self, request: ExecRequest, text: str, client: ExecClient) -> Execution:
         record = ExecRecord(
@@ -204,6 +219,8 @@ class CommandLine:
         start = run.record.start
         if start is None:
             return await run.result
+        if run.record.is_output_lost:
+            return End(125, "waypoint", said="a part of the command's output is lost: the terminal's ring was removed")
         if start + offset < self.desk.terminal.ring.start:
             return End(
                 125, "waypoint", said="a part of the command's output is lost: the client did not take it in time"

@@ -132,7 +132,8 @@ def remove_files(desk: Desk, ident: str) -> None:
 
 def clear_folder(folder: RunFolder) -> None:
     """Remove the files of all commands from the folder of a session that has ended, before its files are sealed: a
-    command that the end has cut off cannot remove them, and a capture must not hold the command's text.
+    command that the end has cut off cannot remove them, and a capture must not hold the command's text. Slow if the
+    session has filled the folder.
     """
     with contextlib.suppress(OSError):  # the session's user has removed the folder
         for name in folder.names():

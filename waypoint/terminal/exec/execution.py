@@ -25,14 +25,11 @@ from waypoint.terminal.exec.signals import SignalQueue
 from waypoint.terminal.hooks.asking import Desk, ask, hear
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
-from waypoint.terminal.hooks.shell_watch import NotAtPrompt
+from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt
 
 # Seconds between looks at the shell while a command runs, whether it is still there: the first interval, and the
 # longest; each one is twice as long as the one before.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
-# Seconds for which a program that has replaced the shell may run and still be waited for: it may end at once, and the
-# session with it.
-_REPLACED_S = 1.0
 # Seconds for which a shell may refuse a command that another daemon has begun.
 _PATIENCE_S = 5.0
 # The longest text of a command that viewers are shown, in bytes. If all of them must be escaped, it still fits in a
@@ -203,7 +200,7 @@ class Execution:
                 return
             seen = desk.watch.look()
             replaced_s += pause_s if seen is Look.REPLACED else 0
-            if replaced_s > _REPLACED_S:
+            if replaced_s > REPLACED_S:
                 raise NotAtPrompt(desk.watch.obstacle(seen))
             at_prompt = at_prompt + 1 if seen is Look.PROMPT else 0
             if at_prompt == 2:

@@ -11,8 +11,9 @@ from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 FIRST_PROMPT_S = 10.0  # how long a new shell may take to draw its first prompt
 
 
-async def prove(line: CommandLine, *, is_new: bool) -> None:
-    """Return once the session's shell has answered a question. A shell that is busy need only be alive.
+async def prove(line: CommandLine, *, is_new: bool, must_answer: bool) -> None:
+    """Return once the session's shell has answered a question. A shell that is busy, or that need not answer
+    (`must_answer`), need only be alive.
 
     `is_new`: the shell was just started, so its first prompt is waited for. A session without a shell of its own (one
     that runs a single program) passes. Raises Failed if the shell does not answer or has ended.
@@ -25,7 +26,7 @@ async def prove(line: CommandLine, *, is_new: bool) -> None:
         if watch.shell is None:
             return  # the session was captured without a shell: it runs a single program
         seen = watch.look()
-        if seen is Look.PROMPT and line.is_idle:
+        if must_answer and seen is Look.PROMPT and line.is_idle:
             nonce = random_hex(8)
             with HookExchange(desk.terminal, random_hex(8), nonce, desk.terminal.ring.end) as talk:
                 await ask(desk, talk, "stat", ("T",))
@@ -33,4 +34,4 @@ async def prove(line: CommandLine, *, is_new: bool) -> None:
             raise NotAtPrompt(watch.obstacle(seen))
     except NotAtPrompt as lost:
         said = f"its shell does not answer: {lost}"
-        raise Failed("bring back", "the session", said, "try again, or --only files") from lost
+        raise Failed("bring back", "the session", said, "try again") from lost

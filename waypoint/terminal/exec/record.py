@@ -51,6 +51,7 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     deadline: float | None = None  # seconds of CLOCK_BOOTTIME
     stdin_open: bool = False
     half_line: int = 0
+    is_output_lost: bool = False  # what it has printed until a moment after `start` lay in a ring that is lost
     end: End | None = None
 
 
@@ -75,6 +76,20 @@ def carry_over(path: str, elapsed_s: float, processes: Callable[[], list[int]]) 
     if command is not None and command.deadline is not None:
         command.deadline += elapsed_s
     kept.save()
+    kept.close()
+
+
+def begin_ring_anew(path: str, position: int) -> None:
+    """Adapt the file `path` to a new ring, since that to which the command's positions belong is lost. What the command
+    prints from now on begins at `position`. Raises OSError.
+    """
+    kept = StateFile(path)
+    command = kept.state.command
+    if command is not None:
+        command.is_output_lost, command.asked_at = True, position
+        command.start = None if command.start is None else position
+        command.stop = None if command.stop is None else position
+        kept.save()
     kept.close()
 
 

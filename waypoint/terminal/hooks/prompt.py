@@ -7,14 +7,16 @@ that use the line editor too: continuation lines, `read -e`, `vared`, `select`. 
 
 import contextlib
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import Enum
 
 from waypoint.linux.tasks import procfs
 from waypoint.linux.tty import terminals
+from waypoint.model.errors import cleaned
 
 _NAME_MAX = 80
+_PATH_MAX = 400
 
 
 class Look(Enum):
@@ -40,7 +42,7 @@ class Shell:
     stack_start: int
 
     @classmethod
-    def find(cls, inner_pid: int, kind: str, processes: Callable[[], list[int]]) -> "Shell | None":
+    def find(cls, inner_pid: int, kind: str, processes: Callable[[], Iterable[int]]) -> "Shell | None":
         """The process that has pid `inner_pid` inside the session, among `processes` (pids as the host sees them); None
         if there is no such process.
         """
@@ -48,7 +50,7 @@ class Shell:
             with contextlib.suppress(ProcessLookupError):
                 if procfs.inner_pid(pid) == inner_pid:
                     stat = procfs.stat(pid)
-                    program = procfs.executable(pid)
+                    program = _program_of(pid)
                     return cls(pid, stat.start_ticks, inner_pid, kind, program, stat.code_start, stat.stack_start)
         return None
 
@@ -66,13 +68,20 @@ def look(master: int, shell: Shell) -> Look:
             return Look.GONE
         if (stat.code_start, stat.stack_start) != (shell.code_start, shell.stack_start):
             return Look.REPLACED
-        if procfs.executable(shell.pid).removesuffix(" (deleted)") != shell.executable.removesuffix(" (deleted)"):
+        if _program_of(shell.pid) != shell.executable.removesuffix(" (deleted)"):
             return Look.REPLACED
         if terminals.foreground_group(master) != stat.group:
             return Look.BUSY
         return Look.PROMPT if _editing(terminals.modes(master), shell) else Look.BUSY
     except ProcessLookupError:
         return Look.GONE
+
+
+def _program_of(pid: int) -> str:
+    """What tells the program of a process from others: its path, in ASCII and short enough for the record in which a
+    shell is kept (exec/record.py), whatever names the session's user gives to folders.
+    """
+    return ascii(procfs.executable(pid).removesuffix(" (deleted)"))[1:-1][-_PATH_MAX:]
 
 
 def _editing(modes: terminals.Modes, shell: Shell) -> bool:
@@ -110,7 +119,7 @@ def foreground(master: int, processes: list[int]) -> str:
 def program(pid: int) -> str:
     """The beginning of a process's command line, for a message; "" if the process is gone."""
     with contextlib.suppress(ProcessLookupError):
-        return " ".join(procfs.command_line(pid))[:_NAME_MAX] or procfs.stat(pid).name
+        return cleaned(" ".join(procfs.command_line(pid))[:_NAME_MAX] or procfs.stat(pid).name)
     return ""
 
 

@@ -6,15 +6,19 @@ there: the daemon follows no links, checks the type of what it opens, and bounds
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Callable
 from typing import NamedTuple
 
+from waypoint.linux.storage import beneath, idmapped
 from waypoint.model.paths import RUN_FOLDER
 
 _ASIDE = ".waypoint-"  # prefix of the daemon's files in the spare folder, which others use too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+MOST_NAMES = 4096
 
 
 class Spare(NamedTuple):
@@ -34,7 +38,8 @@ class RunFolder:
         room for a name; without the link, the hooks look there themselves.
         """
         self.fd = fd
-        self._spare = spare
+        self.spare = spare
+        # As the host has it. Only an id that the session has may create something in its files (idmapped.py).
         facts = os.fstat(fd)
         self._owner = (facts.st_uid, facts.st_gid)
 
@@ -52,14 +57,15 @@ class RunFolder:
             self._write_aside(name, data)
 
     def _write_aside(self, name: str, data: bytes) -> None:
-        spare = self._spare.open()
+        spare = self.spare.open()
         try:
             aside = f"{_ASIDE}{name}"
             _unlink(spare, aside)
             self._write_in(spare, aside, data)
             # Shells of captures that are older than the hooks of today read only what is in the folder.
             try:
-                os.symlink(f"{self._spare.path}/{aside}", name, dir_fd=self.fd)
+                with idmapped.acting_as(*self._owner):
+                    os.symlink(f"{self.spare.path}/{aside}", name, dir_fd=self.fd)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
@@ -67,12 +73,13 @@ class RunFolder:
             os.close(spare)
 
     def _write_in(self, folder: int, name: str, data: bytes) -> None:
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with idmapped.acting_as(*self._owner):
+            fd = beneath.open_beneath(folder, name, flags, 0o600)
         try:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(fd, rest) :]
-            os.fchown(fd, *self._owner)
         except BaseException:
             _unlink(folder, name)
             raise
@@ -84,16 +91,15 @@ class RunFolder:
         is missing, and replaces anything else that has its name. Raises OSError.
         """
         for _ in range(3):
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError), idmapped.acting_as(*self._owner):
                 os.mkfifo(name, 0o600, dir_fd=self.fd)
             try:
-                fd = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+                fd = beneath.open_beneath(self.fd, name, os.O_RDWR | os.O_NONBLOCK)
             except OSError:
                 self.remove(name)
                 continue
             facts = os.fstat(fd)
             if stat.S_ISFIFO(facts.st_mode) and facts.st_nlink == 1:
-                os.fchown(fd, *self._owner)
                 return fd
             os.close(fd)  # the session's user put something else there
             self.remove(name)
@@ -101,17 +107,20 @@ class RunFolder:
 
     def open_fifo_to_write(self, name: str) -> int:
         """Open the FIFO for writing only, non-blocking. Raises OSError: ENXIO if nobody has it open for reading."""
-        fd = os.open(name, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        fd = beneath.open_beneath(self.fd, name, os.O_WRONLY | os.O_NONBLOCK)
         if not stat.S_ISFIFO(os.fstat(fd).st_mode):
             os.close(fd)
             raise FileExistsError(f"{name} in the session's /{RUN_FOLDER} is no FIFO")
         return fd
 
     def names(self) -> list[str]:
-        """The names in the folder now. The folder is opened anew: overlayfs caches the entries of an open one."""
+        """The names in the folder now, at most MOST_NAMES of them: a session that makes more has them in its own way.
+        The folder is opened anew: overlayfs caches the entries of an open one.
+        """
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
         try:
-            return os.listdir(fd)
+            with os.scandir(fd) as found:
+                return [entry.name for entry in itertools.islice(found, MOST_NAMES)]
         finally:
             os.close(fd)
 
@@ -119,13 +128,13 @@ class RunFolder:
         """Rename a file within the folder. Raises OSError."""
         os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
-    def read(self, name: str, limit: int) -> bytes:
-        """The first `limit` bytes of the file. Raises OSError, also if it is a link or no plain file."""
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+    def read(self, name: str, limit: int, start: int = 0) -> bytes:
+        """`limit` bytes of the file from byte `start` on. Raises OSError, also if it is a link or no plain file."""
+        fd = beneath.open_beneath(self.fd, name, os.O_RDONLY | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise FileExistsError(errno.EEXIST, "is no plain file", name)
-            return os.read(fd, limit)
+            return os.pread(fd, limit, start)
         finally:
             os.close(fd)
 
@@ -144,7 +153,7 @@ class RunFolder:
         """Remove the file, and its content in the spare folder if `write` has put that there."""
         with contextlib.suppress(OSError):
             if self._may_be_aside(name):
-                spare = self._spare.open()
+                spare = self.spare.open()
                 _unlink(spare, f"{_ASIDE}{name}")
                 os.close(spare)
         _unlink(self.fd, name)
@@ -152,7 +161,7 @@ class RunFolder:
     def _may_be_aside(self, name: str) -> bool:
         """True if the folder has no such name, or the link of `write`."""
         try:
-            return os.readlink(name, dir_fd=self.fd) == f"{self._spare.path}/{_ASIDE}{name}"
+            return os.readlink(name, dir_fd=self.fd) == f"{self.spare.path}/{_ASIDE}{name}"
         except OSError as error:
             return error.errno == errno.ENOENT
 

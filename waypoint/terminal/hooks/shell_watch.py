@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from shellwrap.marks import Mark
 from waypoint.linux.tasks import procfs
+from waypoint.linux.tty import terminals
 from waypoint.terminal.hooks import prompt
 from waypoint.terminal.hooks.prompt import Look, Shell
 from waypoint.terminal.terminal import Terminal
@@ -15,6 +17,16 @@ from waypoint.terminal.terminal import Terminal
 # its line editor well under a millisecond later.
 _FIRST_LOOK_S = 0.0002
 _LAST_LOOK_S = 0.25
+# Seconds for which a program that has replaced the shell may run and still be waited for: it may be a shell that has
+# yet to draw its first prompt (`exec bash`), or end at once, and the session with it.
+REPLACED_S = 1.0
+# After a mark P the shell is looked for among the session's processes, where any program can print marks without end.
+# No further search begins for so many times the processor time that the last one took, and it looks at no more
+# processes than these besides the one that leads the terminal's foreground, as a shell does that draws a prompt.
+_REST = 20.0
+_MOST_PROCESSES = 256
+# How far back the last mark P is searched for. What has not been heard yet was read at last, or waits in the terminal.
+_RECENT_BYTES = 1 << 19
 
 
 class NotAtPrompt(Exception):
@@ -35,6 +47,9 @@ class ShellWatch:
         self._changed = asyncio.Event()
         self.shell: Shell | None = None
         self.prompts = 0
+        self._prompted_at = float("-inf")
+        self._announced: tuple[int, str] | None = None  # by the last mark P: the shell's own pid, its kind
+        self._is_resting = False
         self.on_new_shell: Callable[[], None] = lambda: None
 
     def start(self, known: Shell | None = None) -> None:
@@ -42,16 +57,24 @@ class ShellWatch:
         daemon saw.
         """
         self.shell = known
-        prompts = [mark for mark in self._terminal.marks(0) if mark.kind == "P" and self._nonce in mark.fields[:2]]
+        recent = self._terminal.marks(self._terminal.ring.end - _RECENT_BYTES)
+        prompts = [mark for mark in recent if mark.kind == "P" and self._nonce in mark.fields[:2]]
         for mark in prompts[-1:]:
             self._hear(mark)
         self._terminal.on_mark.append(self._hear)
 
     def look(self) -> Look:
-        """Probe what the shell is doing now."""
+        """Probe what the shell is doing now. One that another has taken the place of, which is still to be found after
+        a rest, is busy: it is as if its prompt had not been announced yet.
+        """
         if self.shell is None or self._terminal.is_released:
             return Look.BUSY
-        return prompt.look(self._terminal.master, self.shell)
+        seen = prompt.look(self._terminal.master, self.shell)
+        return Look.BUSY if self._announced is not None and seen in (Look.GONE, Look.REPLACED) else seen
+
+    def since_prompt_s(self) -> float:
+        """Seconds since the shell has announced its last prompt; infinite if it has announced none."""
+        return time.monotonic() - self._prompted_at
 
     def child_faults(self) -> int | None:
         """Page faults of the children that the shell has waited for: every job adds some. None: unknown."""
@@ -62,17 +85,18 @@ class ShellWatch:
     async def wait_prompt(self, timeout_s: float, after: int = 0) -> None:
         """Return when the shell sits in its line editor and `prompts` is at least `after`.
 
-        Raises NotAtPrompt when the shell is gone or replaced, or after `timeout_s`.
+        Raises NotAtPrompt when the shell is gone, or has been replaced for REPLACED_S, or after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        pause_s = _FIRST_LOOK_S
+        pause_s, unreplaced = _FIRST_LOOK_S, time.monotonic()
         while True:
             seen = self.look()
             if seen is Look.PROMPT and self.prompts >= after:
                 return
-            if seen in (Look.GONE, Look.REPLACED) or self._terminal.closed.is_set():
+            if seen is Look.GONE or self._terminal.closed.is_set():
                 raise NotAtPrompt(self.obstacle(seen))
-            left_s = deadline - time.monotonic()
+            unreplaced = unreplaced if seen is Look.REPLACED else time.monotonic()
+            left_s = min(deadline, unreplaced + REPLACED_S) - time.monotonic()
             if left_s <= 0:
                 raise NotAtPrompt(self.obstacle(seen))
             changed = await self.wait_change(min(pause_s, left_s))
@@ -120,18 +144,35 @@ class ShellWatch:
     def _hear(self, mark: Mark) -> None:
         match mark.kind, mark.fields:
             case "P", (pid, nonce, kind) if nonce == self._nonce and pid.isdecimal():
-                self._prompted(int(pid), kind)
+                self._announced = int(pid), kind
+                if not self._is_resting:
+                    self._search()
+                self.prompts += 1
+                self._prompted_at = time.monotonic()
+                self._changed.set()
 
-    def _prompted(self, inner_pid: int, kind: str) -> None:
+    def _search(self) -> None:
+        """Find the process that has announced its prompt, if it is not the known shell; then rest."""
+        began = time.thread_time()
+        announced, self._announced = self._announced, None
         known = self.shell
-        if (
-            known is None
-            or (known.inner_pid, known.kind) != (inner_pid, kind)
-            or self.look() in (Look.GONE, Look.REPLACED)
+        if announced is not None and (
+            known is None or (known.inner_pid, known.kind) != announced or self.look() in (Look.GONE, Look.REPLACED)
         ):
-            found = Shell.find(inner_pid, kind, self._processes)
+            found = Shell.find(*announced, self._candidates)
             if found is not None and found != known:
                 self.shell = found
                 self.on_new_shell()
-        self.prompts += 1
-        self._changed.set()
+        self._is_resting = True
+        asyncio.get_running_loop().call_later(_REST * (time.thread_time() - began), self._go_on_searching)
+
+    def _candidates(self) -> Iterator[int]:
+        if group := terminals.foreground_group(self._terminal.master):
+            yield group
+        yield from itertools.islice(self._processes(), _MOST_PROCESSES)
+
+    def _go_on_searching(self) -> None:
+        self._is_resting = False
+        if self._announced is not None and not self._terminal.is_released:
+            self._search()
+            self._changed.set()

@@ -1,30 +1,42 @@
-"""Requests of `waypoint` commands inside a session, and their answers, as files and FIFOs in the session's folder
-(docs/protocol.md, section 3).
+"""Requests of `waypoint` commands inside a session, and their answers (docs/protocol.md, section 3).
 
-The folder belongs to the session's user. Names are therefore checked, links are not followed, reads and writes are
-bounded and never block.
+Neither the event loop nor another session waits for what a session does here: its files are looked at in a thread of
+this spool's own, a look is followed by a rest, the number of requests that are served is bounded, at a time and in a
+second, and writes never block.
 """
 
 import asyncio
 import contextlib
+import functools
+import json
 import os
-import re
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
+from waypoint.model.errors import Failed, UsageProblem, WaypointError
+from waypoint.model.verbs.inside import wants_json
 from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.inside.inbox import MAX_REQUEST_BYTES, Inbox, TakenRequest
+
+T = TypeVar("T")
 
 BELL = "bell"
-_NAME = re.compile(r"[arw]\.([0-9]{1,10}\.[0-9]{1,4})")
-_MAX_REQUEST_BYTES = 4096
+_BELL_BYTES = 1 << 16  # that are read at a time: as much as a pipe usually holds
 _MAX_ANSWER_BYTES = 1 << 20
 _MAX_ANSWERED = 64  # clients from before, to which the same is said
 _TAKE_S = 10.0  # how long a client may take nothing of an answer that is longer than what its FIFO holds
 _MAX_SERVED = 8
 """Requests that are served at a time: the daemon works for all sessions. The others wait, and are served in turn."""
-# A client opens its answer FIFO after it has written its request. Until then the daemon tries again: how often, and
-# after how many seconds each.
-_LOOKS, _LOOK_S = 200, 0.01
+_BURST, _PER_S = 64, 20.0
+"""So many requests of a session are served as they come, and what is more at this rate."""
+_REST = 20.0
+"""After a look at the folder nobody looks for so many times the processor time that it took, however often it rings."""
+_AFTER_FAILURE_S = 1.0  # until a folder that could not be read is looked at again
+# A client opens its answer FIFO after it has written its request. Until then the daemon tries again, after pauses that
+# grow from the first to the last, for _OPEN_S seconds in all.
+_FIRST_PAUSE_S, _LAST_PAUSE_S, _OPEN_S = 0.005, 0.1, 2.0
 
 
 class Answer(NamedTuple):
@@ -34,93 +46,142 @@ class Answer(NamedTuple):
     text: str
 
 
+def refusal(words: Sequence[str], error: WaypointError) -> Answer:
+    """The answer to the request `words` that could not be served: text for people, or with `--json` one JSON value."""
+    if wants_json(words):
+        return Answer(error.exit_code, f"{json.dumps({'error': error.to_json()})}\n")
+    return Answer(error.exit_code, f"waypoint: {error}\n")
+
+
 OnRequest = Callable[[list[str]], Awaitable[Answer]]
 
 
 class Spool:
     """The requests of one session. Costs nothing while there are none: a byte in the FIFO `bell` announces one."""
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, tidy: Callable[[RunFolder], None]) -> None:
+        """`tidy`: what is to be done once in the folder, and may take long: only the session's requests wait for it."""
         self._folder = folder
+        self._tidy = tidy
         self._bell = -1
         self._on_request: OnRequest | None = None
+        self._attending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._one_served = asyncio.Event()
+        self._pace = _Pace()
 
     def open(self, on_request: OnRequest, restored: Answer | None = None) -> None:
         """Serve requests from now on. A request that an earlier daemon had begun to serve is answered with a failure.
 
-        `restored`: the session was restored from a capture; this is the answer to every client that was captured while
-        it waited, whatever it had asked. Raises OSError if the folder cannot be used.
+        `restored`: the session was restored from a capture; this is the answer to every captured request
+        (`inbox.mark_captured`), whatever it asks. Raises OSError if the folder cannot be used.
         """
         self._on_request = on_request
         self._bell = self._folder.open_fifo(BELL)
-        said = "waypoint: the daemon was replaced while it worked on this; see `waypoint log`\n"
-        early = self._waiting("arw" if restored else "w")[:_MAX_ANSWERED]
-        for ident in early:
-            self._begin(self._give(ident, restored or Answer(125, said)))
-        asyncio.get_running_loop().add_reader(self._bell, self._rung)
-        if restored is None:
-            self._look()
+        # With a descriptor of its own: the session's may be closed while the thread still works.
+        self._thread = InboxThread(Inbox(RunFolder(os.dup(self._folder.fd), self._folder.spare)))
+        self._attending = asyncio.ensure_future(self._begin_with(restored))
 
     def close(self) -> None:
         """Serve no more. Clients whose requests are being served are answered by the next daemon."""
-        if self._bell >= 0:
-            asyncio.get_running_loop().remove_reader(self._bell)
-            os.close(self._bell)
-            self._bell = -1
-        for task in self._tasks:
+        if self._bell < 0:
+            return
+        asyncio.get_running_loop().remove_reader(self._bell)
+        os.close(self._bell)
+        self._bell = -1
+        tasks = [task for task in (self._attending, *self._tasks) if task is not None]
+        for task in tasks:
             task.cancel()
+        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: self._thread.close())
+
+    def _listen(self) -> None:
+        if self._bell >= 0:
+            asyncio.get_running_loop().add_reader(self._bell, self._rung)
 
     def _rung(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._bell)
         with contextlib.suppress(BlockingIOError):
-            os.read(self._bell, _MAX_REQUEST_BYTES)
-        self._look()
+            os.read(self._bell, _BELL_BYTES)
+        self._attending = asyncio.ensure_future(self._attend())
 
-    def _look(self) -> None:
-        for ident in self._waiting("r"):
-            if len(self._tasks) >= _MAX_SERVED:
-                break
-            with contextlib.suppress(OSError):  # it was withdrawn meanwhile, or is no request
-                self._folder.rename(f"r.{ident}", f"w.{ident}")
-                self._begin(self._serve(ident))
+    async def _begin_with(self, restored: Answer | None) -> None:
+        """Answer those who waited when the session was captured, or when an earlier daemon died; then the others."""
+        with contextlib.suppress(OSError):  # the session's user has removed the folder
+            if restored is not None:
+                for ident in (await self._thread.do(lambda inbox: inbox.waiting("c")))[:_MAX_ANSWERED]:
+                    self._begin(self._give(ident, restored))
+            for ident in (await self._thread.do(lambda inbox: inbox.waiting("w")))[:_MAX_ANSWERED]:
+                begun = await self._thread.do(functools.partial(Inbox.read_begun, ident=ident))
+                self._begin(self._give(ident, _cut_off(begun)))
+            await self._thread.do(lambda inbox: self._tidy(inbox.folder))
+        await self._attend()
 
-    async def _serve(self, ident: str) -> None:
-        assert self._on_request is not None
+    async def _attend(self) -> None:
+        """Serve the requests that wait, then, after a rest, listen to the bell again, whatever has happened."""
+        rest_s = _AFTER_FAILURE_S
         try:
-            text = self._folder.read(f"w.{ident}", _MAX_REQUEST_BYTES)
-            answer = await self._on_request(text.decode(errors="surrogateescape").splitlines())
+            try:
+                rest_s = await self._serve_waiting()
+            except OSError:  # of the machine (EMFILE), which passes; or the session's user has removed the folder
+                await asyncio.sleep(_AFTER_FAILURE_S)
+                with contextlib.suppress(OSError):
+                    rest_s = await self._serve_waiting()
+        finally:
+            asyncio.get_running_loop().call_later(rest_s, self._listen)
+
+    async def _serve_waiting(self) -> float:
+        """Begin to serve all requests that wait, as fast as the bounds above allow. Returns for how many seconds nobody
+        is to look then. Raises OSError if the folder cannot be read.
+        """
+        cost_s, are_more = 0.0, True
+        while are_more:
+            await asyncio.sleep(_REST * cost_s)
+            while (places := _MAX_SERVED - len(self._tasks)) <= 0:
+                self._one_served.clear()
+                await self._one_served.wait()
+            requests, are_more, cost_s = await self._thread.do(functools.partial(Inbox.take, most=places))
+            for request in requests:
+                self._begin(self._serve(request))
+            await self._pace.keep(len(requests))
+        return _REST * cost_s
+
+    async def _serve(self, request: TakenRequest) -> None:
+        assert self._on_request is not None
+        words: list[str] = []
+        try:
+            if isinstance(request.text, OSError):
+                raise request.text
+            words = _words(request.text)
+            _check_length(request.text)
+            answer = await self._on_request(words)
+        except WaypointError as error:
+            answer = refusal(words, error)
         except OSError as error:
-            answer = Answer(125, f"waypoint: {error.strerror}\n")
-        await self._give(ident, answer)
+            answer = refusal(words, Failed("read", "the request", error.strerror or str(error), "try again"))
+        await self._give(request.ident, answer)
 
     async def _give(self, ident: str, answer: Answer) -> None:
         """Write the answer into the client's FIFO once the client has it open, then remove the request. Gives up after
-        `_LOOKS` tries, or when the client has gone.
+        _OPEN_S, or when the client has gone.
         """
         data = f"{answer.exit}\n{answer.text}".encode(errors="surrogateescape")[:_MAX_ANSWER_BYTES]
-        for _look in range(_LOOKS):
-            try:
-                fd = self._folder.open_fifo_to_write(f"a.{ident}")
-            except FileNotFoundError:  # the client has gone
-                break
-            except OSError:  # ENXIO: the client has not opened its FIFO yet
-                await asyncio.sleep(_LOOK_S)
-                continue
-            try:
-                with contextlib.suppress(OSError, TimeoutError):  # the client has gone, or stands still
+        with contextlib.suppress(OSError, TimeoutError):  # the client has gone, or stands still
+            fd = await self._opened(ident)
+            if fd is not None:
+                try:
                     await _pour(fd, data)
-            finally:
-                os.close(fd)
-            break
-        for kind in "rw":
-            self._folder.remove(f"{kind}.{ident}")
+                finally:
+                    self._thread.inbox.close_answer(fd)
+        with contextlib.suppress(OSError):
+            await self._thread.do(lambda inbox: inbox.remove(ident))
 
-    def _waiting(self, kinds: str) -> list[str]:
-        """Ids of the clients with a file of one of `kinds`: `a` the FIFO for an answer, `r` a request, `w` a request
-        that is being served.
-        """
-        found = (_NAME.fullmatch(name) for name in self._folder.names() if name[0] in kinds)
-        return sorted({match[1] for match in found if match})
+    async def _opened(self, ident: str) -> int | None:
+        """A descriptor of the client's FIFO; None if the client does not open it. Raises OSError."""
+        end, pause_s = time.monotonic() + _OPEN_S, _FIRST_PAUSE_S
+        while (fd := await self._thread.do(lambda inbox: inbox.open_answer(ident))) is None and time.monotonic() < end:
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.5 * pause_s, _LAST_PAUSE_S)
+        return fd
 
     def _begin(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -128,10 +189,78 @@ class Spool:
         task.add_done_callback(self._served)
 
     def _served(self, task: asyncio.Task[None]) -> None:
-        was_full = len(self._tasks) >= _MAX_SERVED
         self._tasks.discard(task)
-        if was_full and self._bell >= 0:  # others may have waited for this one
-            self._look()
+        self._one_served.set()
+
+
+class InboxThread:
+    """A thread that works on an inbox, one work after the other. It lives as long as there is some."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self._threads: ThreadPoolExecutor | None = None
+        self._works = 0
+
+    async def do(self, work: Callable[[Inbox], T]) -> T:
+        """Returns or raises what `work` does. If this is cancelled, a work that was begun goes on."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "inside")
+        loop = asyncio.get_running_loop()
+
+        def done(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(self._one_done)
+
+        begun = self._threads.submit(work, self.inbox)
+        self._works += 1
+        begun.add_done_callback(done)
+        return await asyncio.wrap_future(begun)
+
+    def _one_done(self) -> None:
+        self._works -= 1
+        if not self._works and self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+    def close(self) -> None:
+        """Close the inbox, once the work under way is done."""
+        threads, self._threads = self._threads or ThreadPoolExecutor(1, "inside"), None
+        threads.submit(self.inbox.close)
+        threads.shutdown(wait=False)
+
+
+class _Pace:
+    """Keeps what begins to _BURST things at once, and _PER_S in a second for longer."""
+
+    def __init__(self) -> None:
+        self._paid_until = float("-inf")
+
+    async def keep(self, count: int) -> None:
+        """Return when more may begin after these `count`."""
+        now = time.monotonic()
+        self._paid_until = max(self._paid_until, now - _BURST / _PER_S) + count / _PER_S
+        await asyncio.sleep(max(0.0, self._paid_until - now))
+
+
+def _cut_off(request: TakenRequest) -> Answer:
+    """The answer to a request that an earlier daemon had begun to serve. One that cannot be read is told for people."""
+    words = [] if isinstance(request.text, OSError) else _words(request.text)
+    said = "the daemon was replaced while it worked on this"
+    return refusal(words, Failed("answer", "the request", said, "see what became of it: waypoint op log"))
+
+
+def _words(text: bytes) -> list[str]:
+    """The words of a request, each ended by a NUL; by the scripts of earlier versions, by a newline."""
+    end = "\0" if b"\0" in text else "\n"
+    words = text.decode(errors="backslashreplace")
+    return words.removesuffix(end).split(end) if words else []
+
+
+def _check_length(text: bytes) -> None:
+    """Raise UsageProblem if the request was not read to its end."""
+    if len(text) > MAX_REQUEST_BYTES:
+        said = f"it is longer than {MAX_REQUEST_BYTES} bytes"
+        raise UsageProblem("read", "the request", said, "make it shorter, or ask from outside of the session")
 
 
 async def _pour(fd: int, data: bytes) -> None:

@@ -3,23 +3,27 @@
 import asyncio
 import contextlib
 import termios
+import time
 from dataclasses import dataclass
 from typing import Literal
 
-from waypoint.capture.layers.shell import MAX_BYTES, STATE_FILE
+from shellwrap.marks import Mark
+from waypoint.capture.layers.shell import END, MAX_BYTES, STATE_FILE
 from waypoint.linux.tty import terminals
 from waypoint.model.ids import random_hex
 from waypoint.model.records import ShellLayer
 from waypoint.terminal import standstill
-from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
 from waypoint.terminal.hooks.asking import BRIEF_S, ask_briefly
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look, has_foreground
 from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-# Seconds that a shell gets from the end of a command to its prompt. PROMPT_COMMAND runs in between.
-SETTLE_S = 0.25
+# Seconds that a shell gets from the end of a command to its prompt, and from there to reading keys. PROMPT_COMMAND runs
+# in between, which asks git and others.
+SETTLE_S = 2.0
+_DAEMON = random_hex(4)  # tells the files of this daemon from those that an earlier one has left
 CONTINUED = "2"  # in the answer to `stat`: at the prompt of a line that goes on
 
 
@@ -43,7 +47,7 @@ async def ask_state(line: CommandLine) -> Asked | None:
     if not await comes_to_prompt(line) or watch.shell is None:
         return None
     kind: Literal["bash", "zsh"] = "zsh" if watch.shell.kind == "zsh" else "bash"
-    name = f"{STATE_FILE}.{random_hex(8)}"
+    name = f"{STATE_FILE}.{_DAEMON}{random_hex(8)}"
     async with line.turn:
         prompts = watch.prompts
         try:
@@ -52,8 +56,11 @@ async def ask_state(line: CommandLine) -> Asked | None:
             folder.write(name, b"")
             if not await _ask(line, name.partition(".")[2]):
                 return None
-            size = folder.size(name)
             folder.rename(name, STATE_FILE)
+            size = folder.size(STATE_FILE)
+            if folder.read(STATE_FILE, len(END), max(0, size - len(END))) != END:
+                folder.remove(STATE_FILE)  # the hooks of an older capture were writing it a second time
+                return None
         except OSError:  # the disk is full
             return None
         finally:
@@ -63,19 +70,24 @@ async def ask_state(line: CommandLine) -> Asked | None:
 
 
 def clear_unread(folder: RunFolder) -> None:
-    """Remove what shells have written of their state for a daemon that was killed before it had read that."""
-    for name in folder.names():
-        if name.startswith(f"{STATE_FILE}."):
-            folder.remove(name)
+    """Remove what shells have written of their state for a daemon that was killed before it had read that. With names
+    by the hundred thousand, the session can make this slow: it is for a thread that nobody else waits for.
+    """
+    with contextlib.suppress(OSError):  # the session's user has removed the folder
+        for name in folder.names():
+            if name.startswith(f"{STATE_FILE}.") and not name.startswith(f"{STATE_FILE}.{_DAEMON}"):
+                folder.remove(name)
 
 
 async def comes_to_prompt(line: CommandLine) -> bool:
     """True if the shell is at its prompt and no command is in flight. False if the shell is busy.
 
-    Waits briefly for a shell that is about to come to its prompt: a client may know that its command has ended before
-    the shell has drawn the prompt.
+    Waits for a shell that is about to come to its prompt: a client may know that its command has ended, or that its
+    session has started, before the shell has drawn the prompt.
     """
     watch = line.watch
+    if watch.shell is None and (left_s := line.first_prompt_by - time.time()) > 0:
+        await line.wait_ready(min(left_s, FIRST_PROMPT_S))
     if not line.is_idle and line.is_ending:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
@@ -84,22 +96,33 @@ async def comes_to_prompt(line: CommandLine) -> bool:
         return False
     if watch.look() is Look.BUSY and has_foreground(line.desk.terminal.master, watch.shell):
         with contextlib.suppress(NotAtPrompt):
-            await watch.wait_prompt(BRIEF_S)
+            await watch.wait_prompt(max(BRIEF_S, SETTLE_S - watch.since_prompt_s()))
     return watch.look() is Look.PROMPT
 
 
 async def is_in_a_command(line: CommandLine) -> bool:
     """Whether the shell, which is at a prompt, waits there for the rest of a command. False if it cannot be asked."""
+    mark = await _look(line)
+    return mark is not None and mark.fields[3] == CONTINUED
+
+
+async def last_status(line: CommandLine) -> int:
+    """The status of the last command ($?) of a shell that is at a prompt; 0 if it cannot be asked."""
+    mark = await _look(line) if await comes_to_prompt(line) else None
+    return int(mark.fields[2]) & 0xFF if mark is not None and mark.fields[2].isdecimal() else 0
+
+
+async def _look(line: CommandLine) -> Mark | None:
+    """The shell's answer to `stat`; None if it cannot be asked."""
     desk = line.desk
     async with line.turn:
         try:
             with HookExchange(desk.terminal, random_hex(8), random_hex(8), desk.terminal.ring.end) as talk:
-                mark = await ask_briefly(desk, talk, "stat", ("T",))
+                return await ask_briefly(desk, talk, "stat", ("T",))
         except OSError:  # the disk is full
-            return False
+            return None
         finally:
             desk.folder.remove("req")
-    return mark is not None and mark.fields[3] == CONTINUED
 
 
 async def _ask(line: CommandLine, ident: str) -> bool:

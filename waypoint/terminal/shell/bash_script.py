@@ -57,6 +57,15 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
             yield from _function(name, then.functions[name])
 
 
+def history(then: ShellDump) -> Iterator[bytes]:
+    """Lines that replace the history by that in the file `history`."""
+    yield b"HISTTIMEFORMAT=%s"  # else an entry of several lines would become several
+    yield b"builtin history -c"
+    yield b'builtin history -r "$__wp_d/history"'
+    entry = then.variables.get(b"HISTTIMEFORMAT")
+    yield from [b"builtin unset -v HISTTIMEFORMAT"] if entry is None else _declare(b"HISTTIMEFORMAT", entry)
+
+
 def options(now: ShellDump, then: ShellDump) -> str:
     """A line that sets the options to those of `then`, starting from the options that `body` leaves."""
     shopts = (((now.shopts | _ON) - _OFF_SHOPTS) ^ then.shopts) | _OF_POSIX

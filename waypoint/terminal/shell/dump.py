@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from waypoint.capture.layers.shell import LAST_RECORD
+
 ShellKind = Literal["bash", "zsh"]
 
 _BASH_VARIABLE = re.compile(rb"declare -([-A-Za-z]+) ([A-Za-z_][A-Za-z0-9_]*)((?:=.*)?)", re.DOTALL)
 _ZSH_VARIABLE = re.compile(rb"(?:typeset|export|readonly)((?: -\w+(?: \d+)?)*) ([A-Za-z_]\w*)(?: (\w+))?(?:=|$)")
-_BASH_LIMIT = re.compile(rb"-(\w)\)\s+(\S+)$", re.MULTILINE)
-_ZSH_LIMIT = re.compile(rb"^-(\w): .*?(\S+)$", re.MULTILINE)
+_LIMIT = {
+    "bash": re.compile(rb".*-(\w)\) +(unlimited|\d{1,20})"),
+    "zsh": re.compile(rb"-(\w): .* (unlimited|\d{1,20})"),
+}
+_MOST_OF_LINE = 200  # characters of a line about a limit: what it takes to match one is the square of that
 
 
 _RECORD = 4  # fields of a record, each ended by a NUL
-_LAST = [b"e", b"", b"", b""]
 
 
 class Entry(NamedTuple):
@@ -28,7 +32,9 @@ class Entry(NamedTuple):
 @dataclass(slots=True)
 class ShellDump:
     """A shell's state. `options`: the options that are on (of bash: those of `set -o`; `shopts` has the others).
-    `folders`: the working directory, then the rest of the directory stack.
+    `folders`: the working directory, then the rest of the directory stack. `args`: the positional parameters.
+    `history`: the file of the history, as the shell writes it. `status`: that of the last command ($?). None: a part
+    that is not known.
     """
 
     kind: ShellKind
@@ -41,14 +47,17 @@ class ShellDump:
     functions: dict[bytes, Entry] = field(default_factory=dict)
     aliases: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)  # by option of `alias` (-g, -s) and name
     traps: bytes = b""
+    args: list[bytes] | None = None
+    history: bytes | None = None
+    status: int | None = None
 
 
-def parse(data: bytes, kind: ShellKind) -> ShellDump:
+def parse(data: bytes, kind: ShellKind, history: bytes | None = None) -> ShellDump:
     """Parse what a shell of `kind` has written. Raises ValueError if `data` is not the whole state of such a shell."""
     fields = iter(data.split(b"\0"))
-    dump = ShellDump(kind)
+    dump = ShellDump(kind, history=history)
     types: dict[bytes, bytes] = {}
-    while (record := list(itertools.islice(fields, _RECORD))) != _LAST:
+    while (record := list(itertools.islice(fields, _RECORD))) != LAST_RECORD:
         if len(record) < _RECORD:
             raise ValueError("the shell's state breaks off")
         what, name, attributes, text = record
@@ -79,18 +88,31 @@ def _take(dump: ShellDump, what: bytes, name: bytes, attributes: bytes, text: by
         case b"m":
             dump.umask = text.strip()
         case b"l":
-            found = (_BASH_LIMIT if dump.kind == "bash" else _ZSH_LIMIT).findall(text)
-            dump.limits = {letter.decode(): value for letter, value in found}
+            lines = (line for line in text.split(b"\n") if len(line) <= _MOST_OF_LINE)
+            found = filter(None, map(_LIMIT[dump.kind].fullmatch, lines))
+            dump.limits = {match[1].decode(): match[2] for match in found}
         case b"v":
             dump.variables = dict(_variables(dump.kind, text))
         case b"f":
             dump.functions[name] = Entry(attributes, text)
         case b"a":
             dump.aliases[attributes, name] = text
-        case b"t":
-            dump.traps = text.strip(b"\n")
+        case b"t" | b"s" | b"g" | b"h":
+            _take_moment(dump, what, text)
         case _:
             raise ValueError(f"the shell's state has a record of unknown kind {what!r}")
+
+
+def _take_moment(dump: ShellDump, what: bytes, text: bytes) -> None:
+    match what:
+        case b"t":
+            dump.traps = text.strip(b"\n")
+        case b"s":
+            dump.status = int(text) & 0xFF
+        case b"g":  # the first one is $0
+            dump.args = [] if dump.args is None else [*dump.args, text]
+        case _:
+            pass  # "h": the name of the file with the history
 
 
 def _take_options(dump: ShellDump, attributes: bytes, text: bytes) -> None:

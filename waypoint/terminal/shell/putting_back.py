@@ -3,9 +3,9 @@
 import asyncio
 from typing import NoReturn
 
-from waypoint.capture.layers.shell import unreadable
+from waypoint.capture.layers.shell import KeptShell, unreadable
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
-from waypoint.model.records import Capture, ShellLayer
+from waypoint.model.records import Capture
 from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Frame
 from waypoint.terminal.exec.command_line import CommandLine
@@ -18,10 +18,10 @@ LIMIT_S = 30.0
 _TOLD_BYTES = 1 << 16
 
 
-def parse_state(origin: Capture, layer: ShellLayer, data: bytes) -> ShellDump:
-    """Parse `data`, the shell's state in the capture `origin`. Raises StoreDamaged if the state is not complete."""
+def parse_state(origin: Capture, state: KeptShell) -> ShellDump:
+    """Parse the shell's state in the capture `origin`. Raises StoreDamaged if the state is not complete."""
     try:
-        return parse(data, layer.kind)
+        return parse(state.data, state.layer.kind, state.history)
     except ValueError as error:
         raise unreadable(origin, str(error)) from error
 
@@ -39,32 +39,36 @@ async def check_shell(line: CommandLine, branch: str, then: ShellDump) -> None:
 
 def refuse(branch: str, said: str) -> NoReturn:
     """Raise the StateConflict for a shell that cannot be asked now. `said`: why not, in words."""
-    next_step = "let the shell come to its prompt (attach, or exec)"
+    next_step = f"let the shell come to its prompt: waypoint attach {branch}"
     raise StateConflict("restore the shell on", f"branch {branch}", said, next_step)
 
 
-async def put_back(line: CommandLine, now: ShellDump, then: ShellDump, name: str) -> list[str]:
-    """Bring the shell from its state `now` to the state `then`. Returns, in words, what could not be changed.
+async def put_back(line: CommandLine, branch: str, now: ShellDump, then: ShellDump, title: str) -> list[str]:
+    """Bring the shell on `branch` from its state `now` to the state `then`. Returns, in words, what could not be
+    changed.
 
-    `name`: what the user restores, to be shown to viewers. Raises Failed if the shell breaks off; a part of the state
-    may have changed by then.
+    `title`: words that are shown to viewers, without anything that means something to a shell. Raises Failed if the
+    shell breaks off; a part of the state may have changed by then.
     """
-    made = script.compose(now, then, f"waypoint restore {name} --only shell")
+    made = script.compose(now, then, title)
     folder = line.desk.folder
     try:
         folder.write("back", made.body)
+        if made.history is not None:
+            folder.write("history", made.history)
         # With a terminal (tty): a plain exec sets variables such as PAGER while its command runs, which would mix with
         # the variables that are restored.
         request = ExecRequest(text=made.command, tty=True, timeout_s=LIMIT_S)
-        ended = await line.execute(request, _Nobody(), _Nobody())
+        ended = await line.execute(request, Nobody(), Nobody())
         told = script.read_told(_read_told(folder))
     except OSError as error:
-        raise _failed(error.strerror or str(error)) from error
+        raise _failed(branch, error.strerror or str(error)) from error
     finally:
         folder.remove("back")
+        folder.remove("history")
         folder.remove("told")
     if told is None:
-        raise _failed(str(ended["said"]) or "the shell broke off in the midst of it")
+        raise _failed(branch, str(ended["said"]) or "the shell broke off in the midst of it")
     return made.stays + told
 
 
@@ -76,11 +80,12 @@ def _read_told(folder: RunFolder) -> str:
         return ""
 
 
-def _failed(said: str) -> Failed:
-    return Failed("restore", "the shell", said, "'waypoint undo' brings back what was before")
+def _failed(branch: str, said: str) -> Failed:
+    next_step = f"'waypoint undo -b {branch}' brings back what was before"
+    return Failed("restore the shell on", f"branch {branch}", said, next_step)
 
 
-class _Nobody:
+class Nobody:
     """The client of an exec that nobody watches."""
 
     async def receive(self) -> Frame | None:

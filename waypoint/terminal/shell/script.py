@@ -17,11 +17,14 @@ _TOLD = re.compile(r"^(?:bash|zsh|\(eval\)|[^ :]*sh): ?|^\(eval\):")  # how a sh
 
 
 class Script(NamedTuple):
-    """`body`: the script. `command`: the command line that evaluates it. `stays`: in words, what it cannot restore."""
+    """`body`: the script. `command`: the command line that evaluates it. `stays`: in words, what it cannot restore.
+    `history`: the content of the file `history` that the body reads; None if it reads none.
+    """
 
     body: bytes
     command: str
     stays: list[str]
+    history: bytes | None
 
 
 def compose(now: ShellDump, then: ShellDump, title: str) -> Script:
@@ -30,18 +33,25 @@ def compose(now: ShellDump, then: ShellDump, title: str) -> Script:
     """
     shell = bash_script if then.kind == "bash" else zsh_script
     stays: list[str] = []
+    history = then.history if then.history != now.history else None
     lines = [line for line in shell.body(now, then, stays)]
+    if then.args is not None and then.args != now.args:
+        lines.append(b" ".join([b"builtin set --", *map(quoted, then.args)]))
+    if history is not None:
+        lines += [*shell.history(then), b"__wp_hn="]  # HISTCMD may be the same again, the history is another
     lines.append(b"builtin printf '%s\\n' " + quoted(DONE.encode()) + b" >&2")
-    command = "\n".join(_command(title, shell.EVALUATE, shell.options(now, then)))
-    return Script(b"\n".join(lines) + b"\n", command, stays)
+    command = "\n".join(_command(title, shell.EVALUATE, shell.options(now, then), then.status))
+    return Script(b"\n".join(lines) + b"\n", command, stays, history)
 
 
-def _command(title: str, evaluate: str, options: str) -> Iterator[str]:
+def _command(title: str, evaluate: str, options: str, status: int | None) -> Iterator[str]:
     yield f"\\builtin : {title}"
     yield "IFS= \\builtin read -r -d '' __wp_t <\"$__wp_d/back\" || \\builtin :"
     yield f'{evaluate} "$__wp_t" 2>|"$__wp_d/told" || \\builtin :'
     yield "__wp_t="
     yield options
+    if status:
+        yield f"{{ (\\builtin exit {status});}}&&\\builtin :"  # not the ERR trap, nor the end of a shell with `set -e`
 
 
 def read_told(text: str) -> list[str] | None:

@@ -33,7 +33,11 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     ]
     yield from (b"builtin unfunction -- " + quoted(name) for name in changed if name in now.functions)
     yield from limits(now, then)
-    yield b"builtin cd -q -- " + quoted(then.folders[0])
+    yield b"__wp_t=$PWD"
+    if b"OLDPWD" in then.variables:  # `cd -` goes where zsh has been, whatever the variable says
+        yield then.variables[b"OLDPWD"].text
+        yield b'builtin cd -q -- "$OLDPWD" 2>/dev/null'
+    yield b"builtin cd -q -- " + quoted(then.folders[0]) + b' || builtin cd -q -- "$__wp_t"'
     yield b"dirstack=(" + b" ".join(quoted(folder) for folder in then.folders[1:]) + b")"
     yield from _variables(now, then, stays)
     for key in now.aliases:
@@ -56,6 +60,12 @@ def _function(name: bytes, text: bytes) -> Iterator[bytes]:
         return
     yield b"__wp_t=" + quoted(name)
     yield b"functions[$__wp_t]=" + quoted(text)
+
+
+def history(then: ShellDump) -> Iterator[bytes]:
+    """Lines that replace the history by that in the file `history`."""
+    yield b"__wp_t=$HISTSIZE; HISTSIZE=1; HISTSIZE=$__wp_t"
+    yield b'builtin fc -R "$__wp_d/history"'
 
 
 def options(now: ShellDump, then: ShellDump) -> str:

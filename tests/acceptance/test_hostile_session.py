@@ -1,0 +1,140 @@
+"""What a session's root can do to the daemon that serves all sessions, and through it: nothing that others notice."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+from tests.waiting import DEADLINE_S, PATIENCE_S
+
+pytestmark = pytest.mark.privileged
+
+
+TERMINAL = """
+import ctypes, fcntl, os, threading, time
+call = ctypes.CDLL(None).syscall
+master = call(438, call(434, 1, 0), 3, 0)  # pidfd_getfd, pidfd_open
+slave = os.open('/dev/pts/0', os.O_RDWR | os.O_NOCTTY)
+def wait_for_it():
+    while True:
+        fcntl.fcntl(master, fcntl.F_SETFL, fcntl.fcntl(master, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+def steal():
+    while True:
+        try:
+            os.read(master, 65536)
+        except OSError:
+            time.sleep(0.001)
+for work in (steal, steal, wait_for_it):
+    threading.Thread(target=work, daemon=True).start()
+print('begun', flush=True)
+end = time.time() + 12
+while time.time() < end:
+    os.write(slave, b'x' * 10)
+    time.sleep(0.0005)
+"""
+
+
+def longest_answer_s(home: Home, for_s: float) -> float:
+    """The longest time that a short command of another session's took, for so many seconds."""
+    longest, end = 0.0, time.monotonic() + for_s
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        home.must("ps", timeout_s=PATIENCE_S)
+        longest = max(longest, time.monotonic() - begun)
+    return longest
+
+
+def test_a_terminal_that_is_made_to_wait_holds_up_nobody(home: Home) -> None:
+    with (
+        session(home, "root") as hostile,
+        session(home, "root") as other,
+        home.background("run", "-b", hostile, "--", "python3", "-c", TERMINAL) as program,
+    ):
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"begun\n"
+        assert longest_answer_s(home, 10) < DEADLINE_S
+        assert inside(home, other, "echo $((40 + 2))") == "42\n"
+
+
+def test_a_crowd_of_names_in_its_run_folder_holds_up_nobody(home: Home) -> None:
+    make = "import os\nfor i in range(60000): os.close(os.open(f'/run/waypoint/x{i}', os.O_CREAT | os.O_WRONLY))"
+    ring = (
+        "import os, time\nend = time.time() + 6\nprint('begun', flush=True)\n"
+        "while time.time() < end: os.write(bell, b'x'); time.sleep(0.002)"
+    )
+    with session(home, "root") as hostile, session(home, "root") as other:
+        home.must("run", "-b", hostile, "--", "python3", "-c", make, timeout_s=PATIENCE_S)
+        program = f"import os\nbell = os.open('/run/waypoint/bell', os.O_WRONLY)\n{ring}"
+        with home.background("run", "-b", hostile, "--", "python3", "-c", program) as command:
+            assert command.stdout is not None
+            assert command.stdout.readline() == b"begun\n"
+            assert longest_answer_s(home, 5) < DEADLINE_S
+            assert inside(home, other, "waypoint status").startswith(f"branch {other}\n")
+
+
+def groups_of(home: Home) -> dict[Path, tuple[int, int]]:
+    """The modes and owners of the home's cgroups, as the host has them."""
+    found = [
+        group for root in Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}") for group in (root, *root.rglob("*"))
+    ]
+    return {group: (group.stat().st_mode, group.stat().st_uid) for group in found}
+
+
+def test_what_pid_1_has_mounted_in_namespaces_of_its_own_is_not_changed(home: Home) -> None:
+    """The script of pid 1 lies in the session's files."""
+    with session(home, "root", "--allow", "userns") as branch:
+        inside(home, branch, "mkdir -p /srv/sub1/deep; chmod 777 /srv")
+        home.must("checkpoint", "wanted", "-b", branch)
+        inside(home, branch, "rm -rf /srv/*; chmod 755 /srv")
+        script = '[ -z "$N" ] && { export N=1; exec unshare -UrmC sh /d.sh "$@"; }'
+        mounting = 'mount -t cgroup2 c /srv; exec sh /.waypoint/init.sh "$@"'
+        inside(home, branch, f"echo '{mounting}' > /d.sh; sed -i '1a {script}' /.waypoint/init.sh")
+        home.must("stop", branch)
+        home.cli("shell", branch, "-d", "--user", "root")
+        before = groups_of(home)
+        refused = home.cli("restore", "wanted", "-b", branch, "--only", "files", "--lose-processes")
+        assert (refused.code, "has gone into a user namespace of its own" in refused.stderr) == (125, True), refused
+        assert groups_of(home) == before
+        home.must("rm", "wanted")
+
+
+SEND = """
+import array, itertools, resource, socket, time
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+content, held = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 250))], []
+try:
+    for count in itertools.count(0, 250):
+        if count % 1000 == 0:
+            held.append(socket.socketpair())
+        if count > 20000:
+            break
+        held[-1][0].sendmsg([b'x'], content)
+except OSError as error:
+    assert 'Too many references' in str(error)
+print('begun', flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.requires("criu")
+def test_descriptors_that_it_sends_to_nobody_are_an_error_of_a_checkpoint_and_no_more(home: Home) -> None:
+    """The kernel counts those of all sessions of a home together. A program may have as many as its limit of files."""
+    with session(home, "root") as other:
+        home.must("checkpoint", "before", "-b", other)
+        with (
+            session(home, "root") as hostile,
+            home.background("run", "-b", hostile, "--", "python3", "-c", SEND) as program,
+        ):
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"begun\n"
+            assert home.must("run", "-b", other, "--", "echo", "42").stdout == "42\n"
+            home.must("fork", "before", "copy")
+            home.must("shell", "new", "-d", "--user", "root")
+            failed = home.cli("checkpoint", "after", "-b", other)
+            assert failed.code == 125
+            assert "a limit that sessions share is used up" in failed.stderr
+        home.must("stop", "copy", "new", "--discard")
+        assert home.must("checkpoint", "after", "-b", other, "--json").json()["tier"] == "live"

@@ -1,0 +1,186 @@
+"""What a program has under way when it is captured is there in the copies, or the capture says that it is not."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+
+from tests.acceptance.moments import WAYS, Way, alone, brought_back, new_name, started
+from tests.homes import Home
+from waypoint.client.sdk import Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+# Answers each request in a thread of its own. Six clients ask as fast as they can, and each notes what went wrong.
+BUSY = """
+import collections, http.server, json, os, threading, urllib.request
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"answer")
+    def log_message(self, *args):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Answer)
+threading.Thread(target=server.serve_forever).start()
+done, noting = collections.Counter(), threading.Lock()
+def ask():
+    while True:
+        try:
+            assert urllib.request.urlopen("http://127.0.0.1:8000/", timeout=5).read() == b"answer"
+            how = "well"
+        except Exception as error:
+            how = repr(error)
+        with noting:
+            done[how] += 1
+            with open("/root/.done", "w") as file:
+                json.dump(done, file)
+            os.replace("/root/.done", "/root/done")
+for _ in range(6):
+    threading.Thread(target=ask).start()
+"""
+UNREAD = """
+import ctypes, socket
+libc = ctypes.CDLL(None)
+libc.inotify_add_watch(libc.inotify_init1(0), b"/root", 0x100)
+open("/root/new", "w")
+listener = socket.create_server(("127.0.0.1", 8001))
+caller = socket.create_connection(("127.0.0.1", 8001))
+receiver = socket.socket(type=socket.SOCK_DGRAM)
+receiver.bind(("127.0.0.1", 8002))
+socket.socket(type=socket.SOCK_DGRAM).sendto(b"unread", ("127.0.0.1", 8002))
+"""
+LOCKS = """
+import fcntl, mmap
+files = [open(f"/root/{name}", "w+b") for name in ("mapped", "plain")]
+for file in files:
+    file.write(bytes(4096))
+    file.flush()
+mapped = mmap.mmap(files[0].fileno(), 4096)
+for file in files:
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 120)
+"""
+IS_LOCKED = """
+import fcntl, sys
+try:
+    fcntl.lockf(open(sys.argv[1], "r+b"), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 120)
+    print("free")
+except OSError:
+    print("locked")
+"""
+# A timer that expires every 20 ms. Its expiries are first read when the file is there.
+TIMER = """
+import ctypes, os, pathlib, struct, time
+libc = ctypes.CDLL(None)
+timer = libc.timerfd_create(time.CLOCK_MONOTONIC, 0)
+libc.timerfd_settime(timer, 0, struct.pack("qqqq", 0, 20_000_000, 0, 20_000_000), None)
+while "ticks: 0\\n" in open(f"/proc/self/fdinfo/{timer}").read():
+    time.sleep(0.02)
+open("/root/ready", "w")
+while not os.path.exists("/root/read"):
+    time.sleep(0.02)
+for number in range(3):
+    assert os.read(timer, 8) != bytes(8)
+    open(f"/root/ticked-{number}", "w")
+"""
+
+
+# Answers at a Unix socket that has got its name after it was bound.
+NAMED = """
+import os, socket, sys, threading
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/root/socket.new")
+listener.listen()
+if sys.argv[1] == "renamed":
+    os.rename("/root/socket.new", "/root/socket")
+else:
+    os.link("/root/socket.new", "/root/socket")
+    os.unlink("/root/socket.new")
+def answer():
+    while True:
+        connection, _ = listener.accept()
+        connection.sendall(b"answer")
+        connection.close()
+threading.Thread(target=answer).start()
+"""
+ASK = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/root/socket'); print(s.recv(9).decode())"
+
+
+def run(session: Session, text: str, ready: str = "/root/ready", argument: str = "") -> None:
+    """Run a Python program in the background until it has made the file `ready`; then it waits."""
+    wait = f"import time\nopen({ready!r}, 'w')\nwhile True:\n    time.sleep(1000)\n" if ready == "/root/ready" else ""
+    session.run("sh", "-c", "cat >/root/program.py", stdin=(text + wait).encode())
+    session.exec(f"python3 /root/program.py {argument} </dev/null >/root/errors 2>&1 &")
+    alone(session, f"until [ -e {ready} ] || [ -s /root/errors ]; do sleep 0.02; done")
+    assert alone(session, "cat /root/errors") == ""
+
+
+@pytest.fixture
+def session(home: Home) -> Iterator[Session]:
+    with started(home, "root") as made:
+        yield made
+
+
+def test_a_busy_server_is_captured_and_answers_everywhere(home: Home, session: Session) -> None:
+    """In copies, those callers alone get no answer of whom the capture says that nobody had accepted them."""
+    run(session, BUSY, "/root/done")
+    checkpoint, said = new_name(session), list[str]()
+    for _again in range(4):
+        said = session.checkpoint(checkpoint, tier="live", force=True).degraded
+    unaccepted = sum(int(one.removeprefix("tcp 8000: ").split()[0]) for one in said)
+    for copy in (session, *(brought_back(home, session, checkpoint, "fork") for _ in range(2))):
+        before = json.loads(alone(copy, "cat /root/done"))["well"]
+        alone(copy, f"until grep -vq '\"well\": {before}[,}}]' /root/done; do sleep 0.02; done")
+        done = json.loads(alone(copy, "cat /root/done"))
+        assert done.pop("well") > before
+        assert sum(done.values()) <= (0 if copy is session else unaccepted)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_program_has_not_taken_yet_is_said(home: Home, session: Session, way: Way) -> None:
+    run(session, UNREAD)
+    checkpoint = new_name(session)
+    said = session.checkpoint(checkpoint, tier="live").degraded
+    assert [re.sub(r"\d+, fd \d+", "N", one.split(":")[0]) for one in said] == [
+        "tcp 8001",
+        "udp 8002",
+        "python3 (pid N)",
+    ]
+    assert all("not in copies" in one for one in said)
+    copy = brought_back(home, session, checkpoint, way)
+    assert alone(copy, "pgrep -fc [p]rogram.py") == "1\n"
+
+
+def test_a_lock_that_copies_lose_is_said_and_others_are_kept(home: Home, session: Session) -> None:
+    run(session, LOCKS)
+    locked = f"python3 -c {shlex.quote(IS_LOCKED)}"
+    checkpoint = new_name(session)
+    said = session.checkpoint(checkpoint, tier="live").degraded
+    assert len(said) == 1
+    assert "/root/mapped of python3 (pid " in said[0]
+    copy = brought_back(home, session, checkpoint, "fork")
+    for one, found in ((session, "locked"), (copy, "free")):
+        assert alone(one, f"{locked} /root/mapped; {locked} /root/plain").split() == [found, "locked"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_periodic_timer_whose_expiry_nobody_has_read_goes_on(home: Home, session: Session, way: Way) -> None:
+    run(session, TIMER, "/root/ready")
+    checkpoint = new_name(session)
+    session.checkpoint(checkpoint, tier="live")
+    copy = brought_back(home, session, checkpoint, way)
+    alone(copy, "touch /root/read; timeout 10 sh -c 'until [ -e /root/ticked-2 ]; do sleep 0.02; done'")
+
+
+@pytest.mark.parametrize("how", ["renamed", "linked"])
+def test_a_unix_socket_that_has_got_its_name_later_answers_in_copies(home: Home, session: Session, how: str) -> None:
+    run(session, NAMED, argument=how)
+    for _again in range(2):
+        checkpoint = new_name(session)
+        session.checkpoint(checkpoint, tier="live")
+        fork = brought_back(home, session, checkpoint, "fork")
+        session.restore(checkpoint)
+        for one in (fork, session):
+            assert alone(one, f'timeout 5 python3 -c "{ASK}"; ls /root/socket*') == "answer\n/root/socket\n"

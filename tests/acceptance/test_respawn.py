@@ -1,0 +1,111 @@
+"""The tier `respawn`: what ran is started again, in its order, where it cannot be kept; what is lost is told."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.seat import Seat
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.privileged]
+
+SERVER = "API_TOKEN=hunter2 python3 -m http.server 8471 --bind 127.0.0.1 >>/tmp/w/log 2>&1 &"
+ASK = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:8471/page\").read().decode())'"
+
+
+@pytest.fixture(params=["person", "zsh_person"])
+def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
+    with session(home, request.getfixturevalue(request.param).name) as name:
+        yield name
+
+
+def serve(home: Home, branch: str) -> None:
+    """Start a server as a job, and wait until it answers."""
+    inside(home, branch, f"mkdir -p /tmp/w; cd /tmp/w; echo content >page; {SERVER}")
+    wait_until(lambda: home.cli("exec", "-b", branch, "--", ASK).code == 0, "the server answers")
+
+
+def test_servers_and_jobs_run_again_in_every_copy(home: Home, branch: str) -> None:
+    serve(home, branch)
+    inside(home, branch, "sleep 1000 | cat >'out put' & cd /usr; (while sleep 1; do :; done) & (setsid sleep 1001 &)")
+    inside(home, branch, "tail -n 1 -f /tmp/w/page >/tmp/w/copy & (exit 3) || :")
+    made = home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
+    assert "degraded: cannot be started again: " in made.stderr
+    forked = home.must("fork", f"{branch}-cp", f"{branch}-f", "--json").json()[0]
+    try:
+        assert [line.partition(" ")[0] for line in forked["respawned"]] == ["python3", "sleep", "sleep", "tail"]
+        assert forked["lost"][0].endswith("it is a part of the shell itself, a subshell")
+        assert len(forked["lost"]) == 1
+        assert inside(home, f"{branch}-f", ASK) == "content\n\n"
+        assert inside(
+            home, f"{branch}-f", "pwd; cat /tmp/w/copy; jobs | grep -c 'http.server\\|sleep 1000\\|tail'"
+        ) == ("/usr\ncontent\ncontent\n3\n")
+        environment = "tr '\\0' '\\n' </proc/$(pgrep -f http.server)/environ | grep 'API_TOKEN\\|WAYPOINT_BRANCH'"
+        assert inside(home, f"{branch}-f", environment).split() == ["API_TOKEN=hunter2", f"WAYPOINT_BRANCH={branch}-f"]
+        assert inside(home, f"{branch}-f", "ps -o ppid= -p $(pgrep -f 'sleep 1001')").strip() == "1"
+    finally:
+        home.must("stop", f"{branch}-f", "--discard")
+
+
+def test_secrets_are_in_nothing_that_is_shown(home: Home, branch: str) -> None:
+    serve(home, branch)
+    inside(home, branch, "python3 -c 'import time; time.sleep(1000)' --password hunter2 https://me:hunter2@host/ &")
+    made = home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn", "--json")
+    shown = home.must("show", f"{branch}-cp")
+    assert "--password *** https://me:***@host/" in shown.stdout
+    asked = home.must("show", f"{branch}-cp", "--json")
+    restored = home.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
+    assert "started again: python3 -m http.server" in restored.stderr
+    for done in (made, shown, asked, restored):
+        assert "hunter2" not in done.stdout + done.stderr
+    manifest = home.path / "hot" / made.json()["capture"] / "programs.json"
+    assert manifest.stat().st_mode & 0o777 == 0o600
+    assert inside(home, branch, ASK) == "content\n\n"
+
+
+def test_a_program_in_the_foreground_is_put_on_the_line(home: Home, person: Person, seat: Callable[..., Seat]) -> None:
+    with session(home, person.name) as branch:
+        inside(home, branch, "cd /usr; true")
+        taken = seat()
+        taken.type(f"waypoint attach {branch}\r".encode()).prompt()
+        taken.type(b"sleep 777 'a b'; echo ended\r").see(b"ended\r\n")
+        taken.type(b"sleep 777\r").see(b"sleep 777\r\n")
+        home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
+        done = home.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
+        assert "on the shell's line, for Enter to run: sleep 777" in done.stderr
+        taken.see(b"Enter runs it again")
+        assert inside(home, branch, "pwd; pgrep -c -f 'sleep 777' || :") == "/usr\n0\n"
+        taken.type(b"\r")
+        wait_until(lambda: home.cli("run", "-b", branch, "--", "pgrep", "-f", "sleep 777").code == 0, "it runs again")
+
+
+def test_what_cannot_be_started_again_is_lost_and_stops_nothing(home: Home, branch: str) -> None:
+    inside(home, branch, "cd /tmp; cp /bin/sleep own; ./own 1000 & sleep 1002 &")
+    inside(home, branch, "until pgrep -x own; do :; done; rm own")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
+    done = home.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
+    assert "started again: sleep 1002\n" in done.stderr
+    assert "lost: ./own 1000: it has ended at once\n" in done.stderr
+
+
+def test_it_is_parked_and_goes_on(home: Home, branch: str) -> None:
+    serve(home, branch)
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--park", "--tier", "respawn")
+    begun = home.must("shell", branch, "-d")
+    assert "started again: python3 -m http.server" in begun.stderr
+    assert inside(home, branch, ASK) == "content\n\n"
+
+
+def test_another_user_is_not_given_what_ran(home: Home, branch: str) -> None:
+    inside(home, branch, "sleep 1004 &")
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
+    begun = home.must("shell", f"{branch}-root", "-d", "--from", f"{branch}-cp", "--user", "root")
+    try:
+        assert "lost: sleep 1004: it was " in begun.stderr
+        assert "and the session is root's" in begun.stderr
+        assert inside(home, f"{branch}-root", "pgrep -c -f 'sleep 1004' || :") == "0\n"
+    finally:
+        home.must("stop", f"{branch}-root", "--discard")

@@ -1,0 +1,36 @@
+"""`stop`: the shell is hung up, as by a terminal that is closed, before all that is left is killed."""
+
+import pytest
+
+from tests.acceptance.people import Person
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+
+pytestmark = pytest.mark.privileged
+
+
+def test_the_shell_keeps_its_history_and_runs_its_exit_trap(home: Home, person: Person) -> None:
+    with session(home, person.name) as branch:
+        inside(home, branch, "HISTFILE=~/kept; history -s typed before; trap 'echo said >~/trap' EXIT; sleep 1000 &")
+        (stopped,) = home.must("stop", branch, "--json").json()
+        assert stopped["exit"] is None  # it has not ended by itself
+        home.must("shell", branch, "-d")
+        assert "typed before\n" in inside(home, branch, "cat ~/kept")
+        assert inside(home, branch, "cat ~/trap") == "said\n"
+
+
+@pytest.mark.requires("zsh")
+def test_zsh_keeps_its_history(home: Home, zsh_person: Person) -> None:
+    with session(home, zsh_person.name) as branch:
+        inside(home, branch, "HISTFILE=~/kept SAVEHIST=100; print -s typed before")
+        home.must("stop", branch)
+        home.must("shell", branch, "-d")
+        assert "typed before\n" in inside(home, branch, "cat ~/kept")
+
+
+def test_who_ignores_the_hangup_is_killed(home: Home, person: Person) -> None:
+    with session(home, person.name) as branch:
+        inside(home, branch, "trap '' HUP; trap 'echo said >~/trap' EXIT; echo work >~/work")
+        home.must("stop", branch)
+        home.must("shell", branch, "-d")
+        assert inside(home, branch, "cat ~/work; ls ~/trap 2>/dev/null || echo none") == "work\nnone\n"

@@ -1,0 +1,119 @@
+"""Processes that watch files (inotify) are captured live, and what they watch is watched in every copy."""
+
+import contextlib
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.moments import alone, brought_back, new_name, says, started
+from tests.acceptance.sessions import mounted
+from tests.homes import Home, open_home
+from tests.places import make_temp_root
+from waypoint.client.sdk import Session
+from waypoint.model.errors import CannotCapture
+
+pytestmark = [
+    pytest.mark.privileged,
+    pytest.mark.requires("criu"),
+    pytest.mark.alone("makes a mount of the machine, which sessions of other tests would have, and takes it away"),
+]
+
+WATCHER = Path(__file__).with_name("watcher.py")
+LOG = "/root/watched.log"
+
+
+@pytest.fixture(scope="module", params=["root of the base", "mount of its own"])
+def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of the host's, which sessions see."""
+    place = Path(tempfile.mkdtemp(prefix="watched-", dir=make_temp_root()))
+    place.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, place)
+        if request.param == "mount of its own":
+            stack.enter_context(mounted(place, "-t", "tmpfs", "none"))
+        for folder in ("base/below", "bound/below", "moving/below"):
+            (place / folder).mkdir(parents=True)
+            (place / folder / "file").touch()
+            (place / folder).with_name("file").touch()
+        yield place
+
+
+@pytest.fixture(scope="module")
+def home(ground: Path) -> Iterator[Home]:
+    """Opened when the mount is there."""
+    with open_home("watched") as made:
+        yield made
+
+
+def watch(session: Session, paths: list[str]) -> None:
+    session.run("sh", "-c", "cat >/root/watcher.py", stdin=WATCHER.read_bytes())
+    session.exec(f"python3 /root/watcher.py {LOG} {shlex.join(paths)} </dev/null >/root/watcher.errors 2>&1 &")
+    alone(session, f"until grep -q ready {LOG} || [ -s /root/watcher.errors ]; do sleep 0.02; done")
+    assert alone(session, "cat /root/watcher.errors") == ""
+
+
+def noticed(session: Session, touched: dict[str, str]) -> set[str]:
+    """What the watcher sees when the files are touched that are now at the keys. It watches them by the values."""
+    session.run("sh", "-c", f": >{LOG}; touch -c -- {shlex.join(touched)}")
+    seen_all = f"[ $(sort -u {LOG} | wc -l) -ge {len(set(touched.values()))} ]"
+    session.run("timeout", "10", "sh", "-c", f"until {seen_all}; do sleep 0.02; done")
+    return set(alone(session, f"cat {LOG}").splitlines())
+
+
+def test_whatever_is_watched_is_watched_in_every_copy(home: Home, ground: Path) -> None:
+    """Of the base and of the session's own, under another name by now, in binds, in memory; the root itself."""
+    base, moved, own = f"{ground}/base", f"{ground}/moving", "/root/own"
+    still = [
+        "/",
+        "/etc",
+        "/etc/debian_version",
+        "/run",
+        "/tmp",
+        f"{ground}",
+        base,
+        f"{base}/file",
+        f"{base}/below/file",
+    ]
+    still += [f"{base}/file", f"{base}/below/file", "/bound", "/bound/file", "/bound/below/file", "/dev/shm/file"]
+    still += [own, f"{own}/file", "/root/\ta 'name"]
+    renamed = {
+        f"{ground}/moved": moved,
+        f"{ground}/moved/below": f"{moved}/below",
+        f"{ground}/moved/another": f"{moved}/file",
+        f"{ground}/moved/below/file": f"{moved}/below/file",
+        "/root/elsewhere": f"{own}/folder",
+        "/root/elsewhere/file": f"{own}/folder/file",
+    }
+    touched = {path: path for path in still} | renamed
+    everything = set(touched.values())
+    with started(home, "root", binds=[f"{ground}/bound:/bound"]) as session:  # type: ignore[arg-type]
+        made = [f"{own}/file", f"{own}/folder/file", "/dev/shm/file", still[-1]]
+        says(session, f"mkdir -p {own}/folder {own}/gone; touch {shlex.join(made)}")
+        watch(session, [*touched.values(), f"{own}/gone"])
+        says(session, f"mv {moved} {ground}/moved; mv {ground}/moved/file {ground}/moved/another")
+        says(session, f"mv {own}/folder /root/elsewhere; rmdir {own}/gone")
+        assert noticed(session, touched) == everything
+        for _again in range(2):  # what was restored is captured and restored once more
+            checkpoint = new_name(session)
+            session.checkpoint(checkpoint, tier="live")
+            assert noticed(session, touched) == everything
+            for _fork in range(2):
+                assert noticed(brought_back(home, session, checkpoint, "fork"), touched) == everything
+            session = brought_back(home, session, checkpoint, "restore")
+            assert noticed(session, touched) == everything
+
+
+def test_a_file_that_has_no_name_any_more_is_said_with_the_process(home: Home) -> None:
+    with started(home, "root") as session:
+        says(session, "mkdir /root/gone; touch /root/gone/file")
+        watch(session, ["/root/gone/file"])
+        session.exec("exec 7</root/gone/file; rm -r /root/gone")
+        with pytest.raises(CannotCapture, match=r"python3 \(pid \d+, fd 3\) watches a file that was removed") as caught:
+            session.checkpoint(new_name(session), tier="live")
+        assert caught.value.next_step == "end the process, or make it stop watching files"
+        alone(session, "pkill -f '[w]atcher.py'")
+        session.checkpoint(new_name(session), tier="live")

@@ -1,0 +1,186 @@
+"""A home that somebody other than root could put in place, or put files into, is used neither by `setup` nor by a
+daemon: what config.json says would make that user root.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.kept_home import KeptHome, ending, kept_home
+from tests.homes import OPEN, Home
+from tests.places import make_temp_root
+from tests.waiting import wait_until
+from waypoint.linux.storage.files import read_own
+from waypoint.linux.storage.ownership import check_home
+from waypoint.model.errors import HostLacks
+
+pytestmark = pytest.mark.privileged
+USER = 12345
+
+
+def give(path: Path) -> None:
+    os.chown(path, USER, USER, follow_symlinks=False)
+
+
+def link(path: Path, target: str) -> Path:
+    path.symlink_to(target)
+    return path
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=f"whose-{os.getpid()}-", dir=make_temp_root()) as folder:
+        (Path(folder) / "above/home").mkdir(parents=True)
+        yield Path(folder)
+
+
+def move_behind_link(place: Path, to: str, target: str) -> Path:
+    (place / to).parent.mkdir(exist_ok=True)
+    (place / "above/home").rename(place / to)
+    return link(place / "above/home", target)
+
+
+def sticky_of_theirs(place: Path) -> None:
+    (place / "above").chmod(0o1777)
+    give(place / "above")
+
+
+def file_of_theirs(place: Path) -> None:
+    (place / "above/home/names.db").touch()
+    give(place / "above/home/names.db")
+
+
+def link_through_theirs(place: Path) -> None:
+    move_behind_link(place, "theirs/home", "../theirs/home")
+    give(place / "theirs")
+
+
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "the home is theirs": lambda place: give(place / "above/home"),
+    "a folder above is theirs": lambda place: give(place / "above"),
+    "they may write to the home": lambda place: (place / "above/home").chmod(0o775),
+    "the sticky bit does not close the home": lambda place: (place / "above/home").chmod(0o1777),
+    "a group may write to a folder above": lambda place: (place / "above").chmod(0o775),
+    "a sticky folder above is theirs": sticky_of_theirs,
+    "something in the home is theirs": file_of_theirs,
+    "a link to it is theirs": lambda place: give(move_behind_link(place, "true", "../true")),
+    "root's link leads through a folder of theirs": link_through_theirs,
+}
+OWN: dict[str, Callable[[Path], object]] = {
+    "all is root's": lambda _: None,
+    "a folder above is sticky, as /tmp is": lambda place: (place / "above").chmod(0o1777),
+    "root's relative link": lambda place: move_behind_link(place, "true", "../true"),
+    "root's absolute link": lambda place: move_behind_link(place, "true", f"{place}/true"),
+    "nothing is there": lambda place: (place / "above/home").rmdir(),
+}
+
+
+@pytest.mark.parametrize("arrange", FOREIGN.values(), ids=FOREIGN)
+def test_what_others_could_put_in_place_is_refused(place: Path, arrange: Callable[[Path], object]) -> None:
+    arrange(place)
+    with pytest.raises(HostLacks):
+        check_home(str(place / "above/home"))
+
+
+@pytest.mark.parametrize("arrange", OWN.values(), ids=OWN)
+def test_what_is_in_roots_hands_is_taken(place: Path, arrange: Callable[[Path], object]) -> None:
+    arrange(place)
+    before = len(os.listdir("/proc/self/fd"))
+    check_home(str(place / "above/home"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("arrange", [give, lambda path: link(path, "/etc/hostname"), lambda path: os.mkfifo(path)])
+def test_settings_are_read_from_a_file_of_roots(place: Path, arrange: Callable[[Path], object]) -> None:
+    path = place / "config.json"
+    if arrange is give:
+        path.write_text("{}")
+    arrange(path)
+    with pytest.raises(OSError, match=re.escape(str(path))):
+        read_own(str(path))
+
+
+@pytest.fixture
+def bare(place: Path) -> Iterator[Home]:
+    home = Home(place / "above/h")
+    OPEN.add(home)
+    yield home
+    (place / "above").chmod(0o755)
+    os.chown(place / "above", 0, 0)
+    home.must("setup", "--remove", "--yes")
+    OPEN.discard(home)
+
+
+def test_setup_takes_no_folder_that_is_a_users(bare: Home) -> None:
+    bare.path.mkdir(mode=0o755)
+    give(bare.path)
+    done = bare.cli("setup")
+    assert done.code == 3
+    assert f"{bare.path} belongs to user {USER}" in done.stderr
+    assert "next: use a folder that only root can change" in done.stderr
+    assert os.listdir(bare.path) == []
+    bare.path.rmdir()
+
+
+def test_setup_closes_a_folder_of_roots(bare: Home) -> None:
+    bare.path.mkdir(mode=0o755)
+    assert f"closed {bare.path} to others" in bare.must("setup").stderr
+    assert stat.S_IMODE(bare.path.stat().st_mode) == 0o700
+
+
+def test_no_daemon_starts_on_what_a_user_has_put_in_place(bare: Home, place: Path) -> None:
+    """The next step of each message is followed."""
+    bare.must("setup")
+    bare.must("daemon", "stop")
+    log = (bare.path / "daemon.log").read_bytes()
+    for words in (["setup"], ["setup", "--check"], ["ps"], ["doctor"]):
+        (place / "above").chmod(0o777)
+        done = bare.cli(*words)
+        assert (done.code, "others may write to" in done.stderr) == (3, True), done
+        subprocess.run(shlex.split(done.stderr.partition("take that from them: ")[2]), check=True)
+        assert stat.S_IMODE((place / "above").stat().st_mode) == 0o755
+    assert (bare.path / "daemon.log").read_bytes() == log
+    bare.must("ps")
+    bare.must("daemon", "stop")
+    planted = json.loads((bare.path / "config.json").read_text()) | {"owner_uid": USER, "trusted_uid": USER}
+    kept = bare.path.rename(place / "kept")
+    bare.path.mkdir(mode=0o700)
+    (bare.path / "config.json").write_text(json.dumps(planted))
+    give(bare.path)
+    done = bare.cli("ps")
+    assert (done.code, f"{bare.path} belongs to user {USER}" in done.stderr) == (3, True), done
+    assert not bare.runtime.joinpath("api.sock").exists()
+    shutil.rmtree(bare.path)
+    kept.rename(bare.path)
+    give(place / "above")
+    done = bare.cli("ps")
+    os.chown(place / "above", 0, 0)
+    assert (done.code, "next: use a folder that only root can change" in done.stderr) == (3, True), done
+    moved = Home(place / "moved")
+    OPEN.add(moved)
+    bare.path.rename(moved.path)
+    moved.must("setup")
+    moved.must("ps")
+    moved.must("setup", "--remove", "--yes")
+    OPEN.discard(moved)
+
+
+def test_the_next_daemon_looks_again(place: Path) -> None:
+    with kept_home(place / "above/h") as home:
+        home.start()
+        daemon, supervisor = home.daemon_pid(), home.supervisor_pid()
+        (place / "above").chmod(0o777)
+        with ending(supervisor):
+            os.kill(daemon, signal.SIGKILL)
+        assert isinstance(home, KeptHome)
+        wait_until(lambda: "others may write to" in home.log(), "the daemon says why")

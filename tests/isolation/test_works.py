@@ -1,0 +1,83 @@
+"""What people do on a machine works in a session: the rows of works.py.
+
+They are tried by root and by an ordinary user, in a session that has just begun, in one that was restored and in a
+fork. None of these has a way out: packages come from a registry that runs in the session. Real ones of the distribution
+were fetched with the machine's network before.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests import needs
+from tests.acceptance.people import Person, new_person
+from tests.acceptance.sessions import inside
+from tests.homes import Completed, Home, open_home
+from tests.isolation.outside import public_folder
+from tests.isolation.supplies import PORT, fetch_real, install_real, make_registry
+from tests.isolation.works import PRELUDE, WORKS
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu")]
+
+LONGEST = "40"
+"""Seconds for one row, on a busy machine: some start a database or install packages."""
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    with new_person("works", "/bin/bash") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with public_folder("works") as made:
+        (made / "registry").mkdir()
+        make_registry(made / "registry")
+        for name, work in WORKS.items():
+            script_of(made, name).write_text(PRELUDE + work.script)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def place(folder: Path, person: Person) -> Iterator[Home]:
+    """Sessions `root` and `user`, which were restored, their forks `root-2` and `user-2`, and `root-3`, just begun."""
+    with open_home("works") as home:
+        if not needs.missing("network"):
+            (folder / "real").mkdir()
+            fetch_real(home, folder / "real")
+        for branch, user in (("root", "root"), ("user", person.name)):
+            home.must("shell", branch, "-d", "--user", user)
+            inside(home, branch, f"python3 -m http.server {PORT} -b 127.0.0.1 -d {folder}/registry >/dev/null 2>&1 &")
+        if not needs.missing("network"):
+            install_real(home, "root", folder / "real")
+        for branch in ("root", "user"):
+            home.must("checkpoint", f"of-{branch}", "-b", branch)
+            home.must("fork", f"of-{branch}", f"{branch}-2")
+            home.must("restore", f"of-{branch}", "-b", branch)
+        home.must("shell", "root-3", "-d", "--from", "of-root")
+        inside(home, "root-3", f"python3 -m http.server {PORT} -b 127.0.0.1 -d {folder}/registry >/dev/null 2>&1 &")
+        yield home
+
+
+def script_of(folder: Path, name: str) -> Path:
+    return folder / f"{list(WORKS).index(name)}.sh"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.requires(*work.needs)) for name, work in WORKS.items()]
+)
+def test_it_works_inside(place: Home, folder: Path, name: str) -> None:
+    work = WORKS[name]
+    branches = ["root-2"] if work.is_long else ["root", "root-2", "root-3"]
+    if work.is_users:
+        branches += ["user"] if work.is_long else ["user", "user-2"]
+
+    def attempt(branch: str) -> Completed:
+        return place.cli("exec", "-b", branch, "--timeout", LONGEST, "--", f"bash {script_of(folder, name)}")
+
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip(branches, pool.map(attempt, branches), strict=True))
+    assert {branch: done.stdout for branch, done in found.items() if done.code != 0} == {}

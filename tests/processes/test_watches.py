@@ -1,0 +1,70 @@
+"""The names of watched files, without a session."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from waypoint.linux.calls.handles import OverlayHandle, parse_overlay
+from waypoint.model.errors import CannotCapture
+from waypoint.processes import watches
+from waypoint.processes.watches import Watches
+
+# Of two files on an overlay, as Linux 6.18 tells them.
+LOWER = bytes.fromhex("00000000fb1d000100000000000000000000000000000000" + "0920ea009da42c93")
+UPPER = bytes.fromhex("00000000fb210401140aeee369794d20bee62ae40a611f037d" + "1869e20a00000000000000")
+
+
+@pytest.fixture
+def watcher(tmp_path: Path) -> Iterator[int]:
+    """A list of three watched folders of this process."""
+    libc = ctypes.CDLL(None)
+    inotify = libc.inotify_init1(os.O_CLOEXEC)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        libc.inotify_add_watch(inotify, os.fsencode(tmp_path / name), 0x2)
+    yield inotify
+    os.close(inotify)
+
+
+def test_an_overlay_s_handle_tells_the_layer_and_the_handle_there() -> None:
+    assert parse_overlay(0xF8, LOWER) == OverlayHandle(
+        is_upper=False, kind=1, real=bytes.fromhex("0920ea009da42c93"), origin=LOWER[3:32]
+    )
+    upper = parse_overlay(0xF8, UPPER)
+    assert upper is not None
+    assert (upper.is_upper, upper.kind, upper.real) == (True, 1, UPPER[24:36])
+
+
+@pytest.mark.parametrize(
+    ("kind", "handle"), [(1, LOWER), (0xF8, b""), (0xF8, LOWER[:20]), (0xF8, bytes(40)), (0xF8, b"\1" * 40)]
+)
+def test_other_handles_are_none_of_an_overlay(kind: int, handle: bytes) -> None:
+    assert parse_overlay(kind, handle) is None
+
+
+def test_more_watched_files_than_the_most_are_refused(watcher: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Watches(os.getpid(), []) as found:
+        found.look([os.getpid()])
+        assert found.number >= 3
+        assert found.take_new() == {}  # CRIU finds what is on no overlay
+    monkeypatch.setattr(watches, "MOST_WATCHES", 2)
+    with Watches(os.getpid(), []) as found, pytest.raises(CannotCapture, match=rf"fd {watcher}\) .*more than 2 files"):
+        found.look([os.getpid()])
+
+
+def test_a_list_that_is_longer_than_what_is_read_is_refused(watcher: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "_MOST_BYTES", 300)
+    with Watches(os.getpid(), []) as found, pytest.raises(CannotCapture, match=rf"fd {watcher}\)"):
+        found.look([os.getpid()])
+
+
+def test_processes_that_have_ended_are_skipped() -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    with Watches(os.getpid(), []) as found:
+        found.look([child])
+        found.check()
+        assert found.number == 0

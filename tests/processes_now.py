@@ -1,0 +1,63 @@
+"""The processes of the machine, any of which may end while it is looked at.
+
+All are read with as few system calls as can be: the leak check does so around each test.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from waypoint.linux.tasks import procfs
+
+_KERNEL_THREAD = 0x200000  # PF_KTHREAD
+
+
+class Process(NamedTuple):
+    """`folder`: its folder in /proc. `key`: tells it from later ones of its pid."""
+
+    pid: int
+    folder: str
+    key: str
+    state: str
+    parent: int
+
+
+def read(path: str) -> bytes:
+    """Raises OSError, also if the process has ended."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def processes() -> Iterator[Process]:
+    """All but this one, and without the kernel's own threads. Those that end meanwhile may be missing."""
+    me = str(os.getpid())
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and name != me:
+            folder = f"/proc/{name}"
+            with contextlib.suppress(OSError):
+                fields = read(f"{folder}/stat").rpartition(b") ")[2].split(maxsplit=20)
+                if not int(fields[6]) & _KERNEL_THREAD:
+                    key = f"{name}@{fields[19].decode()}"
+                    yield Process(int(name), folder, key, fields[0].decode(), int(fields[1]))
+
+
+def name_of(pid: int) -> str:
+    """Empty if the process is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        return procfs.stat(pid).name
+    return ""
+
+
+def words_of(pid: int) -> list[str]:
+    """Its command line; nothing if the process has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        return procfs.command_line(pid)
+    return []
+
+
+def runs(pid: int) -> bool:
+    """False for a process that has ended, reaped or not."""
+    with contextlib.suppress(ProcessLookupError):
+        return procfs.stat(pid).state not in "ZX"
+    return False

@@ -1,0 +1,159 @@
+"""A home of which only names, turns and the operation log are real, for taking operations back.
+
+Sessions are rows on record, which start and end as fast as they are written.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.store.test_names_store import begin, begin_and_end, capture_of, end, name_it, row_of
+from waypoint.model.facts import OperationFacts, UndoFacts
+from waypoint.model.queries import OperationsQuery
+from waypoint.model.records import Capture, LiveRow, Ref
+from waypoint.model.requests import RemoveRequest, RenameRequest, UndoRequest
+from waypoint.service import history as service_history
+from waypoint.session.checkpoint import Loss, Wish
+from waypoint.session.restore import Restored
+from waypoint.session.turns import Turns
+from waypoint.store.names import Names
+
+
+class RecordedSessions:
+    """In place of the registry, and of the calls that end sessions and bring them back: moves what is on record.
+
+    `gate`: each deed waits for it. `afterwards`: called when a deed is done, before the undo goes on.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self.resources = SimpleNamespace(names=names, captures=None, trusted=None)
+        self._names = names
+        turns = Turns()
+        self.turn, self.share_turns = turns.take, turns.share
+        self.afterwards: Callable[[], object] = lambda: None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.done: list[tuple[str, ...]] = []
+
+    @property
+    def live(self) -> list[LiveRow]:
+        return self._names.live()
+
+    @property
+    def running(self) -> set[str]:
+        return {row.branch for row in self.live}
+
+    def find(self, branch: str) -> LiveRow | None:
+        return next((row for row in self.live if row.branch == branch), None)
+
+    async def settled(self, branch: str) -> LiveRow | None:
+        return self.find(branch)
+
+    async def checkpoint(
+        self, _sessions: object, branch: str, wish: Wish, loss: Loss, agree: Callable[[], Awaitable[object]]
+    ) -> Capture:
+        async with self._deed("park", branch):
+            row = self.find(branch)
+            assert row is not None
+            assert (wish, loss.agreed) == (Wish(park=True), False)
+            await agree()
+            kept = msgspec.structs.replace(capture_of(row), tier="live")
+            end(self._names, row, kept)
+        return kept
+
+    async def restore(self, _sessions: object, branch: str, name: str, loss: Loss) -> Restored:
+        async with self._deed("restore", branch, name):
+            assert not loss.agreed
+            restore(self._names, branch, self._names.resolve(name))
+        live: Any = SimpleNamespace(again=None)  # all that anybody asks of the session
+        return Restored(live, None, ["it lacks something"])
+
+    @contextlib.asynccontextmanager
+    async def _deed(self, *words: str) -> AsyncIterator[None]:
+        async with self.turn(words[1]):
+            self.done.append(words)
+            await self.gate.wait()
+            yield
+        self.afterwards()
+
+
+def restore(names: Names, branch: str, origin: Capture) -> Capture:
+    """In place; starts the branch's session if there is none. What was put aside."""
+    new, old = row_of(branch), next((row for row in names.live() if row.branch == branch), None)
+    aside = capture_of(old or new)
+    with names.change("reserve") as change:
+        change.reserve(new, beside=old is not None)
+    with names.change("restore") as change:
+        if old is not None:
+            change.add(aside)
+            change.forget(old)
+            change.replace_session(branch, aside.id)
+        change.ready(new, origin.id)
+    return aside
+
+
+@pytest.fixture
+def sessions(names: Names) -> RecordedSessions:
+    return RecordedSessions(names)
+
+
+class History:
+    """The service functions on a home of names and recorded sessions."""
+
+    def __init__(self, names: Names, sessions: RecordedSessions) -> None:
+        self._home: Any = SimpleNamespace(names=names, sessions=sessions, between=lambda: None)
+
+    async def undo(self, number: int | None) -> UndoFacts:
+        return await service_history.undo(self._home, UndoRequest(number=number))
+
+    async def rename(self, branch: str, new: str) -> None:
+        await service_history.rename(self._home, branch, RenameRequest(to=new))
+
+    async def remove(self, names: list[str]) -> None:
+        await service_history.remove(self._home, RemoveRequest(names=names))
+
+    async def operations(self, limit: int | None) -> list[OperationFacts]:
+        return list(await service_history.operations(self._home, OperationsQuery(limit=limit)))
+
+
+@pytest.fixture
+def history(names: Names, sessions: RecordedSessions, monkeypatch: pytest.MonkeyPatch) -> History:
+    for call in ("restore", "checkpoint"):
+        monkeypatch.setattr(service_history, call, getattr(sessions, call))
+    return History(names, sessions)
+
+
+@pytest.fixture
+def tip(names: Names) -> Capture:
+    """The capture that the branch `main`, not live, and the checkpoint `one` stand for."""
+    capture = begin_and_end(names)
+    name_it(names, "one", capture)
+    return capture
+
+
+def undo(history: History, number: int | None = None) -> UndoFacts:
+    return asyncio.run(history.undo(number))
+
+
+def state(names: Names) -> tuple[object, ...]:
+    return names.refs(), names.live(), names.operations()
+
+
+def park(names: Names, tip: Capture) -> Capture:
+    """A session on `main` is ended with a checkpoint `parked`: to take this back is a deed and two names. Returns what
+    is kept.
+    """
+    row = row_of("main")
+    begin(names, row, tip.id)
+    kept = capture_of(row, parents=[tip.id])
+    with names.change("park") as change:
+        change.add(kept)
+        change.advance("main", kept.id)
+        change.create("parked", Ref(kind="checkpoint", capture=kept.id))
+        change.forget(row)
+    return kept

@@ -1,0 +1,86 @@
+"""What a session's own processes may touch: the names of the branch that the session is on, and of no other one."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.store.test_names_store import begin_and_end, name_it
+from waypoint.branch.undo import is_from_within
+from waypoint.model.errors import StateConflict
+from waypoint.model.records import Caller, Capture, Move, Operation, Ref
+from waypoint.service.inside import acts
+from waypoint.session import fork as forking
+from waypoint.store.names import Names
+from waypoint.store.reading import belongs_to
+
+WITHIN = Caller(branch="main")
+
+
+def operation(names: Names, *refs: Ref | None, by: Caller | None = None, after_s: float = 1.0) -> Operation:
+    """One on `main`, that has also given the name `cp` to each of `refs` in turn."""
+    own = names.ref("main")
+    assert own is not None
+    moves = {"main": Move(before=own, after=own), "cp": Move(before=refs[0], after=refs[-1])}
+    return Operation(number=1, at=own.created + after_s, verb="checkpoint", moves=moves, by=by)
+
+
+@pytest.fixture
+def own(names: Names) -> Capture:
+    found = begin_and_end(names)
+    name_it(names, "own", found)
+    return found
+
+
+def ref_of(capture: Capture) -> Ref:
+    return Ref(kind="checkpoint", capture=capture.id, created=capture.created)
+
+
+def other_of(names: Names, own: Capture, **changes: Any) -> Capture:
+    made = msgspec.structs.replace(own, id="f" * 32, **changes)
+    with names.change("checkpoint") as change:
+        change.add(made)
+    return made
+
+
+def test_a_name_belongs_to_the_branch_on_which_its_capture_was_taken(names: Names, own: Capture) -> None:
+    assert belongs_to(names, ref_of(own), "main")
+    assert not belongs_to(names, ref_of(own), "nosuch")
+    assert not belongs_to(names, ref_of(own), "own")  # no branch
+    assert not belongs_to(names, ref_of(other_of(names, own, branch="other")), "main")
+
+
+def test_what_was_captured_on_an_earlier_branch_of_the_name_is_not_its(names: Names, own: Capture) -> None:
+    assert not belongs_to(names, ref_of(other_of(names, own, created=1.0)), "main")
+
+
+def test_an_operation_that_moved_a_name_of_another_branch_is_not_one_from_within(names: Names, own: Capture) -> None:
+    other = ref_of(other_of(names, own, branch="other"))
+    assert is_from_within(names, operation(names, None, ref_of(own)), "main")
+    assert not is_from_within(names, operation(names, other, ref_of(own)), "main")
+    assert not is_from_within(names, operation(names, ref_of(own), other), "main")
+    assert is_from_within(names, operation(names, None, other, by=WITHIN), "main")
+
+
+def test_what_was_asked_for_within_an_earlier_branch_of_the_name_is_not_its(names: Names, own: Capture) -> None:
+    assert not is_from_within(names, operation(names, None, ref_of(own), by=WITHIN, after_s=-1.0), "main")
+
+
+def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture) -> None:
+    def turn(*_names: str) -> None:
+        raise AssertionError("whoever waits for the turn of a branch while it has another one holds that one up")
+
+    sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names), turn=turn)
+    with pytest.raises(StateConflict, match="there is a branch of this name"):
+        asyncio.run(forking.fork(sessions, "own", ["main"]))
+
+
+def test_forks_from_inside_are_bounded_by_the_sessions_that_are_live() -> None:
+    """Those that are being started are counted, too."""
+    rows = {True: [object()] * (acts.MOST_LIVE - 4), False: [object()] * 2}
+    home: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]))
+    acts.check_crowd(home, 2)
+    with pytest.raises(StateConflict, match="more than 256 sessions would be live"):
+        acts.check_crowd(home, 3)

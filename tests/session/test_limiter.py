@@ -1,0 +1,106 @@
+"""Which file of which group holds a limit, on machines of every kind: as folders that look like groups."""
+
+from pathlib import Path
+
+import pytest
+
+from waypoint.launch.ground import id_choice
+from waypoint.launch.ground.id_choice import RANGE, IdChoice
+from waypoint.launch.ground.limits import Limiter, checked, fill_in
+from waypoint.linux.tasks import namespaces
+from waypoint.model.errors import UsageProblem
+from waypoint.model.records import HOST_IDS, SHIFTED_IDS, IdMap, SessionLimits
+
+ALL = SessionLimits(memory=1 << 30, cpus=0.5, pids=100)
+SHIFTED = IdMap(first=2_000_683_008)
+WHY = "the machine has no controller for groups"
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Path:
+    """A session's group, and beside it the home's group of a version 1 hierarchy."""
+    for folder in ("home/one", "old/one"):
+        (tmp_path / folder).mkdir(parents=True)
+    return tmp_path / "home/one"
+
+
+def written(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_in_cgroup2_the_session_s_group_holds_all(group: Path) -> None:
+    Limiter(frozenset({"memory", "pids", "cpu"}), {}, {}).hold(str(group), ALL)
+    assert written(group) == {"memory.max": "1073741824", "pids.max": "100", "cpu.max": "50000 100000"}
+
+
+def test_in_version_1_the_twins_hold_all(group: Path, tmp_path: Path) -> None:
+    old = str(tmp_path / "old")
+    Limiter(frozenset(), {"memory": old, "pids": old, "cpu": old}, {}).hold(str(group), ALL)
+    assert written(group) == {}
+    limits = {"memory.limit_in_bytes": "1073741824", "pids.max": "100", "cpu.cfs_quota_us": "50000"}
+    assert written(tmp_path / "old/one") == limits
+
+
+def test_in_version_1_there_is_a_twin_only_for_what_was_asked_for(group: Path, tmp_path: Path) -> None:
+    old = str(tmp_path / "old")
+    every = Limiter(frozenset(), {"memory": f"{old}/memory", "pids": f"{old}/pids"}, {"cpu": WHY})
+    asked = SessionLimits(pids=100)
+    usual, some = every.of_session(SessionLimits()), every.of_session(asked)
+    assert (usual.legacy, some.legacy) == ({}, {"pids": f"{old}/pids"})
+    assert (usual.most_of_each_user(SessionLimits()), some.most_of_each_user(asked)) == (4096, None)
+    assert [line.partition(":")[0] for line in usual.unlimited(ALL, SHIFTED)] == ["memory", "cpus", "pids"]
+    (memory,) = (line for line in some.unlimited(fill_in(asked), SHIFTED))
+    assert memory.startswith("memory: not enforced, as cgroups of version 1")
+
+
+def test_what_nobody_holds_is_told(group: Path) -> None:
+    limiter = Limiter(frozenset(), {}, dict.fromkeys(("memory", "pids", "cpu"), WHY))
+    limiter.hold(str(group), ALL)
+    assert written(group) == {}
+    assert limiter.unlimited(ALL, SHIFTED) == [
+        f"memory: not enforced, {WHY}",
+        f"cpus: not enforced, {WHY}",
+        f"pids: held for each of its users by itself alone, {WHY}",
+    ]
+    assert limiter.unlimited(SessionLimits(pids=100), HOST_IDS) == [
+        f"pids: held for each of its users but root by itself alone, {WHY}"
+    ]
+    assert limiter.most_of_each_user(ALL) == 100
+
+
+def test_where_a_controller_counts_all_processes_users_have_no_limit() -> None:
+    assert Limiter(frozenset({"pids"}), {}, {}).most_of_each_user(ALL) is None
+
+
+def test_all_processors_and_more_processes_than_the_kernel_has_are_no_limit(group: Path) -> None:
+    limits = SessionLimits(cpus=1e6, pids=2**40)
+    Limiter(frozenset({"pids", "cpu"}), {}, {}).hold(str(group), limits)
+    assert written(group) == {"pids.max": str(4 << 20)}
+
+
+def test_limits_that_were_not_asked_for_are_the_usual_ones() -> None:
+    usual = fill_in(SessionLimits())
+    assert usual.memory
+    assert (usual.pids, usual.cpus, usual.disk) == (4096, None, None)
+    assert fill_in(ALL) == ALL
+    with pytest.raises(UsageProblem, match="not from 64M"):
+        checked(SessionLimits(memory=1))
+
+
+def test_the_owner_of_a_session_s_namespace_is_nobody_in_any_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespaces, "has_all_capabilities", lambda: True)
+    first = 2_000_683_008
+    choice = IdChoice(first, tmp_path, tmp_path)
+    owners = {choice.owner_of(f"{number:032x}") for number in range(200)}
+    assert len(owners) > 190
+    assert min(owners) > IdMap(first=first, more=tuple(range(70_000, 70_300))).outside(70_299)
+    assert max(owners) < first + RANGE
+    assert min(owners) > first + SHIFTED_IDS
+    assert IdChoice(0, tmp_path, tmp_path).owner_of("0" * 32) == 0
+
+
+def test_without_all_capabilities_root_owns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(id_choice.namespaces, "has_all_capabilities", lambda: False)
+    assert IdChoice(2_000_683_008, tmp_path, tmp_path).owner_of("0" * 32) == 0

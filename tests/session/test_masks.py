@@ -1,0 +1,155 @@
+"""What a session sees nothing of in /proc and /sys, or cannot write to there: Docker's list."""
+
+import contextlib
+import glob
+import itertools
+import shlex
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.homes import Home, open_home
+from waypoint.launch import externals
+from waypoint.launch.spec import BindMount, Identity, StartSpec
+from waypoint.linux.storage.mounts import MountRecord
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu")]
+
+MASKED = [
+    *("/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
+    *("/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/kpagecount"),
+    *("/proc/kpageflags", "/proc/kpagecgroup", "/proc/slabinfo", "/proc/vmallocinfo", "/sys/firmware"),
+    *("/sys/devices/virtual/powercap", *glob.glob("/sys/devices/system/cpu/cpu*/thermal_throttle")),
+]
+READONLY = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
+LOOK = """
+import os, stat, sys
+for path in sys.argv[1:]:
+    if os.path.isdir(path):
+        try:
+            os.mkdir(path + "/new")
+            print(path, "is writable")
+        except OSError as error:
+            print(path, os.listdir(path), error.errno)
+    else:
+        with open(path, "rb") as file:
+            print(path, stat.S_ISCHR(os.fstat(file.fileno()).st_mode), file.read(1))
+"""
+EROFS = 30
+
+
+@pytest.fixture(scope="module", params=["shifted", "host"])
+def place(request: pytest.FixtureRequest) -> Iterator[Home]:
+    with open_home("masks", host_ids=request.param == "host") as home:
+        home.must("shell", "first", "-d", "--user", "root")
+        home.must("fork", "first", "forked")
+        home.must("checkpoint", "cp", "-b", "first")
+        home.must("restore", "cp", "-b", "restored")
+        home.must("restore", "cp", "-b", "files", "--only", "files")
+        yield home
+
+
+def present(paths: list[str]) -> list[str]:
+    found = [path for path in paths if Path(path).exists()]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("branch", ["first", "forked", "restored", "files"])
+def test_nothing_is_seen_of_what_is_masked(place: Home, branch: str) -> None:
+    masked = present(MASKED)
+    said = place.must("exec", "-b", branch, "--", f"python3 -c {shlex.quote(LOOK)} {' '.join(masked)}").stdout
+    assert said.splitlines() == [f"{path} [] {EROFS}" if Path(path).is_dir() else f"{path} True b''" for path in masked]
+
+
+def test_the_look_sees_what_is_there(place: Home) -> None:
+    """The negative control: on the machine, the same paths have content."""
+    for path in present(MASKED):
+        if Path(path).is_dir():
+            assert path in ("/proc/acpi", "/proc/scsi") or any(Path(path).iterdir())
+        elif path != "/proc/keys":
+            with open(path, "rb") as file:
+                assert file.read(1)
+
+
+@pytest.mark.parametrize("branch", ["first", "forked", "restored", "files"])
+def test_what_changes_the_kernel_is_read_only(place: Home, branch: str) -> None:
+    text = " ".join(f"test -w {path} && echo {path};" for path in present(READONLY))
+    done = place.must(
+        "exec", "-b", branch, "--", f"{text} awk '$5 ~ \"^/proc/\" {{print $5, $6}}' /proc/self/mountinfo"
+    )
+    flags = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    for path in present(READONLY):
+        assert flags[path].split(",")[0] == "ro"
+
+
+def test_common_programs_do_without_them(place: Home) -> None:
+    place.must(
+        "exec",
+        "-b",
+        "first",
+        "--",
+        "nproc && ps -ef && vmstat && free && lscpu && python3 -c 'import os; os.cpu_count()'",
+    )
+
+
+@pytest.mark.parametrize("change", ["missing", "another file", "writable", "whole"])
+def test_a_session_with_a_mask_too_few_does_not_run(change: str) -> None:
+    number = itertools.count(1)
+
+    def record(point: str, fstype: str, root: str, *options: str, device: int = 7) -> MountRecord:
+        return MountRecord(next(number), 0, (0, device), root, point, options, (), fstype, fstype, ())
+
+    table = [
+        record("/dev", "tmpfs", "/dev-1", "ro", "nosuid"),
+        record("/proc", "proc", "/", "nosuid", "nodev", "noexec", device=8),
+        record("/dev/pts", "devpts", "/", "nosuid", "noexec", device=9),
+    ]
+    mask = record("/proc/keys", "tmpfs", "/dev-1/null", "ro", "nosuid")
+    match change:
+        case "another file":
+            mask = record("/proc/keys", "tmpfs", "/dev-1/zero", "ro", "nosuid")
+        case "writable":
+            mask = record("/proc/keys", "tmpfs", "/dev-1/null", "rw", "nosuid")
+    table += [mask] if change != "missing" else []
+    bind = BindMount(source="/kit/dev-1", target="/dev", readonly=True, device_nodes=True, ours=True)
+    who = Identity(uid=0, gid=0, groups=[])
+    spec = StartSpec(
+        cgroup="",
+        merged="",
+        overlays=[],
+        binds=[bind],
+        memory=[],
+        proc_readonly=[],
+        masked=["/proc/keys"],
+        net="none",
+        identity=who,
+        argv=[],
+        env={},
+        cwd=[],
+        rows=0,
+        cols=0,
+    )
+    if change == "whole":
+        externals.check_mounts(spec, table)
+        return
+    with pytest.raises(OSError, match="/proc/keys"):
+        externals.check_mounts(spec, table)
+
+
+def test_processes_come_back_only_where_there_is_what_was_masked() -> None:
+    """As after a restart without a kernel module; the capture is altered, as no module can be taken away here."""
+    with open_home("masks-gone") as home:
+        home.must("shell", "main", "-d", "--user", "root")
+        home.must("exec", "--", "echo kept >/srv/kept")
+        home.must("checkpoint", "there", "--tier", "live")
+        home.must("stop", "main")
+        home.must("daemon", "stop")
+        with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
+            db.execute("""UPDATE captures SET record = replace(record, '"masked":[', '"masked":["/proc/nothing",')""")
+        done = home.cli("restore", "there")
+        assert (done.code, "this machine has no /proc/nothing, which is masked in it" in done.stderr) == (5, True), done
+        home.must("restore", "there", "--only", "files")
+        assert home.must("exec", "--", "cat /srv/kept").stdout == "kept\n"

@@ -1,0 +1,243 @@
+"""A session's root puts links where mounts and folders were; nobody outside follows them.
+
+Each of these ways has led out of a session once. Nothing harmful is done there: a file is opened, or written back as it
+is. Where the session has ids of its own, that is another wall behind these; so all is tried with the host's ids, too.
+"""
+
+import contextlib
+import itertools
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import inside, mounted
+from tests.homes import Completed, Home, open_home
+from tests.session.hostile import as_command, replaced
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import procfs
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu")]
+
+NUMBERS = itertools.count(1)
+SECRET = "of the host"
+# `net` is a link in a proc, so the path means another folder as soon as one is mounted at `q`.
+CHANGING_PATH = "os.makedirs('q/net'); os.symlink('q/net/..', place)"
+AS_IN_PROC = "os.makedirs('q'); os.symlink('/q', place)"
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A second mount of the machine's, which sessions see, and write to in theirs."""
+    place = tmp_path_factory.mktemp("paths") / "second"
+    place.mkdir()
+    with mounted(place, "-t", "tmpfs", "none"):
+        yield place
+
+
+@pytest.fixture(scope="module", params=["shifted", "host"])
+def place(request: pytest.FixtureRequest, second: Path) -> Iterator[Home]:
+    with open_home("paths", host_ids=request.param == "host") as home:
+        yield home
+
+
+@contextlib.contextmanager
+def begun(home: Home, *options: str) -> Iterator[str]:
+    """A live session of root on a branch of its own, which may leave its mounts behind: the branch's name."""
+    branch = f"b{next(NUMBERS)}"
+    home.must("shell", branch, "-d", "--user", "root", "--allow", "userns", *options)
+    try:
+        yield branch
+    finally:
+        home.cli("stop", branch, "--discard")
+
+
+def run(home: Home, branch: str, program: str) -> None:
+    """Run the Python `program` in the session; its shell, which may not get on without /dev, has no part in it."""
+    home.must("run", "-b", branch, "--", "sh", "-c", as_command(program))
+
+
+def link_to(target: Path) -> str:
+    return f"os.symlink({str(target)!r}, place)"
+
+
+def refused(done: Completed, place: str) -> str:
+    """The capture or branch whose files the message tells to bring into another session."""
+    assert done.code == 4, done
+    assert f"cannot mount what a session needs at {place}: " in done.stderr
+    assert "\n  next: have its files in another session: waypoint shell NEW -d; " in done.stderr
+    return done.stderr.split("waypoint restore ")[1].split()[0]
+
+
+@pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC, "pass"], ids=["changing", "link", "missing"])
+def test_no_session_begins_without_a_masked_proc(place: Home, made: str) -> None:
+    with begun(place) as branch:
+        run(place, branch, replaced("proc", by=made))
+        inside(place, branch, "echo kept >/srv/kept")
+        place.must("stop", branch)
+        name = refused(place.cli("shell", branch, "-d"), "/proc")
+        with begun(place) as other:  # what the message tells to do
+            place.must("restore", name, "-b", other, "--only", "files")
+            assert inside(place, other, "cat /srv/kept; test -e /proc/1/stat && echo there") == "kept\nthere\n"
+
+
+@pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC], ids=["changing", "link"])
+def test_no_fork_has_a_proc_elsewhere(place: Home, made: str) -> None:
+    with begun(place) as branch:
+        run(place, branch, replaced("proc", by=made))
+        assert place.cli("fork", branch, f"{branch}-2").code != 0
+        assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
+
+
+def test_devices_come_from_nowhere_else(place: Home, second: Path) -> None:
+    """A mount that followed the link would cover the kit, from which the session gets /dev."""
+    with begun(place) as branch:
+        names = "dev dev-0 dev-$(awk 'NR == 1 {print $2}' /proc/self/uid_map)"
+        skeletons = "$(grep -o 'skeleton-[0-9a-f]*' /proc/self/mountinfo | sort -u)"
+        inside(
+            place, branch, f"cd {second}; for name in {names}; do ln -sfn /dev $name; done; mkdir layers {skeletons}"
+        )
+        inside(place, branch, "cd /")
+        run(place, branch, replaced(str(second).lstrip("/"), by=link_to(place.runtime / "kit")))
+        place.must("stop", branch)
+        done = place.must("shell", branch, "-d")
+        assert f"not in the session: {second} (the session has changed its mount point" in done.stderr
+        assert inside(place, branch, "stat -f -c %T /dev; test ! -e /dev/kmsg && echo none") == "tmpfs\nnone\n"
+
+
+def test_no_fork_has_a_sys_elsewhere(place: Home, tmp_path: Path) -> None:
+    with begun(place) as branch:
+        run(place, branch, replaced("sys", by=link_to(tmp_path)))
+        assert place.cli("fork", branch, f"{branch}-2").code != 0
+        assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
+
+
+def test_files_brought_back_stay_in_the_session(place: Home, second: Path, tmp_path: Path) -> None:
+    with begun(place) as branch:
+        inside(place, branch, f"cp /usr/bin/true {second}/true; chmod 4755 {second}/true")
+        run(place, branch, replaced(str(second).lstrip("/"), by=link_to(tmp_path)))
+        place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
+        inside(place, branch, f"rm {second}-was/true; echo later >/srv/later")
+        done = place.cli("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+        assert list(tmp_path.iterdir()) == []
+        assert done.code != 0
+        assert "it is not where it was: openat2: Too many levels of symbolic links" in done.stderr
+        assert inside(place, branch, "cat /srv/later") == "later\n"  # nothing at all is changed
+
+
+def test_shared_memory_is_copied_from_nowhere_else(place: Home, tmp_path: Path) -> None:
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "shm/secret").write_text(SECRET)
+    with begun(place) as branch:
+        run(place, branch, replaced("dev", by=link_to(tmp_path)))
+        done = place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
+        assert list((place.path / "hot").glob("*/shm/secret")) == []
+        assert "/dev/shm: its files are not in the capture" in done.stderr
+
+
+def test_a_link_above_a_file_that_is_brought_back_is_not_followed(place: Home) -> None:
+    """No mount is needed for this: a relative link leads elsewhere from the daemon's own mount point."""
+    secret = place.path / "secret"
+    secret.write_text(SECRET)
+    folder, up = "/usr/share/doc/bash", "/".join([".."] * 12)
+    try:
+        with begun(place) as branch:
+            inside(place, branch, f"mkdir -p {place.path}; touch {folder}/secret {secret}")
+            place.must("checkpoint", f"{branch}-folder", "-b", branch, "--tier", "files")
+            inside(place, branch, f"rm -r {folder}; ln -s {up}{place.path} {folder}")
+            place.must("checkpoint", f"{branch}-link", "-b", branch, "--tier", "files")
+            place.must("restore", f"{branch}-folder", "-b", f"{branch}-2", "--only", "files")
+            place.must("restore", f"{branch}-link", "-b", f"{branch}-2", "--only", "files")
+            assert inside(place, f"{branch}-2", f"cat {secret}; readlink {folder}") == f"{up}{place.path}\n"
+            place.must("stop", f"{branch}-2", "--discard")
+    finally:
+        secret.unlink()
+
+
+def test_a_bind_does_not_follow_what_a_session_has_put_there(place: Home, tmp_path: Path) -> None:
+    shared, outside = tmp_path / "shared", tmp_path / "outside"
+    (shared / "below").mkdir(parents=True)
+    outside.mkdir()
+    with begun(place, "--bind", f"{shared}:/shared", "--bind", f"{shared}/below:/below") as branch:
+        inside(place, branch, f"mv /shared/below /shared/was; ln -s {outside} /shared/below")
+        place.must("stop", branch)
+        done = place.cli("shell", branch, "-d")
+        assert done.code != 0
+        assert f"{shared}/below" in done.stderr
+
+
+SCRIPT = """#!/proc/self/exe
+import os, sys
+fd = os.open("/proc/self/exe", os.O_RDONLY)
+found = os.fstat(fd)
+said = []
+for mode in ("ab", "r+b"):
+    try:
+        open("/proc/self/exe", mode).close()
+        said.append("opened to be written")
+    except OSError as error:
+        said.append(error.strerror)
+with open("/tmp/exe", "w") as file:
+    print(found.st_dev, found.st_ino, *said, sep=":", file=file)
+os.execv("/usr/bin/dash", ["/bin/sh", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("way", ["shell", "run"])
+def test_what_a_program_is_executed_by_is_not_the_daemons_interpreter(place: Home, way: str) -> None:
+    ours = os.stat(Path(f"/proc/{_daemon(place)}/exe"))
+    with begun(place) as branch:
+        new = "/usr/bin/sh.new"
+        inside(place, branch, f"printf %s {shlex.quote(SCRIPT)} >{new}; chmod 755 {new}; mv {new} /usr/bin/sh")
+        if way == "shell":
+            place.must("stop", branch)
+            place.must("shell", branch, "-d")
+        else:
+            place.must("run", "-b", branch, "--", "true")
+        device, inode, *said = inside(place, branch, "cat /tmp/exe").strip().split(":")
+        assert (int(device), int(inode)) != (ours.st_dev, ours.st_ino)
+        assert "opened to be written" not in said
+
+
+def _daemon(home: Home) -> int:
+    return int(home.must("daemon", "status", "--json").json()["pid"])
+
+
+def test_nothing_of_the_outside_is_left_in_a_process_of_a_session(place: Home) -> None:
+    """Each open file, program and folder of each process lies on a mount of the session, or is a pipe."""
+    with begun(place) as branch, place.background("run", "-b", branch, "--", "sleep", "1000"):
+        inside(place, branch, "sleep 1000 &")
+        place.must("fork", branch, f"{branch}-2")
+        try:
+            for name in (branch, f"{branch}-2"):
+                (pid,) = (one["pid"] for one in place.must("ps", "--json").json() if one["branch"] == name)
+                table = {mount.id for mount in mounts.read_mounts(pid)}
+                assert {*Path(f"/proc/{pid}/fd").iterdir()} >= {Path(f"/proc/{pid}/fd/{number}") for number in range(4)}
+                for process in _tree(pid):
+                    _expect_held(Path(f"/proc/{process}"), table)
+        finally:
+            place.cli("stop", f"{branch}-2", "--discard")
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        for child in procfs.children(pid):
+            yield from _tree(child)
+
+
+def _expect_held(process: Path, table: set[int]) -> None:
+    for link in (*process.glob("fd/*"), process / "exe", process / "cwd", process / "root"):
+        try:
+            if link.readlink().as_posix().startswith("pipe:"):
+                continue
+            fd = os.open(link, os.O_PATH)
+        except FileNotFoundError:  # closed, or ended, while we looked
+            continue
+        try:
+            fields = Path(f"/proc/self/fdinfo/{fd}").read_text().split()
+        finally:
+            os.close(fd)
+        assert int(fields[fields.index("mnt_id:") + 1]) in table, f"{link} is {link.readlink()}"

@@ -1,0 +1,363 @@
+"""System calls that sessions may not make are refused in real ones: of root and of a user, after a start, a fork and a
+restore; and what must work works. The list itself is in test_refused.py.
+
+A home whose config.json wants no filter is the negative control: what the filter refuses, its sessions can do.
+"""
+
+import contextlib
+import errno
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import places
+from tests.acceptance.people import Person, new_person
+from tests.homes import CLI_TIMEOUT_S, Home, open_home
+from waypoint.launch.walls.call_numbers import I386, NUMBERS
+from waypoint.linux.calls.libc import MACHINE
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "seccomp")]
+
+INSTALL_S = 300.0  # packages come from far away
+ROOT, USER = "root", "user"
+
+# Calls with arguments that do no harm; prints the errno of each, 0 if it was carried out.
+PROBE = """
+import ctypes, json, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(call):
+    return ctypes.get_errno() if call() < 0 else 0
+found = {}
+for name, (number, *arguments) in json.loads(sys.argv[1]).items():
+    found[name] = tried(lambda: libc.syscall(*(ctypes.c_long(one) for one in (number, *arguments))))
+print(json.dumps(found))
+"""
+# As PROBE, by the gate of 32-bit programs: `mov eax, edi; mov ebx, esi; mov ecx, edx; int 0x80`.
+PROBE_I386 = """
+import ctypes, json, mmap, sys
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("53 89f8 89f3 89d1 cd80 5b c3"))
+call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint)(
+    ctypes.addressof(ctypes.c_char.from_buffer(code)))
+found = {}
+for name, (number, *arguments) in json.loads(sys.argv[1]).items():
+    found[name] = max(0, -call(number, *(*arguments, 0, 0)[:2]))
+print(json.dumps(found))
+"""
+
+KEYCTL_GET_KEYRING_ID, SESSION_KEYRING = 0, -3
+NEWUSER, NEWNS = 0x10000000, 0x00020000
+# Behind no filter none of these gives EPERM to a session's root: they work, or miss their arguments.
+ARGUMENTS: dict[str, tuple[int, ...]] = {
+    "add_key": (),
+    "clone3": (0, 88),
+    "io_uring_setup": (1, 0),
+    "ioctl": (0, 0x5412, 0),
+    "keyctl": (KEYCTL_GET_KEYRING_ID, SESSION_KEYRING, 0),
+    "personality": (0x0400000,),
+    "request_key": (),
+    "setns": (-1, 0),
+    "socket": (40, 1, 0),
+    "unshare": (NEWUSER,),
+    "umount2": (0, 1 << 30),
+}
+ELSE = {"clone3": errno.ENOSYS}
+# What `--allow userns` allows.
+OF_NAMESPACES = {"clone3", "setns", "unshare", "umount2"}
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    with new_person("calls", "/bin/bash") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Home]:
+    with open_home("calls") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def unfiltered() -> Iterator[Home]:
+    with open_home("unfiltered", seccomp=False) as made:
+        yield made
+
+
+def begin(home: Home, branch: str, user: str, *options: str) -> dict[str, Any]:
+    found: dict[str, Any] = home.must("shell", branch, "-d", "--json", "--user", user, *options).json()
+    return found
+
+
+def facts(home: Home, branch: str) -> dict[str, Any]:
+    (found,) = (one for one in home.must("ps", "--json").json() if one["branch"] == branch)
+    return dict(found)
+
+
+def inside(home: Home, branch: str, text: str, timeout_s: float = CLI_TIMEOUT_S) -> str:
+    done = home.cli("exec", "-b", branch, "--", text, timeout_s=timeout_s)
+    assert done.code == 0, f"{text}: exit {done.code}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def numbered(calls: dict[str, tuple[int, ...]], architecture: str) -> str:
+    numbers = NUMBERS[architecture]
+    return json.dumps({name: (numbers[name], *given) for name, given in calls.items() if name in numbers})
+
+
+def answers(home: Home, branch: str, calls: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """The errno of each call, made in the session's shell; what a process from outside gets is the same."""
+    words = ["python3", "-c", PROBE, numbered(calls, MACHINE)]
+    # /dev/null: whoever pushes a character into the terminal would type
+    in_shell: dict[str, int] = json.loads(inside(home, branch, f"{shlex.join(words)} </dev/null"))
+    from_outside = home.must("run", "-b", branch, "--", *words).json()
+    assert from_outside == in_shell
+    return in_shell
+
+
+def walls(session: dict[str, Any]) -> set[tuple[str, str]]:
+    """How filtered the processes of the session are, and whether they may gain rights, as the kernel tells."""
+    group = next(Path("/sys/fs/cgroup").rglob(session["id"]))
+    found = set()
+    for pid in (group / "cgroup.procs").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            assert lines["NoNewPrivs"] == "0"
+            found.add((lines["Seccomp"], lines["Seccomp_filters"]))
+    return found
+
+
+def expect_refusals(home: Home, branch: str) -> None:
+    assert walls(facts(home, branch)) == {("2", "1")}
+    assert answers(home, branch, ARGUMENTS) == {name: ELSE.get(name, errno.EPERM) for name in ARGUMENTS}
+    everything = dict.fromkeys(set(NUMBERS[MACHINE]) - {*ARGUMENTS, "clone", "vhangup"}, ())
+    assert set(answers(home, branch, everything).values()) == {errno.EPERM}
+
+
+def expect_in_every_life(home: Home, branch: str, expect: Any) -> None:
+    """`expect` holds for the branch's session, a fork of it, and itself restored in place."""
+    expect(home, branch)
+    inside(home, branch, "sleep 1000 & before=$!")
+    home.must("checkpoint", f"{branch}-c", "-b", branch, "--tier", "live")
+    home.must("fork", f"{branch}-c", f"{branch}-f")
+    expect(home, f"{branch}-f")
+    home.must("restore", f"{branch}-c")
+    expect(home, branch)
+    inside(home, branch, "kill $before")
+    for name in (branch, f"{branch}-f"):
+        home.must("stop", name, "--discard")
+
+
+def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
+    """The negative control."""
+    done = unfiltered.must("shell", "main", "-d", "--json", "--user", "root")
+    session = done.json()
+    assert (done.stderr, session["seccomp"], session["why_no_seccomp"]) == ("", "none", None)
+    assert walls(session) == {("0", "0")}
+    assert "all of the kernel's\n" in show_after_checkpoint(unfiltered, "main")
+    rows = {row["capability"]: row for row in unfiltered.cli("doctor", "--json").json()}
+    assert rows["refused to live sessions"]["state"] == "degraded"
+    assert rows["refusing system calls (seccomp)"]["state"] == "ok"
+    assert errno.EPERM not in answers(unfiltered, "main", ARGUMENTS).values()
+    assert inside(unfiltered, "main", "unshare -Ur id -u") == "0\n"
+    unfiltered.must("stop", "main", "--discard")
+
+
+@pytest.mark.requires("criu")
+@pytest.mark.parametrize("who", [ROOT, USER])
+def test_calls_are_refused_in_every_life_of_a_session(home: Home, person: Person, who: str) -> None:
+    user = person.name if who == USER else "root"
+    session = begin(home, f"life-{who}", user)
+    assert (session["seccomp"], session["why_no_seccomp"]) == ("default", None)
+    expect_in_every_life(home, f"life-{who}", expect_refusals)
+
+
+@pytest.mark.skipif(MACHINE != "x86_64", reason="no 32-bit programs by this gate")
+@pytest.mark.requires("i386")
+def test_calls_of_32_bit_programs_are_refused_too(home: Home, unfiltered: Home) -> None:
+    calls = {**{name: given for name, given in ARGUMENTS.items() if name != "ioctl"}, "socketcall": (1, 0)}
+    words = ["python3", "-c", PROBE_I386, numbered(calls, I386)]
+    expected = {name: ELSE.get(name, errno.EPERM) for name in calls}
+    for place, is_filtered in ((home, True), (unfiltered, False)):
+        begin(place, "i386", "root")
+        found = place.must("run", "-b", "i386", "--", *words).json()
+        assert found == expected if is_filtered else errno.EPERM not in found.values()
+        place.must("stop", "i386", "--discard")
+
+
+@pytest.mark.skipif(MACHINE != "x86_64", reason="only x86-64 has a second set of numbers")
+def test_calls_by_the_numbers_of_x32_do_not_exist(home: Home) -> None:
+    begin(home, "x32", "root")
+    calls = json.dumps({name: (0x40000000 | NUMBERS[MACHINE][name],) for name in ("mount", "keyctl", "ioctl")})
+    found = home.must("run", "-b", "x32", "--", "python3", "-c", PROBE, calls).json()
+    assert set(found.values()) == {errno.ENOSYS}
+    home.must("stop", "x32", "--discard")
+
+
+def expect_namespaces(home: Home, branch: str) -> None:
+    session = facts(home, branch)
+    assert (session["seccomp"], session["why_no_seccomp"], walls(session)) == ("userns", None, {("2", "1")})
+    found = answers(home, branch, ARGUMENTS)
+    assert errno.EPERM not in {found[name] for name in OF_NAMESPACES}
+    assert {found[name] for name in set(ARGUMENTS) - OF_NAMESPACES} == {errno.EPERM}
+    assert inside(home, branch, "unshare -Urm sh -c 'mount -t tmpfs none /mnt && id -u'") == "0\n"
+
+
+@pytest.mark.requires("criu", "userns")
+@pytest.mark.parametrize("who", [ROOT, USER])
+def test_what_is_allowed_namespaces_has_them_in_every_life(home: Home, person: Person, who: str) -> None:
+    begin(home, f"ns-{who}", person.name if who == USER else "root", "--allow", "userns")
+    expect_in_every_life(home, f"ns-{who}", expect_namespaces)
+
+
+@pytest.mark.requires("criu", "userns")
+def test_a_branch_keeps_what_it_is_allowed_and_tells_it(home: Home) -> None:
+    begin(home, "kept", "root", "--allow", "userns")
+    assert "with namespaces and mounts (--allow userns)" in show_after_checkpoint(home, "kept")
+    rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
+    assert "kept may make namespaces and mounts" in rows["refused to live sessions"]["why"]
+    home.must("stop", "kept")
+    assert begin(home, "kept", "root")["seccomp"] == "userns"
+    home.must("checkpoint", "kept-c", "-b", "kept", "--park")
+    done = home.cli("shell", "kept", "-d", "--user", "root", "--allow", "userns")  # as it was
+    assert done.code == 0, done.stderr
+    home.must("stop", "kept", "--discard")
+
+
+def show_after_checkpoint(home: Home, branch: str) -> str:
+    home.must("checkpoint", f"{branch}-shown", "-b", branch)
+    return home.must("show", branch).stdout
+
+
+@pytest.mark.requires("criu")
+def test_processes_that_come_back_are_allowed_no_more_than_they_were(home: Home) -> None:
+    begin(home, "fixed", "root")
+    assert "without namespaces and mounts" in show_after_checkpoint(home, "fixed")
+    home.must("checkpoint", "fixed-c", "-b", "fixed", "--park")
+    done = home.cli("shell", "fixed", "-d", "--user", "root", "--allow", "userns")
+    assert (done.code, "whose allow cannot be changed" in done.stderr) == (2, True), done
+    home.must("branch", "delete", "fixed")
+
+
+@pytest.mark.requires("criu")
+def test_what_was_captured_without_a_filter_comes_back_without_one() -> None:
+    """And whatever gets a new shell gets a filter."""
+    with open_home("earlier", seccomp=False) as home:
+        begin(home, "old", "root")
+        home.must("checkpoint", "kept", "-b", "old", "--tier", "live")
+        home.must("stop", "old")
+        home.must("daemon", "stop")
+        config = json.loads((home.path / "config.json").read_text())
+        del config["seccomp"]
+        (home.path / "config.json").write_text(json.dumps(config))
+        home.must("restore", "kept")
+        assert facts(home, "old")["why_no_seccomp"] == "its processes had none when they were captured"
+        assert errno.EPERM not in answers(home, "old", ARGUMENTS).values()
+        home.must("checkpoint", "again", "-b", "old", "--tier", "live")
+        assert home.must("show", "again", "--json").json()["layers"]["processes"]["seccomp"] == "none"
+        home.must("restore", "kept", "-b", "new", "--only", "files")
+        expect_refusals(home, "new")
+
+
+def behind_a_filter(home: Home, *args: str) -> "subprocess.CompletedProcess[str]":
+    """Run `waypoint ARGS` behind a filter that lets the kernel have no filters; so is a daemon that it starts."""
+    program = (
+        f"import os, sys; sys.path.insert(0, {str(places.ROOT)!r})\n"
+        "from waypoint.linux.calls import libc, seccomp\n"
+        "from waypoint.launch.walls.call_numbers import AUDIT_NUMBERS\n"
+        "call, allow = libc.SYSCALLS['seccomp'], seccomp.ALLOW\n"
+        f"calls = {{0: allow, call: seccomp.refuse({errno.EINVAL}), call + 1: allow}}\n"
+        "seccomp.install(seccomp.assemble({AUDIT_NUMBERS[libc.MACHINE]: calls}, allow))\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    words = [sys.executable, "-c", program, *home.argv(*args)]
+    return subprocess.run(words, env=home.env, capture_output=True, text=True, timeout=CLI_TIMEOUT_S, check=False)
+
+
+@pytest.mark.requires("criu")
+def test_a_kernel_without_filters_is_told() -> None:
+    """And a daemon that is behind a filter itself says at a dump that it cannot lift it; the session goes on."""
+    with open_home("without") as home:
+        home.must("daemon", "stop")
+        started = behind_a_filter(home, "shell", "weak", "-d", "--json", "--user", "root")
+        assert started.returncode == 0, started.stderr
+        session = json.loads(started.stdout)
+        why = "the kernel has no filters of system calls: seccomp: Invalid argument"
+        assert (session["seccomp"], session["why_no_seccomp"]) == ("none", why)
+        assert f"without a filter of system calls: behind other walls: {why}" in started.stderr
+        assert walls(session) == {("2", "1")}  # the daemon's own
+        inside(home, "weak", "kept=yes")
+        rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
+        for name in ("refusing system calls (seccomp)", "refused to live sessions"):
+            assert (rows[name]["state"], "Invalid argument" in rows[name]["why"]) == ("degraded", True), rows[name]
+        done = home.cli("checkpoint", "c", "-b", "weak", "--tier", "live")
+        assert (done.code, "the daemon is behind a filter of system calls itself" in done.stderr) == (5, True), done
+        assert inside(home, "weak", "echo $kept") == "yes\n"
+        home.must("stop", "weak", "--discard")
+        home.must("daemon", "stop")
+
+
+@pytest.mark.requires("criu")
+def test_the_next_daemon_knows_the_filter(home: Home) -> None:
+    begin(home, "adopted", "root")
+    home.must("daemon", "stop")
+    assert facts(home, "adopted")["seccomp"] == "default"
+    expect_refusals(home, "adopted")
+    home.must("stop", "adopted", "--discard")
+
+
+WORKS = {
+    "strace": "strace -f -o /tmp/trace sh -c 'true | true' && grep -q clone /tmp/trace",
+    "gdb": "gdb -batch -ex run -ex bt /bin/true 2>&1 | grep 'exited normally'",
+    "su": "su -s /bin/sh nobody -c 'id -un' | grep -x nobody",
+    "setuid programs": "cp /usr/bin/id /srv/id && chmod 4755 /srv/id && setpriv --reuid 65534 /srv/id | grep euid=0",
+    "threads": "python3 -c 'import threading as t; x = t.Thread(target=print); x.start(); x.join()'",
+    "multiprocessing": "python3 -c 'import multiprocessing as m; p = m.Pool(2); p.map(abs, [-1]); p.close()'",
+    "node": 'node -e \'require("fs").readFile("/etc/passwd", (e, d) => process.exit(e ? 1 : 0))\'',
+    "node's workers": 'node -e \'new (require("worker_threads").Worker)("1", {eval: true})\'',
+    "make": "printf 'all: a b c\\na b c:\\n\\tsleep 0.1\\n' >/tmp/Makefile && make -s -j3 -C /tmp",
+    "git": "rm -rf /tmp/g && git init -q /tmp/g && git -C /tmp/g -c user.name=a -c user.email=b commit "
+    "--allow-empty -qm x",
+    "tmux": "tmux -L calls new -d 'sleep 60' && tmux -L calls ls && tmux -L calls kill-server",
+    "compiler": "echo 'int main(void) { return 0; }' | gcc -o /tmp/a -x c - && /tmp/a",
+    "setarch": "setarch -R true",
+    "unix and netlink sockets": "ss -a >/dev/null; ip link show lo",
+}
+
+
+@pytest.fixture(scope="module")
+def place(home: Home) -> Iterator[str]:
+    begin(home, "works", "root")
+    yield "works"
+    home.must("stop", "works", "--discard")
+
+
+@pytest.mark.requires("strace", "node", "git", "tmux")
+@pytest.mark.parametrize("what", WORKS)
+def test_it_works_behind_the_filter(home: Home, place: str, what: str) -> None:
+    program = WORKS[what].split()[0]
+    assert inside(home, place, f"command -v {program} >/dev/null") == ""
+    inside(home, place, WORKS[what])
+
+
+@pytest.mark.requires("network", "userns")
+def test_a_sandbox_in_the_sandbox_needs_to_be_allowed(home: Home) -> None:
+    """bubblewrap, from a package."""
+    bwrap = "bwrap --ro-bind / / --dev /dev --tmpfs /tmp --unshare-user --unshare-pid --unshare-ipc id -u"
+    install = "apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null"
+    for branch, options, code in (("jail", (), 1), ("jails", ("--allow", "userns"), 0)):
+        begin(home, branch, "root", "--net", "host", *options)
+        inside(home, branch, install, INSTALL_S)
+        assert home.cli("run", "-b", branch, "--", "sh", "-c", bwrap).code == code
+        home.must("stop", branch, "--discard")
+
+
+def test_an_unknown_allowance_is_refused(home: Home) -> None:
+    done = home.cli("shell", "no", "-d", "--allow", "everything")
+    assert (done.code, "userns" in done.stderr) == (2, True), done

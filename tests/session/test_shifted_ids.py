@@ -1,0 +1,326 @@
+"""The ids of a session's users are nobody's outside; its files on disk have the owners that it sees.
+
+The wall stands alone here: these homes want no filter of system calls. Where nothing can be idmapped the ids are the
+host's. These sessions, which a home's config.json can ask for, are the
+negative control: what the shifted ones must not be able to do, they can.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.people import Person, new_person
+from tests.acceptance.small_base import make_base
+from tests.homes import Home, open_home
+from tests.waiting import wait_until
+from waypoint.client import Client
+from waypoint.linux.calls.libc import syscall
+from waypoint.linux.storage import mounts
+from waypoint.model.records import NOBODY, SHIFTED_IDS
+
+KEYCTL_GET_KEYRING_ID, KEYCTL_LINK = 0, 8
+USER_KEYRING = -4
+CORE_PATTERN = Path("/proc/sys/kernel/core_pattern")
+FAR_ID = 1_234_567_890  # as a directory (LDAP) may give
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "idmapped")]
+
+COUNTER = """
+import os, socket, time
+server = socket.create_server(("127.0.0.1", 80))
+one = socket.create_connection(("127.0.0.1", 80))
+other, _ = server.accept()
+count = 0
+while True:
+    count += 1
+    one.sendall(b"%d" % count)
+    with open("/tmp/count.new", "wb") as file:
+        file.write(other.recv(100))
+    os.rename("/tmp/count.new", "/tmp/count")
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture(scope="module")
+def shifted() -> Iterator[Home]:
+    with open_home("shifted", host_ids=False, seccomp=False) as home:
+        yield home
+
+
+@pytest.fixture(scope="module")
+def unshifted() -> Iterator[Home]:
+    with open_home("unshifted", host_ids=True, seccomp=False) as home:
+        yield home
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    with new_person("ids", "/bin/bash") as made:
+        yield made
+
+
+def begin(home: Home, branch: str, *options: str) -> dict[str, Any]:
+    """Start a session, of root if the options name nobody else; the facts about it."""
+    user = () if "--user" in options else ("--user", "root")
+    found: dict[str, Any] = home.must("shell", branch, "-d", "--json", *user, *options).json()
+    return found
+
+
+def inside(home: Home, branch: str, text: str) -> str:
+    done = home.must("exec", "-b", branch, "--", text)
+    return done.stdout
+
+
+def upper(home: Home, session: dict[str, Any]) -> Path:
+    """The upper folder of the session's root overlay, as it is on disk."""
+    return Path(f"/proc/{Client(home.path).status().pid}/root{home.path}/pool/{session['id']}/m0/upper")
+
+
+def owner(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_uid, found.st_gid
+
+
+def as_its_root(pid: int, text: str) -> subprocess.CompletedProcess[str]:
+    """Run `text` as the root of a session, with all its rights, but behind none of its other walls: among the mounts of
+    the host.
+    """
+    words = ["nsenter", f"--user=/proc/{pid}/ns/user", "--setuid=0", "--setgid=0", "--", "sh", "-c", text]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def uid_map(pid: int) -> list[list[int]]:
+    return [[int(word) for word in line.split()] for line in Path(f"/proc/{pid}/uid_map").read_text().splitlines()]
+
+
+def count(home: Home, branch: str) -> int:
+    return int(inside(home, branch, "cat /tmp/count"))
+
+
+def start_counting(home: Home, branch: str) -> None:
+    inside(home, branch, f"python3 -c {shlex.quote(COUNTER)} </dev/null >/dev/null 2>&1 &")
+    wait_until(lambda: home.cli("exec", "-b", branch, "--", "test -s /tmp/count").code == 0, "it counts")
+
+
+def test_a_home_has_one_range_that_no_user_has(shifted: Home) -> None:
+    found = [begin(shifted, branch) for branch in ("one", "two")]
+    assert [session["ids"] for session in found] == ["shifted", "shifted"]
+    maps = [uid_map(session["pid"]) for session in found]
+    assert maps[0] == maps[1]
+    ((inner, first, size),) = maps[0]
+    assert (inner, size) == (0, SHIFTED_IDS)
+    assert json.loads((shifted.path / "config.json").read_text())["ids"] == {"first": first}
+    assert first > max(int(line.split(":")[2]) for line in Path("/etc/passwd").read_text().splitlines())
+    status = Path(f"/proc/{found[0]['pid']}/status").read_text()
+    assert f"Uid:\t{first}\t{first}\t{first}\t{first}" in status
+    assert len({os.readlink(f"/proc/{session['pid']}/ns/user") for session in found}) == 2
+
+
+def test_its_root_may_not_write_settings_of_the_kernel_even_without_a_mask(shifted: Home, unshifted: Home) -> None:
+    pattern = CORE_PATTERN.read_text()
+    write = f"printf %s {shlex.quote(pattern)} >{CORE_PATTERN}"  # the same again: the test does no harm
+    assert as_its_root(begin(unshifted, "main")["pid"], write).returncode == 0  # the negative control
+    done = as_its_root(begin(shifted, "main")["pid"], write)
+    assert done.returncode != 0
+    assert "Permission denied" in done.stderr
+    assert CORE_PATTERN.read_text() == pattern
+    for path in ("/proc/sys", "/sys", "/proc/sys/kernel/core_pattern"):
+        assert inside(shifted, "main", f"stat -c %u {path}") == f"{NOBODY}\n"
+
+
+def test_the_keyring_of_the_hosts_root_is_not_its_own(shifted: Home, unshifted: Home) -> None:
+    keyring = syscall("keyctl", KEYCTL_GET_KEYRING_ID, USER_KEYRING, 1)
+    link = (
+        "import ctypes; l = ctypes.CDLL(None, use_errno=True); "
+        f"print(l.syscall(250, {KEYCTL_LINK}, {keyring}, -3), ctypes.get_errno())"
+    )
+    for home, answer in ((unshifted, "0 0\n"), (shifted, "-1 13\n")):  # EACCES
+        begin(home, "keys")
+        assert home.must("run", "-b", "keys", "--", "python3", "-c", link).stdout == answer
+    assert inside(shifted, "keys", "cat /proc/keys") == ""
+
+
+def test_files_on_disk_have_the_owners_that_the_session_sees(shifted: Home, person: Person, tmp_path: Path) -> None:
+    session = begin(shifted, "owners", "--bind", f"{tmp_path}:/shared")
+    inside(
+        shifted,
+        "owners",
+        f"touch /opt/of-root /opt/of-33 /shared/of-33; chown 33:33 /opt/of-33 /shared/of-33;"
+        f"su {person.name} -s /bin/sh -c 'touch /tmp/of-user'; ln -s x /opt/link; chown -h 7:8 /opt/link;"
+        f"cp -p /usr/bin/id /opt/id; chown {person.uid} /opt/id; chmod 4755 /opt/id",
+    )
+    found = upper(shifted, session)
+    assert owner(found / "opt/of-root") == (0, 0)
+    assert owner(found / "opt/of-33") == (33, 33)
+    assert owner(found / "opt/link") == (7, 8)
+    assert owner(found / "tmp/of-user") == (person.uid, person.gid)
+    assert owner(tmp_path / "of-33") == (33, 33)
+    assert inside(shifted, "owners", "stat -c %u:%g /opt/of-33 /opt/link /etc /usr/bin/su /dev/null") == (
+        "33:33\n7:8\n0:0\n0:0\n0:0\n"
+    )
+    assert inside(shifted, "owners", "/opt/id -u; cd /; su daemon -s /bin/sh -c '/opt/id -u'") == (
+        f"{person.uid}\n{person.uid}\n"
+    )
+
+
+def test_a_user_with_a_number_above_the_range_is_in_the_map(shifted: Home) -> None:
+    session = begin(shifted, "far", "--user", str(FAR_ID))
+    assert inside(shifted, "far", "id -u; touch /tmp/mine; stat -c %u:%g /tmp/mine") == f"{FAR_ID}\n{FAR_ID}:{FAR_ID}\n"
+    assert owner(upper(shifted, session) / "tmp/mine") == (FAR_ID, FAR_ID)
+    (_range, (inner, outer, size)) = uid_map(session["pid"])
+    assert (inner, size) == (FAR_ID, 1)
+    assert outer == _range[1] + SHIFTED_IDS
+    shifted.must("checkpoint", "far-away", "-b", "far")
+    shifted.must("fork", "far-away", "far-2")
+    assert inside(shifted, "far-2", "id -u; stat -c %u /tmp/mine") == f"{FAR_ID}\n{FAR_ID}\n"
+
+
+def test_a_package_with_a_user_of_its_own_is_installed(shifted: Home, tmp_path: Path) -> None:
+    tree = tmp_path / "p"
+    (tree / "DEBIAN").mkdir(parents=True)
+    fields = {"Package": "waypoint-test", "Version": "1", "Architecture": "all", "Maintainer": "x", "Description": "x"}
+    (tree / "DEBIAN/control").write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
+    (tree / "DEBIAN/postinst").write_text(
+        "#!/bin/sh\nset -e\nuseradd --system wptestd\nchown wptestd /opt/wptest/data\n"
+    )
+    (tree / "DEBIAN/postinst").chmod(0o755)
+    (tree / "opt/wptest").mkdir(parents=True)
+    (tree / "opt/wptest/data").write_text("x")
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", tree, tmp_path / "p.deb"], check=True, capture_output=True)
+    session = begin(shifted, "packages", "--bind", f"{tmp_path}:/shared:ro")
+    inside(shifted, "packages", "dpkg -i /shared/p.deb")
+    assert inside(shifted, "packages", "stat -c %U /opt/wptest/data; dpkg -s waypoint-test | grep Status") == (
+        "wptestd\nStatus: install ok installed\n"
+    )
+    uid = int(inside(shifted, "packages", "id -u wptestd"))
+    assert owner(upper(shifted, session) / "opt/wptest/data")[0] == uid
+    assert not Path("/opt/wptest").exists()
+
+
+@pytest.mark.requires("criu")
+@pytest.mark.parametrize("user", ["root", "person"])
+def test_processes_are_captured_copied_and_brought_back(shifted: Home, person: Person, user: str) -> None:
+    branch = f"live-{user}"
+    first = begin(shifted, branch, "--user", person.name if user == "person" else "root")
+    start_counting(shifted, branch)
+    shm = "umask 077; echo secret >/dev/shm/mine; chown 33:33 /dev/shm/mine 2>/dev/null; mkdir -m 700 /dev/shm/dir"
+    inside(shifted, branch, shm)
+    facts = shifted.must("checkpoint", f"{branch}-c", "-b", branch, "--json").json()
+    assert facts["tier"] == "live"
+    at = count(shifted, branch)
+    look = "stat -c %u:%g:%a /dev/shm /dev/shm/mine /dev/shm/dir; id -u; echo $HOME"
+    seen = inside(shifted, branch, look)
+    kept = shifted.path / "hot" / facts["capture"] / "shm"
+    mine = (33, 33) if user == "root" else (person.uid, person.gid)
+    assert owner(kept / "mine") == mine  # as the session sees it, whatever its range
+    forks = shifted.must("fork", f"{branch}-c", "-n", "4", "--prefix", f"{branch}-f", "--json").json()
+    for fork in forks:
+        assert uid_map(fork["pid"]) == uid_map(first["pid"])
+        assert inside(shifted, fork["branch"], look) == seen
+        _expect_counting(shifted, fork["branch"])
+    inside(shifted, branch, "rm -r /dev/shm/dir /dev/shm/mine; touch /tmp/later")
+    late = count(shifted, branch)
+    shifted.must("restore", f"{branch}-c")
+    assert inside(shifted, branch, look) == seen
+    assert count(shifted, branch) < late + 1000
+    _expect_counting(shifted, branch)
+    shifted.must("undo", "-b", branch)
+    assert inside(shifted, branch, "ls /dev/shm /tmp/later") == "/tmp/later\n\n/dev/shm:\n"
+    assert count(shifted, branch) >= at
+    _expect_counting(shifted, branch)
+    for fork in forks:
+        shifted.must("stop", fork["branch"], "--discard")
+    shifted.must("stop", branch, "--discard")
+
+
+def _expect_counting(home: Home, branch: str) -> None:
+    before = count(home, branch)
+    wait_until(lambda: count(home, branch) > before, f"{branch} counts on")
+
+
+@pytest.mark.requires("criu")
+def test_only_the_files_come_back_with_their_owners(shifted: Home) -> None:
+    session = begin(shifted, "only")
+    make = (
+        "mkdir -p /opt/o/d; touch /opt/o/d/f; chown -R 33:34 /opt/o/d; chmod 4750 /opt/o/d/f; mkfifo /opt/o/p;"
+        "ln -s x /opt/o/l; chown -h 9 /opt/o/l; cp /usr/bin/id /opt/o/c; setcap cap_net_raw=ep /opt/o/c"
+    )
+    inside(shifted, "only", make)
+    shifted.must("checkpoint", "owned", "-b", "only")
+    look = "cd /opt/o; stat -c '%n %u:%g:%a:%F' d d/f p l c /etc/passwd; getcap c"
+    before = inside(shifted, "only", look)
+    inside(shifted, "only", "rm -rf /opt/o /etc/passwd; mkdir /opt/o; chown 70:70 /opt/o")
+    shifted.must("restore", "owned", "--only", "files")
+    assert inside(shifted, "only", look) == before
+    assert owner(upper(shifted, session) / "opt/o/d/f") == (33, 34)
+
+
+@pytest.mark.requires("criu")
+def test_what_was_captured_with_the_hosts_ids_comes_back_with_them() -> None:
+    """And whatever gets a new shell gets shifted ids: the owners on disk are the same."""
+    with open_home("before", host_ids=True) as home:
+        begin(home, "old")
+        start_counting(home, "old")
+        inside(home, "old", "touch /opt/f; chown 33:44 /opt/f; echo x >/dev/shm/x; chown 33 /dev/shm/x")
+        assert home.must("checkpoint", "kept", "-b", "old", "--json").json()["tier"] == "live"
+        home.must("stop", "old")
+        home.must("daemon", "stop")
+        config = json.loads((home.path / "config.json").read_text())
+        del config["ids"]  # as of a home of an earlier version
+        (home.path / "config.json").write_text(json.dumps(config))
+        look = "stat -c %u:%g /opt/f; cat /proc/self/uid_map"
+        whole = "33:44\n         0          0 4294967295\n"
+        done = home.must("restore", "kept")
+        assert "captured" in home.must("ps", "--json").json()[0]["why_host_ids"], done.stderr
+        home.must("fork", "kept", "copy")
+        for branch in ("old", "copy"):
+            assert inside(home, branch, look) == whole
+            assert inside(home, branch, "stat -c %u /dev/shm/x") == "33\n"
+            _expect_counting(home, branch)
+        home.must("checkpoint", "kept-2", "-b", "copy")
+        layers = home.must("show", "kept-2", "--json").json()["layers"]
+        assert layers["processes"]["ids"] == "host"
+        home.must("restore", "kept", "-b", "new", "--only", "files")
+        assert inside(home, "new", "stat -c %u:%g /opt/f") == "33:44\n"
+        (session,) = (one for one in home.must("ps", "--json").json() if one["branch"] == "new")
+        assert (session["ids"], session["why_host_ids"]) == ("shifted", None)
+        assert uid_map(session["pid"])[0][1] == json.loads((home.path / "config.json").read_text())["ids"]["first"]
+
+
+def test_a_file_system_that_cannot_be_idmapped_is_told(shifted: Home, tmp_path: Path) -> None:
+    """Ramfs is one; a session on it begins all the same, and says what is weaker."""
+    place = tmp_path / "base"
+    place.mkdir()
+    mounts.mount("ramfs", str(place), "ramfs", 0)
+    try:
+        base = make_base(place / "of")
+        done = shifted.must("shell", "weak", "-d", "--json", "--user", "root", "--base", str(base))
+        assert done.json()["ids"] == "host"
+        assert f"{base} cannot be shown with other owners" in done.json()["why_host_ids"]
+        assert "without ids of its own" in done.stderr
+        shifted.must("checkpoint", "weak-1", "-b", "weak")
+        shown = shifted.must("show", "weak").stdout
+        assert f"the machine's: {base} cannot" in shown
+        assert done.stderr.count("\n") == 1, done.stderr
+    finally:
+        shifted.cli("stop", "weak", "--discard")
+        mounts.umount(str(place), mounts.MNT_DETACH)
+
+
+def test_doctor_tells_whether_sessions_have_ids_of_their_own(shifted: Home, unshifted: Home) -> None:
+    for home, state in ((shifted, "ok"), (unshifted, "degraded")):
+        rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
+        assert rows["ids of their own"]["state"] == state
+        assert bool(rows["ids of their own"]["why"]) == (state == "degraded")
+
+
+def test_a_request_from_inside_is_answered(shifted: Home, person: Person) -> None:
+    begin(shifted, "asks", "--user", person.name)
+    assert "checkpointed" in inside(shifted, "asks", "waypoint checkpoint by-itself")
+    assert "by-itself" in inside(shifted, "asks", "waypoint log")

@@ -1,0 +1,268 @@
+"""Binds of users whom root has let in: what they could use on the machine, with their own rights, and no more.
+
+A home that trusts its user fully is the negative control.
+"""
+
+import contextlib
+import json
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.people import Person, new_person
+from tests.homes import Home, open_home
+from tests.session.let_in import NOT_ALLOWED, refused, stop, succeeds
+from waypoint.launch.externals import FromOutside
+from waypoint.launch.spec import BindMount, Identity, StartSpec
+from waypoint.linux.storage import mounts
+from waypoint.linux.storage.beneath import MountPlace
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "public-checkout")]
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    with new_person("binds", "/bin/bash") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(person: Person) -> Iterator[Home]:
+    with open_home("binds") as home:
+        home.must("setup", "--user", person.name)
+        yield home
+
+
+@pytest.fixture(scope="module")
+def trusting(person: Person) -> Iterator[Home]:
+    with open_home("trusting") as home:
+        home.must("setup", "--user", person.name, "--trust", "full")
+        yield home
+
+
+@pytest.fixture(scope="module")
+def shifted(person: Person) -> Iterator[Home]:
+    """A home that the person may use, too, and whose sessions have ids of their own."""
+    with open_home("shifted-users", host_ids=False) as home:
+        home.must("setup", "--user", person.name)
+        yield home
+
+
+@pytest.fixture
+def folders(person: Person, tmp_path: Path) -> Path:
+    """`own` is the person's, `roots` only root's, `hidden/open` everybody's in a folder that only root enters, `group`
+    of a group that the person is in, `read` for all to read.
+    """
+    for name, mode in (("own", 0o755), ("roots", 0o700), ("hidden", 0o700), ("hidden/open", 0o777), ("read", 0o755)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        (tmp_path / name / "file").write_text(f"{name}\n")
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder != Path("/") and not folder.stat().st_mode & 1:
+            folder.chmod(folder.stat().st_mode | 0o11)
+    for path in (tmp_path / "own", tmp_path / "own/file"):
+        os.chown(path, person.uid, person.gid)
+    (tmp_path / "group").mkdir()
+    os.chown(tmp_path / "group", 0, person.gid)
+    (tmp_path / "group").chmod(0o2775)
+    (tmp_path / "link").symlink_to(tmp_path / "roots")
+    return tmp_path
+
+
+BINDS = {
+    "own": ("own:{mnt}", ""),
+    "own, read only": ("own:{mnt}:ro", ""),
+    "own, at a new place": ("own:/wptest-new/place", ""),
+    "own, at home": ("own:{home}/place", ""),
+    "of a group of theirs": ("group:{mnt}", ""),
+    "for all to read": ("read:{mnt}:ro", ""),
+    "root's to read, to be written": ("read:{mnt}", "may not write to it: "),
+    "root's": ("roots:{mnt}:ro", "may not read it: "),
+    "behind a folder of root's": ("hidden/open:{mnt}:ro", "no such file or directory on the host"),
+    "a link to root's": ("link:{mnt}:ro", "may not read it: "),
+    "own, over /etc/passwd": ("own/file:/etc/passwd", "programs of root trust what lies at /etc/passwd"),
+    "own, over /usr/src": ("own:/usr/src:ro", "programs of root trust what lies at /usr/src"),
+    "own, as a new file of /etc": ("own/file:/etc/ld.so.preload:ro", "programs of root trust"),
+    "own, as a new folder of libraries": ("own:/lib-of-mine:ro", "programs of root trust"),
+    "own, in root's home": ("own:/root/x:ro", "programs of root trust"),
+}
+
+
+@pytest.mark.parametrize("who", ["root", "trusted", "let in"])
+def test_no_home_is_bound_whoever_asks(shared: Home, trusting: Home, person: Person, tmp_path: Path, who: str) -> None:
+    """Neither a home itself, nor what it lies in, nor a control socket; also not where it is mounted once more."""
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    mounts.bind(str(shared.path.parent), str(beside))
+    places = [Path("/run/waypoint"), shared.runtime / "api.sock", *shared.path.parents[-2:-1]]
+    if who != "let in":  # who sees what lies in folders of root's
+        places += [beside, shared.path, shared.path / "config.json"]
+    try:
+        for place in places:
+            words = ("shell", "bound", "-d", "--bind", f"{place}:/srv/new:ro")
+            home = trusting if who == "trusted" else shared
+            if who == "root":
+                done = home.cli(*words, "--user", "root")
+                code, said = done.code, done.stderr
+            else:
+                asked = person.can(home, *words)
+                code, said = asked.returncode, asked.stderr
+            assert (code, "a home of Waypoint, or its runtime folder, lies there\n" in said) == (2, True), (place, said)
+    finally:
+        mounts.umount(str(beside), mounts.MNT_DETACH)
+    home.must("shell", "bound", "-d", "--user", "root", "--bind", f"{tmp_path}:/srv/new")  # the step: what lies beside
+    home.must("stop", "bound", "--discard")
+
+
+@pytest.mark.parametrize("place", ["/proc", "/proc/sys", "/proc/cpuinfo"])
+def test_the_machines_proc_is_not_bound(shared: Home, place: str) -> None:
+    refused_root = shared.cli("shell", "bound", "-d", "--user", "root", "--bind", f"{place}:/srv/new:ro")
+    assert refused_root.code == 2
+    said = f"cannot bind {place} at /srv/new: it shows the machine's processes\n  next: use /proc, which shows"
+    assert said in refused_root.stderr
+
+
+@pytest.mark.parametrize("what", BINDS)
+def test_a_bind_is_what_the_user_could_use_on_the_machine(
+    shared: Home, trusting: Home, person: Person, folders: Path, what: str
+) -> None:
+    text, why = BINDS[what]
+    names = {"mnt": "/mnt", "home": person.home}
+    text = text.format_map(names)
+    bind = text if text.startswith("/") else f"{folders}/{text}"
+    done = person.can(shared, "shell", "bound", "-d", "--bind", bind)
+    if why:
+        assert (done.returncode, why in done.stderr) == (2 if "no such file" in why else NOT_ALLOWED, True), done
+        assert succeeds(person.can(trusting, "shell", "bound", "-d", "--bind", bind)) == "bound\n"
+        stop(trusting, "bound")
+    else:
+        succeeds(done)
+        stop(shared, "bound")
+
+
+@pytest.mark.requires("idmapped")
+def test_a_users_bind_gives_a_root_in_the_session_nothing(shifted: Home, person: Person, folders: Path) -> None:
+    """A program that becomes root in the session (sudo) makes nothing of root's on the machine. Root stands in here,
+    by the way that only root has.
+    """
+    make = "cp /usr/bin/id /mnt/id && chown 0:0 /mnt/id; chmod 4755 /mnt/id; touch /mnt/made; cat /mnt/secret"
+    (folders / "own/secret").write_text("of root")
+    (folders / "own/secret").chmod(0o600)
+    bind = ("--bind", f"{folders}/own:/mnt")
+    succeeds(person.can(shifted, "shell", "bound", "-d", *bind))
+    try:
+        succeeds(
+            person.can(shifted, "exec", "-b", "bound", "--", "echo mine >/mnt/of-person; mkdir /mnt/d; rmdir /mnt/d")
+        )
+        assert (folders / "own/of-person").stat().st_uid == person.uid
+        done = as_root_inside(shifted, "bound", make)
+        assert "Value too large for defined data type" in done.stderr
+        assert "of root" not in done.stdout
+        assert {path.name for path in (folders / "own").iterdir()} == {"file", "secret", "of-person"}
+        # What root is asked to share with root's rights is shifted so: the negative control.
+        shifted.must("shell", "roots-bound", "-d", "--user", "root", *bind)
+        shifted.must("exec", "-b", "roots-bound", "--", make)
+        found = (folders / "own/id").stat()
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o4755)
+    finally:
+        stop(shifted, "bound")
+        shifted.cli("stop", "roots-bound", "--discard")
+
+
+@pytest.mark.requires("idmapped")
+def test_a_bind_takes_no_wall_away(shifted: Home, person: Person, folders: Path) -> None:
+    """What cannot be idmapped, root's neither, unless the home says that its sessions have the machine's ids."""
+    place = folders / "own/ram"
+    place.mkdir()
+    mounts.mount("ramfs", str(place), "ramfs", 0)
+    try:
+        os.chown(place, person.uid, person.uid)
+        bind = ("--bind", f"{place}:/mnt")
+        done = person.can(shifted, "shell", "bound", "-d", *bind)
+        assert (done.returncode, f"cannot bind {place}" in done.stderr) == (2, True), done
+        assert "next: bind what lies on a file system with ids of its own" in done.stderr
+        succeeds(person.can(shifted, "shell", "bound", "-d", "--bind", f"{folders}/own:/mnt"))
+        stop(shifted, "bound")
+        refused_root = shifted.cli("shell", "roots-bound", "-d", "--user", "root", *bind)
+        assert (refused_root.code, f"cannot bind {place}" in refused_root.stderr) == (2, True), refused_root
+        with followed_to_host_ids(shifted, refused_root.stderr):
+            assert shifted.must("shell", "roots-bound", "-d", "--json", "--user", "root", *bind).json()["ids"] == "host"
+    finally:
+        shifted.cli("stop", "roots-bound", "--discard")
+        mounts.umount(str(place), mounts.MNT_DETACH)
+
+
+@contextlib.contextmanager
+def followed_to_host_ids(home: Home, said: str) -> Iterator[None]:
+    """What is advised to whom a bind with the machine's ids is refused is done in the `with` block."""
+    (written,) = re.findall(rf"write (.*) into {home.path}/config.json, then '.* daemon stop'", said)
+    path = home.path / "config.json"
+    before = path.read_text()
+    try:
+        path.write_text(json.dumps(json.loads(before) | json.loads(f"{{{written}}}")))
+        home.must("daemon", "stop")
+        yield
+    finally:
+        path.write_text(before)
+        home.must("daemon", "stop")
+
+
+def as_root_inside(home: Home, branch: str, text: str) -> "subprocess.CompletedProcess[str]":
+    """Run `text` as the session's root, among the session's mounts."""
+    (pid,) = (one["pid"] for one in home.must("ps", "--json").json() if one["branch"] == branch)
+    words = ["nsenter", f"--target={pid}", "--user", "--mount", "--setuid=0", "--setgid=0", "--", "sh", "-c", text]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.requires("idmapped")
+def test_a_users_bind_has_the_same_rights_in_every_copy(shifted: Home, person: Person, folders: Path) -> None:
+    succeeds(person.can(shifted, "shell", "bound", "-d", "--bind", f"{folders}/own:/mnt"))
+    succeeds(person.can(shifted, "checkpoint", "bound-cp", "-b", "bound"))
+    shifted.must("fork", "bound-cp", "bound-2")  # root's asking changes nothing of it
+    succeeds(person.can(shifted, "exec", "-b", "bound", "--", "waypoint fork bound bound-3"))
+    succeeds(person.can(shifted, "restore", "bound-cp"))
+    for branch in ("bound", "bound-2", "bound-3"):
+        assert "too large" in as_root_inside(shifted, branch, "touch /mnt/made").stderr
+        succeeds(person.can(shifted, "exec", "-b", branch, "--", f"touch /mnt/{branch} && rm /mnt/{branch}"))
+    stop(shifted, "bound", "bound-2", "bound-3")
+
+
+def test_what_root_has_bound_for_a_user_comes_back_by_root_alone(shared: Home, person: Person, folders: Path) -> None:
+    shared.must("shell", "given", "-d", "--user", person.name, "--bind", f"{folders}/roots:/mnt")
+    succeeds(person.can(shared, "exec", "-b", "given", "--", "true"))
+    succeeds(person.can(shared, "checkpoint", "given-cp", "-b", "given"))
+    for words in (
+        ("restore", "given-cp"),
+        ("fork", "given-cp", "given-2"),
+        ("restore", "given-cp", "--only", "files", "-b", "x"),
+    ):
+        refused(person.can(shared, *words), f"{person.name} may not write to it: ")
+    stop(shared, "given")
+
+
+def test_who_mounts_looks_again(person: Person, folders: Path) -> None:
+    """The daemon's look has the better words, but what it has looked at may be another by then."""
+    who = Identity(uid=person.uid, gid=person.gid, groups=[])
+    common: dict[str, Any] = {
+        "overlays": [],
+        "binds": [],
+        "memory": [],
+        "proc_readonly": [],
+        "masked": [],
+        "env": {},
+        "cwd": [],
+    }
+    spec = StartSpec(**common, cgroup="", merged="", net="none", identity=who, argv=[], rows=0, cols=0)
+    groups = os.getgroups()
+    for source in ("roots", "hidden/open"):
+        bind = BindMount(source=str(folders / source), target="/mnt", readonly=True, as_user=True)
+        with pytest.raises(OSError, match="Permission denied"):
+            FromOutside(spec, ()).bind(bind, MountPlace(str(folders / "own")))
+        assert not os.path.ismount(folders / "own")
+    assert (os.getgroups(), os.access(folders / "roots", os.R_OK)) == (groups, True)

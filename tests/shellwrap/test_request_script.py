@@ -1,0 +1,33 @@
+"""request.sh, the command `waypoint` inside a session, where it cannot reach the daemon."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.shellwrap.test_run_script import SCRIPT as RUN_SCRIPT
+from tests.shellwrap.test_run_script import shell as shell
+from tests.waiting import PATIENCE_S
+
+SCRIPT = RUN_SCRIPT.with_name("request.sh")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_daemon_that_cannot_be_asked_is_told_as_every_error(
+    shell: list[str], tmp_path: Path, *, as_json: bool
+) -> None:
+    env = {**os.environ, "WAYPOINT_RUN": str(tmp_path / 'a "folder" \\ that is nowhere'), "LC_ALL": "C.UTF-8"}
+    argv = [*shell, str(SCRIPT), "ps", *(["--json"] if as_json else [])]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert done.returncode == 125
+    assert done.stderr.startswith("waypoint: cannot ask the daemon: ")
+    assert "\n  next: " in done.stderr
+    if not as_json:
+        assert done.stdout == ""
+        return
+    error = json.loads(done.stdout)["error"]
+    assert set(error) == {"code", "exit", "tried", "on", "said", "next"}
+    assert (error["code"], error["exit"]) == ("failure", 125)
+    assert "nowhere" in error["said"]

@@ -1,0 +1,43 @@
+"""How a pool says that it stands, on each driver: what `waypoint doctor` tells of it."""
+
+import os
+import subprocess
+
+import pytest
+
+from tests.upper.grounds import MIB, SIZES, Ground, fill
+from waypoint.linux.storage import filesystem
+from waypoint.model.errors import Failed
+from waypoint.upper.contract import Pool
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
+
+
+def test_it_tells_how_it_stands(pool: Pool, ground: Ground) -> None:
+    before = filesystem.free_bytes(ground.home)
+    found = pool.outlook()
+    after = filesystem.free_bytes(ground.home)
+    assert found.free_bytes > 0
+    assert (found.is_readonly, found.errors) == (False, 0)
+    if (ground.home / "pool.img").exists():
+        assert (found.headroom_bytes, found.floor_bytes) == (SIZES.headroom_bytes, SIZES.floor_bytes)
+        assert found.growth_bytes is not None
+        left = found.growth_bytes + SIZES.floor_bytes
+        assert min(before, after) - MIB < left <= max(before, after), "others use the disk, too"
+    else:
+        assert found.growth_bytes is None
+    fill(f"{pool.create('one')}/filler")
+    full = pool.outlook()
+    assert full.free_bytes < min(found.free_bytes, 32 * MIB)
+    pool.remove("one")
+
+
+def test_it_tells_that_it_has_become_read_only(pool: Pool, ground: Ground) -> None:
+    mounted = pool.folder if os.path.ismount(pool.folder) else str(ground.home)
+    subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
+    try:
+        assert pool.outlook().is_readonly
+        with pytest.raises(Failed, match="Read-only"):
+            pool.create("one")
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", mounted], check=True)

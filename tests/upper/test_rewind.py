@@ -1,0 +1,70 @@
+"""Rewinding of deep trees. Plain folders stand for the views; `restore --only files` tests what overlayfs adds."""
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.linux.test_deep import make_levels
+from waypoint.linux.storage import deep
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.upper.changes import count_changes
+from waypoint.upper.rewind import Views, rewind
+
+LEVELS, NAME = 1100, "name"  # deeper than Python calls functions, longer than a path may be
+
+
+class Trees(NamedTuple):
+    wanted: Path
+    present: Path
+
+    def rewind(self) -> int:
+        with open_folder(self.wanted) as shown, open_folder(self.present) as inside:
+            return rewind(str(self.present), str(self.wanted), Views(shown, inside), keep=frozenset())
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> Iterator[Trees]:
+    found = Trees(tmp_path / "wanted", tmp_path / "present")
+    for path in found:
+        path.mkdir()
+    yield found
+    for path in found:
+        deep.remove_path(path)
+
+
+def levels_of(tree: Path) -> list[tuple[list[str], list[str]]]:
+    with open_folder(tree) as fd:
+        return [(visit.folders, visit.others) for visit in deep.walk(fd, NAME)]
+
+
+def test_a_deep_tree_goes(trees: Trees) -> None:
+    make_levels(trees.present, LEVELS, NAME)
+    assert trees.rewind() == 1
+    assert os.listdir(trees.present) == []
+
+
+def test_a_deep_tree_comes_back(trees: Trees) -> None:
+    make_levels(trees.wanted, LEVELS, NAME)
+    (trees.wanted / NAME).chmod(0o700)
+    os.utime(trees.wanted / NAME, (1, 1))
+    trees.rewind()
+    assert levels_of(trees.present) == levels_of(trees.wanted)
+    assert (trees.present / NAME).stat().st_mode == (trees.wanted / NAME).stat().st_mode
+    assert (trees.present / NAME).stat().st_mtime == 1
+
+
+def test_a_tree_that_is_deeper_than_is_sensible_is_refused(trees: Trees) -> None:
+    make_levels(trees.present, 80, "n" * 250)
+    with pytest.raises(OSError, match="16384 characters") as caught:
+        trees.rewind()
+    assert caught.value.errno == errno.ENAMETOOLONG
+
+
+def test_changes_deep_in_a_tree_are_counted(trees: Trees) -> None:
+    (trees.present / "root/upper").mkdir(parents=True)
+    make_levels(trees.present / "root/upper", 900, "x" * 10)
+    assert count_changes(str(trees.present)) == (900, False)

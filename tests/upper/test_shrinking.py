@@ -1,0 +1,150 @@
+"""Shrinking: the file under the driver `btrfs` gives the space of removed trees back to the disk."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.upper.grounds import MIB, SIZES, Ground, check_btrfs, is_reserved, used_bytes, wait_for_no_loop
+from tests.upper.pictures import furnish, picture
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.storage import btrfs
+from waypoint.upper.contract import GrowthOutcome, Pool
+from waypoint.upper.open_pool import open_pool
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
+
+
+def furnish_and_remove(pool: Pool) -> dict[str, object]:
+    """Let the pool grow to five times its first size, then remove four fifths of what it grew for. What is left."""
+    for number in range(10):
+        Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
+        furnish(pool.path(f"tree-{number}") + "/odd")
+        pool.snapshot(f"tree-{number}", f"copy-{number}", sealed=True)
+        while pool.grow_if_needed(150 * MIB).outcome is GrowthOutcome.GROWN:
+            pass
+    for number in range(10):
+        if number % 5:
+            pool.remove(f"tree-{number}")
+            pool.remove(f"copy-{number}")
+    pool.settle()
+    return {name: picture(pool.path(name)) for name in pool.list()}
+
+
+def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> None:
+    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    kept = furnish_and_remove(pool)
+    before = image.stat()
+    assert before.st_size > 1024 * MIB
+    given = pool.shrink(lambda: True, lambda: True)
+    after = image.stat()
+    assert (before.st_blocks - after.st_blocks) * 512 == given == before.st_size - after.st_size
+    assert given > 400 * MIB, "but for what lies where nothing else has room for it"
+    assert is_reserved(image)
+    assert {name: picture(pool.path(name)) for name in pool.list()} == kept
+    for name in kept:
+        pool.remove(name)
+    pool.settle()
+    pool.shrink(lambda: True, lambda: True)
+    assert image.stat().st_blocks * 512 <= SIZES.initial_bytes + 16 * MIB
+    assert pool.shrink(lambda: True, lambda: True) == 0
+    Path(pool.create("new"), "data").write_bytes(os.urandom(64 * MIB))
+    pool.close()
+    wait_for_no_loop(image)
+    assert "no error found" in check_btrfs(image)
+
+
+def take_room(pool: Pool, number: int, size: int) -> None:
+    """A tree with a file that takes room without content."""
+    pool.grow_if_needed(3 * size)
+    with open(f"{pool.create(f'tree-{number}')}/data", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    pool.sync(f"tree-{number}")
+
+
+def test_chunks_that_are_half_full_are_put_together(corner: Path) -> None:
+    """The gaps that removed trees have left in them are too small for what stays: it needs new chunks."""
+    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    for number in range(64):
+        take_room(pool, number, (40, 48)[number % 2] * MIB)
+    for number in range(0, 64, 2):
+        pool.remove(f"tree-{number}")
+    pool.settle()
+    pool.shrink(lambda: True, lambda: True)
+    assert image.stat().st_blocks * 512 < used_bytes(pool.folder) + 512 * MIB
+    pool.close()
+
+
+def test_growing_goes_before_the_shrinking_of_a_piece(corner: Path) -> None:
+    pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    for number in range(16):
+        take_room(pool, number, 100 * MIB)
+    for number in range(12):
+        pool.remove(f"tree-{number}")
+    pool.settle()
+    with ThreadPoolExecutor(1) as threads:
+        given = threads.submit(pool.shrink, lambda: True, lambda: True)
+        wait_until(lambda: operation() == "resize", "what lies at the end is moved", brief=True)
+        assert pool.grow_if_needed(2048 * MIB).outcome is GrowthOutcome.GROWN
+        assert given.result() == 0, "it was broken off"
+    pool.close()
+
+
+def test_it_keeps_the_headroom_and_stops_when_it_is_told_to(corner: Path) -> None:
+    pool = Ground(corner, "btrfs").open()
+    furnish_and_remove(pool)
+    size = (corner / "pool.img").stat().st_size
+    assert pool.shrink(lambda: False, lambda: False) == 0
+    asked = iter(range(100))
+    pool.shrink(lambda: next(asked) < 6, lambda: False)
+    assert next(asked) <= 11, "each kind of work asks once more, and does nothing"
+    pool.shrink(lambda: True, lambda: False)
+    assert (corner / "pool.img").stat().st_size < size
+    assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
+    pool.close()
+
+
+def test_a_crash_between_the_file_system_and_its_file_costs_nothing(corner: Path) -> None:
+    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    kept = furnish_and_remove(pool)
+    size = image.stat().st_size
+    btrfs.resize(pool.folder, size - 64 * MIB)
+    pool.close()
+    wait_for_no_loop(image)
+    pool = Ground(corner, "btrfs").open()
+    assert btrfs.space_on_device(pool.folder).total_bytes == size
+    assert {name: picture(pool.path(name)) for name in pool.list()} == kept
+    pool.close()
+
+
+def test_growing_goes_before_a_compaction_that_a_killed_daemon_has_left(corner: Path) -> None:
+    pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    for number in range(6):
+        pool.grow_if_needed(150 * MIB)
+        Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
+        pool.sync(f"tree-{number}")
+    size = (corner / "pool.img").stat().st_size
+    argv = ["btrfs", "balance", "start", "--full-balance", str(corner / "pool")]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as balance:
+        wait_until(lambda: operation() == "balance", "chunks are moved", brief=True)
+        assert pool.grow_if_needed(1024 * MIB).outcome is GrowthOutcome.GROWN
+        assert operation() == "none"
+        balance.wait(PATIENCE_S)
+    assert (corner / "pool.img").stat().st_size > size
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as balance:
+        wait_until(lambda: operation() == "balance", "chunks are moved", brief=True)
+        again = open_pool(corner, "btrfs", SIZES)
+        assert again.list() == pool.list()
+        balance.wait(PATIENCE_S)
+    pool.close()
+
+
+def operation_of(folder: str) -> Callable[[], str]:
+    """Tells what btrfs does to the file system as a whole now, such as moving chunks."""
+    ident = subprocess.run(
+        ["findmnt", "-no", "UUID", folder], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return lambda: Path(f"/sys/fs/btrfs/{ident}/exclusive_operation").read_text().strip()

@@ -1,0 +1,41 @@
+"""What a tree may take of the pool: of all drivers, as far as they can count."""
+
+import contextlib
+import os
+
+import pytest
+
+from tests.upper.grounds import MIB, Ground
+from waypoint.upper.contract import Pool
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
+
+
+@pytest.mark.requires("simple-quotas")
+def test_a_tree_takes_no_more_than_its_limit_or_the_pool_says_why(pool: Pool, ground: Ground) -> None:
+    """Of what it writes itself: its copy begins anew, and a neighbour is not concerned."""
+    for name in ("one", "other"):
+        pool.create(name)
+    why_not = pool.limit("one", 20 * MIB)
+    if pool.driver == "copy" or ground.home.name == "btrfs":  # on the machine's own btrfs quotas are not ours to enable
+        assert why_not.startswith("the pool is of plain folders" if pool.driver == "copy" else "quotas are off")
+        return
+    assert why_not == ""
+    assert 10 <= filled("one", pool) < 20
+    assert filled("other", pool) == 30
+    pool.snapshot("one", "copy")
+    assert filled("copy", pool, "more") == 30
+    os.unlink(f"{pool.path('one')}/data")
+    pool.sync("one")
+    pool.seal("one")
+    assert pool.limit("copy", 16 * MIB) == ""
+    with pytest.raises(OSError, match="quota"):  # it has more than that already
+        filled("copy", pool, "most")
+
+
+def filled(name: str, pool: Pool, file: str = "data") -> int:
+    """Write 30 MiB into a new file of the tree; how many fitted."""
+    with open(f"{pool.path(name)}/{file}", "wb", buffering=0) as opened, contextlib.suppress(OSError):
+        while opened.tell() < 30 * MIB:
+            opened.write(bytes(MIB))
+    return os.stat(f"{pool.path(name)}/{file}").st_size // MIB

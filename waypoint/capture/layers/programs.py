@@ -1,0 +1,54 @@
+"""The layer `programs`: the manifest of what ran, for a capture of the tier `respawn`. It contains whole arguments and
+environments, so the file is the daemon's alone; the record, which is shown, has the command lines without secrets.
+"""
+
+import os
+
+import msgspec
+
+from waypoint.capture.layers.files import damaged
+from waypoint.capture.layers.layer import Area, Layer, Part, Taking
+from waypoint.linux.storage import files
+from waypoint.model.records import Capture, ProgramsLayer
+from waypoint.processes.respawn.manifest import Family, Manifest, collect
+
+
+class ProgramsPart(Part):
+    def __init__(self, taking: Taking) -> None:
+        super().__init__(taking)
+        self._manifest = Manifest(programs=[])
+
+    def begin(self) -> None:
+        subject = self.taking.subject
+        self._manifest = collect(Family(subject.facts.init_pid, subject.leader(), subject.processes()))
+
+    def record(self) -> ProgramsLayer:
+        found, path = self._manifest, self.taking.area.hot.programs(self.taking.capture_id)
+        data = msgspec.json.encode(found)
+        files.publish(str(path), data, durable=False)
+        os.chmod(path, 0o600)
+        lost = [f"{one.shown}: {one.lost}" for one in found.programs if one.lost]
+        lost += [f"{found.omitted} more: there are too many"] if found.omitted else []
+        self.taking.degraded += [f"cannot be started again: {line}" for line in lost]
+        shown = [one.shown for one in found.programs if not one.lost]
+        return ProgramsLayer(size_bytes=len(data), programs=shown, lost=lost)
+
+
+class Programs(Layer):
+    kind = "programs"
+
+    def part(self, taking: Taking) -> ProgramsPart:
+        return ProgramsPart(taking)
+
+    def read(self, area: Area, origin: Capture) -> Manifest:
+        """The manifest; empty if the capture does not have the layer. Raises StoreDamaged."""
+        if origin.layers.programs is None:
+            return Manifest(programs=[])
+        path = area.hot.programs(origin.id)
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except (OSError, ValueError) as error:  # msgspec's errors are ValueErrors
+            raise damaged(origin, f"the manifest of its programs: {error}") from error
+
+
+PROGRAMS = Programs()

@@ -1,0 +1,54 @@
+"""What one user may have of the server, so that no user keeps the others out: places, requests at a time, and turns.
+
+The owner of the home, and root, have no such limits.
+"""
+
+import asyncio
+import collections
+
+from waypoint.daemon.http.messages import Limits
+
+
+class Share:
+    """What the connections of one user have together."""
+
+    def __init__(self, limits: Limits, *, limited: bool) -> None:
+        """Must be made in the running event loop. `limited`: whether the user is neither root nor the home's owner."""
+        self.limited = limited
+        self.connections = 0
+        self._requests = asyncio.Semaphore(limits.requests_of_user)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._is_taken = False  # whether somebody has had the turn in this round of the event loop
+
+    async def turn(self) -> None:
+        """Wait for a turn to compute: the connections of a limited user have one a round of the event loop, in the
+        order in which they came. Everybody else gets theirs in the next round.
+        """
+        if not self.limited:
+            await asyncio.sleep(0)
+        elif self._is_taken:
+            turn = self._loop.create_future()
+            self._waiting.append(turn)
+            await turn
+        else:
+            self._is_taken = True
+            self._loop.call_soon(self._pass_on)
+
+    async def begin(self) -> None:
+        """Wait until another request of the user's may be under way; `end` must follow."""
+        if self.limited:
+            await self._requests.acquire()
+
+    def end(self) -> None:
+        if self.limited:
+            self._requests.release()
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():  # its task was cancelled
+                turn.set_result(None)
+                self._loop.call_soon(self._pass_on)
+                return
+        self._is_taken = False

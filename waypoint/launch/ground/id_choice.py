@@ -1,0 +1,137 @@
+"""Which ids of the host the users of a session are: those of a range that no user of the machine has, so that the
+session's root is nobody outside (user_namespaces(7)); or the host's own, where that cannot be.
+
+One range serves all sessions of a home. Files on disk keep the session's own ids (idmapped mounts), so they could move
+between ranges; but the images of processes contain the map, and a fork must have the map of its origin. Sessions are
+kept apart by their namespaces, each of which is owned by a user namespace of its own.
+"""
+
+import contextlib
+import grp
+import os
+import pwd
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from waypoint.linux.storage import idmapped, mounts
+from waypoint.linux.tasks import namespaces
+from waypoint.model.paths import RUNTIME
+from waypoint.model.records import HOST_IDS, MAX_MAP_BYTES, SHIFTED_IDS, IdMap, User
+
+# Between what sssd gives to users of a directory by default (up to 2,000,200,000) and what systemd keeps for itself
+# (from 2,147,352,576 on; systemd's UIDS-GIDS.md), so above all of /etc/subuid that useradd(8) gives.
+_LOWEST, _BEHIND, RANGE = 0x7740_0000, 0x7FFE_0000, 0x2_0000
+_OWNERS = 0x1_8000  # from this one of a range on, no session maps it
+_NOTE = "ids"  # in a home's runtime folder: the first id of its range, for the homes that look for one
+
+
+def find_first(home_id: str) -> int:
+    """The first id of a range of RANGE ids for a new home, which neither a user or group of the machine, /etc/subuid,
+    /etc/subgid nor another home that is open has. Homes begin to look at different places.
+    """
+    count = (_BEHIND - _LOWEST) // RANGE
+    taken = list(_taken())
+    for number in range(count):
+        first = _LOWEST + (int(home_id, 16) + number) % count * RANGE
+        if not any(begin < first + RANGE and first < begin + size for begin, size in taken):
+            return first
+    raise OSError(0, "all ranges of ids are taken", "/etc/subuid")
+
+
+def is_of_sessions(uid: int) -> bool:
+    """Whether `uid` is one of those that sessions have, and no user of the machine."""
+    return _LOWEST <= uid < _BEHIND
+
+
+def _taken() -> Iterator[tuple[int, int]]:
+    """The ranges that are taken, each as its first id and its size."""
+    yield from ((user.pw_uid, 1) for user in pwd.getpwall())
+    yield from ((group.gr_gid, 1) for group in grp.getgrall())
+    for path in (Path("/etc/subuid"), Path("/etc/subgid")):
+        with contextlib.suppress(FileNotFoundError):
+            for line in path.read_text(errors="replace").splitlines():
+                _name, *numbers = line.split(":")
+                if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
+                    yield int(numbers[0]), int(numbers[1])
+    for note in Path(RUNTIME).glob(f"*/{_NOTE}"):
+        with contextlib.suppress(FileNotFoundError, ValueError):  # that home was removed meanwhile
+            yield int(note.read_text()), RANGE
+
+
+class IdChoice:
+    """Chooses the ids of a home's new sessions. It blocks."""
+
+    def __init__(self, first: int, runtime: Path, scratch: Path) -> None:
+        """`first`: the first id of the home's range; 0: its sessions are to have the host's ids. `runtime`: the home's
+        runtime folder, which other homes look into. `scratch`: takes some empty folders; on a file system of its own.
+        """
+        self._first = first
+        self._scratch = scratch
+        self._trying = threading.Lock()
+        self._takes_overlays = False
+        if first:
+            (runtime / _NOTE).write_text(f"{first}\n")
+
+    def choose(self, user: User, sources: Sequence[str]) -> tuple[IdMap, str]:
+        """The ids of a session of `user`, and in words, why they are the host's; "" if they are shifted, or if that is
+        wanted.
+
+        `sources`: the files and folders of the host that the session gets to see.
+        """
+        more = tuple(sorted({one for one in (user.uid, user.gid, *user.groups) if one >= SHIFTED_IDS}))
+        if not self._first:
+            return HOST_IDS, ""
+        ids = IdMap(first=self._first, more=more)
+        if len(ids.lines()) > MAX_MAP_BYTES:  # with less than all of them, the user would lose rights
+            said = f"{user.name} and their groups have {len(more)} ids from {SHIFTED_IDS} on"
+            return HOST_IDS, f"{said}, and the kernel takes no map of so many: about 165"
+        why = self.why_not(sources)
+        return (HOST_IDS, why) if why else (ids, "")
+
+    def owner_of(self, session: str) -> int:
+        """The host's user who is to own the user namespace of a new session: one of the range that no session maps, so
+        that the kernel counts what it counts for each user (inotify) for this session alone, and not for root.
+
+        Root itself, where root lacks a capability: only the owner has all of them in the namespace, and CRIU needs
+        them. The processes that CRIU brings back are in a namespace of root's, too.
+        """
+        if not self._first or not namespaces.has_all_capabilities():
+            return 0
+        return self._first + _OWNERS + zlib.crc32(session.encode()) % (RANGE - _OWNERS)
+
+    def why_not(self, sources: Sequence[str]) -> str:
+        """In words, which of `sources` cannot be idmapped and why; "" if all can, and overlays over them as well."""
+        if not self._first:
+            return "the home's config.json wants that"
+        try:
+            userns = idmapped.namespace(IdMap(first=self._first).lines())
+        except OSError as error:
+            return f"no user namespace can be made: {error.strerror or error}"
+        return next(filter(None, (self._try(source, userns) for source in sources)), "")
+
+    def _try(self, source: str, userns: int) -> str:
+        try:
+            os.close(idmapped.clone(source, userns))
+            with self._trying:
+                if not self._takes_overlays and os.path.isdir(source):
+                    self._mount_overlay(source, userns)
+                    self._takes_overlays = True
+        except FileNotFoundError:  # a mount that has gone meanwhile: who uses it will tell
+            return ""
+        except OSError as error:
+            return f"{source} cannot be shown with other owners: {error.strerror or error}"
+        return ""
+
+    def _mount_overlay(self, source: str, userns: int) -> None:
+        """Try an overlay over an idmapped mount, which kernels before 5.19 refuse. Raises OSError."""
+        place, lower, empty = (self._scratch / name for name in ("ids-probe", "ids-lower", "ids-empty"))
+        for folder in (place, lower, empty):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.ExitStack() as undo:
+            idmapped.attach(source, lower, userns)
+            undo.callback(mounts.umount, lower, mounts.MNT_DETACH)
+            with idmapped.acting_as(self._first, self._first):
+                mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY, f"lowerdir={lower}:{empty}")
+            undo.callback(mounts.umount, place, mounts.MNT_DETACH)

@@ -1,0 +1,34 @@
+"""Simple quotas of btrfs (Linux 6.7; btrfs-quota(5)): a limit of what is written in one subvolume.
+
+What a subvolume has written is charged to it until the last snapshot that keeps it is gone. Nothing is counted anew
+when a snapshot is made or removed, which makes the older kind of quotas slow. Raise OSError with the path.
+"""
+
+import struct
+
+from waypoint.linux.calls import ioctls
+from waypoint.linux.storage.descriptors import open_folder
+
+_IOC_QUOTA_CTL = 0xC0109428
+_IOC_QGROUP_LIMIT = 0x8030942B
+_ENABLE_SIMPLE = 4
+_MAX_REFERENCED = 1
+
+_CONTROL = struct.Struct("QQ")  # btrfs_ioctl_quota_ctl_args: command, (status)
+_LIMIT = struct.Struct("QQQ24x")  # btrfs_ioctl_qgroup_limit_args: group (0: the subvolume's), flags, most referenced
+
+
+def enable(path: str) -> None:
+    """Begin to count what is written in the file system under `path`, for good: kernels without simple quotas cannot
+    mount it any more. EINVAL: this kernel has none.
+    """
+    with open_folder(path) as fd:
+        wanted = bytearray(_CONTROL.pack(_ENABLE_SIMPLE, 0))
+        ioctls.ioctl(fd, _IOC_QUOTA_CTL, wanted, name="BTRFS_IOC_QUOTA_CTL", path=path)
+
+
+def limit(path: str, most_bytes: int) -> None:
+    """Let the subvolume `path` be charged with at most so many bytes. ENOTCONN: nothing is counted there."""
+    with open_folder(path) as fd:
+        wanted = bytearray(_LIMIT.pack(0, _MAX_REFERENCED, most_bytes))
+        ioctls.ioctl(fd, _IOC_QGROUP_LIMIT, wanted, name="BTRFS_IOC_QGROUP_LIMIT", path=path)

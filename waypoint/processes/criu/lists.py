@@ -1,0 +1,69 @@
+"""CRIU's image files of many messages: two magic numbers, then the size of each message, and the message.
+
+Numbers are of 32 bits, little-endian. The magic numbers are in criu/include/magic.h in CRIU's source.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Mapping
+
+from waypoint.processes.criu.messages import IRMAP_ENTRY, encode
+
+FILES, FILES_MAGIC = "files.img", 0x56303138
+NAMES, _NAMES_MAGIC = "irmap-cache", 0x57004059
+"""In a dump's work folder: the names of watched files, for CRIU."""
+_COMMON_MAGIC, _SERVICE_MAGIC = 0x54564319, 0x55105940
+_MAGIC = struct.Struct("<II")
+_SIZE = struct.Struct("<I")
+
+
+def read_messages(images_fd: int, name: str, magic: int) -> list[bytes]:
+    """The messages in the image `name`; empty if there is no such image. Raises OSError; ValueError if it has another
+    magic number.
+    """
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=images_fd)
+    except FileNotFoundError:
+        return []
+    with open(fd, "rb") as file:
+        content = file.read()
+    place = _MAGIC.size
+    if content[:place] != _MAGIC.pack(_COMMON_MAGIC, magic):
+        raise ValueError(f"{name} is not the image that its name says")
+    messages = []
+    while place < len(content):
+        (size,) = _SIZE.unpack_from(content, place)
+        place += _SIZE.size + size
+        messages.append(content[place - size : place])
+    return messages
+
+
+def write_messages(images_fd: int, name: str, magic: int, messages: Iterable[bytes]) -> None:
+    """Write the image `name`, in place of one of that name. Raises OSError."""
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=images_fd)
+    with open(fd, "wb") as file:
+        file.write(_MAGIC.pack(_COMMON_MAGIC, magic))
+        for message in messages:
+            file.write(_SIZE.pack(len(message)) + message)
+
+
+def add_names(work_fd: int, names: Mapping[tuple[int, int], str]) -> None:
+    """Tell the dump with the work folder `work_fd` names of files that tasks watch, besides those that it was told
+    before. To be called before CRIU is let go (`Dump.go`). Without its name, CRIU refuses a watched file that it cannot
+    open by its handle.
+
+    `names`: by the kernel's numbers of device and inode, the file's path from the root of the tree's mount namespace.
+    CRIU compares both numbers of what lies there with its own, and looks for the file below /etc and other folders if
+    they differ. Raises OSError.
+    """
+    if not names:
+        return
+    parts = []
+    for (device, inode), path in names.items():
+        message = encode(IRMAP_ENTRY, {"dev": device, "inode": inode, "path": path})
+        parts += [_SIZE.pack(len(message)), message]
+    fd = os.open(NAMES, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=work_fd)
+    with open(fd, "ab") as file:
+        if not file.tell():
+            file.write(_MAGIC.pack(_SERVICE_MAGIC, _NAMES_MAGIC))
+        file.write(b"".join(parts))

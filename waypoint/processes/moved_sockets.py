@@ -1,0 +1,69 @@
+"""Unix sockets whose file has another name than the one that they were bound to.
+
+Servers bind a socket to a temporary name and rename it, or link it to its own, so that the name appears when they
+listen. CRIU would bind the socket to the first name (criu/mends.py).
+"""
+
+import contextlib
+import itertools
+import os
+import stat
+from collections.abc import Collection, Iterator
+
+from waypoint.linux.net import sockets
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.descriptors import path_of
+from waypoint.linux.tasks import pidfd
+from waypoint.processes.ports import open_sockets
+
+_LONGEST = 107  # bytes of a name to which a socket can be bound
+_MOST_LISTED = 10_000  # entries of a folder in which a name is looked for
+
+
+def find(pids: Collection[int], root: int) -> dict[int, str]:
+    """The present paths, as seen from the session's root, of the sockets of the processes that were renamed, by the
+    sockets' inodes. Sockets whose file was removed are left out. `root`: a descriptor of that root.
+
+    To be called while the processes stand still. Costs one look at the file of each bound socket.
+    """
+    found: dict[int, str] = {}
+    for pid in list(pids)[:1]:
+        missing = {inode for inode, path in sockets.bound_names(pid).items() if not _is_socket(path, root)}
+        if missing:
+            for inode, owner, number in open_sockets(pids):
+                if inode in missing and inode not in found:
+                    found.update(_present(inode, owner, number, root))
+    return found
+
+
+def _is_socket(path: str, root: int) -> bool:
+    try:
+        with beneath.opened(root, path, os.O_PATH | os.O_NOFOLLOW) as fd:
+            return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+
+
+def _present(inode: int, pid: int, number: int, root: int) -> Iterator[tuple[int, str]]:
+    """The socket's inode and the present path of its file, if it has one."""
+    with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # closed by now, or too long a path
+        taken = pidfd.take(pid, number)
+        held.callback(os.close, taken)
+        file = sockets.open_file_of(taken)
+        held.callback(os.close, file)
+        path = path_of(file)
+        if not _is_socket(path, root):
+            path = _linked(path, os.fstat(file), root)
+        if path and len(os.fsencode(path)) <= _LONGEST:
+            yield inode, path
+
+
+def _linked(path: str, file: os.stat_result, root: int) -> str:
+    """Another name of the file in the folder that `path` was in; "" if it has none there. Raises OSError."""
+    folder = os.path.dirname(path)
+    with beneath.opened(root, folder, os.O_RDONLY | os.O_DIRECTORY) as fd, os.scandir(fd) as entries:
+        for entry in itertools.islice(entries, _MOST_LISTED):
+            found = os.stat(entry.name, dir_fd=fd, follow_symlinks=False)
+            if os.path.samestat(found, file):
+                return os.path.join(folder, entry.name)
+    return ""

@@ -1,0 +1,316 @@
+"""Files that processes watch (inotify(7)), and their names, which CRIU needs to watch them again in a restore.
+
+The kernel tells of a watched file its numbers and its handle. On an overlay CRIU cannot open that handle, and would
+look for the file's inode in one folder after the other. The handle of the file in its layer, which is inside, leads to
+the file at once (linux/calls/handles.py); its path in the layer is its path in the session, unless the session has
+renamed what lies in a lower layer. Only then is the name looked for: in the upper layer, and near the root.
+"""
+
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from waypoint.linux.calls.handles import OverlayHandle, open_handle, parse_overlay
+from waypoint.linux.storage import beneath
+from waypoint.linux.storage.descriptors import path_of
+from waypoint.linux.tasks import pidfd, procfs
+from waypoint.linux.tty.terminals import unread_bytes
+from waypoint.model.errors import CannotCapture
+
+MOST_WATCHES = 20_000
+"""Of a session: more are refused. Each costs CRIU some microseconds in the pause, and some more for each that has the
+same place in CRIU's table of 32.
+"""
+_MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list; a line has 150 at most 330
+_MOST_SEARCHED = 20_000  # entries of an upper layer
+_NEAR = 2  # how deep below an overlay's root a folder of no known layer is looked for
+_NEXT_STEP = "end the process, or make it stop watching files"
+_SAID_OF_NOTICES = "notices of watched files that it has not read yet are not in copies"
+_INOTIFY = "anon_inode:inotify"
+_LINE = re.compile(
+    rb"^inotify wd:\w+ ino:(\w+) sdev:(\w+) .*fhandle-bytes:(\w+) fhandle-type:(\w+) f_handle:(\w+)", re.MULTILINE
+)
+_ORIGIN, _REDIRECT = "trusted.overlay.origin", "trusted.overlay.redirect"
+
+Key = tuple[int, int]
+"""A file: the kernel's numbers of its device and its inode."""
+
+
+class OverlayLayers(NamedTuple):
+    """The folders of the host that an overlay of a session consists of. `target`: its mount point in the session."""
+
+    target: str
+    upper: str
+    lower: str
+
+
+class _Watcher(NamedTuple):
+    """A list of watched files: descriptor `fd` of process `pid`."""
+
+    pid: int
+    fd: int
+
+
+class _List(NamedTuple):
+    """`text`: as the kernel tells it. `seen`: the files in it."""
+
+    text: bytes = b""
+    seen: frozenset[Key] = frozenset()
+
+
+class Watches:
+    """The watched files on overlays of one session. To be used by one thread, in a `with`. `number`: how many there
+    were at the last look.
+    """
+
+    def __init__(self, init_pid: int, overlays: Iterable[OverlayLayers]) -> None:
+        """`init_pid`: the host's pid of the session's pid 1."""
+        self.number = 0
+        self._known: set[Key] = set()
+        self._new: dict[Key, str] = {}
+        self._lists: dict[int, dict[_Watcher, _List]] = {}
+        self._nameless: dict[Key, _Watcher] = {}
+        self._init_pid = init_pid
+        self._layers = {overlay.target: overlay for overlay in overlays}
+        self._finders: dict[int, _Finder] = {}
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> "Watches":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Find the names of all files that the processes `pids`, all of the session's, watch now.
+
+        The first call finds the descriptors; a further one only reads their lists again, and those of new processes.
+        Raises OSError, and CannotCapture if they watch more than MOST_WATCHES files. Processes that have ended are
+        skipped. Costs one readlink(2) for each open file, and 30 microseconds for each file that was not known; a list
+        that is what it was costs a microsecond for each file.
+        """
+        self.number, nameless = 0, dict[Key, _Watcher]()
+        for pid in pids:
+            if pid not in self._lists:
+                self._lists[pid] = _inotify_of(pid)
+            lists = self._lists[pid]
+            for watcher in lists:
+                lists[watcher] = self._look_at(watcher, lists[watcher])
+                self.number += len(lists[watcher].seen)
+                _check_number(watcher, self.number)
+                nameless |= dict.fromkeys(lists[watcher].seen & self._nameless.keys(), watcher)
+        self._nameless = nameless
+
+    def take_new(self) -> dict[Key, str]:
+        """The names that were found since the last call, for CRIU (`add_names`)."""
+        new, self._new = self._new, {}
+        return new
+
+    def check(self) -> None:
+        """Raise CannotCapture if a file is watched that has no name, as far as could be found."""
+        for watcher in self._nameless.values():
+            said = f"{_who(watcher)} watches a file that was removed, is a link, or has no name that could be found"
+            raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
+
+    def unread(self) -> list[str]:
+        """Of the lists, those with notices that nobody has read yet, which an image does not keep, in words, sorted."""
+        found = []
+        for watcher in (watcher for lists in self._lists.values() for watcher in lists):
+            with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # closed by now
+                taken = pidfd.take(*watcher)
+                held.callback(os.close, taken)
+                if unread_bytes(taken):
+                    found.append(
+                        f"{_who(watcher)}: notices of watched files that it has not read yet are not in copies"
+                    )
+        return sorted(found)
+
+    def _look_at(self, watcher: _Watcher, before: _List) -> _List:
+        text = procfs.fdinfo(*watcher, _MOST_BYTES)
+        if text == before.text:
+            return before
+        _check_number(watcher, MOST_WATCHES if len(text) < _MOST_BYTES else MOST_WATCHES + 1)
+        seen = set()
+        for inode, device, size, kind, handle in _LINE.findall(text):
+            key = (int(device, 16), int(inode, 16))
+            seen.add(key)
+            if key not in self._known and key not in self._nameless:
+                found = parse_overlay(int(kind, 16), bytes.fromhex(handle.decode())[: int(size, 16)])
+                self._find(watcher, key, found)
+        return _List(text, frozenset(seen))
+
+    def _find(self, watcher: _Watcher, key: Key, handle: OverlayHandle | None) -> None:
+        finder = self._finder(key[0])
+        if handle is None or finder is None:
+            return  # CRIU opens the handles of other file systems itself
+        path = finder.find(key, handle)
+        if path is None:
+            self._nameless[key] = watcher
+        else:
+            self._known.add(key)
+            self._new[key] = path
+
+    def _finder(self, device: int) -> "_Finder | None":
+        if not self._finders:
+            root = procfs.open_root(self._init_pid)
+            self._held.callback(os.close, root)
+            for overlay in self._layers.values():
+                with contextlib.suppress(OSError):  # nothing of that name is there any more: CRIU will tell
+                    finder = _Finder(overlay, root, self._held)
+                    self._finders[finder.device] = finder
+        return self._finders.get(device)
+
+
+class _Finder:
+    """Finds files of one overlay."""
+
+    def __init__(self, overlay: OverlayLayers, root: int, held: contextlib.ExitStack) -> None:
+        """`root`: the session's root. `held`: closes what is opened. Raises OSError."""
+        self._overlay = overlay
+        self._root = root
+        with beneath.opened(root, overlay.target) as fd:
+            self.device = _kernel_number(os.fstat(fd).st_dev)
+        self._upper, self._lower = (_open_folder(path, held) for path in (overlay.upper, overlay.lower))
+        self._renamed: tuple[dict[bytes, str], dict[str, str]] | None = None
+
+    def find(self, key: Key, handle: OverlayHandle) -> str | None:
+        """The path of the file in the session, or None."""
+        return next((path for path in self._candidates(key, handle) if self._is_at(path, key)), None)
+
+    def _candidates(self, key: Key, handle: OverlayHandle) -> Iterator[str]:
+        layer = self._upper if handle.is_upper else self._lower
+        below = _path_in(layer, handle)
+        if below is not None:
+            yield self._inside(below)
+        if handle.is_upper:
+            return
+        if self._renamed is None:
+            self._renamed = _find_renamed(self._upper)
+        files, folders = self._renamed
+        if handle.origin in files:
+            yield self._inside(files[handle.origin])
+        above, rest = below or "", ""
+        while above:
+            if above in folders:
+                yield self._inside(os.path.join(folders[above], rest))
+            above, name = os.path.split(above)
+            rest = os.path.join(name, rest) if rest else name
+        # Of a lower layer that is not known here: the few folders of Waypoint's own.
+        with beneath.opened(self._root, self._overlay.target, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            yield from map(self._inside, _folders_near(fd))
+
+    def _inside(self, below: str) -> str:
+        return os.path.join(self._overlay.target, below) if below else self._overlay.target
+
+    def _is_at(self, path: str, key: Key) -> bool:
+        try:
+            with beneath.opened(self._root, path, os.O_PATH | os.O_NOFOLLOW) as fd:
+                found = os.fstat(fd)
+        except OSError:
+            return False
+        # CRIU would watch what a link leads to in its place; and if that is missing, the restore would fail.
+        return (_kernel_number(found.st_dev), found.st_ino) == key and not stat.S_ISLNK(found.st_mode)
+
+
+def _inotify_of(pid: int) -> dict[_Watcher, _List]:
+    with contextlib.suppress(ProcessLookupError):
+        return {_Watcher(pid, fd): _List() for fd, path in procfs.open_files(pid).items() if path == _INOTIFY}
+    return {}
+
+
+def _check_number(watcher: _Watcher, number: int) -> None:
+    if number > MOST_WATCHES:
+        said = f"{_who(watcher)} is one of those that watch more than {MOST_WATCHES} files (inotify)"
+        raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
+
+
+def _who(watcher: _Watcher) -> str:
+    """The process in words."""
+    with contextlib.suppress(ProcessLookupError):
+        name, inner = procfs.stat(watcher.pid).name, procfs.inner_pid(watcher.pid)
+        return f"{name} (pid {inner}, fd {watcher.fd})"
+    return f"a process that has ended (fd {watcher.fd})"
+
+
+def _kernel_number(device: int) -> int:
+    """A st_dev as the kernel writes it in /proc/PID/fdinfo (include/linux/kdev_t.h)."""
+    return os.major(device) << 20 | os.minor(device)
+
+
+def _open_folder(path: str, held: contextlib.ExitStack) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    held.callback(os.close, fd)
+    return fd
+
+
+def _path_in(layer: int, handle: OverlayHandle) -> str | None:
+    """The path of the file below the folder `layer`; None if it is not there."""
+    try:
+        fd = open_handle(layer, handle.kind, handle.real)
+    except OSError:
+        return None
+    try:
+        path, above = path_of(fd), path_of(layer).rstrip("/")
+    except OSError:  # a path that is too long
+        return None
+    finally:
+        os.close(fd)
+    return path[len(above) :].strip("/") if f"{path}/".startswith(f"{above}/") else None
+
+
+def _find_renamed(upper: int) -> tuple[dict[bytes, str], dict[str, str]]:
+    """Of the first entries of the upper layer: the paths of copies from a lower layer, by their origins; and of folders
+    that were renamed, the paths by those in the lower layer.
+    """
+    origins: dict[bytes, str] = {}
+    folders: dict[str, str] = {}
+    lower_of = {"": ""}
+    number = 0
+    for folder, names, fd in _folders_of(upper):
+        for name in names:
+            number += 1
+            if number > _MOST_SEARCHED:
+                return origins, folders
+            path = os.path.join(folder, name)
+            marks = _marks(fd, name)
+            if _ORIGIN in marks:
+                origins[marks[_ORIGIN]] = path
+            was = os.fsdecode(marks.get(_REDIRECT, os.fsencode(name)))
+            below = was.strip("/") if was.startswith("/") else os.path.join(lower_of.get(folder, folder), was)
+            lower_of[path] = below
+            if below != path:
+                folders[below] = path
+    return origins, folders
+
+
+def _marks(folder: int, name: str) -> dict[str, bytes]:
+    """What overlayfs has noted of the file `name` in the folder."""
+    found = {}
+    for mark in (_ORIGIN, _REDIRECT):
+        with contextlib.suppress(OSError):
+            found[mark] = os.getxattr(f"{beneath.name_of(folder)}/{name}", mark, follow_symlinks=False)
+    return found
+
+
+def _folders_near(root: int) -> Iterator[str]:
+    """The paths of the folders that lie at most _NEAR levels below the folder `root`, and "", which is that itself."""
+    return (folder for folder, _names, _fd in _folders_of(root, _NEAR))
+
+
+def _folders_of(root: int, levels: int | None = None) -> Iterator[tuple[str, list[str], int]]:
+    """The folders below `root`, at most so many levels down, each after the one above it: the path, "" for `root`
+    itself, the names in it, and a descriptor that is valid until the next. What cannot be opened is passed over.
+    """
+    waiting = [("", 0)]
+    while waiting:
+        path, level = waiting.pop()
+        with contextlib.suppress(OSError), beneath.opened(root, path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+            with os.scandir(fd) as found:
+                names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in found}
+            if levels is None or level < levels:
+                folders = (name for name, is_folder in names.items() if is_folder)
+                waiting += [(os.path.join(path, name), level + 1) for name in folders]
+            yield path, list(names), fd

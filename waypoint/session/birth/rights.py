@@ -1,0 +1,245 @@
+"""What may be had by whoever asks: everything by root, and by the user whom root trusts fully; by another user, what is
+this user's own on the machine; by a process in a session, what that session has.
+
+Who asks is noted where a request arrives (store/callers.py). Each session that is planned passes `bounded`, whatever it
+is made of, so that a capture, a fork or an undo gives nobody more than a start would.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+
+from waypoint.launch.ground import homes, id_choice
+from waypoint.launch.ground.base import is_below
+from waypoint.linux.storage import access, beneath, mounts
+from waypoint.linux.storage.descriptors import open_folder
+from waypoint.model.errors import NotAllowed, UsageProblem
+from waypoint.model.paths import spelled
+from waypoint.model.records import Bind, Ref, Setting, User
+from waypoint.session.birth.users import find_user, user_name
+from waypoint.session.live.resources import Resources
+from waypoint.store import callers
+from waypoint.store.names import Names
+
+_OUTSIDE = "ask for it outside of the session"
+# Where nothing of the system lies, so that anybody may have something of their own there.
+_DATA = ("/mnt", "/media", "/srv")
+# What root's programs trust, also on a machine where it is not there yet; and all that begins with `lib`.
+_SYSTEM = frozenset(
+    (
+        *("bin", "boot", "dev", "efi", "etc", "gnu", "home", "nix", "opt", "proc", "root", "run", "sbin", "snap"),
+        *("sys", "tmp", "usr", "var"),
+    )
+)
+
+
+def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
+    """Raise NotAllowed if whoever asks may not go on with what is `owner`'s. `tried`, `on`: as in WaypointError."""
+    uid = _bound_user(resources)
+    if uid is not None and owner.uid != uid:
+        said = f"it is {owner.name}'s, and you are {user_name(uid)}"
+        others = "root" if owner.uid == 0 else f"{owner.name} or root"
+        next_step = f"use what is yours, or another name; or have {others} do it"
+        raise NotAllowed(tried, on, said, _OUTSIDE if id_choice.is_of_sessions(uid) else next_step)
+
+
+def check_name(resources: Resources, name: str, tried: str) -> None:
+    """As `check_own`, for all that `name` stands for: a live session, a branch's tip, a checkpoint. A name that is free
+    is anybody's.
+    """
+    if _bound_user(resources) is None:
+        return
+    names = resources.names
+    check_ref(resources, names.ref(name), name, tried)
+    for row in (*names.live(), *names.live(ready=False)):
+        if row.branch == name:
+            check_own(resources, row.setting.user, tried, f"branch {name}")
+
+
+def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> None:
+    """As `check_own`, for the capture that `name` stands for, stood for, or is to stand for, by `ref`."""
+    if ref is not None and ref.capture is not None and _bound_user(resources) is not None:
+        for capture in resources.names.captures_of([ref.capture], may_lack=True).values():
+            check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
+
+
+def is_bound(resources: Resources) -> bool:
+    """Whether whoever asks is a user with the own things only."""
+    return _bound_user(resources) is not None
+
+
+def check_unbound(resources: Resources, tried: str, on: str, said: str) -> None:
+    """Raise NotAllowed, with `said` as the reason, if whoever asks is a user with the own things only."""
+    uid = _bound_user(resources)
+    if uid is not None:
+        raise _not_allowed(uid, tried, on, said)
+
+
+def check_base(resources: Resources, base: str) -> None:
+    """Raise NotAllowed if whoever asks may not have a session on `base`: root's programs in it would be led by what
+    they own. Looks at no file.
+    """
+    if base != "/":
+        check_unbound(
+            resources, "start a session on", f"base {base}", "root's programs in it would be led by what you own"
+        )
+
+
+@contextlib.contextmanager
+def looking(resources: Resources) -> Iterator[None]:
+    """In the `with` block, the calling thread sees what whoever asks may see of the machine's files."""
+    uid = _bound_user(resources)
+    if uid is None:
+        yield
+        return
+    who = find_user("/", str(uid))
+    with access.as_user(who.uid, who.gid, who.groups):
+        yield
+
+
+def bounded(resources: Resources, setting: Setting) -> Setting:
+    """The setting of a session for whoever asks: `setting`, of which a user's binds give no more than that user has.
+
+    Raises NotAllowed if whoever asks may not have such a session, UsageProblem if nobody may. Looks at files.
+    """
+    for bind in setting.binds:
+        _check_bind(bind)
+    uid, caller = _bound_user(resources), callers.current()
+    if uid is not None:
+        return _of_user(resources, find_user("/", str(uid)), setting)
+    if caller is not None and caller.uid is None and caller.branch is not None:
+        return _of_session(resources.names, caller.branch, setting)
+    return setting
+
+
+def _check_bind(bind: Bind) -> None:
+    """Raise UsageProblem for what no session has of the machine, also none of root's."""
+    on = f"{bind.source} at {bind.target}"
+    with contextlib.suppress(FileNotFoundError):  # said by who makes the plan of the session's mounts
+        if homes.shows_one(bind.source):
+            said = "a home of Waypoint, or its runtime folder, lies there"
+            raise UsageProblem("bind", on, said, "bind what lies beside that, one by one")
+        if mounts.holding(bind.source)[0].fstype == "proc":
+            raise UsageProblem("bind", on, "it shows the machine's processes", "use /proc, which shows the session's")
+
+
+def _bound_user(resources: Resources) -> int | None:
+    """The user who asks, if that is neither root nor trusted fully."""
+    caller = callers.current()
+    uid = caller.uid if caller is not None else None
+    return None if uid in (None, 0, resources.trusted) else uid
+
+
+def _not_allowed(uid: int, tried: str, on: str, said: str) -> NotAllowed:
+    return NotAllowed(tried, on, said, _OUTSIDE if id_choice.is_of_sessions(uid) else "have root do it")
+
+
+def _as_other_user(resources: Resources, who: User, name: str, said: str) -> NotAllowed:
+    tried, on = "start a session as", f"user {name}"
+    if id_choice.is_of_sessions(who.uid):
+        return _not_allowed(who.uid, tried, on, said)
+    trust = spelled(str(resources.places.home), "setup", "--user", who.name, "--trust", "full")
+    next_step = f"have root do it; or, if {who.name} may be root on this machine: sudo {trust}"
+    return NotAllowed(tried, on, said, next_step)
+
+
+def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
+    if setting.user.uid != who.uid:
+        raise _as_other_user(resources, who, setting.user.name, f"you are {who.name}")
+    foreign = sorted({setting.user.gid, *setting.user.groups} - {who.gid, *who.groups})
+    if foreign:
+        said = f"it has groups that {who.name} is not in: {', '.join(map(str, foreign))}"
+        raise _as_other_user(resources, who, who.name, said)
+    check_base(resources, setting.base)
+    for bind in setting.binds:
+        said = _why_not_bind(who, bind)
+        if said:
+            raise _not_allowed(who.uid, "bind", f"{bind.source} at {bind.target}", said)
+    return msgspec.structs.replace(
+        setting, binds=[msgspec.structs.replace(bind, as_user=True) for bind in setting.binds]
+    )
+
+
+def _why_not_bind(who: User, bind: Bind) -> str:
+    """Why the user may not have this bind, in words; "" if that is allowed. Who binds it looks again at what is bound
+    (launch/externals.py).
+    """
+    with access.as_user(who.uid, who.gid, who.groups):
+        try:
+            with contextlib.suppress(FileNotFoundError):  # said by who makes the plan of the session's mounts
+                access.check(bind.source, write=not bind.readonly)
+        except OSError as error:
+            return f"{who.name} may not {'read' if bind.readonly else 'write to'} it: {error.strerror}"
+        if not _may_cover(bind.target):
+            data = ", ".join(_DATA)
+            return (
+                f"programs of root trust what lies at {bind.target}; free are your own folders, {data}, or a new /NAME"
+            )
+    return ""
+
+
+def _may_cover(target: str) -> bool:
+    """Whether the calling thread's user may let something else lie at `target` in a session: no program that becomes
+    another user (sudo, su) may be led by it.
+    """
+    place = target
+    with open_folder("/") as root:
+        while not any(is_below(place, data) for data in _DATA):
+            try:
+                with beneath.opened(root, place) as fd:
+                    access.check(beneath.name_of(fd), write=True)
+                break
+            except FileNotFoundError:
+                above, _, name = place.rpartition("/")
+                if not above:
+                    return name not in _SYSTEM and not name.startswith("lib")
+                place = above
+            except OSError:  # not the user's, or behind a link
+                return False
+    return True
+
+
+def _of_session(names: Names, branch: str, setting: Setting) -> Setting:
+    """`setting`, if it gives a process in the session on `branch` no more than this session has."""
+    live = next((row.setting for row in names.live() if row.branch == branch), None)
+    binds = [msgspec.structs.replace(bind, as_user=_of_like(live, bind)) for bind in setting.binds]
+    more = "its session has ended" if live is None else _more_than(live, setting)
+    if more:
+        raise NotAllowed("bring back", f"a session from within {branch}", more, _OUTSIDE)
+    return msgspec.structs.replace(setting, binds=binds)
+
+
+def _more_than(live: Setting, setting: Setting) -> str:
+    """What `setting` gives and `live` does not, in words; "" if that is nothing."""
+    if setting.user != live.user and live.user.uid != 0:
+        return f"it was {setting.user.name}'s, and this one is {live.user.name}'s"
+    if setting.base != live.base:
+        return f"it had another base: {setting.base}"
+    if setting.net == "host" and live.net != "host":
+        return "it had the machine's network"
+    allowed = [one for one in setting.allow if one not in live.allow]
+    if allowed:
+        return f"it had --allow {allowed[0]}"
+    raised = [name for name in setting.limits.__struct_fields__ if _is_raised(setting, live, name)]
+    if raised:
+        return f"it had another limit: {raised[0]}"
+    lacking = next((bind.source for bind in setting.binds if _like(live, bind) is None), None)
+    return f"it had {lacking} of the machine" if lacking else ""
+
+
+def _is_raised(setting: Setting, live: Setting, name: str) -> bool:
+    """Whether the limit `name` of `setting` may be above that of `live`. None is the usual one, whatever that is."""
+    wanted, own = getattr(setting.limits, name), getattr(live.limits, name)
+    return bool(wanted != own and (wanted is None or own is None or wanted > own))
+
+
+def _like(live: Setting, bind: Bind) -> Bind | None:
+    """The bind of `live` that gives as much as `bind`."""
+    same = (one for one in live.binds if (one.source, one.target) == (bind.source, bind.target))
+    return next((one for one in same if bind.readonly or not one.readonly), None)
+
+
+def _of_like(live: Setting | None, bind: Bind) -> bool:
+    like = _like(live, bind) if live is not None else None
+    return bind.as_user or (like is not None and like.as_user)

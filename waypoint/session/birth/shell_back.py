@@ -1,0 +1,77 @@
+"""Giving the new shell of a session the state that the shell had in the capture from which the session goes on."""
+
+import asyncio
+
+from waypoint.capture.layers.shell import MAX_BYTES, STATE_FILE, history_in
+from waypoint.launch.ground import start_plan
+from waypoint.model.errors import WaypointError
+from waypoint.model.records import Capture, Setting
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import LiveSession
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.shell.asked import ask_state
+from waypoint.terminal.shell.dump import ShellDump, parse
+from waypoint.terminal.shell.putting_back import parse_state, put_back
+
+_TRIES = 3  # a machine that is busy makes a new shell slower than the question's wait
+_NOT_BACK = "its shell is a new one"
+_HAS_NONE = "the capture has no state of a shell"
+
+
+async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[str]:
+    """Give the shell of `live`, which was just started, its state in `origin`. Returns, in words, what is not back.
+
+    Variables that the session's setting gives, and that `origin` had from another setting, are those of the session.
+    `stay`: the shell stays in its folder. A shell that cannot be given its state goes on as it is.
+    """
+    setting = live.record.row.setting
+    if not start_plan.has_hooks(setting):
+        return []
+    if origin.layers.shell is None:
+        return [f"{_NOT_BACK}: {_HAS_NONE}"] if start_plan.has_hooks(origin.setting) else []
+    try:
+        then = await asyncio.to_thread(_read, resources, origin)
+        now = await _present(live.shell)
+        if isinstance(now, str):
+            return [f"{_NOT_BACK}: {now}"]
+        if now.kind != then.kind:
+            return [f"{_NOT_BACK}: it is a {now.kind}, the state is that of a {then.kind}"]
+        _adapt(now, then, _given_anew(setting, origin.setting), stay=stay)
+        stays = await put_back(live.shell, live.branch, now, then, f"the shell of {origin.id[:12]}")
+    except (WaypointError, OSError, ValueError) as error:
+        return [f"{_NOT_BACK}: {error.said if isinstance(error, WaypointError) else error}"]
+    return [f"its shell: {said}" for said in stays]
+
+
+def _read(resources: Resources, origin: Capture) -> ShellDump:
+    with resources.captures.hold(origin) as held:
+        return parse_state(origin, held.shell_state())
+
+
+async def _present(line: CommandLine) -> ShellDump | str:
+    """The state of the new shell; in words, why it has none."""
+    for _ in range(_TRIES):
+        asked = await ask_state(line)
+        if asked is not None:
+            break
+    else:
+        return line.watch.obstacle(line.watch.look()) if line.watch.shell is None else "it does not answer"
+    data = line.desk.folder.read(STATE_FILE, MAX_BYTES)
+    name = history_in(data)
+    return parse(data, asked.layer.kind, line.desk.folder.read(name, MAX_BYTES) if name else None)
+
+
+def _given_anew(setting: Setting, before: Setting) -> set[bytes]:
+    """The names of the variables that a session with `setting` gets, and that are others than with `before`."""
+    ours, theirs = (start_plan.session_env(one, "", {}) for one in (setting, before))
+    return {name.encode() for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
+
+
+def _adapt(now: ShellDump, then: ShellDump, given: set[bytes], *, stay: bool) -> None:
+    """Take what is to stay as it is `now` over into `then`."""
+    for name in given:
+        then.variables.pop(name, None)
+        if name in now.variables:
+            then.variables[name] = now.variables[name]
+    if stay:
+        then.folders = now.folders

@@ -1,0 +1,146 @@
+"""Starting the programs of a capture of tier `respawn` again, in a session whose new shell has its state back."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from waypoint.linux.net import sockets
+from waypoint.linux.tasks import procfs
+from waypoint.model.errors import WaypointError
+from waypoint.model.records import Capture
+from waypoint.model.requests import ExecRequest
+from waypoint.processes.respawn.manifest import Manifest, Program
+from waypoint.session.live.resources import Resources
+from waypoint.session.live.session import Again, LiveSession
+from waypoint.terminal.shell import again
+from waypoint.terminal.shell.asked import last_status
+from waypoint.terminal.shell.putting_back import Nobody
+
+PORTS_S = 10.0  # how long a server may take until it listens
+_SEEN_S = 1.0  # how long a program may take until it runs
+_PAUSE_S = 0.02
+_START_S = 10.0
+
+
+async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> Again | None:
+    """Start the programs of `origin` in their order, each one when those before it listen on their ports, at most
+    PORTS_S seconds. What was in the foreground is put on the shell's line, or run if it only shows something.
+
+    Returns None if the capture is not of the tier `respawn`. What cannot be started is told as lost.
+    """
+    if origin.layers.programs is None:
+        return None
+    done = Again([], [], [])
+    try:
+        manifest = await asyncio.to_thread(_read, resources, origin)
+        user, before = live.record.row.setting.user, origin.setting.user
+        if user.uid != before.uid:
+            said = f"it was {before.name}'s, and the session is {user.name}'s"
+            done.lost.extend(f"{program.shown}: {said}" for program in manifest.programs)
+        elif live.shell.watch.shell is None or live.shell.watch.shell.kind == "none":
+            done.lost.extend(
+                f"{program.shown}: the session has no shell that could start it" for program in manifest.programs
+            )
+        else:
+            await _start_all(live, manifest, done)
+    except (WaypointError, OSError) as error:
+        done.lost.append(f"all other programs: {error}")
+    return done
+
+
+def _read(resources: Resources, origin: Capture) -> Manifest:
+    with resources.captures.hold(origin) as held:
+        return held.manifest()
+
+
+async def _start_all(live: LiveSession, manifest: Manifest, done: Again) -> None:
+    if manifest.omitted:
+        done.lost.append(f"{manifest.omitted} more: there are too many")
+    last: Sequence[Program] = ()
+    status = await last_status(live.shell)
+    for line in _lines(manifest.programs):
+        why = next((program.lost for program in line if program.lost), "")
+        if why:
+            done.lost.append(f"{_shown(line)}: {why}")
+        elif line[0].role == "foreground":
+            last = line
+        elif said := await _start(live, line, status):
+            done.lost.append(f"{_shown(line)}: {said}")
+        else:
+            done.respawned.append(_shown(line))
+    if last:
+        await _offer(live, last, done)
+
+
+def _lines(programs: Sequence[Program]) -> Iterator[list[Program]]:
+    """The programs, those of one pipeline together."""
+    for (role, _), found in itertools.groupby(programs, key=lambda one: (one.role, one.group)):
+        line: list[Program] = []
+        for program in found:
+            if line and (role == "service" or not _feeds(line[-1], program)):
+                yield line
+                line = []
+            line.append(program)
+        yield line
+
+
+def _feeds(one: Program, other: Program) -> bool:
+    written = {stream.pipe for stream in one.streams if stream.number == 1 and stream.pipe}
+    return any(stream.pipe in written for stream in other.streams if stream.number == 0)
+
+
+def _shown(line: Sequence[Program]) -> str:
+    return " | ".join(program.shown for program in line)
+
+
+async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str:
+    """Returns why that did not work; "" if it did."""
+    text = again.job_text(line, live.branch, status)
+    ended = await live.shell.execute(ExecRequest(text=text, tty=True, timeout_s=_START_S), Nobody(), Nobody())
+    if ended["by"] != "command":
+        return str(ended["said"])
+    if not await _until(lambda: all(_runs(live, program) for program in line), _SEEN_S):
+        return "it has ended at once"
+    wanted = {port for program in line for port in program.ports}
+    if not await _until(lambda: wanted <= _ports(live), PORTS_S):
+        missing = ", ".join(sorted(wanted - _ports(live)))
+        return f"it runs, and does not listen on {missing} after {PORTS_S:.0f} s"
+    return ""
+
+
+def _runs(live: LiveSession, program: Program) -> bool:
+    argv = b"".join(word + b"\0" for word in program.argv)
+    for pid in live.processes():
+        try:
+            if procfs.raw(pid, "cmdline", len(argv) + 1) == argv:
+                return True
+        except (ProcessLookupError, PermissionError):
+            continue
+    return False
+
+
+def _ports(live: LiveSession) -> set[str]:
+    return {f"tcp {found.port}" for found in sockets.listening(live.record.init_pid)}
+
+
+async def _offer(live: LiveSession, line: Sequence[Program], done: Again) -> None:
+    text, shown = again.offered(line), _shown(line)
+    if text is None or any(program.folder != line[0].folder for program in line):
+        done.lost.append(f"{shown}: it was in the foreground, and cannot be typed again")
+        return
+    unasked = again.may_run_unasked(line)
+    live.terminal.append(
+        f"\r\n» {shown}: {'runs again' if unasked else 'Enter runs it again, ^C does not'}\r\n".encode()
+    )
+    live.terminal.typed.write(text.encode() + (b"\r" if unasked else b""))
+    (done.respawned if unasked else done.offered).append(shown)
+
+
+async def _until(condition: Callable[[], bool], wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while not await asyncio.to_thread(condition):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(_PAUSE_S)
+    return True

@@ -1,0 +1,91 @@
+"""The shell text that starts a program again, as the manifest has it.
+
+Every word of the program is a literal in the shell's own quoting. The environment is that of the program, not that of
+the shell, but for the name of the branch.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+
+from waypoint.model.paths import OWN_FOLDER
+from waypoint.processes.respawn.manifest import Program, StandardStream
+from waypoint.terminal.shell.words import quoted
+
+_NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.%()-]*=")
+# What reads, and asks nothing: it may be started again unasked.
+_SAFE = frozenset({"tail", "less", "more", "man", "watch", "top", "htop", "journalctl"})
+
+
+def job_text(line: Sequence[Program], branch: str, status: int) -> str:
+    """The text that starts a pipeline of programs as the shell's job in the background; a service, which is no job,
+    alone. `status`: what `$?` is afterwards.
+    """
+    first = line[0]
+    is_service = first.role == "service"
+    parts = [_program(line, place, branch) for place in range(len(line))]
+    body = parts[0] if len(parts) == 1 else b" | ".join(b"(%s)" % part for part in parts)
+    shown = quoted(" | ".join(program.shown for program in line).encode())
+    text = b"( \\builtin : %s; \\builtin eval %s ) &" % (shown, b'"$__wp_t"')
+    start = b"( %s )" % text if is_service else text
+    return "\n".join(
+        (
+            f"\\builtin : started again: {quoted(first.shown.encode()).decode()}",
+            f"__wp_t={os.fsdecode(quoted(body))}",
+            os.fsdecode(start),
+            "__wp_t=",
+            f"{{ (\\builtin exit {status});}}&&\\builtin :",
+        )
+    )
+
+
+def offered(line: Sequence[Program]) -> str | None:
+    """What is put on the shell's line for a program that was in the foreground, for Enter to run it; None if the text
+    of it cannot be typed. Folder and environment are those of the shell, as they were.
+    """
+    try:
+        text = " | ".join(
+            " ".join(quoted_if_needed(word, is_first=not place) for place, word in enumerate(program.argv))
+            for program in line
+        )
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() and "!" not in text else None
+
+
+def may_run_unasked(line: Sequence[Program]) -> bool:
+    return all(os.path.basename(os.fsdecode(program.argv[0])) in _SAFE for program in line)
+
+
+def quoted_if_needed(word: bytes, *, is_first: bool) -> str:
+    """`is_first`: the word is the program, for which `A=B` and `%1` would be something else."""
+    plain = rb"[A-Za-z0-9_+:./-]+" if is_first else rb"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*"
+    return (word if re.fullmatch(plain, word) else quoted(word)).decode()
+
+
+def _program(line: Sequence[Program], place: int, branch: str) -> bytes:
+    """The steps that a subshell takes to become the program."""
+    program = line[place]
+    piped = ({0} if place else set()) | ({1} if place < len(line) - 1 else set())
+    streams = [one for one in program.streams if one.number not in piped and not one.terminal]
+    steps = [
+        b"{ head -c %d >/dev/null; }" % one.offset for one in streams if one.number == 0 and one.path and one.offset
+    ]
+    steps += [b"\\builtin cd -- " + quoted(os.fsencode(program.folder))] if program.folder else []
+    words = [b"\\builtin exec", *([f"/{OWN_FOLDER}/setsid".encode()] if program.role == "service" else [])]
+    steps.append(
+        b" ".join([*words, b"env -i", *map(quoted, _environment(program, branch)), *map(quoted, program.argv)])
+    )
+    return b" ".join([b"{", b" && ".join(steps) + b";", b"}", *map(_redirection, streams)])
+
+
+def _environment(program: Program, branch: str) -> list[bytes]:
+    ours = b"WAYPOINT_BRANCH="
+    kept = [entry for entry in program.environ if _NAME.match(entry) and not entry.startswith(ours)]
+    return [*kept, ours + branch.encode()]
+
+
+def _redirection(stream: StandardStream) -> bytes:
+    """Into a file is written at its end."""
+    path = quoted(os.fsencode(stream.path or "/dev/null"))
+    return b"<" + path if stream.number == 0 else b"%d>>%s" % (stream.number, path)
