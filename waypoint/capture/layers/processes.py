@@ -47,7 +47,7 @@ class ProcessesPart(Part):
         super().__init__(taking)
         self._open = contextlib.ExitStack()
         self._dump: Dump | None = None
-        self._work_fd = -1
+        self._work_fd = self._images_fd = -1
         self._programs: list[str] = []
         self._ports: list[str] = []
         self._hard_limits: dict[str, int] = {}
@@ -66,10 +66,11 @@ class ProcessesPart(Part):
         self._watches = self._open.enter_context(Watches(facts.init_pid, _overlays(taking)))
         self._watches.look(taking.subject.processes())
         self._work_fd = self._open.enter_context(open_folder(images.parent))
+        self._images_fd = self._open.enter_context(open_folder(images))
         add_names(self._work_fd, self._watches.take_new())
         options = DumpOptions(
             tree_pid=facts.init_pid,
-            images_fd=self._open.enter_context(open_folder(images)),
+            images_fd=self._images_fd,
             work_fd=self._work_fd,
             freeze_cgroup=facts.cgroup,
             timeout_s=STOP_S,
@@ -116,6 +117,9 @@ class ProcessesPart(Part):
         # CRIU has thawed the group for its own code in the tasks. If CRIU were killed now, the tasks would run, with
         # their connections in repair mode.
         cgroups.hold_frozen(self.taking.subject.facts.cgroup)
+        for one in locks.lost(self._images_fd, self.taking.subject.processes()):
+            said = f"the lock on {one} is not in copies, since the file is mapped, too; {_SAID_OF_LOCKS}"
+            self.taking.degraded.append(said)
         if self._removed:
             self._dump.removed = _with_free_names(self._removed, self.taking.subject)
         reach(Step.DUMPED)
@@ -180,8 +184,6 @@ class ProcessesPart(Part):
         degraded = self.taking.degraded
         degraded += ports.unread(processes)
         degraded += self._watches.unread() if self._watches is not None else []
-        for one in locks.lost(processes):
-            degraded.append(f"the lock on {one} is not in copies, since the file is mapped, too; {_SAID_OF_LOCKS}")
 
     @contextlib.contextmanager
     def _diagnosed(self) -> Iterator[None]:

@@ -23,7 +23,6 @@ _CALLS: dict[str, dict[int, str]] = {
     "aarch64": {63: "read", 72: "pselect6", 73: "ppoll", 260: "wait4"},
 }
 _NAMES = _CALLS[os.uname().machine]
-_MOST_OF_LOCKS = 1 << 20  # bytes of /proc/locks, for some 15,000 locks
 _NS_GET_PARENT = 0xB702  # linux/nsfs.h
 
 
@@ -124,14 +123,6 @@ def fdinfo(pid: int, fd: int, most_bytes: int) -> bytes:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/fdinfo/{fd}", "rb") as file:
         return file.read(most_bytes)
     return b""
-
-
-def lock_owners() -> set[int] | None:
-    """The processes of the machine that have locks of fcntl(2); None if there are too many locks to tell."""
-    with open("/proc/locks", "rb") as file:
-        text = file.read(_MOST_OF_LOCKS)
-    words = [line.split() for line in text.splitlines()]  # a number, the kind ("->": waits for it), two more, the pid
-    return None if len(text) == _MOST_OF_LOCKS else {int(found[4]) for found in words if found[1] == b"POSIX"}
 
 
 def command_line(pid: int) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from waypoint.processes.criu.messages import IRMAP_ENTRY, encode
 
 FILES, FILES_MAGIC = "files.img", 0x56303138
+LOCKS, LOCKS_MAGIC = "filelocks.img", 0x54323616
 NAMES, _NAMES_MAGIC = "irmap-cache", 0x57004059
 """In a dump's work folder: the names of watched files, for CRIU."""
 _COMMON_MAGIC, _SERVICE_MAGIC = 0x54564319, 0x55105940
