@@ -140,7 +140,7 @@ class _Work:
         row = msgspec.structs.replace(found.row, session=new_id(), tree=f"raw-{os.getpid()}-{next(self._numbers)}")
         places = self._places(found)
         plan = BasePlan(found.overlays, [], found.ids)
-        spec = start_plan.start_spec(row, plan, places, Path(self._pool.path(row.tree)), size=(24, 80))
+        spec = start_plan.ground_spec(row, plan, places, Path(self._pool.path(row.tree)), (24, 80))
         run = str(places.kit.criu_run)
         externals = name_externals(spec.outside, APART_SEEN)
         started: list[CriuChild] = []

@@ -209,7 +209,7 @@ class Stage:
         return LiveRow(branch=name, session=name, tree=name, started=time.time(), setting=setting)
 
     def _spec(self, row: LiveRow, tree: Path) -> StartSpec:
-        spec = start_plan.start_spec(row, LAYERS, self._places, tree, size=(24, 80))
+        spec = start_plan.start_spec(row, LAYERS, self._places, tree, (24, 80))
         cgroups.create(spec.cgroup)
         self._groups.append(spec.cgroup)
         return spec

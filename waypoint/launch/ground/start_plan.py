@@ -10,6 +10,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from waypoint.capture.layers.shell import LAST
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.base import BasePlan, plan_base
@@ -264,17 +266,27 @@ def _lower(setting: Setting, target: str) -> Path:
     return Path(setting.base) / target.lstrip("/")
 
 
-def start_spec(
-    row: LiveRow,
-    plan: BasePlan,
-    places: SharedPlaces,
-    tree: Path,
-    *,
-    size: tuple[int, int],
-    shm: str = "",
+def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int]) -> StartSpec:
+    """The request to start the session `row`, whose tree `prepare_tree` has prepared, with a new program. `size`: rows
+    and columns of its terminal.
+    """
+    setting = row.setting
+    argv, extra = shell_argv(setting)
+    return msgspec.structs.replace(
+        ground_spec(row, plan, places, tree, size),
+        proc_readonly=masks.readonly(),
+        masked=masks.masked(),
+        argv=[*_PID_1, *_LEADER, *argv],
+        env={**session_env(setting, row.branch, places.profile_env), **extra},
+        cwd=[setting.cwd, setting.user.home, "/"],
+    )
+
+
+def ground_spec(
+    row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int], shm: str = ""
 ) -> StartSpec:
-    """The request to start the session `row`, whose tree `prepare_tree` has prepared. `size`: rows and columns of its
-    terminal. `shm`: a host folder that is copied into the session's /dev/shm; "": that begins empty.
+    """What the session `row` stands on, without a program, and with nothing masked. `shm`: a host folder that is copied
+    into the session's /dev/shm; "": that begins empty. The others: as in `start_spec`.
     """
     setting, ids = row.setting, plan.ids
     binds = [
@@ -282,8 +294,6 @@ def start_spec(
         BindMount(source=str(places.sys), target="/sys", readonly=True, ours=True),
         *(BindMount(source=b.source, target=b.target, readonly=b.readonly, as_user=b.as_user) for b in setting.binds),
     ]
-    argv, extra = shell_argv(setting)
-    env = {**session_env(setting, row.branch, places.profile_env), **extra}
     user, shared = setting.user, shared_memory_bytes(setting.limits)
     limiter = places.limiter.of_session(setting.limits)
     known, skeleton = homes.known() if plan.homes is None else plan.homes, places.kit.skeleton
@@ -293,13 +303,13 @@ def start_spec(
         overlays=[_overlay(setting, one, skeleton(setting.base, one, ids, known), tree) for one in plan.overlays],
         binds=binds,
         memory=[MemoryMount(target=SHARED_MEMORY, content=shm, size_bytes=shared, files=SHARED_FILES)],
-        proc_readonly=masks.readonly(),
-        masked=masks.masked(),
+        proc_readonly=[],
+        masked=[],
         net=setting.net,
         identity=Identity(uid=user.uid, gid=user.gid, groups=user.groups),
-        argv=[*_PID_1, *_LEADER, *argv],
-        env=env,
-        cwd=[setting.cwd, user.home, "/"],
+        argv=[],
+        env={},
+        cwd=[],
         rows=size[0],
         cols=size[1],
         ids=ids,

@@ -113,6 +113,7 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
         leaving = instead_of.processes() if instead_of is not None else []
         with naming_a_way(births[0].row.branch, origin):
             await asyncio.to_thread(_check, resources, births, origin, leaving)
+    await asyncio.to_thread(resources.pool.grow_if_needed)
     with resources.names.change("reserve") as change:
         for birth in births:
             change.reserve(birth.row, beside=instead_of is not None)
@@ -203,7 +204,6 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     these have.
     """
     reach(Step.RESERVED)
-    resources.pool.grow_if_needed()
     if birth.origin is not None:
         with resources.captures.hold(birth.origin) as held:
             held.copy_files(birth.row.tree)

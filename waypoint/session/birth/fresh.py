@@ -96,7 +96,7 @@ def _prepare(resources: Resources, row: LiveRow, size: tuple[int, int], nonce: s
     start_plan.prepare_tree(tree, plan, row.setting, nonce, row.branch)
     ids, why_host_ids = start_plan.choose_ids(row.setting, plan, places, tree)
     seccomp, why_no_seccomp = start_plan.choose_seccomp(row.setting, places)
-    spec = start_plan.start_spec(row, plan._replace(ids=ids), places, tree, size=size)
+    spec = start_plan.start_spec(row, plan._replace(ids=ids), places, tree, size)
     spec = msgspec.structs.replace(spec, seccomp=seccomp)
     return spec, _Lacking(plan.left_out, why_host_ids, why_no_seccomp)
 

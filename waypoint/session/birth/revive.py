@@ -54,7 +54,7 @@ async def revive(
             root=externals.root,
             externals=externals.restore,
             spawn=resources.criu.into(spec, layer.hard_limits),
-            on_notice=furnish(msgspec.structs.replace(spec, proc_readonly=layer.proc_readonly, masked=layer.masked)),
+            on_notice=furnish(spec),
         )
         pid = await asyncio.to_thread(held.bring_back, place)
     await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
@@ -124,10 +124,10 @@ def _plan_spec(resources: Resources, row: LiveRow, held: Held, size: tuple[int, 
             raise _missing(held.capture, f"{bind.source}, which was bound into it, is missing")
     tree = Path(resources.pool.path(row.tree))
     plan = BasePlan(layer.overlays, [], layer.ids)
-    spec = start_plan.start_spec(row, plan, resources.places, tree, size=size, shm=held.memory)
+    spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory)
     if spec.outside != layer.outside:
         raise _missing(held.capture, "the mounts from outside are not those with which it was made")
-    return spec
+    return msgspec.structs.replace(spec, proc_readonly=layer.proc_readonly, masked=layer.masked)
 
 
 def _missing(origin: Capture, said: str) -> Failed:
