@@ -164,6 +164,40 @@ def test_errors_with_json_are_one_json_value_on_stdout(home: Home, own: str, wor
     assert done.json()["error"]["exit"] == code
 
 
+def test_with_json_a_verb_prints_inside_what_it_prints_outside_byte_for_byte(home: Home, own: str) -> None:
+    """What moves the branch is asked for on both sides with another name, so there the keys are compared."""
+    home.must("checkpoint", f"{own}-cp", "-b", own, "-m", "ümlaut \x7f\u2028")
+    number = json.loads(inside(home, own, "waypoint op log -n 1 --json"))[0]["number"]
+    pairs = [
+        (f"show {own}-cp", f"show {own}-cp"),
+        ("log", f"log -b {own}"),
+        ("op log -n 1", "op log -n 1"),
+        (f"checkpoint {own}-in", f"checkpoint {own}-out -b {own}"),
+        (f"fork {own}-cp {own}-1", f"fork {own}-cp {own}-2"),
+        (f"restore {own}-cp --new {own}-3", f"restore {own}-cp --new {own}-4"),
+        (f"undo {number}", None),
+        ("ps", "ps"),
+        ("status", None),
+        ("show nosuch", None),
+    ]
+    for within, outside in pairs:
+        words = within.split()
+        said = home.cli("exec", "-b", own, "--", f"waypoint {within} --json 2>/dev/null").stdout
+        assert said == f"{json.dumps(json.loads(said))}\n", within
+        if outside is None:
+            continue
+        known = home.must(*outside.split(), "--json")
+        if words[0] in ("show", "log", "op"):
+            assert said == known.stdout, within
+        else:
+            first, second = (
+                found[0] if isinstance(found, list) else found for found in (json.loads(said), known.json())
+            )
+            assert list(first) == [key for key in second if key in first], within
+    for number in range(1, 5):
+        home.must("stop", f"{own}-{number}", "--discard")
+
+
 def test_a_request_that_is_too_long_can_be_made_outside(home: Home, own: str) -> None:
     message = "long" * 1200
     refused = home.cli("exec", "-b", own, "--", f"waypoint checkpoint {own}-long -m {message}")

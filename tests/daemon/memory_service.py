@@ -24,13 +24,13 @@ from waypoint.model.errors import (
 )
 from waypoint.model.facts import Capability, SessionFacts, StatusFacts, StopFacts
 from waypoint.model.names import parse_name
-from waypoint.model.queries import SessionsQuery
 from waypoint.model.requests import (
     AttachRequest,
     ExecRequest,
     LogsRequest,
     Request,
     RunRequest,
+    SessionsQuery,
     StartRequest,
     StopRequest,
 )

@@ -15,8 +15,8 @@ from tests.daemon.memory_service import MemoryService
 from waypoint.daemon.http.route import Route
 from waypoint.daemon.lifetime import SWITCH_S
 from waypoint.model.facts import CaptureFacts
-from waypoint.model.queries import LogQuery
 from waypoint.model.records import Capture, FilesLayer, Layers, Ref, Setting, User
+from waypoint.model.requests import LogQuery
 from waypoint.service import history
 from waypoint.store.names import Names
 

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S
 from waypoint.daemon.http.listing import PIECE_RECORDS
 from waypoint.daemon.http.route import Route, read_signature
 from waypoint.model.errors import Failed, UnknownName
-from waypoint.model.queries import OperationsQuery
+from waypoint.model.requests import OperationsQuery
 from waypoint.service.shapes import Download, Upload
 
 LIMIT_BYTES = 1 << 22

@@ -14,9 +14,8 @@ import pytest
 
 from tests.store.test_names_store import begin, begin_and_end, capture_of, end, name_it, row_of
 from waypoint.model.facts import OperationFacts, UndoFacts
-from waypoint.model.queries import OperationsQuery
 from waypoint.model.records import Capture, LiveRow, Ref
-from waypoint.model.requests import RemoveRequest, RenameRequest, UndoRequest
+from waypoint.model.requests import OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.service import history as service_history
 from waypoint.session.checkpoint import Loss, Wish
 from waypoint.session.restore import Restored

@@ -18,9 +18,8 @@ from waypoint.cli.history.graph import draw
 from waypoint.model.errors import StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.ids import new_id
-from waypoint.model.queries import MOST_NAMES, DuQuery, LogQuery, OperationsQuery, SessionsQuery
 from waypoint.model.records import HOST_IDS, Capture, Ref, SessionLimits
-from waypoint.model.requests import GcRequest
+from waypoint.model.requests import MOST_NAMES, DuQuery, GcRequest, LogQuery, OperationsQuery, SessionsQuery
 from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
 from waypoint.session import facts

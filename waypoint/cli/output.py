@@ -5,7 +5,7 @@ Loaded by every command: client/wire.py says what may be imported here.
 
 import os
 
-from waypoint.client import plainjson
+from waypoint.model import plainjson
 from waypoint.model.errors import cleaned
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ def print_json(value: object) -> None:
     if os.isatty(1):
         import json
 
-        print_lines([json.dumps(value, indent=2, default=_fields)])
+        print_lines([json.dumps(value, indent=2, default=plainjson.fields)])
     else:
         print_json_line(value)
 
@@ -61,14 +61,7 @@ def print_json_line(value: object) -> None:
 
 def json_line(value: object) -> str:
     """The value as `print_json_line` prints it."""
-    return plainjson.encode(value, _fields)
-
-
-def _fields(record: object) -> dict[str, object]:
-    names = getattr(record, "__dataclass_fields__", None)
-    if names is None:
-        raise TypeError(f"{type(record).__name__} has no form in JSON")
-    return {name: getattr(record, name) for name in names}
+    return plainjson.encode(value)
 
 
 def tell(heading: str, items: object) -> None:

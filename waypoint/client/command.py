@@ -7,8 +7,9 @@ import os
 import select
 import time
 
-from waypoint.client import plainjson, wire
+from waypoint.client import wire
 from waypoint.client.link import open_channel, quote_branch
+from waypoint.model import plainjson
 from waypoint.model.errors import Failed, from_json
 from waypoint.model.paths import spelled
 

@@ -7,8 +7,8 @@ connection costs less than noticing that a kept one belongs to a daemon that is 
 
 import _socket
 
-from waypoint.client import plainjson
 from waypoint.client.address import working_branch
+from waypoint.model import plainjson
 from waypoint.model.errors import Failed, WaypointError, from_json
 
 TYPE_CHECKING = False

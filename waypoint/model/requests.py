@@ -1,6 +1,6 @@
-"""Requests of the control interface, as typed records. Unknown fields are refused.
+"""Requests of the control interface, as typed records: bodies and, as `...Query`, queries. Unknown fields are refused.
 
-The daemon decodes request bodies into these records and makes its OpenAPI document from them. The client, which must
+The daemon decodes requests into these records and makes its OpenAPI document from them. The client, which must
 start fast, does not import this module. The answers are in `waypoint.model.facts`.
 """
 
@@ -178,3 +178,32 @@ class RunRequest(CallersRequest, frozen=True, kw_only=True):
 
 class LogsRequest(Request, frozen=True):
     follow: bool = False
+
+
+MOST_NAMES = 256  # whose usage may be asked for at once: each is a walk over all files of a capture
+
+
+class SessionsQuery(Request, frozen=True):
+    """`all`: also the branches that could be started again."""
+
+    all: bool = False
+
+
+class LogQuery(Request, frozen=True):
+    """`name`: where to go back from, default `main`. `all`: every capture instead."""
+
+    name: str | None = None
+    all: bool = False
+    limit: Count | None = None
+
+
+class DuQuery(Request, frozen=True):
+    """`names`: of which captures and live branches, at most MOST_NAMES, separated by spaces (no name has one in it);
+    null: of all.
+    """
+
+    names: str | None = None
+
+
+class OperationsQuery(Request, frozen=True):
+    limit: Count | None = None

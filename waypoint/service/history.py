@@ -14,9 +14,8 @@ from waypoint.linux.tasks import procfs
 from waypoint.model.errors import StateConflict, UnknownName, WaypointError
 from waypoint.model.facts import BranchFacts, CaptureFacts, NameFacts, OperationFacts, UndoFacts, UndoneFacts
 from waypoint.model.names import DEFAULT_BRANCH
-from waypoint.model.queries import LogQuery, OperationsQuery
 from waypoint.model.records import Capture, Login, Operation, Ref
-from waypoint.model.requests import RemoveRequest, RenameRequest, UndoRequest
+from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.model.times import iso_time
 from waypoint.service import capture_facts
 from waypoint.service.home import Home

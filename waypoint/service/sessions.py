@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import SessionFacts, StopFacts
 from waypoint.model.names import parse_name
-from waypoint.model.queries import SessionsQuery
 from waypoint.model.records import Capture
 from waypoint.model.requests import (
     AttachRequest,
@@ -14,6 +13,7 @@ from waypoint.model.requests import (
     ExecRequest,
     LogsRequest,
     RunRequest,
+    SessionsQuery,
     StartRequest,
     StopRequest,
 )

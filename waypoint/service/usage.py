@@ -12,8 +12,8 @@ from waypoint.linux.storage import filesystem
 from waypoint.model.errors import UnknownName, UsageProblem
 from waypoint.model.facts import DuFacts, HolderFacts, StrangerFacts
 from waypoint.model.paths import log_path
-from waypoint.model.queries import MOST_NAMES, DuQuery
 from waypoint.model.records import Capture, LiveRow
+from waypoint.model.requests import MOST_NAMES, DuQuery
 from waypoint.service.home import Home
 from waypoint.upper.contract import refusals
 

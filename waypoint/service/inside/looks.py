@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from waypoint.branch.graph import in_pieces
 from waypoint.model.facts import CaptureFacts, OperationFacts
-from waypoint.model.queries import LogQuery
-from waypoint.model.requests import LogsRequest
+from waypoint.model.requests import LogQuery, LogsRequest
 from waypoint.model.streams import Frame
 from waypoint.model.verbs import Given
 from waypoint.model.verbs.completion import offered_inside

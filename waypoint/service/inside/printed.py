@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-import msgspec
+from waypoint.model import plainjson
 
 
 class Printed(NamedTuple):
@@ -13,4 +13,4 @@ class Printed(NamedTuple):
 
     def as_json(self) -> str:
         """The value as one line of JSON."""
-        return f"{msgspec.json.encode(self.value).decode()}\n"
+        return f"{plainjson.encode(self.value)}\n"

@@ -8,13 +8,13 @@ second, and writes never block.
 import asyncio
 import contextlib
 import functools
-import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+from waypoint.model import plainjson
 from waypoint.model.errors import Failed, UsageProblem, WaypointError
 from waypoint.model.verbs.inside import wants_json
 from waypoint.terminal.hooks.run_folder import RunFolder
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 def refusal(words: Sequence[str], error: WaypointError) -> Answer:
     """The answer to the request `words` that could not be served: text for people, or with `--json` one JSON value."""
     if wants_json(words):
-        return Answer(error.exit_code, f"{json.dumps({'error': error.to_json()})}\n")
+        return Answer(error.exit_code, f"{plainjson.encode({'error': error.to_json()})}\n")
     return Answer(error.exit_code, f"waypoint: {error}\n")
 
 

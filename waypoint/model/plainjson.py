@@ -6,10 +6,6 @@ not need `re`.
 
 import _json
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 class _Settings:
     """The attributes that `_json.make_scanner` reads; the values are the defaults of json.JSONDecoder."""
@@ -22,21 +18,17 @@ class _Settings:
     parse_constant = float
 
 
-def _refuse(value: object) -> object:
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
 _scan = _json.make_scanner(_Settings())  # type: ignore[arg-type]  # typeshed asks for a scanner; any object serves
 
 
-def encode(value: object, default: "Callable[[object], object]" = _refuse) -> str:
-    """`value` as one line of ASCII. `default` gets each value that JSON does not have and returns one that it has.
+def encode(value: object) -> str:
+    """`value` as one line of ASCII; a record (dataclass) is an object with its fields.
 
     Raises TypeError or ValueError for a value that JSON does not have, as NaN.
     """
     encoder = _json.make_encoder(
         markers={},
-        default=default,
+        default=fields,
         encoder=_json.encode_basestring_ascii,
         indent=None,
         key_separator=": ",
@@ -46,6 +38,14 @@ def encode(value: object, default: "Callable[[object], object]" = _refuse) -> st
         allow_nan=False,
     )
     return "".join(encoder(value, 0))
+
+
+def fields(record: object) -> dict[str, object]:
+    """The fields of a record (dataclass), by name. Raises TypeError if `record` is none."""
+    names = getattr(record, "__dataclass_fields__", None)
+    if names is None:
+        raise TypeError(f"{type(record).__name__} has no form in JSON")
+    return {name: getattr(record, name) for name in names}
 
 
 def decode(data: bytes | str) -> object:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.places import ROOT
-from waypoint.client import plainjson
+from waypoint.model import plainjson
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -40,7 +40,7 @@ def test_it_is_refused_as_well_in_a_process_that_has_not_loaded_the_json_module(
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from waypoint.client import plainjson
+from waypoint.model import plainjson
 assert "json" not in sys.modules
 try:
     plainjson.decode({text!r})
