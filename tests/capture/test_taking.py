@@ -15,7 +15,7 @@ from waypoint.capture.pause import Quiet
 from waypoint.capture.taking import Dumper, Order, Wanted
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import HOST_IDS, Capture, FilesLayer
+from waypoint.model.records import Capture, FilesLayer, Fixed
 from waypoint.processes.criu.causes import CriuAccident, CriuRefused, Diagnosis
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 
@@ -70,7 +70,12 @@ class LoggedSubject:
 
     def __init__(self, log: Log) -> None:
         self.facts = SubjectFacts(
-            "main", "tree", GROUP, 1, SETTING, ["/"], ["/"], [], [], {}, "nonce", HOST_IDS, "default"
+            "main",
+            "tree",
+            GROUP,
+            1,
+            SETTING,
+            Fixed(overlays=["/"], outside=["/"], proc_readonly=[], env={}, nonce="nonce", seccomp="default"),
         )
         self._log = log
 

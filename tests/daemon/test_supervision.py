@@ -16,7 +16,7 @@ from tests.daemon.kept_home import DAEMON, KeptHome, ending, facts_of, kept_home
 from tests.daemon.raw_client import RawClient
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.daemon.siblings import MAX_DELAY_S, MAX_QUICK_DEATHS, QUICK_DEATH_S, Patience
-from waypoint.linux.tasks import namespaces, pidfd
+from waypoint.linux.tasks import pidfd
 
 pytestmark = pytest.mark.privileged
 
@@ -77,6 +77,10 @@ def test_a_supervisor_that_is_killed_is_replaced_by_the_daemon(home: KeptHome) -
     assert home.daemon_pid() != daemon
 
 
+def mount_namespace(pid: int | str) -> int:
+    return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+
+
 def test_a_supervisor_that_was_replaced_is_outside_of_the_daemons_mounts(home: KeptHome) -> None:
     home.start()
     for _ in range(2):
@@ -85,12 +89,12 @@ def test_a_supervisor_that_was_replaced_is_outside_of_the_daemons_mounts(home: K
         kill(first)
         home.until(lambda first=first: home.supervisor_pid() != first)  # type: ignore[misc]
         home.until(lambda: f"supervisor {home.supervisor_pid()} watches" in home.log())
-        outside = os.stat("/proc/self/ns/mnt").st_ino
-        assert namespaces.namespace_inode(home.supervisor_pid(), "mnt") == outside
+        outside = mount_namespace("self")
+        assert mount_namespace(home.supervisor_pid()) == outside
         daemon = home.daemon_pid()
-        assert namespaces.namespace_inode(daemon, "mnt") != outside
+        assert mount_namespace(daemon) != outside
         kill(daemon)
-        assert namespaces.namespace_inode(home.daemon_pid(), "mnt") != outside
+        assert mount_namespace(home.daemon_pid()) != outside
 
 
 def test_each_of_the_two_may_be_killed_again_and_again(home: KeptHome) -> None:

@@ -9,6 +9,7 @@ import pytest
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces
 
+MS_SHARED = 1 << 20
 LINE = rb"36 35 98:0 /mnt1 /mnt/with\040space rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue"
 
 
@@ -132,7 +133,7 @@ def test_a_slave_gets_mounts_from_outside_and_gives_none_back(corner: Path) -> N
     for name in ("shared", "slave"):
         (corner / name).mkdir()
     mounts.mount("tmpfs", corner / "shared", "tmpfs")
-    mounts.mount(None, corner / "shared", None, mounts.MS_SHARED)
+    mounts.mount(None, corner / "shared", None, MS_SHARED)
     for name in ("from outside", "from inside"):
         (corner / "shared" / name).mkdir()
     mounts.bind(corner / "shared", corner / "slave")

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.terminals import open_pair
 from waypoint.linux.tty import terminals
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[int, int]]:
     """A master and its raw slave."""
-    master, slave = terminals.open_pair()
+    master, slave = open_pair()
     tty.setraw(slave)
     yield master, slave
     os.close(master)
@@ -41,7 +42,7 @@ def test_nobody_waits_longer_than_the_patience(pair: tuple[int, int]) -> None:
 
 
 def test_the_end_of_a_terminal_is_left_to_the_read() -> None:
-    master, slave = terminals.open_pair()
+    master, slave = open_pair()
     os.close(slave)
     assert not terminals.wait_briefly(master, 0)
     with pytest.raises(OSError, match="Input/output"):
@@ -52,7 +53,7 @@ def test_the_end_of_a_terminal_is_left_to_the_read() -> None:
 @pytest.fixture
 def line_pair() -> Iterator[tuple[int, int]]:
     """A master and its slave, which takes whole lines and echoes; neither blocks."""
-    master, slave = terminals.open_pair()
+    master, slave = open_pair()
     os.set_blocking(slave, False)
     yield master, slave
     os.close(master)

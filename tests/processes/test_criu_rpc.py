@@ -16,12 +16,13 @@ import pytest
 from tests.processes.stages import criu_path, in_own_process
 from tests.processes_now import name_of, runs
 from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.calls import kernel_features
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.states import task_state
 from waypoint.model.errors import HostLacks
 from waypoint.processes.criu.causes import CriuAccident, CriuFailed
-from waypoint.processes.criu.options import DumpOptions, Notice, RestoreOptions
+from waypoint.processes.criu.options import DumpOptions, Features, Notice, RestoreOptions
 from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.criu.worker import CriuCommand, Process, spawn_here
 
@@ -188,7 +189,10 @@ class TestWithCriu:
     def test_it_says_its_version_and_features(self) -> None:
         criu = Criu(criu_path())
         assert criu.version() >= (4, 2, 0)
-        assert criu.features().pidfd_store
+        of_kernel = Features(
+            memory_tracking=kernel_features.tracks_memory(), lazy_pages=kernel_features.follows_faults()
+        )
+        assert criu.features() == of_kernel
 
     def test_a_configuration_of_the_machine_does_not_reach_it(self, tmp_path: Path) -> None:
         def work() -> tuple[int, int, int]:
@@ -208,7 +212,6 @@ class TestWithCriu:
         with ExitStack() as stack:
             images, work = (_open_new(stack, tmp_path / name) for name in ("images", "work"))
             stats = criu.dump(DumpOptions(tree_pid=sleeper.pid, images_fd=images, work_fd=images))
-            assert stats.pages_written > 0
             assert stats.frozen_us > 0
             assert sleeper.poll() is None
             sleeper.kill()

@@ -42,7 +42,7 @@ def test_a_parent_held_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path)
         type_line(session, f"{HELD_IN_VFORK} &")
         wait_until(lambda: is_in_vfork(session), "it is in a vfork", brief=True)
         with pytest.raises(CannotCapture) as caught:
-            freeze_for_dump(session.cgroup, wait_s=0.1)
+            freeze_for_dump(session.cgroup)
         return caught.value.said, cgroups.read(session.cgroup, "cgroup.freeze")
 
     said, frozen = on_stage(tmp_path, work)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.places import ROOT
 from waypoint.model.errors import StoreDamaged
+from waypoint.processes import profiles
 from waypoint.processes.profiles import load_profiles, session_environment
 
 GOOD = """
@@ -28,18 +29,19 @@ def test_a_session_s_environment_is_that_of_all_profiles() -> None:
     assert session_environment() == {"UV_USE_IO_URING": "0"}
 
 
-def test_profiles_of_a_folder_are_joined(tmp_path: Path) -> None:
+def test_profiles_of_a_folder_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.toml").write_text(GOOD)
     (tmp_path / "b.toml").write_text(GOOD.replace("A =", "B ="))
     (tmp_path / "README.md").write_text("not a profile")
     assert list(load_profiles(tmp_path)) == ["a", "b"]
-    assert session_environment(tmp_path) == {"A": "1", "B": "1"}
+    monkeypatch.setattr(profiles, "load_profiles", lambda: load_profiles(tmp_path))
+    assert session_environment() == {"A": "1", "B": "1"}
 
 
 def test_two_profiles_may_agree_but_not_contradict(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(GOOD)
     (tmp_path / "b.toml").write_text(GOOD)
-    assert session_environment(tmp_path) == {"A": "1"}
+    assert [one.env for one in load_profiles(tmp_path).values()] == [{"A": "1"}, {"A": "1"}]
     (tmp_path / "b.toml").write_text(GOOD.replace('"1"', '"2"'))
     with pytest.raises(StoreDamaged, match="a gives A another value"):
         load_profiles(tmp_path)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shellwrap.ring import Ring
+from tests.terminals import open_pair
 from waypoint.capture.layers.shell import LAST
 from waypoint.linux.tasks import pidfd, procfs
 from waypoint.linux.tty import terminals
@@ -199,7 +200,7 @@ class Stage:
         return found
 
     def _start(self, options: tuple[str, ...]) -> None:
-        self.master, slave = terminals.open_pair()
+        self.master, slave = open_pair()
         self._stack.callback(os.close, self.master)
         path = shutil.which(self.shell)
         assert path, f"{self.shell} is not installed"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.session.stage import HOOKS, Client, Stage
 from tests.waiting import PATIENCE_S
-from waypoint.capture.layers.shell import HISTORIES, LAST
+from waypoint.capture.layers.shell import LAST
 from waypoint.terminal.hooks import shell_watch
 from waypoint.terminal.hooks.prompt import Look
 
@@ -238,7 +238,7 @@ async def test_the_folder_is_clean_after_a_command(stage: Stage) -> None:
     await stage.open()
     await stage.exec("true")
     await stage.daemon.line.wait_idle()
-    stay = {"go", "nonce", "names", *LAST, *HISTORIES}
+    stay = {"go", "nonce", "names", *LAST, "hist.0", "hist.1"}
     assert {path.name for path in stage.run.iterdir()} <= stay
     client = Client()
     client.send("i", b"")

@@ -13,6 +13,7 @@ import pytest
 
 from shellwrap.marks import Mark, format_mark
 from shellwrap.ring import SMALLEST_SIZE, Ring
+from tests.terminals import open_pair
 from waypoint.linux.tty import terminals
 from waypoint.terminal.reader import TerminalReader
 from waypoint.terminal.terminal import Terminal
@@ -24,7 +25,7 @@ class Pair:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.path = str(folder / "ring")
         self.size = 1 << 20
-        self.master, self.slave = terminals.open_pair()
+        self.master, self.slave = open_pair()
         tty.setraw(self.slave)
         self._stack = stack
         for fd in (self.master, self.slave):
@@ -143,7 +144,7 @@ async def test_typing_does_not_block_and_arrives_in_order(pair: Pair) -> None:
 
 
 async def test_the_end_of_the_terminal_is_told(tmp_path: Path) -> None:
-    master, slave = terminals.open_pair()
+    master, slave = open_pair()
     terminal = Terminal(master, Ring.create(str(tmp_path / "ring")))
     terminal.start()
     os.write(slave, b"last words")

@@ -12,8 +12,8 @@ from waypoint.store.reading import PIECE, Link, RecordReader
 Item = TypeVar("Item")
 
 
-def walk_back(names: RecordReader, tips: Iterable[Capture], limit: int | None = None) -> Iterator[Capture]:
-    """The captures `tips` and all their ancestors, the newest first, at most `limit`; a child comes before its parents.
+def walk_back(names: RecordReader, tips: Iterable[Capture]) -> Iterator[Capture]:
+    """The captures `tips` and all their ancestors, the newest first; a child comes before its parents.
 
     Each capture is read only when the caller asks for it. Where a `gc` has forgotten captures meanwhile, the walk ends.
     """
@@ -21,7 +21,7 @@ def walk_back(names: RecordReader, tips: Iterable[Capture], limit: int | None = 
     waiting = [(-capture.created, number, capture) for number, capture in enumerate(tips)]
     heapq.heapify(waiting)
     numbers = itertools.count(len(waiting))  # captures themselves cannot be compared
-    while waiting and (limit is None or len(seen) < limit):
+    while waiting:
         _, _, capture = heapq.heappop(waiting)
         if capture.id in seen:
             continue

@@ -191,10 +191,6 @@ class Captures:
         """What all captures have on disk besides their files, and the logs of dumps and restores that failed."""
         return self._area.hot.used_bytes(), self._area.hot.logs_bytes()
 
-    def digests(self, capture: Capture) -> dict[str, str | None]:
-        """The address of each layer's content in the store, by kind of layer; None while the content is not there."""
-        return {layer.kind: layer.digest(self._area, capture) for layer in LAYERS}
-
 
 class Held:
     """A pinned capture, as `Captures.hold` yields it. To be used only within the `with` block of `hold`."""

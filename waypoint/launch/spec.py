@@ -64,7 +64,7 @@ class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Start a session: its mounts in order, then its first process, behind the filter of system calls `seccomp`.
 
     `owner`: the host's user who owns the session's user namespace. `processes`: how many each of its users may have,
-    None: any number. `terminals`: how many it may have at a time.
+    None: any number.
 
     If its ids are shifted, a descriptor of a user namespace with the same map is sent with the request, after it one of
     a namespace in which only the ids of the session's user are themselves (`IdMap.lines_with_only`), and `layers` is a
@@ -96,7 +96,6 @@ class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     seccomp: Seccomp = "none"
     owner: int = 0
     processes: int | None = None
-    terminals: int = 256
 
 
 class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):

@@ -24,6 +24,7 @@ from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import wait_entered
 from waypoint.model.paths import RUN_FOLDER
 
+MOST_TERMINALS = 256  # of a session at a time
 GROUP_MAX = 2**31 - 1  # of net.ipv4.ping_group_range
 
 
@@ -140,5 +141,5 @@ def _mount_kernel_views(spec: StartSpec) -> None:
             with MountPlace(merged, cover).opened() as nothing:
                 mounts.bind(nothing, point)
     with MountPlace(merged, externals.TERMINALS).opened() as point:
-        pts_options = f"newinstance,ptmxmode=0666,mode=620,gid=5,max={spec.terminals}"
+        pts_options = f"newinstance,ptmxmode=0666,mode=620,gid=5,max={MOST_TERMINALS}"
         mounts.mount("devpts", point, "devpts", MS_NOSUID | MS_NOEXEC, pts_options)

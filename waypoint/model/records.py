@@ -1,7 +1,7 @@
 """The records about branches, captures, sessions and operations that the store keeps."""
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -159,16 +159,14 @@ class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
     tree: str
 
 
-class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """CRIU's images, in the capture's hot folder.
+class Fixed(msgspec.Struct, frozen=True, kw_only=True):
+    """What is fixed at a session's start: it is in CRIU's images, so a session that comes back has it as well.
 
-    `count`, `programs`: the number and the names of the processes. `frozen_us`: how long CRIU held the processes, in
-    microseconds. `criu`: the version that made the images. `outside`: where file systems from outside were mounted in
-    the session, in the order by which the images number them; the first are the `overlays`. `proc_readonly`, `masked`,
-    `env`, `nonce`, `ids`, `seccomp`: as in the session's runtime record; the images contain map and filter, too.
-    `ports`: the ports of the host's network that the processes had, if the session shares this network (`tcp 8000`);
-    without those of connections, which are closed in copies.
-    `hard_limits`: the highest of the processes', by kind (RLIMIT_NOFILE); -1: none. Earlier versions did not note them.
+    `overlays`: where overlays are mounted in the session. `outside`: where file systems from outside are mounted in it,
+    in the order of mounting, by which the images number them; the first of them are the `overlays`. `proc_readonly`:
+    what is read-only in its /proc. `masked`: what it sees nothing of in its /proc and /sys; earlier versions kept no
+    note of that. `env`: the environment of its shell. `nonce`: the secret word in the marks of its shell. `ids`: the
+    map of its ids. `seccomp`: the filter around its processes.
     """
 
     size_bytes: int
@@ -182,10 +180,30 @@ class ProcessesLayer(msgspec.Struct, frozen=True, kw_only=True):
     masked: list[str] = []
     env: dict[str, str]
     nonce: str
-    ports: list[str] = []
     ids: IdMap = HOST_IDS
     seccomp: Seccomp = "none"
-    hard_limits: dict[str, int] = {}
+
+    def fixed_fields(self) -> dict[str, Any]:
+        """The fields above, by name, to make another record with them."""
+        return {name: getattr(self, name) for name in Fixed.__struct_fields__}
+
+
+class ProcessesLayer(Fixed, frozen=True, kw_only=True):
+    """CRIU's images, in the capture's hot folder.
+
+    `count`, `programs`: the number and the names of the processes. `frozen_us`: how long CRIU held the processes, in
+    microseconds. `criu`: the version that made the images. `ports`: the ports of the host's network that the processes
+    had, if the session shares this network (`tcp 8000`); without those of connections, which are closed in copies.
+    `hard_limits`: the highest of the processes', by kind (RLIMIT_NOFILE); -1: none. Earlier versions did not note them.
+    """
+
+    size_bytes: int
+    count: int
+    programs: list[str]
+    frozen_us: int
+    criu: str
+    ports: list[str] = msgspec.field(default_factory=list)
+    hard_limits: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):

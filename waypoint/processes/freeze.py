@@ -30,16 +30,16 @@ SETTLE_S = 0.0001
 ACCEPT_S = 0.1  # how long, at most, for a moment at which no connection waits to be accepted
 
 
-def freeze_for_dump(cgroup: str, *, wait_s: float = WAIT_S) -> float:
+def freeze_for_dump(cgroup: str) -> float:
     """Freeze the cgroup2 group `cgroup` in a state in which CRIU can stop every task in it.
 
     The group may be frozen and thawed several times for that; TCP connections that wait to be accepted are then rare,
     but there may be some (`sockets.unread`). Returns the time.monotonic() at which the last freezing
     began. Raises CannotCapture, with the group thawed, if a task is traced, or if one of the brief states lasts for
-    `wait_s` seconds; OSError as `cgroups.freeze` does. Costs one read of /proc for each thread and each session leader.
+    WAIT_S; OSError as `cgroups.freeze` does. Costs one read of /proc for each thread and each session leader.
     """
     with _opened_table(cgroup) as table:
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + WAIT_S
         accept_deadline = time.monotonic() + ACCEPT_S
         while True:
             began = time.monotonic()

@@ -47,9 +47,9 @@ def load_profiles(folder: Path = FOLDER) -> dict[str, Profile]:
     return profiles
 
 
-def session_environment(folder: Path = FOLDER) -> dict[str, str]:
+def session_environment() -> dict[str, str]:
     """The environment variables of all profiles together, with which every session's shell is started."""
-    return {variable: value for profile in load_profiles(folder).values() for variable, value in profile.env.items()}
+    return {variable: value for profile in load_profiles().values() for variable, value in profile.env.items()}
 
 
 _NEXT = "install Waypoint again"

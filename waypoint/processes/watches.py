@@ -123,9 +123,7 @@ class Watches:
                 taken = pidfd.take(*watcher)
                 held.callback(os.close, taken)
                 if unread_bytes(taken):
-                    found.append(
-                        f"{_who(watcher)}: notices of watched files that it has not read yet are not in copies"
-                    )
+                    found.append(f"{_who(watcher)}: {_SAID_OF_NOTICES}")
         return sorted(found)
 
     def _look_at(self, watcher: _Watcher, before: _List) -> _List:

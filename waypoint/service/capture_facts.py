@@ -50,10 +50,9 @@ def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | N
     processes, programs = layers.processes, layers.programs
     shell, terminal = layers.shell, layers.terminal
     return {
-        "files": {"size_bytes": files_bytes, "digest": None},
+        "files": _of_any(files_bytes),
         "processes": {
-            "size_bytes": processes.size_bytes,
-            "digest": None,
+            **_of_any(processes.size_bytes),
             "count": processes.count,
             "programs": processes.programs,
             "frozen_ms": processes.frozen_us / 1000,
@@ -63,16 +62,16 @@ def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | N
         }
         if processes
         else None,
-        "programs": {
-            "size_bytes": programs.size_bytes,
-            "digest": None,
-            "programs": programs.programs,
-            "lost": programs.lost,
-        }
+        "programs": {**_of_any(programs.size_bytes), "programs": programs.programs, "lost": programs.lost}
         if programs
         else None,
-        "shell": {"size_bytes": shell.size_bytes, "digest": None, "moment": shell.moment} if shell else None,
-        "terminal": {"size_bytes": terminal.size_bytes, "digest": None, "rows": terminal.rows, "cols": terminal.cols}
+        "shell": {**_of_any(shell.size_bytes), "moment": shell.moment} if shell else None,
+        "terminal": {**_of_any(terminal.size_bytes), "rows": terminal.rows, "cols": terminal.cols}
         if terminal
         else None,
     }
+
+
+def _of_any(size_bytes: int | None) -> LayerFacts:
+    """What is told of a layer of any kind."""
+    return {"size_bytes": size_bytes, "digest": None}

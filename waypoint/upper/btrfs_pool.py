@@ -189,10 +189,6 @@ class BtrfsPool(_BtrfsRoom):
             quota.enable(path)
             quota.limit(path, most_bytes)
 
-    def is_sealed(self, name: str) -> bool:
-        with self._tree("look at the upper tree", name) as path:
-            return btrfs.is_readonly(path)
-
     def remove(self, name: str) -> None:
         path = self._unmounted(name)
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):

@@ -24,9 +24,9 @@ class Changes(NamedTuple):
     are_more: bool
 
 
-def count_changes(tree: str, most: int = MOST) -> Changes:
+def count_changes(tree: str) -> Changes:
     """Count the files in the upper tree at the path `tree`, without Waypoint's own. Folders do not count; a removed
-    folder counts as one. Stops at `most` names. Raises OSError.
+    folder counts as one. Stops at MOST names. Raises OSError.
     """
     own = f"{layout.ROOT_FOLDER}/upper/{RUN_FOLDER}"
     folders = [f"{name}/upper" for name in os.listdir(tree)]
@@ -39,7 +39,7 @@ def count_changes(tree: str, most: int = MOST) -> Changes:
                 with found as folder, os.scandir(folder) as entries:
                     for entry in entries:
                         seen += 1
-                        if seen > most:
+                        if seen > MOST:
                             return Changes(count, are_more=True)
                         if not entry.is_dir(follow_symlinks=False):
                             count += 1

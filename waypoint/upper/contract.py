@@ -203,20 +203,16 @@ class Pool(Room, Protocol):
     def seal(self, name: str) -> None:
         """Declare for good that the tree will not change any more. Nobody may have a file of the tree open for writing.
 
-        btrfs: the kernel refuses to open the tree's files for writing. copy: the tree is marked for `is_sealed`, and
+        btrfs: the kernel refuses to open the tree's files for writing. copy: the tree is marked by an attribute, and
         the caller must not change it. No error if the tree is sealed already. A snapshot of a sealed tree is not
         sealed. Works on a full pool.
         """
         ...
 
     def limit(self, name: str, most_bytes: int) -> str:
-        """Let the writable tree take at most so many bytes from now on: of what it has written itself, with what its
-        snapshots keep of that. Writing more fails with EDQUOT. Returns "", or in words why the pool cannot hold that.
+        """Limit what the writable tree has written itself, including what its snapshots keep of that, to `most_bytes`
+        from now on. Writing more fails with EDQUOT. Returns "", or in words why the pool cannot hold the limit.
         """
-        ...
-
-    def is_sealed(self, name: str) -> bool:
-        """True if the tree was sealed, by `seal` or by `snapshot`."""
         ...
 
     def remove(self, name: str) -> None:

@@ -80,10 +80,6 @@ class CopyPool(FolderOfTrees):
         self._existing("limit the upper tree", name)
         return "the pool is of plain folders, which nobody counts"
 
-    def is_sealed(self, name: str) -> bool:
-        with self._tree("look at the upper tree", name) as path:
-            return SEALED in os.listxattr(path)
-
     def remove(self, name: str) -> None:
         path, gone = self._unmounted(name), _fresh(self._gone)
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):

@@ -77,7 +77,7 @@ class FilesPart(Part):
         """Copy the files of the mount behind `source`, if it has any."""
         if not os.listdir(beneath.name_of(source)):
             return
-        ids = self.taking.subject.facts.ids
+        ids = self.taking.subject.facts.fixed.ids
         target = self.taking.area.hot.memory(self.taking.capture_id)
         target.mkdir(mode=0o700)
         userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None

@@ -121,10 +121,6 @@ class Layer:
         record = getattr(capture.layers, self.kind)
         return None if record is None else record.size_bytes
 
-    def digest(self, area: Area, capture: Capture) -> str | None:
-        """The address of the layer's content in the store; None while the content is not there."""
-        return None
-
     def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
         """Remove what the layer has on disk outside of the capture's folder in the hot area. Does nothing if there is
         nothing. `record` None: the capture does not have the layer, or taking the capture has failed.

@@ -74,7 +74,7 @@ class ProcessesPart(Part):
             work_fd=self._work_fd,
             freeze_cgroup=facts.cgroup,
             timeout_s=STOP_S,
-            externals=name_externals(facts.outside, "").dump,
+            externals=name_externals(facts.fixed.outside, "").dump,
             removed=self._removed,
             own_network=facts.setting.net != "host",
             close_connections=facts.setting.net == "host",
@@ -148,16 +148,9 @@ class ProcessesPart(Part):
             programs=self._programs,
             frozen_us=dump.stats.frozen_us,
             criu=taking.program.version,
-            overlays=facts.overlays,
-            outside=facts.outside,
-            proc_readonly=facts.proc_readonly,
-            masked=facts.masked,
-            env=facts.env,
-            nonce=facts.nonce,
             ports=self._ports,
-            ids=facts.ids,
-            seccomp=facts.seccomp,
             hard_limits=self._hard_limits,
+            **facts.fixed.fixed_fields(),
         )
 
     def cancel(self) -> None:
@@ -197,7 +190,7 @@ class ProcessesPart(Part):
 
 def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
     with contextlib.suppress(FileNotFoundError), _opened_root(subject) as root:  # the session has ended: CRIU will tell
-        ids, found = subject.facts.ids, removed.find(subject.processes(), root)
+        ids, found = subject.facts.fixed.ids, removed.find(subject.processes(), root)
         return tuple(one._replace(uid=ids.inside(one.uid), gid=ids.inside(one.gid)) for one in found)
     return ()
 
@@ -205,7 +198,7 @@ def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
 def _overlays(taking: Taking) -> list[OverlayLayers]:
     facts = taking.subject.facts
     tree, base = taking.area.pool.path(facts.tree), facts.setting.base.rstrip("/")
-    return [OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}") for target in facts.overlays]
+    return [OverlayLayers(target, layout.upper_of(tree, target), f"{base}{target}") for target in facts.fixed.overlays]
 
 
 def _with_free_names(folders: tuple[RemovedFolder, ...], subject: Subject) -> tuple[RemovedFolder, ...]:

@@ -21,7 +21,6 @@ from waypoint.upper import layout
 
 STATE_FILE = "state"
 LAST = ("last.0", "last.1")
-HISTORIES = ("hist.0", "hist.1")
 MAX_BYTES = 16 << 20
 LAST_RECORD = [b"e", b"", b"", b""]
 END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"

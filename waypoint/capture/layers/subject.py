@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from waypoint.model.records import IdMap, Seccomp, Setting, ShellLayer, TerminalLayer
+from waypoint.model.records import Fixed, Setting, ShellLayer, TerminalLayer
 
 
 class SubjectFacts(NamedTuple):
     """The facts of a session that do not change while it lives.
 
     `tree`: the name of the session's upper tree in the pool. `cgroup`: the path of the session's cgroup2 group.
-    `init_pid`: the host's pid of the session's pid 1. The other fields are as in session/live/record.py.
+    `init_pid`: the host's pid of the session's pid 1. `fixed`: what its images will have, too.
     """
 
     branch: str
@@ -18,14 +18,7 @@ class SubjectFacts(NamedTuple):
     cgroup: str
     init_pid: int
     setting: Setting
-    overlays: list[str]
-    outside: list[str]
-    proc_readonly: list[str]
-    masked: list[str]
-    env: dict[str, str]
-    nonce: str
-    ids: IdMap
-    seccomp: Seccomp
+    fixed: Fixed
 
 
 class Subject(Protocol):

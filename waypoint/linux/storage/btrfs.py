@@ -24,7 +24,6 @@ _IOC_SNAP_DESTROY = 0x5000940F
 _IOC_SPACE_INFO = 0xC0109414
 _IOC_SNAP_CREATE_V2 = 0x50009417
 _IOC_SUBVOL_CREATE_V2 = 0x50009418
-_IOC_SUBVOL_GETFLAGS = 0x80089419
 _IOC_SUBVOL_SETFLAGS = 0x4008941A
 _IOC_DEV_INFO = 0xD000941E
 _IOC_FS_INFO = 0x8400941F
@@ -127,13 +126,6 @@ def destroy_subvolume(path: str) -> None:
 def is_subvolume(path: str) -> bool:
     """True if the folder `path`, which lies on btrfs, is a subvolume's root."""
     return os.stat(path).st_ino == _SUBVOLUME_ROOT_INODE
-
-
-def is_readonly(path: str) -> bool:
-    """True if the subvolume `path` is read-only."""
-    with open_folder(path) as fd:
-        flags: int = _FLAGS.unpack(_ioctl(fd, _IOC_SUBVOL_GETFLAGS, bytes(8), "BTRFS_IOC_SUBVOL_GETFLAGS", path))[0]
-    return bool(flags & _SUBVOL_RDONLY)
 
 
 def make_readonly(path: str) -> None:

@@ -13,7 +13,6 @@ from types import TracebackType
 
 from waypoint.linux.calls.ioctls import ioctl
 
-LO_FLAGS_READ_ONLY = 1
 LO_FLAGS_AUTOCLEAR = 4
 LO_FLAGS_DIRECT_IO = 16
 
@@ -25,6 +24,7 @@ _LOOP_CTL_GET_FREE = 0x4C82
 _CONTROL = "/dev/loop-control"
 _CONFIG = struct.Struct("=II52xI176x64x")  # loop_config: fd, block size, (loop_info64: ..., flags, ...), reserved
 _STATUS = struct.Struct("=QQ36xI176x")  # loop_info64: device, inode, ..., flags, ...
+_BLOCK_BYTES = 4096
 _ATTEMPTS = 64
 
 
@@ -68,7 +68,7 @@ class LoopDevice:
         ioctl(self._fd, _LOOP_SET_CAPACITY, name="LOOP_SET_CAPACITY", path=self.path)
 
 
-def attach(file_fd: int, *, block_bytes: int = 4096) -> LoopDevice:
+def attach(file_fd: int) -> LoopDevice:
     """Attach the file behind `file_fd` (open for reading and writing) to a free loop device, with autoclear.
 
     The device uses direct I/O, so that its content is not cached twice; where the file system has no direct I/O, the
@@ -79,7 +79,7 @@ def attach(file_fd: int, *, block_bytes: int = 4096) -> LoopDevice:
     for _ in range(_ATTEMPTS):
         path = f"/dev/loop{_find_free_number()}"
         try:
-            return _configure(path, file_fd, block_bytes)
+            return _configure(path, file_fd)
         except OSError as err:
             if err.errno != errno.EBUSY:  # EBUSY: another process has taken this device
                 raise
@@ -87,10 +87,10 @@ def attach(file_fd: int, *, block_bytes: int = 4096) -> LoopDevice:
     raise OSError(errno.EBUSY, said, _CONTROL)
 
 
-def _configure(path: str, file_fd: int, block_bytes: int) -> LoopDevice:
+def _configure(path: str, file_fd: int) -> LoopDevice:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        arguments = bytearray(_CONFIG.pack(file_fd, block_bytes, LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO))
+        arguments = bytearray(_CONFIG.pack(file_fd, _BLOCK_BYTES, LO_FLAGS_AUTOCLEAR | LO_FLAGS_DIRECT_IO))
         ioctl(fd, _LOOP_CONFIGURE, arguments, name="LOOP_CONFIGURE", path=path)
         return _open(path)
     finally:

@@ -160,11 +160,6 @@ def set_death_signal(signal_number: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal_number)
 
 
-def namespace_inode(pid: int, kind: str) -> int:
-    """Inode number of the namespace `kind` ("net", "pid") of process `pid`: equal numbers mean the same namespace."""
-    return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
-
-
 def hide_from_peers() -> None:
     """Let nobody who has not this process's rights in the namespace of its program open its files, memory or program
     through /proc, or trace it, whatever user it becomes (PR_SET_DUMPABLE). Ends with its next execve.

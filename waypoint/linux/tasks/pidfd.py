@@ -48,16 +48,6 @@ def reap(fd: int) -> int | None:
     return None
 
 
-def pid_of(fd: int) -> int:
-    """The pid of the process behind `fd`; -1 if the process was reaped, 0 if not visible in the caller's namespace."""
-    with os.fdopen(os.open(f"/proc/self/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)) as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "Pid":
-                return int(value)
-    raise OSError(22, "not a pidfd", f"/proc/self/fdinfo/{fd}")
-
-
 def getfd(fd: int, number: int) -> int:
     """A duplicate, in this process, of file descriptor `number` of the process behind pidfd `fd`; close-on-exec.
 

@@ -33,14 +33,6 @@ class Modes(NamedTuple):
     suspend: int | None
 
 
-def open_pair(rows: int = 24, cols: int = 80) -> tuple[int, int]:
-    """Open a new pseudo-terminal: (master, slave), both close-on-exec. The master is non-blocking."""
-    master, slave = os.openpty()
-    os.set_blocking(master, False)
-    set_window_size(master, rows, cols)
-    return master, slave
-
-
 def foreground_group(master: int) -> int:
     """The id of the terminal's foreground process group in the caller's pid namespace; 0 if there is none."""
     try:

@@ -70,4 +70,4 @@ def parse_dump_stats(content: bytes) -> DumpStats:
         value = figures.get(name, 0)
         return value if isinstance(value, int) else 0
 
-    return DumpStats(frozen_us=figure("frozen_time"), pages_written=figure("pages_written"))
+    return DumpStats(frozen_us=figure("frozen_time"))

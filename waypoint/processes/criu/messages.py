@@ -61,7 +61,7 @@ OPTIONS = Message(
     }
 )
 
-FEATURES = Message({"mem_track": Field(1, "bool"), "lazy_pages": Field(2, "bool"), "pidfd_store": Field(3, "bool")})
+FEATURES = Message({"mem_track": Field(1, "bool"), "lazy_pages": Field(2, "bool")})
 
 REQUEST = Message(
     {
@@ -95,7 +95,7 @@ RESPONSE = Message(
 )
 
 # images/stats.proto: the content of the file stats-dump.
-DUMP_STATS = Message({"frozen_time": Field(2, "uint32"), "pages_written": Field(7, "uint64")})
+DUMP_STATS = Message({"frozen_time": Field(2, "uint32")})
 STATS = Message({"dump": Field(1, DUMP_STATS)})
 
 # images/fh.proto: an entry of irmap-cache.

@@ -117,10 +117,9 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class DumpStats:
-    """What CRIU measured: how long the tree was stopped, and the memory that it wrote."""
+    """What CRIU measured: how long the tree was stopped, in microseconds."""
 
     frozen_us: int
-    pages_written: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,6 @@ class Features:
 
     memory_tracking: bool
     lazy_pages: bool
-    pidfd_store: bool
 
 
 def _common(options: DumpOptions | RestoreOptions, more_externals: list[Value]) -> dict[str, Value]:

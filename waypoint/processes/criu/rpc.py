@@ -52,12 +52,11 @@ class Criu:
 
     def features(self) -> Features:
         """The features that this CRIU has on this kernel. Raises HostLacks if CRIU gives no answer."""
-        wanted: dict[str, Value] = {"mem_track": True, "lazy_pages": True, "pidfd_store": True}
+        wanted: dict[str, Value] = {"mem_track": True, "lazy_pages": True}
         found = _part(self._ask({"type": RequestType.FEATURE_CHECK, "features": wanted}), "features")
         return Features(
             memory_tracking=bool(found.get("mem_track")),
             lazy_pages=bool(found.get("lazy_pages")),
-            pidfd_store=bool(found.get("pidfd_store")),
         )
 
     def dump(self, options: DumpOptions) -> DumpStats:
@@ -113,7 +112,7 @@ class Dump:
     """
 
     def __init__(self, worker: Worker, options: DumpOptions) -> None:
-        self.stats = DumpStats(0, 0)
+        self.stats = DumpStats(0)
         self._worker = worker
         self._options = options
         self.removed = options.removed

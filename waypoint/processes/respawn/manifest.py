@@ -44,7 +44,6 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     role: Role
     group: int
     argv: list[bytes]
-    exe: str
     folder: str
     environ: list[bytes]
     streams: list[StandardStream]
@@ -133,7 +132,6 @@ def _program(pid: int, stats: dict[int, procfs.Stat], family: Family, listening:
         role=role,
         group=stat.group,
         argv=argv.split(b"\0")[:-1],
-        exe=procfs.executable(pid),
         folder=procfs.folder(pid),
         environ=environ.split(b"\0")[:-1],
         streams=[_stream(pid, number, files[number]) for number in (0, 1, 2) if number in files],

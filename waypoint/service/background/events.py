@@ -29,12 +29,12 @@ PIECE_EVENTS = 64
 class Events:
     """Of one daemon. `instance`: its id, which tells its sequence numbers from those of other daemons."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, kept: int = KEPT) -> None:
-        """`loop`: the one that the readers run in."""
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop`: the event loop that the readers run in."""
         self.instance = random_hex(8)
         self._loop = loop
-        self._lines: collections.deque[bytes] = collections.deque(maxlen=kept)
-        self._seq = 0  # of the last line
+        self._lines: collections.deque[bytes] = collections.deque(maxlen=KEPT)
+        self._seq = 0  # the number of the last event
         self._lock = threading.Lock()
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_waking = False

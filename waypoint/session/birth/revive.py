@@ -64,21 +64,14 @@ async def revive(
         init_pid=pid,
         init_start=procfs.start_ticks(pid),
         cgroup=spec.cgroup,
-        overlays=layer.overlays,
-        outside=spec.outside,
-        proc_readonly=layer.proc_readonly,
-        masked=layer.masked,
-        env={**layer.env, "WAYPOINT_BRANCH": row.branch},
-        nonce=layer.nonce,
         left_out=start_plan.tell_gone(layer.overlays),
-        ids=layer.ids,
         why_host_ids="" if layer.ids.is_shifted else "its processes had them when they were captured",
-        seccomp=layer.seccomp,
         why_no_seccomp=_HAD_NONE if layer.seccomp == "none" else "",
         limits=bounds.limits,
         unlimited=bounds.unlimited(layer.ids),
         origin=origin.id,
         lowered=_lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
+        **{**layer.fixed_fields(), "env": {**layer.env, "WAYPOINT_BRANCH": row.branch}},
     )
     carry_over(str(folder / COMMAND_FILE), _age_s(origin), lambda: cgroups.members(spec.cgroup))
     record.save(folder, entry)

@@ -11,27 +11,23 @@ import msgspec
 
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import procfs
-from waypoint.model.records import HOST_IDS, IdMap, LiveRow, Seccomp, SessionLimits
+from waypoint.model.records import Fixed, LiveRow, SessionLimits
 
 RECORD = "record.json"
 
 _EARLIER = "an earlier version of Waypoint started it"
 
 
-class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeRecord(Fixed, frozen=True, kw_only=True):
     """`init_pid`: the host's pid of the session's pid 1. `init_start`: the start time of that process in clock ticks
     since boot, by which a later process with the same pid is recognised as another one.
 
-    `overlays`: where overlays are mounted in the session. `outside`: where file systems from outside are mounted in the
-    session, in the order of mounting; the first of them are the `overlays`. `nonce`: the secret word in the marks of
-    the session's shell. `masked`: what it sees nothing of in its /proc and /sys; earlier versions kept no note of that.
-    `left_out`: the mounts of the machine that the session does not have. `ids`: the map of the session's ids.
-    `why_host_ids`: in words, why they are the host's; "" if they are shifted, or wanted so.
-    `seccomp`: the filter around its processes. `why_no_seccomp`: in words, why there is none; "" if there is one, or
-    none is wanted. `limits`: those in force, `unlimited`: what the machine does not hold of them
-    (launch/ground/limits.py). `origin`: the capture whose processes came back in it; "": it began with a new shell, or
-    an earlier version restored it. `lowered`: in words, what its processes might have when they were captured, and may
-    not have here.
+    `left_out`: the mounts of the machine that the session does not have. `why_host_ids`: in words, why its ids are the
+    host's; "" if the ids are shifted, or wanted so. `why_no_seccomp`: in words, why there is no filter around its
+    processes; "" if there is one, or none is wanted. `limits`: those in force,
+    `unlimited`: what the machine does not hold of them (launch/ground/limits.py). `origin`: the capture whose processes
+    came back in it; "": it began with a new shell, or an earlier version restored it. `lowered`: in words, what its
+    processes might have when they were captured, and may not have here.
     """
 
     row: LiveRow
@@ -39,21 +35,13 @@ class RuntimeRecord(msgspec.Struct, frozen=True, kw_only=True):
     init_pid: int
     init_start: int
     cgroup: str
-    overlays: list[str]
-    outside: list[str]
-    proc_readonly: list[str]
-    env: dict[str, str]
-    nonce: str
     left_out: list[str]
-    masked: list[str] = []
-    ids: IdMap = HOST_IDS
     why_host_ids: str = _EARLIER
-    seccomp: Seccomp = "none"
     why_no_seccomp: str = _EARLIER
     limits: SessionLimits = SessionLimits()
-    unlimited: list[str] = []
+    unlimited: list[str] = msgspec.field(default_factory=list)
     origin: str = ""
-    lowered: list[str] = []
+    lowered: list[str] = msgspec.field(default_factory=list)
 
     def is_alive(self) -> bool:
         """True if pid 1 of the session still runs (not as a zombie)."""

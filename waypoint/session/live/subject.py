@@ -29,14 +29,7 @@ class LiveSubject:
             cgroup=record.cgroup,
             init_pid=record.init_pid,
             setting=record.row.setting,
-            overlays=record.overlays,
-            outside=record.outside,
-            proc_readonly=record.proc_readonly,
-            masked=record.masked,
-            env=record.env,
-            nonce=record.nonce,
-            ids=record.ids,
-            seccomp=record.seccomp,
+            fixed=record,
         )
         self._live = live
         self._folder = session_folder
