@@ -11,6 +11,8 @@ import pytest
 
 from tests.places import ROOT
 from tests.repo import tree
+from waypoint.cli.actions import PLACES
+from waypoint.model.verbs import fast
 
 BELOW_CAPTURE = {"store", "upper", "processes", "linux", "model"}
 BELOW_SESSION = {"terminal", "launch", "capture", *BELOW_CAPTURE}
@@ -58,12 +60,22 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "setup": {"machine": set()},
     "service": {"background": set(), "inside": {"", "background"}},
     "daemon": {"http": set()},
-    "cli": {"": set(), "fast": {""}, "commands": {""}, "history": {""}},
+    "cli": {
+        "": set(),
+        "fast": {""},
+        "commands": {""},
+        "history": {""},
+        "actions": {"fast", "commands", "history"},
+        "front": {"", "actions"},
+        "completion": {""},
+        "entry": {"", "fast", "actions", "front", "completion"},
+        "main": {"entry"},
+    },
     "model": {"": set(), "verbs": {""}},
 }
 """Rooms with rooms in them: per inner room, the ones beside it that it may import from. "" stands for the modules that
-lie in the room itself; where it has no row, they may import from all of its inner rooms. A module that all inner rooms
-may import has a row of its own.
+lie in the room itself; where it has no row, they may import from all of its inner rooms. A module that stands above or
+below the others in its room has a row of its own.
 """
 
 MAY_USE: dict[str, set[str]] = {
@@ -93,8 +105,19 @@ def room_of(module: str) -> str:
     return parts[0] if parts[0] != "waypoint" else (parts[1] if len(parts) > 1 else "")
 
 
+IMPORTERS = ("__import__", "import_module")
+BY_NAME: dict[str, list[str]] = {
+    "waypoint/cli/actions.py": [f"waypoint.cli.{place.partition(':')[0]}" for place in PLACES.values()],
+    "waypoint/cli/entry.py": [f"waypoint.cli.fast.{verb}" for verb in fast.VERBS],
+    "waypoint/model/packages.py": [],
+}
+"""Modules that import by a name which they put together, and all that they may import so. `packages` tries packages for
+callers that import these themselves.
+"""
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and absolute name of every import, also of those inside functions and under TYPE_CHECKING."""
+    """Line and absolute name of every import, also of those inside functions, under TYPE_CHECKING, and by name."""
     package = path.parent.parts
     for node in ast.walk(tree.parsed(path)):
         if isinstance(node, ast.Import):
@@ -104,6 +127,12 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             base = ".".join([*start, *filter(None, [node.module])])
             # `from waypoint import linux` names a room in the second half.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(IMPORTERS):
+            match node.args[0]:
+                case ast.Constant(value=str() as name):
+                    yield node.lineno, name
+                case _:
+                    yield from ((node.lineno, name) for name in BY_NAME.get(str(path), ["a name that is put together"]))
 
 
 def forbidden(path: Path) -> Iterator[str]:
@@ -229,11 +258,24 @@ def test_the_document_lists_the_rooms_that_exist() -> None:
         "from waypoint import daemon",
         "from ..daemon import routes",
         "def f():\n    import waypoint.cli.main",
+        "__import__('waypoint.cli.main')",
+        "importlib.import_module('waypoint.cli.main', 'x')",
+        "__import__(f'waypoint.cli.{name}')",
     ],
 )
 def test_a_forbidden_import_is_found_however_it_is_written(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(forbidden(Path("waypoint/linux/trial.py")))) == 1
+
+
+def test_only_the_modules_of_the_list_import_by_a_name_that_they_put_together() -> None:
+    found = {
+        str(path)
+        for path in tree.python_files(*tree.CODE)
+        for call, called in tree.calls(tree.parsed(path))
+        if called.endswith(IMPORTERS) and not isinstance(call.args[0], ast.Constant)
+    }
+    assert found == set(BY_NAME)
 
 
 def test_a_room_that_is_not_in_the_table_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,12 +25,19 @@ def reaches_in(path: Path) -> Iterator[str]:
             case ast.ImportFrom(module=str() as name, names=names):
                 if {name, *(f"{name}.{alias.name}" for alias in names)} & set(HIDDEN):
                     yield f"{path}:{node.lineno}: imports what only the owner knows"
-            case ast.Attribute(attr="tree", value=ast.Attribute(attr="files")):
+            case ast.Attribute(attr="files", value=ast.Attribute(attr="layers") | ast.Name(id="layers")):
                 yield f"{path}:{node.lineno}: asks which tree belongs to a capture"
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="pool") | ast.Attribute(attr="pool")), args=arguments):
+                if any(is_capture_id(one) for one in arguments):
+                    yield f"{path}:{node.lineno}: asks the pool for the tree of a capture"
             case ast.Attribute(attr="_area", value=value) if not (isinstance(value, ast.Name) and value.id == "self"):
                 yield f"{path}:{node.lineno}: takes the area out of its owner"
             case ast.Constant(value=str() as text) if node not in spoken and AREA & set(text.split("/")):
                 yield f"{path}:{node.lineno}: names the hot area"
+
+
+def is_capture_id(argument: ast.expr) -> bool:
+    return (isinstance(argument, ast.Attribute) and argument.attr == "id") or ast.unparse(argument) == "capture_id"
 
 
 def test_nobody_but_the_owner_knows_where_captures_lie() -> None:
@@ -48,6 +55,11 @@ def test_every_exception_is_still_needed() -> None:
         "from waypoint.capture.layers.hot import Hot",
         "from waypoint.capture.layers import hot",
         "pool.path(origin.layers.files.tree)",
+        "files = capture.layers.files\npool.path(files.tree)",
+        "layers = capture.layers\npool.path(layers.files.tree)",
+        "pool.path(capture.id)",
+        "home.pool.remove(capture_id)",
+        "self._pool_of.pool.snapshot(capture.id, name)",
         "pool = home.captures._area.pool",
         "folder = home / 'hot' / capture",
         "log = home / 'criu-logs' / name",
