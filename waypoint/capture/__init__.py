@@ -1,1 +1,1 @@
-"""Transactions that join files and processes into captures."""
+"""The owner of captures: taking, holding, bringing back, sweeping."""

@@ -73,8 +73,8 @@ class Client:
         return Session(self, branch, facts, is_new=status == _CREATED)
 
     def session(self, branch: str = "main", *, user: str | None = None) -> "Session":
-        """The session of `branch`; whether it lives is not asked. `user`: whose session it is, if it is another user's:
-        `exec`, `run` and `attach` then go on as this one, and raise StateConflict otherwise.
+        """The session of `branch`; the daemon is not asked whether it is live. `user`: the owner, if the session is
+        another user's: without it `exec`, `run` and `attach` raise StateConflict.
         """
         return Session(self, parse_name(branch), user=user)
 
@@ -246,11 +246,11 @@ class Session:
     def checkpoint(
         self, name: str, *, message: str = "", tier: WantedTier = "auto", force: bool = False, park: bool = False
     ) -> CheckpointFacts:
-        """Capture the session, which goes on, and let `name` stand for that.
+        """Capture the session, which goes on, and let `name` stand for the capture.
 
         `tier`: raise CannotCapture rather than keep less than this. `force`: move a checkpoint of that name, which is
-        a StateConflict otherwise. `park`: end the session with it, of which the processes are kept unless `tier` is
-        `files`.
+        a StateConflict otherwise. `park`: end the session with the checkpoint; its processes are kept (CannotCapture
+        if they cannot be) unless `tier` is `respawn` or `files`.
         """
         body = {"name": parse_name(name), "message": message, "tier": tier, "force": force, "park": park}
         return parse(CheckpointFacts, self._ask_once("checkpoint", body))

@@ -124,8 +124,8 @@ class CaptureFacts:
 
     `image`: None until the capture is in the store. `names`: checkpoints, and branches whose tip the capture is.
     `limits`: how much of the machine its session was asked to use at most; null: what is usual where it goes on.
-    `layers`: the layers by kind (files, processes, shell, terminal); None for a layer that the capture does not have.
-    `removed`: whether `waypoint gc` has removed all that it kept, so that only these facts are left.
+    `layers`: the layers by kind (files, processes, programs, shell, terminal); None for a layer that the capture does
+    not have. `removed`: whether `waypoint gc` has removed all that it kept, so that only these facts are left.
     """
 
     capture: str

@@ -25,9 +25,9 @@ from waypoint.store.reading import RecordReader, belongs_to
 class Wish(NamedTuple):
     """The checkpoint that is asked for.
 
-    `name` None: only the branch's tip moves. `tier` None: `live` if the processes can be dumped, else `files`; with
+    `name` None: only the branch's tip moves. `tier` None: `live` if the processes can be dumped, else `respawn`; with
     `park`: `live`. `force`: if a checkpoint has this name already, move the name. `park`: end the session with the
-    checkpoint.
+    checkpoint. `within`: a process of the session asks, so only a name that belongs to its own branch may be moved.
     """
 
     name: str | None = None

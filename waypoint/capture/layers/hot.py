@@ -3,7 +3,8 @@ needs no unpacking. Only the owner of the home may read the area: the memory of 
 
 ```
 images/       CRIU's images
-terminal/     ring and exec.json of the session, as docs/protocol.md describes them
+terminal/     ring, exec.json and typed-ahead of the session's runtime folder
+programs.json the manifest of what ran (tier `respawn` only)
 shm/          the files of the session's /dev/shm; missing if there were none
 ```
 """

@@ -29,7 +29,7 @@ class Taking:
     """One capture that is being taken, as its layers see it.
 
     `beside`: two threads, for work that goes on beside the taking thread. `program` and `criu`: the CRIU that dumps the
-    session; None if the tier of the capture is `files`. `log_level`: how much CRIU writes to its log. `degraded`: in
+    session; None unless the tier of the capture is `live`. `log_level`: how much CRIU writes to its log. `degraded`: in
     words, what the capture keeps less faithfully than it might. `files_changed`: files have changed since the pause
     began (CRIU has given an open file a name).
     """

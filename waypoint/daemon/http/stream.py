@@ -1,4 +1,4 @@
-"""The two ends of an upgraded connection (docs/protocol.md, section 2): the Inlet and Outlet of the session room."""
+"""The two ends of an upgraded connection (docs/protocol.md, section 2): the Inlet and Outlet of model/streams.py."""
 
 import asyncio
 import struct
