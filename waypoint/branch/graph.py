@@ -35,8 +35,8 @@ def walk_all(names: RecordReader, between: Callable[[], None]) -> Iterator[str]:
     """The ids of all captures, the newest first; a child comes before its parents, also if the clock was set back
     between them, so that the child has an earlier time.
 
-    The first step reads the places of all captures in the graph, since the child of the newest capture may have the
-    earliest time of all. It calls `between` once for each PIECE captures. Parents that are on no record are left out.
+    The first step reads the links of all captures, since the child of the newest capture may have the earliest time of
+    all. It calls `between` once for each PIECE captures. Parents that are on no record are left out.
     """
     links: dict[str, Link] = {}
     children = Counter[str]()  # for each capture, how many of its children are still to come

@@ -1,9 +1,9 @@
 """Removing captures: those that no name stands for, and that no operation which is kept can bring back.
 
-A name keeps what it stands for, not what that goes on from: the ancestors of a kept capture keep their records, so that
-its history is whole, but their content may be removed. A capture is kept by a branch whose tip it is, by a checkpoint,
-by an operation whose undo would need it, and by whoever reads it (`Captures.hold`). What live and parked sessions stand
-on are trees of their own, or captures that have a name.
+A name keeps the capture that it stands for, but not the ancestors of this capture: they keep their records, so that the
+history is whole, but their content may be removed. A capture is kept by a branch whose tip it is, by a checkpoint, by
+an operation whose undo would need it, and by whoever reads it (`Captures.hold`). Sessions need no capture: a live one
+has a tree of its own, and a parked one is the capture that its branch stands for.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -34,9 +34,7 @@ class Survey(NamedTuple):
 
 
 def survey(names: LogReader, since: float) -> Survey:
-    """Find out what could be removed. `since`: operations of this moment, in seconds since the epoch, and of later ones
-    are kept.
-    """
+    """Find out what could be removed. `since`: operations from this moment on, in seconds since the epoch, are kept."""
     first = max(names.first_kept(), names.first_since(since))
     kept = {ref.capture for ref in names.refs().values() if ref.capture}
     for operation in names.operations_since(first - 1):
@@ -48,7 +46,7 @@ def survey(names: LogReader, since: float) -> Survey:
 
 
 def _brought_back(operation: Operation) -> set[str]:
-    """The captures that taking the operation back would need, if names have the values again that it gave them."""
+    """The captures that an undo of the operation would bring back."""
     if operation.verb == "discard":  # it cannot be taken back
         return set()
     before = {move.before.capture for move in operation.moves.values() if move.before and move.before.capture}
@@ -60,8 +58,8 @@ def remove(captures: Captures, names: Names, since: float, limit: int | None = N
     held stay. In one transaction, which is an entry in the operation log. With a `limit`, operations lose their undo
     only if captures are removed.
 
-    Returns the captures; the caller removes what they have on disk (`Captures.drop`). If it does not come to that, the
-    next daemon does it. Raises Failed if the record cannot be written; then nothing has changed.
+    Returns the captures; the caller removes what they have on disk (`Captures.drop`). If the caller is killed before,
+    the next daemon removes it. Raises Failed if the record cannot be written; then nothing has changed.
     """
     with captures.removing() as take, names.change(VERB) as change:
         found = survey(change, since)
@@ -92,7 +90,7 @@ def _ancestry(parents: Mapping[str, list[str]], captures: Iterable[str]) -> Coll
 
 
 def _note(change: Change, chosen: Collection[Capture], first_kept: int) -> str:
-    """What is done, in words; "" if that is nothing."""
+    """The note of the operation, in words; "" if nothing was removed."""
     said = [f"removed {len(chosen)} {'capture' if len(chosen) == 1 else 'captures'}"] if chosen else []
     if first_kept > max(1, change.first_kept()) and change.last_number():
         said.append(f"operations before {first_kept} cannot be taken back any more")

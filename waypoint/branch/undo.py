@@ -19,7 +19,7 @@ Lookup = Callable[[str], Ref | None]
 
 class Deed(NamedTuple):
     """A step on a branch's session. For `start` and `restore`: `capture` is the id of the capture that is brought back,
-    None if it is the branch's tip; `only` is the aspect that is brought back, None if it is all of the session.
+    None: the branch's tip; `only` is the aspect that is brought back, None: the whole session.
     """
 
     act: Act
@@ -44,10 +44,10 @@ def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_e
     """Whether the operation is one of `branch`: an operation on this branch and on no other session, or asked for by
     whoever works on this branch.
 
-    `branch` None: whether it is one of `caller`: the same user asked for it, working on no branch in particular, in the
-    same login or in one that `has_ended`; or it came from within the branch that is meant where none is named. So what
-    others do who are logged in now is never `caller`'s. A `caller` that is None is the daemon itself, which may mean
-    every operation.
+    `branch` None: whether the operation is one of `caller`. That is so if the same user asked for it, working on no
+    branch in particular, in the same login or in one that `has_ended`; or if it was asked for from within the default
+    branch, or by nobody and is on that branch. So an operation of somebody who is logged in now is never another
+    login's. `caller` None: the daemon itself asks, and every operation counts.
     """
     by = operation.by
     if branch is not None:
@@ -67,7 +67,7 @@ def is_from_within(names: RecordReader, operation: Operation, branch: str) -> bo
     """Whether the operation may be seen and taken back from within the session on `branch`: it was asked for from
     within, or it is on this branch and on no other session, and has moved no names but those of this branch.
 
-    What was done while another branch had this name is none of its business.
+    Operations from a time when another branch had this name do not count.
     """
     own, by = names.ref(branch), operation.by
     if own is None or operation.at < own.created:
@@ -86,9 +86,10 @@ def _is_on(operation: Operation, branch: str) -> bool:
 def plan(ref: Lookup, operation: Operation) -> Plan:
     """The steps that take `operation` back, given what `ref` says of names now.
 
-    Afterwards names stand for what they stood for before the operation: also a branch whose session is ended or
-    replaced by the undo, so that what is kept of this session is no step that an earlier operation's undo would have to
-    take back first. Raises StateConflict, with the reason, if the operation cannot be taken back.
+    Afterwards names stand for what they stood for before the operation. That includes a branch whose session the undo
+    ends or replaces: the capture that keeps this session does not become the branch's tip, else the undo of an earlier
+    operation would find that the branch has moved since. Raises StateConflict, with the reason, if the operation cannot
+    be taken back.
     """
     deeds = [
         _deed(operation, branch, *states)
@@ -114,7 +115,7 @@ def plan(ref: Lookup, operation: Operation) -> Plan:
 
 
 def _has_gone_on(operation: Operation, name: str, ref: Lookup) -> bool:
-    """Whether `name` is a branch of which the operation was a step only, and that has made others since: it is left
+    """Whether `name` is a branch that the operation has only moved on, and that has moved on since. Such a branch stays
     where it is when the operation is taken back.
     """
     move, now = operation.moves[name], ref(name)
@@ -123,7 +124,7 @@ def _has_gone_on(operation: Operation, name: str, ref: Lookup) -> bool:
 
 
 def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Operation]) -> None:
-    """Write the moves of names of `steps`. The deeds of `steps` have been carried out before.
+    """Write the moves of names that `steps` has. The deeds of `steps` have been carried out before.
 
     `since`: the operations that were logged after the plan was made. Each one on the session of a deed was made by that
     deed, and becomes a part of the undo. Raises StateConflict if a name has been moved by others since the plan was

@@ -30,8 +30,8 @@ def current_folder() -> str:
 
 
 def branch_of(given: "Given") -> str:
-    """The branch that a command on one branch uses: named by the argument, if the verb has one, or by `--branch`, else
-    $WAYPOINT_BRANCH, else `main`. Every verb finds its branch so.
+    """The branch that a command on one branch uses: named by the verb's argument, if it has one, or by `--branch`, else
+    $WAYPOINT_BRANCH, else `main`.
 
     Raises UsageProblem if the argument and the option name two branches.
     """

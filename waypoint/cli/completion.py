@@ -24,8 +24,8 @@ ANSWER_S = 1.0  # how long the daemon may take to tell names
 def run(words: list[str]) -> int:
     """Print what may stand in the place of the last of `words`. Returns the exit status, 0.
 
-    Names are those that a running daemon tells. If none runs, or this user may not talk to it, there are none; nothing
-    is started, and nothing said.
+    Names are asked of a running daemon. If no daemon runs, or this user may not talk to it, no names are offered: no
+    daemon is started, and no error is printed.
     """
     offer = offered(words)
     answer = offer.answer(_names(offer) if offer.needs_names else ())

@@ -31,7 +31,9 @@ def main(argv: list[str]) -> "NoReturn":
 
 
 def _fail(argv: list[str], error: WaypointError) -> int:
-    """As `fail`. The value of `exec --json` always says whose its exit status is (exec_json.py)."""
+    """As `fail`. With `exec --json` the value has the usual fields of an outcome, too, which say whose the exit status
+    is (exec_json.py).
+    """
     is_exec = argv[:1] == ["exec"]
     beside: dict[str, object] = {"exit": error.exit_code, "by": "waypoint", "ended": False, "output": ""}
     return fail(error, as_json=_asks_for_json(argv), beside=beside if is_exec else None)

@@ -143,8 +143,8 @@ class _Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
     def __init__(
         self, name: str, parse: Callable[[str], float | None], kind: str, bounds: str, examples: str = ""
     ) -> None:
-        """`parse`: returns None for a text that is no such value. The rest, in words: what it is to be, from where to
-        where, and such as what.
+        """`parse`: returns None for a text that is no such value. The other parameters are words for the message: what
+        the value must be, its least and its most, an example.
         """
         self.name = name
         self._parse = parse
@@ -194,7 +194,7 @@ def _group_callback(verb: Group) -> Callable[..., int]:
 
     def begin(**parameters: "Value | tuple[str, ...]") -> int:
         context = click.get_current_context()
-        context.obj = parameters.get("home") or context.obj  # for a member without a --home of its own
+        context.obj = parameters.get("home") or context.obj  # for a member that was not given a --home itself
         return act(**parameters) if verb.acts and context.invoked_subcommand is None else 0
 
     return begin

@@ -45,7 +45,7 @@ def styled(text: str, *, fg: str = "", bold: bool = False) -> str:
 
 
 def size(count: int | None) -> str:
-    """A number of bytes in the unit that makes the text short: 17 B, 1.4 MiB, 214 GiB. None: "-"."""
+    """A number of bytes in the largest unit of which there is at least one: 17 B, 1.4 MiB, 214 GiB. None: "-"."""
     if count is None:
         return "-"
     if count < 1024:

@@ -63,7 +63,7 @@ def _say_detached(branch: str) -> int:
 
 
 def _greeting(session: Mapping[str, object]) -> bytes:
-    """The line for who enters a session. `session`: as in the note of docs/protocol.md, section 2."""
+    """The line that is shown when a session is entered. `session`: as in the note of docs/protocol.md, section 2."""
     base, shared = session.get("base"), session.get("shared")
     of = "this machine" if base == "/" else str(base)
     but = f", but {', '.join(map(str, shared))} is the machine's own" if isinstance(shared, list) and shared else ""
@@ -74,7 +74,7 @@ def _greeting(session: Mapping[str, object]) -> bytes:
 def _farewell(branch: str, end: Mapping[str, object]) -> str:
     """What to say at the end of a session. `end`: the fields of its `x` frame."""
     ended = f"{branch} has ended" if isinstance(end.get("exit"), int) else f"{branch} was stopped or killed"
-    if "kept" not in end:  # unknown: it could not be put on record, or the daemon is of an earlier version
+    if "kept" not in end:  # unknown: the end could not be put on record, or the daemon is of an earlier version
         return ended
     kept, changed = end["kept"], end.get("changed")
     if not isinstance(kept, dict):

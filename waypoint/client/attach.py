@@ -1,8 +1,8 @@
-"""The client's end of a stream that is shown on a terminal; the stream outlives the daemon that it began with.
+"""The client's end of a stream that is shown on a terminal. If the daemon dies, the next daemon goes on with the
+stream.
 
-The classes implement shellwrap.proxy.Remote. When a stream is cut, the client asks the next daemon to go on with it,
-and sends that daemon the input which the old one had not read. Input that the old daemon had read but not typed is
-lost.
+The classes implement shellwrap.proxy.Remote. When a stream is cut, the client asks the next daemon to go on, and sends
+it the input that the old daemon had not read. Input that the old daemon had read but not typed is lost.
 """
 
 import os
@@ -229,6 +229,6 @@ class CommandTerminal(TerminalStream):
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
         if "id" not in self._first:
             raise self._connection.lost_run(str(cut))
-        if not self._exec_id:  # the command may have begun or not: by the id in the request the next daemon knows
+        if not self._exec_id:  # the command may have begun or not: the next daemon knows, by the id in the request
             return {**self._first, **self._size}
         return {"resume": self._exec_id, "offset": self._received, **self._size}

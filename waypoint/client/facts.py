@@ -18,9 +18,9 @@ class StartOptions(TypedDict, total=False):
     """What may be asked of a new session (docs/protocol.md, `POST /v1/sessions`). What is left out, the daemon decides.
 
     `from_name`: the branch or capture whose files it goes on from. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
-    `cwd`: a folder that the session must have. `shell`: the path or name of a shell. `env`: only what tells how the
-    terminal speaks is taken. `command`: in place of the user's shell. `allow`: what it may do beyond the usual.
-    `memory`, `disk`: limits in bytes; `cpus`: in processors; `pids`: in processes and threads.
+    `cwd`: a folder that the session must have. `shell`: the path or name of a shell. `env`: of it only the terminal's
+    type, language and time zone are taken. `command`: what runs in place of the user's shell. `allow`: what the session
+    may do beyond the usual. `memory`, `disk`: limits in bytes; `cpus`: in processors; `pids`: in processes and threads.
     """
 
     from_name: str

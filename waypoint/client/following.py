@@ -1,4 +1,4 @@
-"""What is followed: a session's scrollback as bytes, what happens in a home, event by event, and jobs to their end."""
+"""Following: a session's scrollback as bytes, a home's events one by one, and jobs to their end."""
 
 import _socket
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[
         try:
             sock = wire.send_request(socket_path(home), "GET", _target(seq, instance, follow=follow))
         except (FileNotFoundError, ConnectionRefusedError):
-            return  # it was stopped: to ask for events is no reason to start the next one
+            return  # the daemon was stopped: to ask for events is no reason to start another one
         except PermissionError as error:
             raise not_allowed(home) from error
 
@@ -88,7 +88,7 @@ class JobCalls:
         self._home = home
 
     def list(self) -> "list[JobRecord]":
-        """Those that run, and those that ended lately, without their results."""
+        """The jobs that run, and those that ended lately, without their results."""
         return parse_list(JobRecord, ask(self._home, "GET", "/v1/jobs"), "jobs")
 
     def start(self, kind: Literal["doctor", "gc"]) -> JobRecord:

@@ -54,9 +54,9 @@ class History:
     def undo(
         self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
     ) -> OperationFacts:
-        """Take back the operation, None: the last one of `branch` that was not yet; with neither, the last one of
-        $WAYPOINT_BRANCH, or if that is not set, the last one that this user asked for from this login. The entry that
-        this made in the log.
+        """Take back the operation `number`. None: the last one of `branch` that was not taken back; without a `branch`,
+        of $WAYPOINT_BRANCH, or if that is not set, the last one that this user asked for from this login. Returns the
+        entry that the undo made in the log.
 
         A session that is replaced or ended is captured first, with its processes unless `lose_processes`. Raises
         UnknownName, StateConflict if it cannot be taken back as things are now, CannotCapture if processes cannot be
@@ -73,13 +73,13 @@ class History:
         return parse(OperationFacts, field_of(answer, "operation")), parse(UndoneFacts, field_of(answer, "undone"))
 
     def plan_undo(self, number: int | None = None, *, branch: str | None = None) -> UndoneFacts:
-        """What `undo` would take back, how, and what it would not bring back. Raises as `undo`; changes nothing."""
+        """What `undo` would take back and how, and what would not come back. Raises as `undo`; changes nothing."""
         body = {"number": number, "branch": branch, "dry_run": True}
         return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
 
     def gc(self, *, keep_operations_s: float | None = None, dry_run: bool = False) -> GcFacts:
         """Remove the captures that no name stands for and no kept operation can bring back, and what names.db does not
-        know. `keep_operations_s`: the operations of so many last seconds are kept; None: as the home's setting says.
+        know. `keep_operations_s`: operations that are not older than this are kept; None: as the home's setting says.
 
         Raises StateConflict if a gc is running.
         """

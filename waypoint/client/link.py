@@ -27,8 +27,9 @@ def open_channel(home: str, target: str, body: object) -> wire.Channel:
 def ask(home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True) -> object:
     """One request and its decoded answer.
 
-    `may_repeat`: doing it twice is as good as once, so it is asked again of the next daemon if this one dies before it
-    has answered. Raises the daemon's error, HostLacks as `open_channel` does, Failed if the answer never came.
+    `may_repeat`: the request does the same if it is made twice, so it is sent again to the next daemon if this one dies
+    before it has answered. Raises the daemon's error, HostLacks as `open_channel` does, Failed if the answer never
+    came.
     """
     return ask_status(home, method, target, body, may_repeat=may_repeat)[1]
 
@@ -47,7 +48,7 @@ def ask_status(
 
 
 def ask_running(home: str, method: str, target: str) -> object | None:
-    """As `ask`, of a daemon that runs; None if none does. Starts none."""
+    """As `ask`, but only of a daemon that runs already: returns None if no daemon runs."""
     try:
         return wire.request(socket_path(home), method, target)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -59,19 +60,19 @@ def ask_running(home: str, method: str, target: str) -> object | None:
 
 
 def quote_branch(branch: str) -> str:
-    """A branch's name as one part of a path. Legal names have no other character that needs it."""
+    """A branch's name, quoted as one part of a request's path. Of the characters of a legal name only "/" needs it."""
     return branch.replace("/", "%2F")
 
 
 def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
     next_step = f"see what became of it: {spelled(home, 'op', 'log')}"
-    if method == "GET":  # nothing can have become of it
+    if method == "GET":  # a GET changes nothing, so nothing is left to be found out
         next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
     return Failed("get an answer to", f"{method} {target}", str(cut), next_step)
 
 
 def reach(home: str, act: "Callable[[str], T]") -> "T":
-    """Do `act` with the path of the daemon's socket; start the daemon if none listens, and do it again.
+    """Call `act` with the path of the daemon's socket. If no daemon listens, start one and call `act` again.
 
     Raises HostLacks as `open_channel` does, Failed if no daemon stays up, and what `act` raises.
     """
@@ -80,7 +81,7 @@ def reach(home: str, act: "Callable[[str], T]") -> "T":
         try:
             return act(path)
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            # Also refused: a daemon that was stopped between its being ready and our being here. Hence more than once.
+            # A daemon may be stopped between its start and this call, so starting is tried more than once.
             if attempt == START_ATTEMPTS:
                 next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
                 raise Failed("reach", "the daemon", str(error), next_step) from error

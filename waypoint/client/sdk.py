@@ -66,7 +66,7 @@ class Client:
     def start(self, branch: str = "main", **options: Unpack[StartOptions]) -> "Session":
         """Start the branch's session, or find the live one, which keeps the setting it has.
 
-        Returns once the session is there; `facts` of the result is what the daemon says of it.
+        Returns once the session runs; `facts` of the result is what the daemon says of it.
         """
         status, answer = ask_status(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **options})
         facts = parse(SessionFacts, field_of(answer, "session"))
@@ -101,7 +101,7 @@ class Client:
         return History(self.home)
 
     def restore(self, name: str, *, only: Literal["files", "shell"] | None = None) -> "Session":
-        """As Session.restore, on the branch that `name` was taken on; if `name` is a branch, on this one."""
+        """As Session.restore, on the branch that the capture was taken on; if `name` is a branch, on this branch."""
         answer = ask(self.home, "POST", "/v1/restores", {"name": parse_name(name), "only": only}, may_repeat=False)
         facts = parse(SessionFacts, field_of(answer, "session"))
         return Session(self, facts.branch, facts)
@@ -110,7 +110,7 @@ class Client:
         return parse(StatusFacts, ask(self.home, "GET", "/v1/status"))
 
     def running(self) -> StatusFacts | None:
-        """The status of a daemon that runs; None, and none is started, if there is none."""
+        """The status of the daemon; None if no daemon runs (none is started)."""
         answer = ask_running(self.home, "GET", "/v1/status")
         return None if answer is None else parse(StatusFacts, answer)
 
@@ -183,7 +183,7 @@ class Session:
 
     @property
     def facts(self) -> SessionFacts:
-        """As of the start of this object's session, or of now if it was not started through this object."""
+        """What the daemon has said of the session at its start; if this object has not started it, what it says now."""
         return self._known if self._known is not None else self.refresh()
 
     def refresh(self) -> SessionFacts:
@@ -272,7 +272,7 @@ class Session:
     def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> StopFacts:
         """End the session and keep its files as the branch's tip, or throw them away.
 
-        `checkpoint`: the name of one that is made first, with the processes; then that is the tip.
+        `checkpoint`: the name of a checkpoint that is made first, with the processes, and becomes the branch's tip.
         """
         return parse(StopFacts, self._ask_once("stop", {"discard": discard, "checkpoint": checkpoint}))
 

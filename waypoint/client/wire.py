@@ -1,7 +1,7 @@
 """The client's end of docs/protocol.md: HTTP/1.1 requests over a Unix socket, and the frames of an upgraded stream.
 
-Our own, because http.client and its friends take longer to load than a whole `waypoint exec` may last. Knows only what
-the daemon's answers need: a status line, headers, a body with a length or in chunks. One connection per request: a
+Written here, because http.client takes longer to load than a whole `waypoint exec` may last. It knows only what the
+daemon's answers need: a status line, headers, a body with a length or in chunks. One connection per request: a
 connection costs less than noticing that a kept one belongs to a daemon that is gone.
 """
 
@@ -30,7 +30,8 @@ _NO_WAIT = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
 class Cut(ConnectionError):
     """The connection ended where the protocol has no end: the daemon died or was replaced.
 
-    `left_unread`: something that we had sent was in its socket and never read (unix(7): that makes it a reset).
+    `left_unread`: the daemon died with bytes of this client in its socket that it had not read (unix(7): the client
+    gets ECONNRESET then).
     """
 
     def __init__(self, said: str, *, left_unread: bool = False) -> None:
@@ -200,8 +201,8 @@ class Outgoing:
         self._line.append(frame(kind, payload))
 
     def flush(self) -> int:
-        """Send what the socket takes without waiting; how many bytes are left. A peer that is gone is noticed by
-        `Channel.fill`, not here.
+        """Send what the socket takes without waiting; returns how many bytes are left. That the peer is gone is noticed
+        by `Channel.fill`, not here.
 
         Safe in a signal handler: if the handler interrupts another flush, it leaves the work to that one.
         """
@@ -226,7 +227,9 @@ class Outgoing:
         return _payloads(self._line, kind)
 
     def not_taken(self, kind: str, cut: Cut) -> list[bytes]:
-        """The same after a cut, and those that were sent and not read. One that was read in part is not among them."""
+        """After a cut: the payloads of the frames of `kind` that the daemon has not read, sent or not. A frame that it
+        has read in part is left out.
+        """
         return [*(_payloads(self._sent, kind) if cut.left_unread else []), *self.unsent(kind)]
 
     def _is_all_read(self) -> bool:
@@ -344,12 +347,13 @@ class Channel:
 
 
 def _payloads(frames: list[bytes], kind: str) -> list[bytes]:
-    # The first in line can be a rest; it starts in the middle of a frame, so its length does not fit.
+    # The first entry in line can be the rest of a frame. It starts in the middle of the frame, so its length does not
+    # fit.
     return [item[_PREFIX_BYTES:] for item in frames if item == frame(kind, item[_PREFIX_BYTES:])]
 
 
 def _receive(sock: _socket.socket) -> bytes:
-    """What has come, at least one byte. Raises Cut at the end of the connection."""
+    """The bytes that have arrived, at least one. Raises Cut at the end of the connection."""
     try:
         piece = sock.recv(RECEIVE_BYTES)
     except ConnectionResetError as error:

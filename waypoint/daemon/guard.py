@@ -36,7 +36,7 @@ class Guard:
         self._loop.add_reader(supervisor_fd, self._replace)
 
     def stop(self) -> None:
-        """Watch no more: the daemon stops, and the supervisor may end."""
+        """Stop watching: the daemon is about to stop, and its supervisor may end then."""
         self._off = True
         if self._supervisor_fd >= 0:
             self._loop.remove_reader(self._supervisor_fd)
@@ -83,7 +83,7 @@ class Guard:
         self._loop.remove_reader(ready_fd)
         words = os.read(ready_fd, 4096).decode(errors="replace").strip()
         os.close(ready_fd)
-        os.waitpid(child, 0)  # the child has ended already: the supervisor that wrote is a fork of it
+        os.waitpid(child, 0)  # does not block: the supervisor is a fork of the child, which has ended by now
         verb, _, pid = words.partition(" ")
         try:
             if verb != "ready" or self._off:

@@ -28,7 +28,7 @@ from waypoint.service.background.bugs import LOG, log_bug
 
 
 class StoppableService(Service, Protocol):
-    """What the process, too, must know of the home that it serves: as those of service.home.Home."""
+    """What the process itself needs of the home that it serves. The methods are as in service.home.Home."""
 
     stop_daemon: Callable[[], None]
 
@@ -38,8 +38,8 @@ class StoppableService(Service, Protocol):
 
 
 OpenService = Callable[[str, int], Awaitable[StoppableService]]
-"""Opens the service of the home at a path; the number is a descriptor of the machine's mount namespace, which stays
-open. If it raises a WaypointError, every client is answered with that.
+"""Opens the service of the home at a path. The number is a descriptor of the machine's mount namespace, and stays open.
+If the function raises a WaypointError, every client is answered with this error.
 """
 
 EXIT_LOCKED = 75  # exit status if another daemon serves the home
@@ -78,14 +78,14 @@ def run(argv: list[str], environ: dict[str, str], open_service: OpenService, rou
     try:
         ownership.check_home(home)
         lock_fd = files.lock(daemon_lock_path(home), wait=False)  # held until the process ends
-        lock_holder.sign(lock_fd)  # for who cannot reach it otherwise
+        lock_holder.sign(lock_fd)  # so that a supervisor finds this daemon without its socket
     except HostLacks as problem:  # nothing of the home is touched
         open_service = _refusing(problem)
     except BlockingIOError:
         LOG.error("another daemon serves this home")
         return EXIT_LOCKED
-    # The machine's mounts. Also for a supervisor that this daemon starts: later daemons must not begin with a copy of
-    # this daemon's mounts.
+    # A descriptor of the machine's mount namespace: the daemon follows the mounts there, and starts a new supervisor in
+    # it, because later daemons must not begin with a copy of this daemon's mounts.
     mounts_fd = namespaces.open_own("mnt")
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.make_slave("/")

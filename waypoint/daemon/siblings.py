@@ -24,8 +24,8 @@ _DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD
 
 
 class Patience:
-    """How long to wait before a process that died is started again: not at all, unless it died soon after its start,
-    and the one before it too. One early death may be an accident, as is one that comes while another is made good.
+    """Decides how long to wait before a dead process is started again. The wait is zero unless two processes in a row
+    have died soon after their start: a single early death may be an accident.
     """
 
     def __init__(self) -> None:

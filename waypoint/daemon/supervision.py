@@ -53,7 +53,7 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
         if listen_fd < 0:
             ownership.check_home(home)
         with _start_lock_held(home):
-            open_log(home)  # not before: a home that is just being removed gets no new file
+            open_log(home)  # only now, so that no log is made in a home that is just being removed
             lock_fd = _lock(home)
             if lock_fd < 0:
                 _report(ready_fd, f"ready {lock_holder.signed_by(supervisor_lock_path(home))}")
@@ -223,9 +223,9 @@ def _lock(home: str) -> int:
 
 
 def _end_lost_daemon(home: str) -> None:
-    """Stop a daemon of the home that no supervisor with a lock watches, and wait for its end: somebody has removed the
-    runtime folder under it, with its socket and its supervisor's lock. Its sessions go on, and the daemon writes down
-    anew where they are found. Its own supervisor ends with it, since the socket has not their name any more.
+    """Stop a daemon that still serves the home though its runtime folder was removed, with the socket and the
+    supervisor's lock in it, and wait for the daemon's end. Sessions go on: before it ends, the daemon writes their
+    runtime records anew. The supervisor of that daemon ends too, since its socket has no name any more.
 
     Raises TimeoutError if the daemon has not ended after STOP_S.
     """
@@ -240,6 +240,6 @@ def _end_lost_daemon(home: str) -> None:
 
 def _report(ready_fd: int, words: str) -> None:
     if ready_fd >= 0:
-        with contextlib.suppress(BrokenPipeError):  # the process that started this one no longer waits
+        with contextlib.suppress(BrokenPipeError):  # the reader, the process that started this one, has gone
             os.write(ready_fd, f"{words}\n".encode(errors="replace"))
         os.close(ready_fd)

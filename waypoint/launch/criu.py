@@ -18,16 +18,16 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces, procfs
 from waypoint.linux.tasks.clone import wait_entered
 
-_OWN_FDS = 2  # CRIU's socket, and the file for its words; what comes after them is for the session's ids
+_OWN_FDS = 2  # CRIU's socket, and the file for its output; the descriptors behind them are for the session's ids
 _TMP = "/tmp"
-_RUN = "/run"  # CRIU caches here what it has found out about the kernel, if this is a tmpfs
+_RUN = "/run"  # where CRIU caches what it has found out about the kernel, but only on a tmpfs
 APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
 """The folder in which CRIU finds the mounts that a session has from outside (externals.py)."""
 
 
 Announce = Callable[[list[int]], None]
-"""Called with a pidfd of the process, and one of its guard if it has one, when only execve is left to do."""
+"""Called when only execve is left to do, with a pidfd of the process and, if it has a guard, one of the guard."""
 
 
 def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoReturn:

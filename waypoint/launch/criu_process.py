@@ -20,7 +20,7 @@ from waypoint.model.ids import new_id
 from waypoint.processes.criu.options import Notice, OnNotice
 from waypoint.processes.criu.worker import CriuCommand, Process, Spawn
 
-# A guard works for some milliseconds after its CRIU has ended. One that takes longer than this is ended.
+# Seconds that a guard may work on after its CRIU has ended, before it is killed. Some milliseconds are usual.
 GUARD_S = 5.0
 
 
@@ -48,7 +48,7 @@ class LaunchedCriu:
                 os.close(fd)
             self._pidfds = []
             if self._group:
-                with contextlib.suppress(TimeoutError):  # a helper that cannot be killed: nobody uses its group again
+                with contextlib.suppress(TimeoutError):  # a helper cannot be killed: its group stays
                     cgroups.end(self._group)
         return 0
 

@@ -25,9 +25,9 @@ def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
     def outer(report: int, ask: int, answer: int) -> None:
         os.close(answer)
         namespaces.hide_from_peers()
-        namespaces.join_new_session_keyring()  # else it would have that of whoever started the daemon
+        namespaces.join_new_session_keyring()  # else the process would have the keyring of whoever started the daemon
         pidfd = os.pidfd_open(spec.pid)
-        # Those of a process of each user, which the session's first process may have lowered.
+        # The resource limits of any process of the session: those of its first process may have been lowered since.
         resource.setrlimit(resource.RLIMIT_NPROC, resource.prlimit(spec.pid, resource.RLIMIT_NPROC))
         kinds = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         kinds |= namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWNET

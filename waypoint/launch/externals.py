@@ -5,9 +5,9 @@ so: CRIU binds each mount singly inside the new user namespace, where the kernel
 mounts below it (EINVAL: they are locked, mount_namespaces(7)). For a restore each mount is therefore made in a
 separate folder.
 
-The mount points lie in the session's files, where something else may have their names. So they are opened without
-links and mounted by descriptor, and when all is mounted, it is looked at. A session with less around it than it must
-have does not run.
+The mount points lie in the session's files, where something else may have their names. So mount points are opened
+without following links, and mounted on by descriptor, and when all is mounted, the result is compared with the plan. A
+session that lacks a mount or a flag does not run.
 """
 
 import contextlib
@@ -28,7 +28,8 @@ from waypoint.model.errors import StateConflict
 PROC = "/proc"
 TERMINALS = "/dev/pts"
 NULL, NOTHING = "/dev/null", "/dev/.empty"
-"""What covers a file, and a folder, that the session sees nothing of. They are read-only, with all of /dev."""
+"""What is mounted over a file, and over a folder, that the session must not see. Both are read-only, as all of /dev is.
+"""
 
 # Kernels differ in their defaults, so each option is given. redirect_dir makes renames of lower folders work; index and
 # nfs_export would tie an upper to its lower's inodes (ESTALE once it is copied); metacopy would leave data in a lower,
@@ -38,8 +39,8 @@ OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=on,nfs_export=off
 
 
 class FromOutside:
-    """Makes mounts of a session in the caller's mount namespace. If the session's ids are shifted, what lies on disk
-    comes in through idmapped mounts, and keeps its owners there.
+    """Makes mounts of a session in the caller's mount namespace. If the session's ids are shifted, files come in
+    through idmapped mounts, so that their owners on disk stay what they are.
     """
 
     def __init__(self, spec: StartSpec, users: Sequence[int]) -> None:
@@ -95,8 +96,8 @@ class FromOutside:
 
     @contextlib.contextmanager
     def _origin(self, item: BindMount) -> Iterator[str]:
-        """The name of a descriptor of what `item` binds. Raises OSError, also if it is to be bound as the session's
-        user, who may not use it.
+        """The path in /proc/self/fd of the opened source of `item`. Raises OSError, also if the source is to be bound
+        with the rights of the session's user, and this user may not use it.
         """
         # A session may write to what is bound into it, so the path of another bind may lead through links by now.
         source = MountPlace(item.source) if item.ours else MountPlace("/", item.source)
@@ -142,9 +143,9 @@ def mount_apart(spec: StartSpec, users: Sequence[int], folder: str) -> None:
     """Mount all mounts that `spec` has from outside, as `folder`/m0, m1, ..., in this process's mount namespace.
     `users`: as for FromOutside.
 
-    They get the flags that they have in the session: flags that are set here are locked in the session's user
-    namespace, flags that CRIU sets there would not be. Of a mount of the host that is gone, with its folder, the
-    session gets what it has changed there. Raises OSError; the mounts made so far then stay.
+    The mounts get the flags that they have in the session: flags that are set here are locked in the session's user
+    namespace, flags that CRIU sets there would not be. If the host has lost a mount with its folder, the session gets
+    an overlay of its own changes over an empty folder. Raises OSError; the mounts made so far then stay.
     """
     numbered = (f"{folder}/m{number}" for number in itertools.count())
     made: dict[str, str] = {}
@@ -193,8 +194,8 @@ def _above(target: str, made: dict[str, str]) -> str:
 
 
 def _make_mount_point(target: str, made: dict[str, str]) -> None:
-    """Make the folder `target`, which the host had when the session started, in that of the overlays `made` in which
-    the session has it. `made`: where each is mounted, by its mount point in the session.
+    """Make the mount point `target`, a folder that the host had when the session started. It is made in the overlay
+    that the session sees it in. `made`: where overlays are mounted, by mount point in the session.
     """
     above = _above(target, made)
     with MountPlace(made[above]).opened_fd() as folder:
@@ -202,19 +203,19 @@ def _make_mount_point(target: str, made: dict[str, str]) -> None:
 
 
 def _over_nothing(overlay: Overlay, empty: str) -> Overlay:
-    """The overlay, with the folder `empty` in place of what it was over. The folder is made if it is missing."""
+    """`overlay`, with the folder `empty` as its lower layer. The folder is made if it is missing."""
     os.makedirs(empty, exist_ok=True)
     return msgspec.structs.replace(overlay, lowers=[*overlay.lowers[:-1], empty], ours=(*overlay.ours, empty))
 
 
 class Misplaced(StateConflict):
-    """A session's mount cannot be where it must be: in the session's files, something else has its mount point's name.
-    Whoever knows a way to those files sets the next step.
+    """A session's mount cannot be made where it must be, because something else in the session's files has the name of
+    its mount point. A caller that knows how to get at those files sets the next step.
     """
 
 
 def misplaced(error: OSError) -> Misplaced | None:
-    """The error in words, if it is of such a mount point (beneath.py)."""
+    """`error` as a Misplaced, if it says that something else is in a mount point's place (beneath.py)."""
     if error.errno != beneath.MISPLACED:
         return None
     return Misplaced("mount what a session needs at", os.fsdecode(error.filename or "/"), error.strerror or str(error))

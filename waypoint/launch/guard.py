@@ -20,10 +20,10 @@ from typing import NamedTuple, NoReturn
 from waypoint.linux.tasks import namespaces, ptrace
 
 NAME = "wp-guard"
-"""The process name of a guard. Whoever ends a CRIU together with all that works for it ends the guard last."""
+"""The process name of a guard. Who kills a CRIU with all its helpers kills the guard last."""
 
-# How far CRIU and its guard go before others (nice(2)). The less CRIU and the guard wait for a processor, the rarer is
-# a task that comes to the `int3` of a dead CRIU.
+# The priority of CRIU and its guard (nice(2)). The less both wait for a processor, the more seldom a task reaches the
+# `int3` of a dead CRIU.
 _AHEAD = 15
 
 
@@ -87,14 +87,14 @@ def _watch(criu: int, session: str, freeze: int) -> None:
 
 
 def _hold(criu: int, session: str, freeze: int) -> bytes | None:
-    """Freeze the session if the CRIU that is about to end has tasks of it in its hands. Returns CRIU's notes of them,
-    None if it has none.
+    """Freeze the session if CRIU, which is about to end, still traces tasks of the session. Returns CRIU's notes of
+    these tasks, None if there are none.
 
-    The session is frozen before that is known, because a task that CRIU has set going must not come to the `int3`.
-    While a guard lives, nobody else begins to freeze the session.
+    The session is frozen before it is known whether CRIU traces tasks, because a task that CRIU has set going must not
+    reach the `int3`. While a guard lives, nobody else begins to freeze the session.
     """
     was_frozen = os.pread(freeze, 1, 0) == b"1"
-    if not was_frozen:  # else its owner may be about to let it go
+    if not was_frozen:  # else whoever has frozen the session may be about to thaw it
         os.pwrite(freeze, b"1", 0)
     from waypoint.processes.criu import remains  # loaded by few tasks only, see launcher.py
 

@@ -21,7 +21,7 @@ from waypoint.linux.storage import idmapped
 from waypoint.model.errors import Failed, HostLacks
 
 QUICK_DEATH_S = 1.0
-"""A launcher that has lived for less may die again at once."""
+"""Seconds. If a launcher has lived for less, the next one is started only at the next request."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,9 @@ class Started(NamedTuple):
 
 
 class LauncherDied(Failed):
-    """The launcher died over a request. Its successor may serve it; what was begun may be there."""
+    """The launcher died during a request. Its successor may serve the request again; what the dead one had begun may
+    still exist.
+    """
 
 
 class Launcher:
@@ -79,7 +81,7 @@ class Launcher:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 << 20)
         self._control = ours
         self._opened = time.monotonic()
-        asyncio.get_running_loop().add_reader(ours, self._replace)  # nothing comes but the end
+        asyncio.get_running_loop().add_reader(ours, self._replace)  # readable only at the launcher's end
         if self._will is not None:
             self._bequeath(*self._will)
 
@@ -103,7 +105,9 @@ class Launcher:
             self._process = None
 
     def _replace(self) -> None:
-        """The launcher has died: start the next one, which has the will. If it died young, the next request does so."""
+        """The launcher has died: start the next one, and give it the will. If the launcher died young, the next request
+        starts it.
+        """
         self.close()
         if time.monotonic() - self._opened > QUICK_DEATH_S:
             self.open()
@@ -121,7 +125,7 @@ class Launcher:
                 self._send(msgspec.json.encode(spec), (theirs.fileno(), *stdio, *fds_for_ids(spec)))
             await _wait_readable(ours)
             text, handles, flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
-        if flags & socket.MSG_CTRUNC:  # the kernel has dropped those for which this process had no number left
+        if flags & socket.MSG_CTRUNC:  # the kernel dropped some: this process has no number left
             for handle in handles:
                 os.close(handle)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -23,9 +23,9 @@ MASTER_FD = 3  # the descriptor at which pid 1 keeps the master side of the term
 KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
 
 # The resource limits of every process of a session, soft and hard (getrlimit(2)), whoever has started the daemon: those
-# of a login on a machine with systemd, but for more open files, as few programs raise their own limit, and half of the
-# message queues: the kernel counts these, and pending signals, also for the owner of the session's user namespace, who
-# may be root, and lets all such namespaces together have no more than the limit of who made them. Root keeps the rest.
+# of a login on a machine with systemd, with two exceptions. More open files, since few programs raise their own limit.
+# And half of the message queues: the kernel counts these, and pending signals (`set_resource_limits`), for the owner of
+# the session's user namespace, too, who may be root, so the other half is left to root.
 _NONE = resource.RLIM_INFINITY
 _MIB = 1 << 20
 RESOURCE_LIMITS = {
@@ -46,17 +46,17 @@ RESOURCE_LIMITS = {
 }
 
 
-# The part of the launcher's own hard limit of open files that a session may have at most. All sessions of a home have
-# the same ids, and the kernel counts the descriptors that are under way in Unix sockets for all processes of an id
-# together, but compares that with the sender's own soft limit: so no session can keep the launcher, CRIU, or what
-# becomes a process of another session from sending one.
+# The largest share of the launcher's own hard limit of open files that a session may have. The kernel counts
+# descriptors that are in flight in Unix sockets by user id, and all sessions of a home have the same ids; it refuses to
+# send another one when the count is above the sender's soft limit. Since the launcher and CRIU have a higher limit than
+# any session, no session can keep them from sending descriptors.
 _OPEN_FILES_SHARE = 0.75
-_MOST_OPEN_FILES = 1 << 20  # the kernel's default; systemd allows a thousand times as many, of which tables are made
+_MOST_OPEN_FILES = 1 << 20  # the kernel's default; systemd allows 1,000 times as many, and programs make tables of them
 
 
 def set_resource_limits() -> None:
-    """Give this process RESOURCE_LIMITS, as far as it may raise its own, which needs CAP_SYS_RESOURCE; but more open
-    files, as a session's are set by `execute`, and half of the pending signals.
+    """Give this process RESOURCE_LIMITS, as far as it may raise its limits (CAP_SYS_RESOURCE). Its open files get the
+    highest limit that there is; `execute` sets a session's. Of its pending signals it keeps at most half.
     """
     most = min(hard_limits.most_open_files(), _MOST_OPEN_FILES)
     signals = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
@@ -69,7 +69,7 @@ def set_resource_limits() -> None:
         except (ValueError, OSError):  # the hard limit is lower, and may not be raised
             most = resource.getrlimit(kind)[1]
             soft, hard = (most if value == _NONE else min(value, most) for value in wanted)
-            with contextlib.suppress(ValueError, OSError):  # fs.nr_open is lower than the hard limit that it has
+            with contextlib.suppress(ValueError, OSError):  # fs.nr_open is lower than the present hard limit
                 resource.setrlimit(kind, (soft, hard))
 
 

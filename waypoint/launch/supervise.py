@@ -93,7 +93,7 @@ def _read_all(report: int) -> tuple[bytes, list[int], int]:
             descriptors += received
             if not chunk:
                 return text, descriptors, entered
-            if chunk.startswith(_HANDED_OVER):  # never together with other text, as descriptors came with it
+            if chunk.startswith(_HANDED_OVER):  # comes alone, since descriptors come with it
                 entered, chunk = chunk[1], chunk[2:]
             text += chunk
 

@@ -1,4 +1,4 @@
-"""What the launcher does when its daemon has died: it sees to it that a next daemon serves the home.
+"""What the launcher does when its daemon has died: it makes sure that another daemon serves the home.
 
 That is the supervisor's work. But if the supervisor has died too, only the next client would start anything, and a
 session that the daemon was capturing would stand still until somebody asks. So the launcher is that client.

@@ -334,12 +334,12 @@ class DuFacts:
     """What a home has on disk, in bytes.
 
     `holders`: captures (the newest first), sessions, strangers. `logical_bytes`: the sum of all that these have, as if
-    nothing were shared. `unique_bytes`: the same with each shared block counted once; where only some holders are asked
-    for: what only one of them has. `stored_bytes`: of what is durable in the store. `hot_bytes`: of the hot area, which
-    has all but the files of captures. `pool_bytes`: what the pool of files takes of the disk. `overhead_bytes`: what of
-    it no file has: room for writing, and what btrfs needs. `names_bytes`: of names.db. `logs_bytes`: of the logs.
-    `rings_bytes`: of the terminals of live sessions, in memory. `home_bytes`: what the whole home takes of the disk,
-    which has `free_bytes` left.
+    nothing were shared. `unique_bytes`: the sum of what the holders have, with each shared block counted once; if the
+    request names holders: the sum of `own_files_bytes` and `processes_bytes` of these. `stored_bytes`: of what is
+    durable in the store. `hot_bytes`: of the hot area, which has all but the files of captures. `pool_bytes`: what the
+    pool of files takes of the disk. `overhead_bytes`: what of it no file has: room for writing, and what btrfs needs.
+    `names_bytes`: of names.db. `logs_bytes`: of the logs. `rings_bytes`: of the terminals of live sessions, in memory.
+    `home_bytes`: what the whole home takes of the disk, which has `free_bytes` left.
     """
 
     holders: list[HolderFacts]

@@ -67,9 +67,9 @@ class IdMap(msgspec.Struct, frozen=True, kw_only=True):
         return f"0 {self.first} {SHIFTED_IDS}\n{''.join(more)}"
 
     def lines_with_only(self, own: Collection[int]) -> str:
-        """The content of the uid_map, or the gid_map, of an idmapped mount in which of the session's ids only those of
-        `own` are themselves: what belongs to another id is a stranger's, over which nobody in the session has power, a
-        root neither. Of more than _MAX_OWN, the highest are strangers'. The session's ids are shifted.
+        """The content of uid_map, or gid_map, for an idmapped mount that shows the files of `own`, ids of the session,
+        as theirs, and the files of all other ids as a stranger's: nobody in the session has power over them, not even
+        its root. If `own` has more than _MAX_OWN ids, the highest are left out. The session's ids are shifted.
         """
         lines, behind = [], 0  # strangers keep the host's ids, which no session with shifted ids has
         for number in sorted(one for one in {*own} if one < SHIFTED_IDS or one in self.more)[:_MAX_OWN]:
@@ -169,11 +169,6 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
     map of its ids. `seccomp`: the filter around its processes.
     """
 
-    size_bytes: int
-    count: int
-    programs: list[str]
-    frozen_us: int
-    criu: str
     overlays: list[str]
     outside: list[str]
     proc_readonly: list[str]

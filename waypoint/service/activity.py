@@ -1,4 +1,4 @@
-"""What goes on: jobs, as clients start and watch them, and the stream of events."""
+"""Jobs, as clients start and watch them; the stream of events; and `doctor`, which is a job."""
 
 import asyncio
 import errno
@@ -21,12 +21,13 @@ from waypoint.upper.contract import NEXT_STEPS, Outlook, Pool, mib
 WANTED = "config.json wants that"
 POOL = "the pool of this home"
 
-# Threads of their own: a trial blocks for seconds, and captures and restores need those that all share.
+# Trials have threads of their own: each blocks for seconds, and the shared threads are needed for captures and
+# restores.
 _TRIALS = ThreadPoolExecutor(2, "trial")
 
 
 async def events(home: Home, query: EventsQuery) -> Annotated[Download, AnyEvent]:
-    """What has happened since the event that `query` names, as far back as it is kept; one line of JSON each."""
+    """The events since the one that `query` names, as far back as they are kept; one line of JSON each."""
     return Download("application/x-ndjson", home.events.lines(query), endless=query.follow)
 
 
@@ -47,16 +48,16 @@ async def start_job(home: Home, request: JobRequest) -> JobFacts:
 
 
 async def cancel_job(home: Home, job: str) -> JobFacts:
-    """End a job before its time, and wait for its end, but not for long: the answer may say that it still runs. One
-    that has ended already stays as it is. Raises UnknownName.
+    """Cancel a job, and wait a few seconds for its end; the answer may say that the job still runs. A job that has
+    ended stays as it is. Raises UnknownName.
     """
     return (await home.jobs.cancel(job)).facts(whole=True)
 
 
 async def doctor(home: Home) -> list[Capability]:
-    """Try every capability of the machine on a throw-away session; takes seconds, and more if others try it too.
+    """Try every capability of the machine on a throw-away session. Takes seconds, and longer while other trials run.
 
-    Cancelled, it ends the processes of the trial, and returns when nothing is left of them.
+    If the caller is cancelled, the processes of the trial are ended; the cancellation goes on when they are gone.
     """
     from waypoint.setup.trials import try_everything
 
@@ -92,7 +93,7 @@ def _pool(pool: Pool) -> Capability:
 
 
 def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, str]:
-    """State, reason and remedy."""
+    """The state of a pool, the reason and the remedy."""
     growth = found.growth_bytes or 0
     why = f"{mib(found.free_bytes)} are free"
     if found.growth_bytes is not None:
@@ -108,7 +109,7 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
 
 
 def _ground(home: Home) -> list[Capability]:
-    """Whether sessions have all that is mounted on the machine, ids that are nobody's outside, and limits."""
+    """Whether a session would see all mounts of the machine, have ids that no user of the machine has, and limits."""
     left_out, why_host_ids, unlimited = home.left_out(), home.why_host_ids(), home.unlimited()
     mounted = Capability(
         name="what is mounted here",

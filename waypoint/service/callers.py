@@ -9,12 +9,16 @@ from waypoint.store.callers import asked_by
 
 
 def serving(peer: Peer, branch: str | None) -> contextlib.AbstractContextManager[None]:
-    """What the `with` block does is done for `peer`. `branch`: the branch that the peer works on, None: on no one."""
+    """Note `peer` as the caller of all operations in the `with` block. `branch`: the branch that the peer works on,
+    None: no branch in particular.
+    """
     return asked_by(Caller(uid=peer.uid, login=_login_of(peer.pid), branch=branch))
 
 
 def _login_of(pid: int) -> Login | None:
-    """The process session (setsid(2)) of process `pid`, which is that of its terminal; None if it cannot be told."""
+    """The process session (setsid(2)) of process `pid`, which all processes of its terminal share; None if it cannot be
+    found.
+    """
     with contextlib.suppress(ProcessLookupError):
         leader = procfs.stat(pid).session
         return Login(pid=leader, start=procfs.start_ticks(leader)) if leader > 0 else None

@@ -62,7 +62,7 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
 
 
 async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
-    """As `restore`, on the branch that the capture was taken on; what a branch's name stands for, on that branch."""
+    """As `restore`, on the branch that the capture was taken on or, if `request.name` is a branch, on this branch."""
     return await restore(home, restoring.branch_of(home.names, request.name), request)
 
 

@@ -126,7 +126,7 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
 
 
 def _check_rights(home: Home, operation: Operation) -> None:
-    """Raise NotAllowed unless all that the operation has moved is whoever asks may have."""
+    """Raise NotAllowed unless the caller may have all that the operation has moved."""
     resources, tried = home.sessions.resources, f"take back operation {operation.number} on"
     for name in {*operation.moves, *operation.sessions}:
         rights.check_name(resources, name, tried)
@@ -171,8 +171,9 @@ def _undone(names: LogReader, operation: Operation, steps: Plan) -> UndoneFacts:
 
 
 async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) -> list[str]:
-    """Returns, in words, what could not be brought back or was not kept. `ends`: of all deeds that end a session: none
-    is ended before each is captured, so that a session which cannot be captured does not leave half of the undo.
+    """Carry out `deed`. Returns, in words, what could not be brought back or was not kept. `ends`: where all deeds that
+    end a session meet: no session ends before all are captured, so that one that cannot be captured does not leave the
+    undo half done.
     """
     sessions, origin = home.sessions, deed.capture or deed.branch
     match deed.act:

@@ -61,14 +61,13 @@ InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
 class Home:
     """What the service functions work on. Made by `open`, from then on complete.
 
-    `stop_daemon`: asks the process to end; whoever serves the home sets it. `relieve`: makes room where the disk runs
-    short (housekeeping.py). `between`: called, in a worker thread,
-    before each piece of a long list is made; it waits as long as a session stands still. `stands_still`: says, without
-    waiting, whether a session does.
+    `stop_daemon`: asks the process to end; set by the daemon. `relieve`: makes room when the disk runs short
+    (housekeeping.py). `between`: waits as long as a session stands still; called in a worker thread before each piece
+    of a long list is made. `stands_still`: whether a session stands still; does not wait.
     """
 
     def __init__(self, path: Path, config: "_Config", criu: str | None, host_mounts: int | None) -> None:
-        """`criu`: the one that was chosen, if one was. `host_mounts`: as `make_places`."""
+        """`criu`: the path of a CRIU that was chosen, None: any that works. `host_mounts`: as for `make_places`."""
         self.path = path
         self.started = time.time()
         self.stop_daemon: Callable[[], None] = _do_nothing
@@ -135,11 +134,11 @@ class Home:
             home._launcher.open()  # it gets ready while the daemon does; but sessions that wait for a daemon go first
         if serve_inside is not None:
             home.sessions.serve_inside = functools.partial(serve_inside, home)
-        home._watch.start()  # before anything that may take long: the sessions of the last daemon go on writing
+        home._watch.start()  # before anything that may take long, since the sessions of the last daemon go on writing
         home.strangers = adopt_all(home.sessions)
         if relieve is not None:
             home.relieve = functools.partial(relieve, home)
-        home.sessions.on_change = home._tell_session  # not of those that were adopted: they began long ago
+        home.sessions.on_change = home._tell_session  # set only now: adopted sessions are no news
         home._launcher.open()
         if home._host_watch is not None:
             home._host_watch.start()
@@ -156,7 +155,7 @@ class Home:
         return [stranger for stranger in self.strangers if os.path.lexists(stranger.path)]
 
     def relieve_later(self) -> None:
-        """The pool has too little room, or something is due for removal: have room made, once in RELIEVE_S."""
+        """Have room made, at most once in RELIEVE_S: the pool has too little room, or something is due for removal."""
         now = asyncio.get_running_loop().time()
         if now - self._relieved_at >= RELIEVE_S:
             self._relieved_at = now
@@ -176,7 +175,7 @@ class Home:
     def unlimited(self) -> list[str]:
         """In words, which limits of a new session the machine would not hold."""
         ids = HOST_IDS if self.why_host_ids() else IdMap(first=1)
-        asked = SessionLimits(cpus=1.0)  # there is no usual one
+        asked = SessionLimits(cpus=1.0)  # there is no usual limit of processors
         return self._places.limiter.of_session(asked).unlimited(fill_in(asked), ids)
 
     def _tell_session(self, change: SessionChange, live: LiveSession) -> None:
@@ -192,7 +191,8 @@ class Home:
             await self._host_watch.stop()
         await self.jobs.close()
         await self.sessions.close()
-        # Nothing waits from here on: streams that are to break off with the process would end in their own words.
+        # No `await` from here on: a stream that is to break off with the process would run on and send an end of its
+        # own.
         self._watch.stop()
         self._launcher.close()
         self.pool.close()
@@ -224,8 +224,8 @@ async def stop_daemon(home: Home) -> None:
 
 
 def _check_pool(home: Path, names: Names) -> None:
-    """Raise StoreDamaged if the home has no pool any more, though names.db knows of files in it: a new pool would take
-    the place of the one that is to be put back.
+    """Raise StoreDamaged if the home has no pool any more, though names.db knows of files in it. A new pool would be in
+    the way when the old one is put back.
     """
     if has_pool(home):
         return
@@ -241,8 +241,8 @@ def _do_nothing() -> None:
 
 
 class _Ids(msgspec.Struct):
-    """`first`: the first id of the home's range (launch/ground/id_choice.py); 0: no session is to have other ids than
-    the host's.
+    """`first`: the first id of the home's range (launch/ground/id_choice.py); 0: all sessions are to have the host's
+    ids.
     """
 
     first: int
@@ -258,7 +258,7 @@ class HomeUsers(msgspec.Struct):
 
 class _Config(HomeUsers, kw_only=True):
     """What the daemon itself takes from config.json. `pool`: the sizes of a pool file, None: the usual ones.
-    `keep_operations_s`: the operations of so many last seconds can be taken back after a `gc`. `seccomp`: whether new
+    `keep_operations_s`: for how many seconds an operation can be taken back, even after a `gc`. `seccomp`: whether new
     sessions get a filter of system calls.
     """
 
@@ -269,8 +269,8 @@ class _Config(HomeUsers, kw_only=True):
 
 
 def _config(home: str) -> _Config:
-    """What config.json asks for. A home that has no range of ids yet gets one, which is written there if that can be:
-    a full disk must keep no home from opening. Raises Failed if it cannot be used.
+    """What config.json asks for. A home that has no range of ids yet gets one, which is written to config.json unless
+    the disk is full: a home must open all the same. Raises Failed if config.json cannot be used.
     """
     path, found = config_path(home), config_file.read(Path(home))
     if "ids" not in found:

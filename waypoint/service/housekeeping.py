@@ -25,7 +25,7 @@ from waypoint.upper.contract import GrowthOutcome
 Told = TypeVar("Told")
 
 AT_ONCE = 8
-"""Captures that are removed where the disk runs short, before it is looked whether there is room."""
+"""When the disk runs short, how many captures are removed before the pool's room is looked at again."""
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +61,17 @@ def _tell(home: Home, keep_s: float) -> GcFacts:
 
 
 async def gc_job(home: Home, job: Job, keep_s: float) -> GcFacts:
-    """The work of `gc`, which keeps the operations of the last `keep_s` seconds. If the job is cancelled, it ends with
-    the capture at hand.
+    """The work of `gc`, which keeps the operations of the last `keep_s` seconds. If the job is cancelled, it ends after
+    the capture that it is removing.
     """
     work = _Work(home, job, keep_s)
     return await work.in_thread(work.carry_out)
 
 
 def relieve(home: Home) -> None:
-    """Begin to make room in the pool, in a job of the kind `gc`; nothing if one is running. Removes what nothing keeps,
-    the oldest first, until the pool has its headroom again. What names.db does not know stays.
+    """Begin a job of the kind `gc` that makes room in the pool; does nothing if a gc is running. The job removes
+    captures that nothing keeps, the oldest first, until the pool has its headroom again. What names.db does not know
+    stays.
     """
     with contextlib.suppress(StateConflict):  # a gc is running, which makes more room than this
         home.jobs.start("gc", lambda job: _relieve_job(home, job))
@@ -93,9 +94,9 @@ class _Work:
         self.is_cancelled = False
 
     async def in_thread(self, act: Callable[[], Told]) -> Told:
-        """Call `act`, a method of this work, in a thread. If the caller is cancelled, `act` is told so, and has ended
-        when the cancellation goes on. Else what could not be removed is tried again later: where the disk has room
-        again by then, nothing else would ask for it.
+        """Call `act`, a method of this object, in a thread. If the caller is cancelled, `is_cancelled` tells `act` to
+        end, and the cancellation goes on when `act` has ended. Otherwise, if something could not be removed, `relieve`
+        is asked to try again later, because nothing else would once the disk has room again.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(act))
         try:
@@ -135,14 +136,14 @@ class _Work:
             self._drop_all(chosen)
             count += len(chosen)
             home.pool.settle()
-        self._drop_all([])  # what could not be removed while the pool was fuller
+        self._drop_all([])  # tries again what could not be removed while the pool was fuller
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
         return count
 
     def _drop_all(self, chosen: list[Capture]) -> None:
-        """Remove what the captures have on disk, and what an earlier gc was to remove. What is left if that is cut off
-        or fails, the next gc removes (`in_thread`), or the next daemon.
+        """Remove from disk the captures `chosen`, and those that an earlier gc could not remove. If this is cut off or
+        fails, the next gc or the next daemon removes what is left.
         """
         due = self._home.due_for_removal
         due |= {capture.id: capture for capture in chosen}
@@ -160,8 +161,8 @@ class _Work:
             self._job.report(items=number + 1, items_total=len(whole))
 
     def _remove_strangers(self) -> list[StrangerFacts]:
-        """Remove what lay in the home when the daemon started, and is unknown to names.db: nobody knows whose it is, so
-        only for root, and for who may do the same. Returns what is gone.
+        """Remove what lay in the home when the daemon started and is unknown to names.db. Nobody knows whose it is, so
+        this is done only for root and for the user whom root trusts fully. Returns what was removed.
         """
         is_bound = rights.is_bound(self._home.sessions.resources)
         there = {} if is_bound else {(one.kind, one.id): one for one in self._home.present_strangers()}
@@ -186,7 +187,7 @@ class _Work:
         home.pool.shrink(goes_on, lambda: not home.names.live())
 
     def _try(self, what: str, act: Callable[[], None]) -> bool:
-        """Returns whether `act` has worked."""
+        """Call `act`; if it fails, note why. Returns whether `act` has worked."""
         try:
             act()
         except (WaypointError, OSError) as error:

@@ -68,9 +68,10 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
 
 
 async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) -> Stream:
-    """The session's terminal, shown and typed on until the session ends or the client goes.
+    """A stream that shows the session's terminal and takes keystrokes until the session ends or the client goes.
 
-    Raises StateConflict if the session is somebody else's, and nobody says so; so do `execute` and `run`.
+    Raises StateConflict if the session belongs to another user whom the request does not name; so do `execute` and
+    `run`.
     """
     is_bound = rights.is_bound(home.sessions.resources)
 
@@ -82,31 +83,33 @@ async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) ->
 
 
 async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> Stream:
-    """A command line in the session's own shell."""
-    if request.resume is not None:  # was asked for, by somebody who was let in
+    """A stream that runs a command line in the session's own shell."""
+    if request.resume is not None:  # the command was begun by a client that was let in
         return functools.partial(_own(home, branch, "go on with").execute, request)
     return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)
 
 
 async def run(home: Home, branch: str, request: RunRequest, peer: Peer) -> Stream:
-    """A process of its own in the session."""
+    """A stream that runs a process of its own in the session."""
     return functools.partial(_of_asker(home, branch, request, peer, f"run -b {branch}").run, request)
 
 
 async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
-    """What the session's terminal has shown, as far back as it is kept."""
+    """A stream of what the session's terminal has shown, as far back as that is kept."""
     return functools.partial(_own(home, branch, "show").logs, request)
 
 
 def _own(home: Home, branch: str, tried: str) -> LiveSession:
-    """The live session, which the asker may have. Raises NotAllowed."""
+    """The live session on `branch`. Raises NotAllowed if the caller may not have it."""
     live = home.sessions.get(branch)
     rights.check_own(home.sessions.resources, live.record.row.setting.user, tried, f"branch {branch}")
     return live
 
 
 def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, command: str) -> LiveSession:
-    """The live session, which is the asker's or is said to be somebody else's. Raises as `check_own`, `check_owner`."""
+    """The live session on `branch`, if it belongs to the user whom the request means. Raises as `check_own`,
+    `check_owner`.
+    """
     live = _own(home, branch, "go on with")
     asker = Asker(request.user, request.default_user if peer.uid == 0 else None, peer.uid)
     check_owner(branch, live.record.row.setting.user, asker, command, is_live=True)

@@ -43,7 +43,8 @@ from waypoint.service.shapes import Peer
 from waypoint.setup import rows
 from waypoint.setup.trials import write_rows
 
-# Seconds: for which a CRIU may be silent; that one row's attempt may take; until a terminal or a port must answer.
+# In seconds: how long a CRIU may be silent, how long one row's attempt may take, and how soon a terminal or a port must
+# answer.
 SILENCE_S = 25.0
 ATTEMPT_S = 30.0
 ANSWER_S = 10.0
@@ -82,7 +83,7 @@ def main(argv: list[str]) -> None:
     cgroups.enter(group)
     namespaces.unshare(namespaces.CLONE_NEWNS)
     mounts.make_private("/")
-    for point in reversed(mounts.list_mount_points_in(home.parent)):  # mounts of the daemon that asked for the trial
+    for point in reversed(mounts.list_mount_points_in(home.parent)):  # copied from the daemon that asked for the trial
         mounts.umount(point, mounts.MNT_DETACH)
     _keep_death_signal()
     write_rows(home, asyncio.run(try_criu(criu, home)))
@@ -91,8 +92,8 @@ def main(argv: list[str]) -> None:
 
 
 def _keep_death_signal() -> None:
-    """Have a thread of its own hold the death signal. The kernel takes it from a thread that acts as another user for a
-    moment (prctl(2)), as starting a session does.
+    """Set the death signal in a thread that does nothing else: a thread that acts as another user for a moment, as one
+    that starts a session does, loses the setting (prctl(2)).
     """
     is_held = threading.Event()
 
@@ -291,7 +292,9 @@ def _try_features(criu: Criu) -> list[Capability]:
 
 
 def _feature(name: str, works: bool, kernel_has: Callable[[], bool], no_kernel: str) -> Capability:  # noqa: FBT001
-    """The row of a feature that CRIU can use, or not. If not, the kernel is asked itself, since CRIU may be why."""
+    """The row of a feature. `works`: CRIU can use it. If not, `kernel_has` asks the kernel itself, to tell whether
+    kernel or CRIU lacks it.
+    """
     if works:
         return rows.optional(name, "")
     if kernel_has():

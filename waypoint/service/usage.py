@@ -54,7 +54,7 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
 
 
 def home_bytes(home: Home) -> int:
-    """What the home takes of the disk: not what is in the pool's file, but the file."""
+    """The bytes that the home takes of the disk. A pool file counts as a file, whatever is in it."""
     return filesystem.used_bytes(home.path)
 
 
@@ -108,7 +108,7 @@ def _of_session(home: Home, row: LiveRow) -> HolderFacts:
 
 
 def _of_stranger(stranger: StrangerFacts) -> HolderFacts:
-    """A tree's size is what it has, shared or not."""
+    """The facts of a stranger. The size of a tree includes what it shares with others."""
     size = 0
     if stranger.kind in ("files", "capture") and Path(stranger.path).exists():
         size = filesystem.used_bytes(stranger.path)

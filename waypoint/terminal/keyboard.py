@@ -14,7 +14,8 @@ from waypoint.linux.tty import terminals
 from waypoint.terminal.typed import TypedInput
 
 _HELD_MAX = 1 << 16
-# Characters after which readline takes the next ones as the rest of a longer key, or of a search: ESC ^X ^R ^S TAB.
+# Characters that begin a longer key or a search in readline, which takes the next characters as the rest: ESC ^X ^R ^S
+# TAB.
 PREFIXES = frozenset(b"\x1b\x18\x12\x13\t")
 
 
@@ -66,7 +67,7 @@ class Keyboard:
         self._free.set()
 
     def close(self) -> None:
-        """Touch the master no more: the terminal has ended, or the caller is about to close it."""
+        """Stop using the master: the terminal has ended, or the caller is about to close the master."""
         self._master = -1
 
     def _send(self, data: bytes) -> None:

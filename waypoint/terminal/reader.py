@@ -18,11 +18,11 @@ _LONG_READ = 256
 _PATIENCE_S = 60e-6
 _SPILL_CHUNK = 1 << 16
 _REST_S = 1.0
-# One terminal at full rate must not hold up the others' work: about so long it has the event loop, twice at a time, for
-# reading and for what is done with the bytes.
+# A terminal at full rate must not hold up the daemon's other work. In one turn of the event loop it may take about this
+# many seconds for reading, and as many for what is done with the bytes.
 _TURN_S = 0.0005
 _LARGEST_READ, _SMALLEST_READ = 1 << 16, 1 << 12
-# After output that costs much more than text, for so many times its cost nothing is read.
+# After output that costs much more to work off than text, nothing is read for this many times its cost.
 _COSTLY_REST = 5.0
 
 
@@ -133,7 +133,7 @@ class TerminalReader:
             return
         if self._ring.room == 0:
             self._stop()
-        elif interrupted:  # the session plays with its terminal: it gets no more of the loop's time for a while
+        elif interrupted:  # the session changes its terminal without end: read nothing for a while
             self._rest(_REST_S)
         if count:
             began = time.thread_time()
@@ -145,7 +145,7 @@ class TerminalReader:
                 self._rest(_COSTLY_REST * cost_s)
 
     def _rest(self, seconds: float) -> None:
-        """Read nothing for so many seconds, whoever wants it."""
+        """Read nothing for `seconds`, whoever calls `start` or `release` meanwhile."""
         self._stop()
         self._rests = True
         self._loop.call_later(seconds, self._rested)

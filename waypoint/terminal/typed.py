@@ -52,7 +52,7 @@ class TypedInput:
             self._loop.add_writer(self._master, self._writable)
 
     def close(self) -> None:
-        """Drop the queue and touch the master no more: the terminal has ended, or the caller is about to close it."""
+        """Drop the queue and stop using the master: the terminal has ended, or the caller is about to close it."""
         if self._master >= 0:
             self._loop.remove_writer(self._master)
             self._master = -1
@@ -69,7 +69,7 @@ class TypedInput:
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                return len(data)  # EIO: nobody has the terminal open; the reader sees that as well, and ends it
+                return len(data)  # EIO: nobody has the terminal open; the reader reports the end
         return 0
 
     def _writable(self) -> None:

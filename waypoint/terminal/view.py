@@ -34,7 +34,7 @@ class Viewers:
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self.count = 0
-        self._steady = asyncio.Event()  # set: keystrokes need not wait for a redraw
+        self._steady = asyncio.Event()  # set: no program is being made to redraw itself, so keystrokes need not wait
         self._steady.set()
         self._settling: asyncio.TimerHandle | None = None
 

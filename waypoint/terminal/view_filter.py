@@ -78,7 +78,7 @@ class ViewFilter:
         return b""
 
     def _drawn(self) -> bytes:
-        """What is left to show of the bytes since the mark A, now that the wrapper is drawn."""
+        """What to show of the bytes since the mark A that were held back, now that the wrapper is drawn."""
         undrawn, self._undrawn = self._undrawn, None
         return undrawn.finish() if undrawn is not None else b""
 
@@ -102,7 +102,7 @@ def open_view(ring: Ring, position: int, running: tuple[str, ...]) -> ViewFilter
     """
     marks = MarkScanner(ring.start).feed(ring.copy(ring.start, ring.end))
     ends = [mark for mark in marks if mark.kind in ("V", "E")]
-    if ends and ends[0].kind == "E":  # its V is overwritten: this command was running at the ring's start
+    if ends and ends[0].kind == "E":  # its V is lost: the command was running at the ring's start
         running = ends[0].fields[:2]
     view = ViewFilter(position, running if not ends or ends[0].kind == "E" else ())
     for mark in marks:

@@ -40,12 +40,12 @@ class Window:
             self.fit(self.size)
 
     def fit(self, default: tuple[int, int]) -> None:
-        """Give the terminal the largest size that all viewers' windows can show; without viewers, size `default`."""
+        """Give the terminal the largest size that all viewers' windows can show; without viewers, `default`."""
         shown = self._shown.values()
         rows, cols = (min(rows for rows, _ in shown), min(cols for _, cols in shown)) if shown else default
         if (rows, cols) != self.size:
             self.resize(rows, cols)
 
     def close(self) -> None:
-        """Touch the master no more: the terminal has ended, or the caller is about to close it."""
+        """Stop using the master: the terminal has ended, or the caller is about to close the master."""
         self._master = -1

@@ -19,14 +19,14 @@ from waypoint.upper.trees import FolderOfTrees
 
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
-_QUICK_S = 0.015  # of the commit before a pause; on an idle machine it takes 1 to 3 ms
+_QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine one takes 1 to 3 ms
 
 
 class Volume(Protocol):
     """The file system that the pool's folder lies on: the part of a btrfs pool that growing and closing concern."""
 
     may_count: bool
-    """Whether Waypoint may have the kernel count what each tree writes: the file system is Waypoint's own."""
+    """Whether Waypoint may switch on the counting of what each tree writes: only on a file system of its own."""
 
     no_quotas: str
     """In words, why nothing is counted."""
@@ -112,11 +112,12 @@ class _BtrfsRoom(FolderOfTrees):
         self._volume.close()
 
     def _in_room(self, act: Callable[[], None], *, is_end: bool = False) -> None:
-        """Do `act`; if there is no space for it, once more when btrfs has written out what is on its way. What was
-        written last holds more space promised than it needs, and what was removed last is not free yet.
+        """Do `act`. If btrfs has no space for it, write all dirty data out and do `act` again: unwritten data reserves
+        more space than it needs, and what was removed last is not free yet.
 
-        At last the file system is enlarged: in a pool that is full of data, and may not grow, there must be a way back.
-        `is_end`: what ends must not need space that only its end frees, so the reserve is there for it.
+        If there still is no space, enlarge the file system a little (`make_room`), even beyond what it may grow, and do
+        `act` a last time: otherwise nothing could be removed from a full pool. `is_end`: `act` ends or removes
+        something, so the home's reserve may be used for it.
         """
         ways: list[Callable[[], None]] = [
             lambda: btrfs.sync_filesystem(self._folder),
@@ -195,9 +196,9 @@ class BtrfsPool(_BtrfsRoom):
             self._in_room(lambda: btrfs.destroy_subvolume(path), is_end=True)
 
     def sync(self, name: str) -> None:
-        # What the kernel frees of removed trees is work of a commit, a second for 40,000 files, and so is what was
-        # written during a slow one. So it is done again until it is quick, or hardly gets quicker (a slow disk, a
-        # steady writer): the snapshot in the pause meets a slow commit less often, if nothing is cleaned in between.
+        # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written
+        # during the commit before. Commits are repeated until one is quick, or hardly quicker than the last (a slow
+        # disk, a steady writer), so that the snapshot in the pause seldom meets a slow one.
         with self._tree("sync the upper tree", name) as path:
             before_s, took_s = math.inf, 0.0
             while took_s == 0.0 or _QUICK_S < took_s < before_s / 2:

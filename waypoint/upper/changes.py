@@ -11,7 +11,7 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.upper import layout
 
-_REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # a folder, by a session that runs
+_REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # a running session has removed or replaced a folder
 _OPAQUE = "trusted.overlay.opaque"
 _REDIRECT = "trusted.overlay.redirect"
 MOST = 2000  # names that are looked at: some milliseconds

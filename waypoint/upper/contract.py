@@ -64,7 +64,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How a pool stands.
+    """The state of a pool's space.
 
     `headroom_bytes`: what should be free in it. `growth_bytes`: by how much it could grow; None if it lies directly on
     the disk's file system, which Waypoint cannot enlarge. `floor_bytes`: what growing leaves free on the disk.
@@ -89,7 +89,7 @@ class Shares:
 
 
 def mib(size_bytes: int) -> str:
-    """A size of a pool, in words. What is missing counts as none."""
+    """A size of a pool, in words. A negative size is none."""
     return f"{max(0, size_bytes) >> 20} MiB"
 
 
@@ -137,7 +137,7 @@ class Room(Protocol):
         ...
 
     def outlook(self) -> Outlook:
-        """How the pool stands; changes nothing."""
+        """The state of the pool's space; changes nothing."""
         ...
 
     def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
@@ -157,9 +157,9 @@ class Room(Protocol):
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         """Give free space back to the disk, down to the size of a new pool. Returns how many bytes.
 
-        The headroom is kept, unless `is_idle`: nobody is writing. Works in pieces, between which the pool can grow, and
-        asks before each whether to `go_on`. A pool that lies directly on the disk's file system has nothing to give
-        back: 0. Call `settle` first.
+        The headroom is kept, unless `is_idle` says that nobody is writing. Works in pieces, between which the pool can
+        grow, and calls `go_on` before each piece to know whether to go on. A pool that lies directly on the disk's file
+        system has nothing to give back: 0. Call `settle` first.
         """
         ...
 

@@ -43,7 +43,8 @@ class CopyPool(FolderOfTrees):
             if not os.path.isdir(self._gone):
                 _probe(folder)
                 os.mkdir(self._gone, mode=0o700)
-            # Renamed before removing: a `cp` that outlived its caller then fails, as its target folder is gone.
+            # Unfinished copies are renamed before they are removed: a `cp` that outlived its caller then fails, because
+            # its target folder is gone.
             for name in os.listdir(folder):
                 if name.startswith(_MAKING):
                     os.rename(f"{folder}/{name}", _fresh(self._gone))

@@ -28,11 +28,12 @@ _METADATA_SHARE = 8
 
 _LEAST_SHARE = 16  # the file never grows by less than a step divided by this: each time costs a commit
 
-# Room for a chunk of metadata, which holds some hundred changes. Only an end takes the last bytes of the disk.
+# What `make_room` adds: _ROOM_BYTES, room for a chunk of metadata, if the disk has more than _SPARE_BYTES left; else
+# _LEAST_ROOM_BYTES, only to end or remove something.
 _ROOM_BYTES, _LEAST_ROOM_BYTES, _SPARE_BYTES = 16 << 20, 2 << 20, 64 << 20
 
-_PIECE_BYTES = 256 << 20  # the file shrinks by so much at a time, as nothing can grow meanwhile
-_FULL_PERCENT = (25, 50, 85)  # how full chunks are that are worth moving: the emptiest first, they make room for more
+_PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time, because it cannot grow meanwhile
+_FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest first: they make room
 _RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
@@ -79,8 +80,8 @@ class _GrowingFile:
 
     @contextlib.contextmanager
     def _turn_to_grow(self, ahead_bytes: int) -> Iterator[None]:
-        """Nobody else resizes the pool during the `with` block. If it has to grow, a shrinking piece is broken off: to
-        move what lies at the end takes seconds.
+        """During the `with` block nobody else resizes the pool. If the pool has to grow while a piece is being shrunk,
+        the shrinking is broken off: it may take seconds to move data away from the end.
         """
         while not self._growing.acquire(timeout=_RETRY_S):
             if self._look(ahead_bytes)[2] > 0:
@@ -91,7 +92,7 @@ class _GrowingFile:
             self._growing.release()
 
     def _look(self, ahead_bytes: int) -> tuple[int, btrfs.SpaceOnDevice, int]:
-        """What is free, how it is allocated, and by how many bytes the file is to grow."""
+        """The free bytes of the pool, how its space is allocated, and by how many bytes the file is to grow."""
         free, space = btrfs.free_bytes(self.folder), btrfs.space_on_device(self.folder)
         missing = _missing_bytes(self._sizes.headroom_bytes + ahead_bytes, free, space)
         return free, space, self._addition(missing) if missing > 0 else 0
@@ -144,15 +145,15 @@ class PoolFile(_GrowingFile):
 
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         given, more = 0, _PIECE_BYTES
-        while more >= _PIECE_BYTES:  # what is moved while the pool shrinks leaves gaps, too
+        while more >= _PIECE_BYTES:  # data that is moved while the pool shrinks leaves gaps, which can be joined again
             self._compact_all(go_on)
             more = self._shrink_all(go_on, is_idle)
             given += more
         return given
 
     def _compact_all(self, go_on: Callable[[], bool]) -> None:
-        """Put the content of chunks together, as moving what lies at the end needs space that is not allocated. Moves
-        no chunk twice: those that were moved lie above `end`, where they take the content of others too.
+        """Join the content of chunks that are not full, so that others become empty: to shrink, btrfs moves what lies
+        at the end into space that is not allocated. No chunk is moved twice, since the new ones lie above `end`.
         """
         end = btrfs.end_of_chunks(self.folder)
         for full_percent in _FULL_PERCENT:
@@ -172,7 +173,7 @@ class PoolFile(_GrowingFile):
     def _compact(self, full_percent: int, end: int) -> bool:
         """Move one chunk of data elsewhere. Returns whether there may be more to move.
 
-        Growing breaks this off (`_use_whole_file`): on a slow disk it takes seconds.
+        The move may take seconds on a slow disk; if the pool has to grow, `_use_whole_file` breaks the move off.
         """
         with refusals("shrink the pool", self._image):
             unallocated = btrfs.space_on_device(self.folder).unallocated_bytes
@@ -204,15 +205,15 @@ class PoolFile(_GrowingFile):
                     return 0
                 if err.errno != errno.ENOSPC:
                     raise
-                piece = _whole(piece // 2)  # what lies at the end finds no place that is large enough
+                piece = _whole(piece // 2)  # there is no place large enough for the data at the end
             else:
                 self._cut_file(space.total_bytes - piece)
                 return piece
         return 0
 
     def _cut_file(self, size: int) -> None:
-        """Cut the file behind the file system, which is shorter already; that is durable. A crash before this leaves it
-        so: the next opening enlarges the file system to the file, whatever length that has.
+        """Cut the file to `size`. The file system in it was made this short before, durably. After a crash in between
+        the next opening enlarges the file system to the file's length again.
         """
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -235,7 +236,7 @@ def _refused(free: int, size: int, said: str) -> Growth:
 
 
 def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
-    """By how many bytes a pool that shall have room for `wanted` bytes is too small. Not above 0: it has the room.
+    """By how many bytes the pool is too small to have room for `wanted` bytes; 0 or less if it has the room.
 
     `free`: what can be written to the pool as it is.
     """
@@ -267,7 +268,7 @@ def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = 
 
 def _make(home: str, folder: str, sizes: PoolSizes) -> None:
     image, size = f"{home}/{IMAGE}", _whole(sizes.initial_bytes)
-    # A new name each time: an mkfs of a killed caller may still run, opens its file by name, and must not get this one.
+    # Each try gets a new name, because the mkfs of a killed caller may still run, and opens its file by name.
     making = f"{image}{_MAKING}{random_hex(8)}"
     if os.listdir(folder):
         said = "the folder is not empty, and a pool mounted there would hide its content"
@@ -362,8 +363,8 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
 def _use_whole_file(fd: int, folder: str) -> None:
     """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash.
 
-    btrfs does not resize while it moves chunks (`PoolFile.shrink`), which it goes on with when the daemon is killed,
-    and after a reboot: growing goes first.
+    btrfs refuses to resize while it moves chunks (`PoolFile.shrink`), and it goes on moving them after the daemon was
+    killed, even after a reboot. So moving is cancelled first.
     """
     # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
     os.fsync(fd)

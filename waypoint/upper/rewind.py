@@ -4,8 +4,8 @@ The changes are written through the mount: the upper directory of a mounted over
 (overlayfs.rst, "Changes to underlying filesystems"). Only paths that have an entry in one of the two upper directories
 can differ, so no others are compared. Nobody else may write to the overlay meanwhile.
 
-What lies in the overlays is the session's: a folder may have become a link since. So each entry is reached by a
-descriptor of its folder (linux/storage/beneath.py).
+The content of the overlays is the session's, which may have put a link in the place of any folder. So each entry is
+reached by a descriptor of its folder (linux/storage/beneath.py).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from waypoint.upper.changes import stands_alone
 _COPY_BYTES = 1 << 20
 _READ = os.O_RDONLY | os.O_DIRECTORY
 _MOST_PATH = 16_384
-"""Characters: each folder of a deep tree takes that much memory, and each step into it so much time."""
+"""The longest path that is followed, in characters: the path of each folder takes memory and time."""
 
 
 class Views(NamedTuple):
@@ -36,7 +36,9 @@ class Views(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """An entry of a view: a descriptor of the folder that it lies in, and its name there. No call follows it."""
+    """An entry of a view: a descriptor of the folder that the entry lies in, and the entry's name. If the entry is a
+    link, no call follows it.
+    """
 
     folder: int
     name: str
@@ -100,7 +102,9 @@ class _Job(NamedTuple):
 
 @contextlib.contextmanager
 def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | None]]:
-    """The entry `path` of both views; None where a folder above it is missing, or is none, or a link."""
+    """The entry `path` of both views. None for a view in which a folder above `path` is missing, is a link or is no
+    folder.
+    """
     _check_length(path)
     with contextlib.ExitStack() as held:
         found: list[_Entry | None] = []
@@ -188,7 +192,9 @@ def _bring(path: str, job: _Job, *, deep: bool) -> int:
 
 
 class _Step(NamedTuple):
-    """`names`: those that are to be brought next, of a folder whose own attributes come after them; None: no folder."""
+    """`names`: the entries of a folder that are still to be brought, before the folder's own attributes; None: no
+    folder.
+    """
 
     changed: int
     names: set[str] | None = None
@@ -198,7 +204,7 @@ def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
     if job.keeps(path):
         return _Step(0)
     with _pair(path, job.views) as (source, target):
-        if target is None:  # its folder is gone, or a link as in the wanted view
+        if target is None:  # the folder above it is missing, or a link as in the wanted view
             return _Step(0)
         wanted, present = source.look() if source is not None else None, target.look()
         if (wanted is None or not stat.S_ISDIR(wanted.st_mode)) and job.keeps_in(path):

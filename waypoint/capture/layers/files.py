@@ -137,7 +137,9 @@ class Files(Layer):
 
 
 def _tmpfs_bytes(facts: os.stat_result) -> int:
-    """Whole pages; of a file with holes less than those that the disk has for it, as these are for its map, too."""
+    """How many bytes of a tmpfs the file takes, or a little less: whole pages. For a file with holes the disk's blocks
+    less a page, since they include the block map.
+    """
     whole, on_disk = -facts.st_size // _PAGE * -_PAGE, facts.st_blocks * 512
     return whole if on_disk >= whole else max(0, on_disk - _PAGE)
 

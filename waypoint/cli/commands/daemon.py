@@ -38,7 +38,7 @@ def run(given: Given) -> int:
                     return 0
             finally:
                 os.close(ended)
-        if not os.path.exists(socket_path(client.home)):  # who stops the daemon on purpose removes that first
+        if not os.path.exists(socket_path(client.home)):  # gone: the daemon was stopped on purpose
             return 0
 
 

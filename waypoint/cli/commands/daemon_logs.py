@@ -21,7 +21,7 @@ def run(given: Given) -> int:
                 lines = sum(1 for _ in file)
             left = None if limit is None else max(0, limit - lines)
             _print(_lines([older]), left)
-            # It waits for the kernel's notices, and goes on with the new file when the old one is renamed.
+            # `tail` waits for the kernel's notices, and goes on with the new file when the old one is renamed.
             start = "+1" if limit is None else str(min(limit, lines))
             os.execvp("tail", ["tail", "-q", "-n", start, "-F", "--", newer])
         _print(_lines([older, newer]), limit)

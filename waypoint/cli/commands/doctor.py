@@ -39,7 +39,8 @@ def run(given: Given) -> int:
 
 
 def _without_daemon(client: Client, error: WaypointError) -> list[Capability]:
-    """The rows if the daemon cannot be asked since it cannot open its home: this process has everything else tried.
+    """The rows if the daemon cannot open its home, and so cannot be asked: this process has everything tried that needs
+    no daemon.
 
     Raises `error` if the home is not set up, or this user may not use it.
     """

@@ -12,7 +12,7 @@ def run(given: Given) -> int:
     """Stop all sessions that are meant, even if one cannot be stopped. Returns the exit status: that of the first
     failure. Raises UsageProblem. With `--json` and a failure, the value is `{error, stopped}`.
 
-    All sessions of a user who may not stop those of others are the ones that this user may stop.
+    `--all`, of a user who may not stop the sessions of others, means the sessions that this user may stop.
     """
     client, checkpoint = Client(given.text("home")), given.text("checkpoint")
     stopped: list[StopFacts] = []

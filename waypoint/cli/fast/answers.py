@@ -38,9 +38,9 @@ def _lacks(what: str) -> "WaypointError":
 
 
 def tell_left_out(session: "Facts", folder: str = "") -> None:
-    """Print on stderr those mounts that the session lacks and that matter to who asks: that which the caller's `folder`
-    is on, and those in which the branch has changes. `show` and `doctor` tell all. What `tell_degraded`
-    tells is left to it.
+    """Print on stderr the mounts that the session lacks and that matter to the caller: the one that the caller's
+    `folder` is on, and those in which the branch has changes. `show` and `doctor` tell all of them. Lines that are in
+    `degraded`, too, are left to `tell_degraded`.
     """
     left_out, degraded = session.get("left_out"), session.get("degraded")
     told = degraded if isinstance(degraded, list) else []

@@ -47,7 +47,8 @@ def run(given: "Given") -> int:
     if not is_detached:
         from waypoint.cli.terminal import attach
 
-        # The session is the caller's, or the daemon has taken --user for it, under whose name it is gone on with.
+        # The session belongs to the caller, or to the user of --user, as the daemon has checked; attach in the name of
+        # this user.
         return attach(home, branch, {"user": session.get("user")})
     if as_json:
         print_json(session)
@@ -83,7 +84,7 @@ def _setting(given: "Given") -> dict[str, object]:
         setting |= {"base": os.path.abspath(base), "cwd": cwd}
     else:  # the session's folders are those of this machine, so the path is made absolute here
         setting |= {"cwd": os.path.abspath(cwd)} if cwd else {"default_cwd": current_folder()}
-    if given["user"] is None and setting["default_user"] is None:  # $SHELL is that of the session's user
+    if given["user"] is None and setting["default_user"] is None:  # as the caller, whose $SHELL it is
         setting["default_shell"] = os.environ.get("SHELL")
     rows, cols = terminal_size(0)
     asked = {name: value for name, value in setting.items() if value}

@@ -1,4 +1,4 @@
-"""An `exec` or `run` whose output and input are this process's own, and which gets the signals that this process gets.
+"""Running an `exec` or `run`: its input and output are this process's own, and signals to this process are sent to it.
 
 Loaded by every `waypoint exec`: client/wire.py says what may be imported here.
 """

@@ -1,4 +1,4 @@
-"""The drawing of `log --graph`, in the manner of git's: which capture goes on from which. Has no input or output."""
+"""The drawing of `log --graph`, in the manner of git's: lines from each capture to its parents. No input or output."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 def draw(parents: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str | None]]:
     """Yield the lines of the drawing, each with its node; None for a line between two nodes.
 
-    `parents`: the parents of each node, in an order in which children come before their parents. A parent that is not
-    a node itself would be below the end of the drawing. Other than with git, a node is never right below one that it
-    has nothing to do with: a line without that column parts them.
+    `parents`: the parents of each node, in an order in which children come before their parents. The line to a parent
+    that is no node itself ends at the bottom of the drawing. Unlike in git's drawing, a node never stands right below
+    an unrelated one: a line without that column is between them.
     """
     columns: list[str] = []  # for each column, the node to which its line leads downwards
     between: list[str] = []

@@ -22,7 +22,7 @@ class Connection:
     """A connected, non-blocking stream socket. At most one task receives and one sends at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Owns `sock` from now on, until `close`. Must be called in a running event loop."""
+        """`sock` belongs to this object, and `close` closes it. To be made in a running event loop."""
         sock.settimeout(0)
         self._sock = sock
         self._fd = sock.fileno()
@@ -82,7 +82,8 @@ class Connection:
 
     @contextlib.contextmanager
     def given_up_with_client(self) -> Iterator[None]:
-        """Cancel what the current task does in this context once the client has closed; then raises ConnectionError.
+        """Cancel what the current task does in the `with` block as soon as the client has closed; then raise
+        ConnectionError.
 
         A client that has only shut down its sending side still reads, and is no reason. Reads nothing.
         """

@@ -26,14 +26,18 @@ from waypoint.service.shapes import Download, Stream, Upload
 
 
 class Service(Protocol):
-    """The first argument of every service function of a table. The attributes are as those of service.home.Home."""
+    """The first argument of every service function in the table of routes: the part of service.home.Home that is used
+    here.
+    """
 
     between: Callable[[], None]
     stands_still: Callable[[], bool]
 
 
 class Served(NamedTuple):
-    """What clients may ask for, and of whom. `service` may raise WaypointError, which is then every answer."""
+    """The table of routes, and the service behind it. If `service` raises a WaypointError, every request is answered
+    with that error.
+    """
 
     service: Callable[[], Service]
     routes: Routes
@@ -84,7 +88,9 @@ class Conversation:
             self._count_no_more()
 
     def _count_no_more(self) -> None:
-        """The request has ended, or goes on for as long as its client likes."""
+        """Count the request no longer as one that its user has under way: it has ended, or has become a stream, which
+        may last.
+        """
         if self._is_counted:
             self._is_counted = False
             self.share.end()
@@ -206,10 +212,12 @@ def _failure(problem: WaypointError) -> Whole:
 
 
 def _why_cancelled(cancelled: asyncio.CancelledError, on: str) -> WaypointError:
-    """Take back a cancellation of the current task: what is left to do is to tell the client, and to end."""
+    """Undo the cancellation of the current task, so that the task can still tell its client why it ends. Returns the
+    error to tell.
+    """
     task = asyncio.current_task()
     if task is None or not task.cancelling():
-        # Nobody has cancelled us: something that the stream waited for was, and the stream let it pass.
+        # This task was not cancelled: something that the stream waited for was, and the stream let the exception pass.
         said = RuntimeError("a part of the stream was cancelled")
         said.__cause__ = cancelled
         return as_problem(said, on)

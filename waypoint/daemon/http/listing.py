@@ -10,8 +10,9 @@ import msgspec
 from waypoint.service.shapes import Download
 
 PIECE_RECORDS = 64
-# Threads of their own, and few: a gate that `between` waits at may hold up lists, and nothing else.
-# Each list has all its pieces made by the same one of them, as iterators over an SQLite connection ask for.
+# Lists have few threads, and threads of their own: `between` may block one for as long as a session stands still, which
+# must hold up nothing but lists. All pieces of one list are made in one thread, because an SQLite connection may be
+# used in one thread only.
 _THREADS = itertools.cycle([ThreadPoolExecutor(1, "list") for _ in range(2)])
 
 

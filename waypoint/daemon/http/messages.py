@@ -30,14 +30,17 @@ class Limits:
     answer_s: float = 30.0  # for the client to take an answer, or a piece of one
     goodbye_s: float = 1.0  # between our end of a connection and the client's
     connections: int = 512
-    # Of these, for one user who is neither root nor the home's owner; as many are left to those two by all others.
+    # How many of `connections` one user may have, who is neither root nor the home's owner. All such users together
+    # leave as many free for root and the owner.
     connections_of_user: int = 128
-    # Requests of one such user that are served at a time: fewer than there are threads for them. Streams do not count.
+    # Requests of one such user that are served at a time, without streams. Fewer than the threads that serve them
+    # (lifetime.py), so that one user cannot occupy all threads.
     requests_of_user: int = 8
 
 
 class Messages:
-    """The server's end of one connection. One request at a time: `request`, then a body, then an answer, then `next`.
+    """The server's end of one connection. The calls for each request, in this order: `request`, `body` or `upload`, an
+    answer, `next`.
 
     Calls raise ConnectionError if the client is gone, TimeoutError if it takes no answer.
     """
@@ -52,7 +55,7 @@ class Messages:
 
     @property
     def rest(self) -> bytes:
-        """What came behind the last request."""
+        """The bytes that have arrived behind the last request."""
         return self._http.trailing_data[0]
 
     @property
@@ -144,7 +147,7 @@ class Messages:
         """The next part of the request. Raises HttpProblem if what comes is no HTTP."""
         self._events += 1
         if self._events % _EVENTS_PER_TURN == 0:
-            await self._turn()  # of a body in chunks of one byte, thousands are there at once
+            await self._turn()  # a body in chunks of one byte may have thousands of parts at hand
         while True:
             try:
                 event = self._http.next_event()

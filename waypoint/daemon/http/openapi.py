@@ -24,7 +24,7 @@ Schema = dict[str, Any]
 
 
 async def description(home: object, routes: Routes) -> dict[str, Any]:
-    """This document itself, of the table that is served."""
+    """The OpenAPI document of the table that is served."""
     return _kept_document(routes)
 
 
@@ -92,7 +92,9 @@ def answer_type(route: Route) -> object:
 
 
 def _record(name: str, fields: dict[str, object]) -> type:
-    """A record of this name, the same for the same fields: it is a key of tables here and a component there."""
+    """A record type with this name. The same name and fields give the same type, since it is a key in tables here, and
+    a named component in the document.
+    """
     key = (name, str(fields))
     if key not in _WRAPPED:
         _WRAPPED[key] = msgspec.defstruct(name, list(fields.items()), frozen=True, kw_only=True)

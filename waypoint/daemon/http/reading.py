@@ -17,7 +17,7 @@ _SEE = "GET /v1/openapi.json describes every request"
 
 
 class Nothing(Request, frozen=True):
-    """What a route takes whose function takes no record; a body may be left out, too."""
+    """The record of a route whose function takes none: an empty object, or no body."""
 
 
 class Target(NamedTuple):
@@ -53,7 +53,9 @@ def find_route(routes: Routes, method: bytes, target: bytes) -> Target:
 
 
 def _decoded(text: str, on: str) -> str:
-    """Undo percent-encoding (RFC 3986), strictly: what it leaves open is refused instead of guessed."""
+    """Undo percent-encoding (RFC 3986). A `%` without two hex digits behind it, and bytes that are not UTF-8, are
+    refused.
+    """
     first, *others = text.split("%")
     data = first.encode()
     for other in others:

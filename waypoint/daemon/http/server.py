@@ -16,10 +16,10 @@ from waypoint.model.errors import StateConflict
 from waypoint.service.background.bugs import log_bug
 
 ACCEPTS_PER_WAKE_UP = 64
-# When the process has no file descriptor left and no idle client to take one from.
+# Seconds without accepting, when the process has no file descriptor left.
 ACCEPT_PAUSE_S = 0.1
 _TOO_MANY = "the daemon has as many as it takes, or as many of yours as one user may have"
-# When the server stops, for requests that were cut off to come to their end.
+# Seconds that requests get to clean up after they were cancelled, when the server stops.
 LAST_WORDS_S = 1.0
 
 
@@ -27,7 +27,7 @@ class Server:
     """The HTTP server of one service. Wakes up only when a client or the service has something to do."""
 
     def __init__(self, listener: socket.socket, served: Served, limits: Limits) -> None:
-        """Begins with `start`, in the running event loop."""
+        """Serves from the call of `start` on. To be made in the running event loop."""
         self._listener = listener
         self._served = served
         self._limits = limits
@@ -85,7 +85,8 @@ class Server:
         if share is None:
             share = Share(self._limits, limited=uid not in self._unlimited)
         would_do = self._which_would_do(share)
-        # The newcomer may be the one with something to say. If every place has a busy client, it cannot stay.
+        # A newcomer takes the place of an idle connection. If every place has a busy client, the newcomer is turned
+        # away.
         if would_do is not None and not self._end_oldest_idle(would_do):
             _turn_away(sock)
             return
@@ -106,8 +107,8 @@ class Server:
         task.add_done_callback(functools.partial(self._forget, conversation, connection))
 
     def _which_would_do(self, share: Share) -> Callable[[Share], bool] | None:
-        """Says of a share whether one of its places would do, if there is none for the newcomer, who has `share`; None
-        if there is one.
+        """None if there is room for a newcomer, whose user's share is `share`. Otherwise a test of shares: the newcomer
+        can have the place of an idle connection whose share passes the test.
         """
         limits = self._limits
         if share.limited and share.connections >= limits.connections_of_user:
@@ -135,7 +136,10 @@ class Server:
         self._idle.pop(conversation, None)
 
     def _end_oldest_idle(self, would_do: Callable[[Share], bool] = lambda _: True) -> bool:
-        """Of those whose share `would_do`; False if there is none. Others go before root and the home's owner."""
+        """End the connection that has been idle for longest, of those whose share passes the test `would_do`.
+        Connections of root and of the home's owner are ended only if there is no other. Returns False if no connection
+        was ended.
+        """
         for limited in (True, False):
             for oldest in self._idle:
                 if oldest.share.limited == limited and would_do(oldest.share):
@@ -145,14 +149,18 @@ class Server:
         return False
 
     def _make_room(self) -> None:
-        """Out of descriptors: accepting again at once would spin, because the listener stays readable."""
+        """Called when the process is out of descriptors: end an idle connection, and accept no other for
+        ACCEPT_PAUSE_S. To accept again at once would spin, because the listening socket stays readable.
+        """
         self._end_oldest_idle()
         self._loop.remove_reader(self._listener.fileno())
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self.start)
 
 
 def _turn_away(sock: socket.socket) -> None:
-    """Answer before anything was asked, and close: as much as can be done without taking a place."""
+    """Send a newcomer for whom there is no place the answer 503, before it has asked for anything, and close its
+    connection.
+    """
     problem = StateConflict("serve", "one more client", _TOO_MANY, "end some that are attached")
     with sock, contextlib.suppress(OSError):
         sock.send(closing_answer(503, problem), socket.MSG_DONTWAIT)

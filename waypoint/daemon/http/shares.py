@@ -19,11 +19,11 @@ class Share:
         self._requests = asyncio.Semaphore(limits.requests_of_user)
         self._loop = asyncio.get_running_loop()
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
-        self._is_taken = False  # whether somebody has had the turn in this round of the event loop
+        self._is_taken = False  # whether a connection has had a turn in this round of the event loop
 
     async def turn(self) -> None:
-        """Wait for a turn to compute: the connections of a limited user have one a round of the event loop, in the
-        order in which they came. Everybody else gets theirs in the next round.
+        """Wait until this connection may compute. All connections of a limited user together get one turn in each round
+        of the event loop, in the order in which they asked. A user without limits gets a turn in the next round.
         """
         if not self.limited:
             await asyncio.sleep(0)
@@ -36,7 +36,7 @@ class Share:
             self._loop.call_soon(self._pass_on)
 
     async def begin(self) -> None:
-        """Wait until another request of the user's may be under way; `end` must follow."""
+        """Wait until the user has fewer requests under way than the limit, and count one more. `end` must follow."""
         if self.limited:
             await self._requests.acquire()
 

@@ -13,9 +13,10 @@ MAX_PAYLOAD_BYTES = 1 << 20
 MAX_SIGNAL_NAME_BYTES = 16
 # Frames from this size on are bulk: they wait as long as a session stands still. Keystrokes and their echo are smaller.
 BULK_BYTES = 4096
-# A client that reads as fast as we write would never make us wait; the other tasks get their turn after this much.
+# A client that reads as fast as the daemon writes would never make the writing task wait. After this many bytes the
+# task lets others run.
 YIELD_AFTER_BYTES = 1 << 17
-# As much for a client that sends faster than its frames are worked off, and so would never make us wait.
+# As above for reading, from a client that sends frames faster than they are worked off.
 FRAMES_PER_TURN = 16
 
 _HEADER = struct.Struct(">cI")
@@ -34,7 +35,7 @@ class StreamInlet:
 
     async def receive(self) -> Frame | None:
         if self._frames % FRAMES_PER_TURN == FRAMES_PER_TURN - 1:
-            await asyncio.sleep(0)  # before a frame is taken: who is cancelled has lost none
+            await asyncio.sleep(0)  # before a frame is taken, so that a cancelled task loses none
         while not self._over:
             frame = self._take()
             if frame is not None:
@@ -96,7 +97,7 @@ class StreamOutlet:
         self._stands_still = stands_still
         self._between = between
         self._turn = asyncio.Lock()
-        self._rest = b""  # of a frame whose sender was cancelled in the middle of it
+        self._rest = b""  # the unsent bytes of a frame whose sender was cancelled in the middle of it
         self._without_pause = 0
         self.broken = False  # the client is gone
 

@@ -63,13 +63,14 @@ _KERNEL = frozenset(
 
 _NAME_MAX = 255
 WAITS = "its changes wait)"
-"""The end of a line about changes of a session's that it does not see now."""
+"""How a line ends that tells of a session's own changes which it does not see now."""
 
 
 class BasePlan(NamedTuple):
     """`overlays`: mount points, on the host as in the session, of the mounts that get an overlay; parents first.
     `left_out`: the mounts that the session does not see, each with its reason. `ids`: the map of the session's ids, if
-    that has been chosen (id_choice.py). `homes`: the homes of Waypoint's that were known then; None: not asked for.
+    that has been chosen (id_choice.py). `homes`: the homes of Waypoint that were known when the plan was made; None:
+    they were not looked for.
     """
 
     overlays: list[str]

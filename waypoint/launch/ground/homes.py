@@ -26,8 +26,8 @@ def known() -> list[str]:
 
 
 def shows_one(path: str) -> bool:
-    """Whether who has `path` of the machine's files sees something of a home there, or of the runtime folder. A bind
-    has the file system of `path` alone, not what is mounted below it. Raises OSError if `path` is not there.
+    """Whether a bind of `path` would show something of a home, or of Waypoint's runtime folder. A bind shows the file
+    system of `path` alone, not what is mounted below it. Raises OSError if `path` does not exist.
     """
     device, shown = _on_disk(path)
     for place in (RUNTIME, *known()):
@@ -40,6 +40,6 @@ def shows_one(path: str) -> bool:
 
 
 def _on_disk(path: str) -> tuple[tuple[int, int], str]:
-    """The file system on which `path` lies, and its path there, wherever that is mounted. Raises OSError."""
+    """The device of the file system on which `path` lies, and the path within this file system. Raises OSError."""
     mount, whole = mounts.holding(path)
     return mount.device, os.path.normpath(os.path.join(mount.root, os.path.relpath(whole, mount.mount_point)))

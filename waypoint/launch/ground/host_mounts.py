@@ -1,9 +1,9 @@
 """The machine's mounts as they come and go: the daemon's mount namespace follows them.
 
 That namespace begins as a copy of the machine's, and is its slave: where the machine's mounts are shared, as systemd
-makes them, the kernel hands on what is mounted and unmounted later. Where they are private, it does not. Then what came
-is taken over here, and what is gone is let go of: otherwise sessions would not see the one, and the other's device
-would stay busy.
+makes them, the kernel hands on what is mounted and unmounted later. Where they are private, the kernel does not. Then
+this module mounts copies of new mounts, which sessions would not see otherwise, and unmounts those that are gone, whose
+devices would stay busy otherwise.
 
 Out of scope: which of the mounts a session sees (base.py).
 """
@@ -18,13 +18,13 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.storage.mounts import MNT_DETACH, UMOUNT_NOFOLLOW, MountRecord
 from waypoint.linux.tasks import namespaces
 
-_MOST_AT_ONE_PLACE = 16  # mounts that lie on each other: each is looked for when the one on top of it is gone
+_MOST_AT_ONE_PLACE = 16  # mounts on one mount point: each is seen only when the one on top of it is gone
 
 
 class HostMounts:
     """The machine's mounts. `table`: a descriptor of its mountinfo; poll(2) reports POLLPRI for it when that has
-    changed. `missing`: the mounts that the machine has, and that could not be taken over. `changes`: how often
-    they were found to be others.
+    changed. `missing`: the mounts that the machine has, and that could not be taken over. `changes`: how often the
+    machine's mounts were found changed.
     """
 
     def __init__(self, namespace: int, hidden: tuple[str, ...]) -> None:
@@ -45,8 +45,8 @@ class HostMounts:
         self._is_same_root = root == (own.st_dev, own.st_ino)
 
     def follow(self) -> None:
-        """Make the caller's mount namespace have the mounts that the machine has now. Blocks: what is let go of last is
-        written out. In any thread. Raises OSError.
+        """Give the caller's mount namespace the mounts that the machine has now. Blocks, since the last unmount of a
+        file system writes it out. Any thread may call this. Raises OSError.
         """
         with self._turn:
             present = mounts.read_again(self.table)
@@ -63,7 +63,7 @@ class HostMounts:
         own = self._reachable(mounts.read_mounts())
         for _ in range(_MOST_AT_ONE_PLACE):
             gone = [point for point, mount in own.items() if not _is_same(mount, wanted.get(point))]
-            # Not with what is Waypoint's: it would go, too.
+            # A mount with a folder of Waypoint's below it stays: that would be unmounted, too.
             gone = [point for point in gone if not any(is_below(folder, point) for folder in self._hidden)]
             if not gone:
                 break
@@ -73,7 +73,7 @@ class HostMounts:
         return own
 
     def _take_over(self, came: Iterable[MountRecord]) -> list[MountRecord]:
-        """Mount copies of the machine's mounts `came` at their places. Returns those of which that fails."""
+        """Mount copies of the machine's new mounts `came` at their places. Returns those that could not be mounted."""
         ordered = sorted(came, key=lambda mount: mount.mount_point)  # parents first
         if not ordered:
             return []
@@ -102,7 +102,9 @@ def _open_table() -> tuple[int, tuple[int, int]]:
 
 
 def _clones(of: list[MountRecord]) -> Callable[[], list[int]]:
-    """What opens copies of the mounts: -1 for one that cannot be copied (unbindable, or unmounted meanwhile)."""
+    """A function that opens copies of the mounts and returns their descriptors: -1 for a mount that cannot be copied
+    (unbindable, or unmounted meanwhile).
+    """
 
     def open_all() -> list[int]:
         fds = [-1] * len(of)
@@ -115,5 +117,7 @@ def _clones(of: list[MountRecord]) -> Callable[[], list[int]]:
 
 
 def _is_same(one: MountRecord, other: MountRecord | None) -> bool:
-    """Whether both show the same. Device numbers are not given anew while a mount of the device is there."""
+    """Whether both mounts show the same folder of the same device. A device's number is not given to another one while
+    a mount of it exists.
+    """
     return other is not None and (one.device, one.root) == (other.device, other.root)

@@ -23,7 +23,7 @@ from waypoint.model.records import HOST_IDS, MAX_MAP_BYTES, SHIFTED_IDS, IdMap, 
 # Between what sssd gives to users of a directory by default (up to 2,000,200,000) and what systemd keeps for itself
 # (from 2,147,352,576 on; systemd's UIDS-GIDS.md), so above all of /etc/subuid that useradd(8) gives.
 _LOWEST, _BEHIND, RANGE = 0x7740_0000, 0x7FFE_0000, 0x2_0000
-_OWNERS = 0x1_8000  # from this one of a range on, no session maps it
+_OWNERS = 0x1_8000  # the ids of a range from this one on are in no session's map
 _NOTE = "ids"  # in a home's runtime folder: the first id of its range, for the homes that look for one
 
 
@@ -75,8 +75,8 @@ class IdChoice:
             (runtime / _NOTE).write_text(f"{first}\n")
 
     def choose(self, user: User, sources: Sequence[str]) -> tuple[IdMap, str]:
-        """The ids of a session of `user`, and in words, why they are the host's; "" if they are shifted, or if that is
-        wanted.
+        """The ids of a session of `user`; and, in words, why they are the host's: "" if they are shifted, or if
+        config.json wants the host's.
 
         `sources`: the files and folders of the host that the session gets to see.
         """
@@ -84,18 +84,18 @@ class IdChoice:
         if not self._first:
             return HOST_IDS, ""
         ids = IdMap(first=self._first, more=more)
-        if len(ids.lines()) > MAX_MAP_BYTES:  # with less than all of them, the user would lose rights
+        if len(ids.lines()) > MAX_MAP_BYTES:  # a map without some of them would take rights from the user
             said = f"{user.name} and their groups have {len(more)} ids from {SHIFTED_IDS} on"
             return HOST_IDS, f"{said}, and the kernel takes no map of so many: about 165"
         why = self.why_not(sources)
         return (HOST_IDS, why) if why else (ids, "")
 
     def owner_of(self, session: str) -> int:
-        """The host's user who is to own the user namespace of a new session: one of the range that no session maps, so
-        that the kernel counts what it counts for each user (inotify) for this session alone, and not for root.
+        """The host's user who is to own the user namespace of a new session. The kernel counts some things (inotify) by
+        this user, so each session gets an owner of its own: an id of the home's range that is in no session's map.
 
-        Root itself, where root lacks a capability: only the owner has all of them in the namespace, and CRIU needs
-        them. The processes that CRIU brings back are in a namespace of root's, too.
+        0, the host's root, if the daemon lacks a capability: in the namespace only the owner has all capabilities, and
+        CRIU needs them. The namespace of a restored session is root's in any case.
         """
         if not self._first or not namespaces.has_all_capabilities():
             return 0
@@ -118,7 +118,7 @@ class IdChoice:
                 if not self._takes_overlays and os.path.isdir(source):
                     self._mount_overlay(source, userns)
                     self._takes_overlays = True
-        except FileNotFoundError:  # a mount that has gone meanwhile: who uses it will tell
+        except FileNotFoundError:  # a mount that has gone meanwhile: the start that uses it will fail and say so
             return ""
         except OSError as error:
             return f"{source} cannot be shown with other owners: {error.strerror or error}"

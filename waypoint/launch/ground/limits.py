@@ -21,15 +21,17 @@ from waypoint.model.verbs import LIMIT_BOUNDS, parse_amount, parse_size
 
 USUAL_PIDS = 4096
 MEMORY_SHARE = 0.75
-"""Of the machine's memory, a session may usually have so much."""
+"""The share of the machine's memory that a session may usually have."""
 SHARED_FILES = 65_536
 """Files in a session's /dev/shm, each of which takes a kilobyte of the kernel's memory."""
 DEPTH, GROUPS = 32, 1024
-"""Groups that a session may have below each other, and in all, in its own: more than systemd in it would make."""
+"""How deep cgroups may be nested in a session's own, and how many there may be in all: more than systemd in the session
+would make.
+"""
 
 _SHARED_SHARE = 0.5  # of the session's memory, for /dev/shm, as the kernel's default is half of the machine's
 _PERIOD_US = 100_000
-_MOST_PIDS = int(LIMIT_BOUNDS["pids"][1])  # an earlier version took more, and pids.max does not
+_MOST_PIDS = int(LIMIT_BOUNDS["pids"][1])  # settings of earlier versions may ask for more, which pids.max does not take
 _CONTROLLER_OF = {"memory": "memory", "cpus": "cpu", "pids": "pids"}
 
 
@@ -80,7 +82,7 @@ class Limiter(NamedTuple):
             cgroups.create(f"{above}/{os.path.basename(group)}")
 
     def hold(self, group: str, limits: SessionLimits) -> None:
-        """Limit what is in the group, which `make_group` has made, and will be. Raises OSError."""
+        """Put `limits` on the group `group` that `make_group` has made. Raises OSError."""
         for controller, new_name, old_name, value in _settings(limits):
             if controller in self.unified:
                 cgroups.write(group, new_name, value if controller != "cpu" else f"{value} {_PERIOD_US}")
@@ -92,7 +94,7 @@ class Limiter(NamedTuple):
         return fill_in(asked).pids if "pids" in self.missing else None
 
     def unlimited(self, limits: SessionLimits, ids: IdMap) -> list[str]:
-        """What is not held of `limits`, as `Bounds.unlimited`."""
+        """Which of `limits` are not held, and why, in the words of `Bounds.unlimited`."""
         names = [name for name in _CONTROLLER_OF if getattr(limits, name) is not None]
         return [self._tell(name, ids) for name in names if _CONTROLLER_OF[name] in self.missing]
 
@@ -109,8 +111,8 @@ NO_LIMITER = Limiter(frozenset(), {}, {})
 
 
 class Bounds(NamedTuple):
-    """`limits`: those of a session. `limiter`: what holds them. `no_disk`: in words, why the limit of its tree is not
-    held, if there is one that is not.
+    """The limits of a session and what holds them. `no_disk`: in words, why the limit of its tree is not held; "" if it
+    is held, or if there is none.
     """
 
     limits: SessionLimits
@@ -137,8 +139,8 @@ def _settings(limits: SessionLimits) -> list[tuple[str, str, str, str]]:
 
 
 def find_limiter(group: str, unified: list[str]) -> Limiter:
-    """The limiter of a home whose cgroup2 group is at the path `group`, and hands the controllers `unified` on to its
-    children. Makes the home's groups in version 1 hierarchies.
+    """The limiter of the home whose cgroup2 group is at the path `group`. `unified`: the controllers that the group
+    hands on to its children. Makes the home's groups in version 1 hierarchies.
     """
     hierarchies = cgroups.find_hierarchies()
     within = group.removeprefix(hierarchies.unified)

@@ -24,7 +24,7 @@ class LowerCheck:
     def __call__(self, mount: MountRecord) -> str:
         if not os.path.isdir(mount.mount_point):
             return "mounted on a file"
-        if mount not in self._known:  # by all that mountinfo tells: the kernel gives ids of mounts that are gone anew
+        if mount not in self._known:  # by its whole record: its id may have been another mount's
             self._known[mount] = self._try(mount.mount_point)
         return self._known[mount]
 

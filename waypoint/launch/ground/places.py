@@ -58,8 +58,8 @@ class SharedPlaces(NamedTuple):
         return _hidden(self.home, self.runtime)
 
     def follow_host(self) -> int:
-        """Let the daemon's mounts be what the machine's are now. To be called before paths of the machine are looked
-        at for a session. Returns how often they have been others. Blocks. Raises OSError.
+        """Give the daemon the mounts that the machine has now. To be called before paths of the machine are looked at
+        for a session. Returns how often the mounts have changed so far. Blocks. Raises OSError.
         """
         if self.host is None:
             return 0
@@ -73,13 +73,14 @@ def _hidden(home: Path, runtime: Path) -> tuple[str, ...]:
 
 def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mounts: int | None = None) -> SharedPlaces:
     """Make the home's folders and cgroup, and mount the kit and a read-only sysfs in the caller's mount namespace.
-    `first_id`: as for IdChoice. `host_mounts`: a descriptor of the machine's mount namespace, which the caller's is to
-    follow; None: it is not.
+    `first_id`: as for IdChoice. `host_mounts`: a descriptor of the machine's mount namespace, whose changes the
+    caller's is to follow; None: it does not.
 
     The mounts vanish with that namespace; `remove_group` removes the cgroup. Raises OSError.
     """
     group, controllers = _make_group(home_id)
-    # Above the sessions' own bound, which a session whose root is the host's may be able to raise.
+    # A bound for all sessions together, above the bound of each: a session whose root is the host's may be able to
+    # raise its own.
     cgroups.confine(group, depth=DEPTH + 1)
     places = SharedPlaces(
         home=home,
@@ -138,8 +139,8 @@ def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
 
 
 def _wait_in_scope(root: str, unit: str) -> str:
-    """Wait until systemd has moved this process into the scope: it answers some milliseconds before. Returns the
-    scope's group. Raises TimeoutError after SCOPE_S.
+    """Wait until systemd has moved this process into the scope, which it does some milliseconds after its answer.
+    Returns the scope's group. Raises TimeoutError after SCOPE_S.
     """
     deadline = time.monotonic() + SCOPE_S
     while not (group := cgroups.own_group(root)).endswith(unit):

@@ -10,8 +10,8 @@ The kit is on a tmpfs because overlayfs refuses a lower layer that lies inside a
 * `criu-run`: becomes `/run` of CRIU, which keeps its cache of kernel features only on a tmpfs.
 * `layers`: mount points for what sessions get through idmapped mounts, each in a mount namespace of its own.
 
-What a session sees of the kit belongs to the host's ids for the session's own: a tmpfs can be idmapped only since Linux
-6.3. The root of a session passes through the folders that lead there (0711).
+The files that a session sees of the kit are made with its shifted ids as their owners, because a tmpfs can be idmapped
+only since Linux 6.3. The folders that lead there have mode 0711, so that a session's root can pass.
 """
 
 import contextlib
@@ -90,8 +90,8 @@ class Kit:
         return str(self._built(f"skeleton-{name}", ids, fill))
 
     def _built(self, name: str, ids: IdMap, fill: Callable[[Path], None]) -> Path:
-        """The folder `name` of the kit, which `fill` fills when it is missing, with the owners that belong there by
-        `ids`.
+        """The folder `name` of the kit. If it is missing, it is made, `fill` fills it, and its content gets the owners
+        that it must have by `ids`.
         """
         place = self.folder / name
         with self._building:

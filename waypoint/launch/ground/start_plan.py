@@ -68,8 +68,8 @@ def parse_bind(text: str) -> Bind:
 
 
 def real_path(path: str, tried: str, on: str) -> str:
-    """The path without links, whether it exists or not. Raises UsageProblem, of which `tried` and `on` become parts, if
-    the kernel follows a link on the way for nobody (such as /proc/1/root).
+    """The path without links, whether it exists or not. Raises UsageProblem with the parts `tried` and `on` if a link
+    on the way cannot be resolved (such as /proc/1/root).
     """
     try:
         return os.path.realpath(path)
@@ -119,7 +119,9 @@ def has_hooks(setting: Setting) -> bool:
 
 
 def is_plain(shell: str) -> bool:
-    """Whether the program is none that a person works in, so that it is a session's shell only if it is asked for."""
+    """Whether the program is no shell that a person works in (a plain `sh`, or none at all), so that a session gets it
+    only if it is asked for.
+    """
     return os.path.basename(shell) in ("nologin", "false", "sync", "sh", "dash")
 
 
@@ -148,7 +150,7 @@ def _is_program(base: str, path: str) -> bool:
 
 def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branch: str) -> None:
     """Make the folders of a session's overlays in its upper tree `tree`, and a new `/run/waypoint` in the root
-    overlay's. What hides the skeleton's programs there, as after their removal in an earlier session, is removed.
+    overlay's. If an earlier session has removed programs of the skeleton, the marks of the removal are removed.
 
     Raises UsageProblem if the tree's /run is a link, OSError; folders made so far then stay.
     """
@@ -166,7 +168,7 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                 raise
-            # An earlier session may have made it, to lead the daemon elsewhere.
+            # An earlier session may have made it a link that leads elsewhere.
             older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
             raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
 
@@ -233,7 +235,8 @@ def plan_overlays(base: str, places: SharedPlaces) -> BasePlan:
 def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Path) -> tuple[IdMap, str]:
     """As `IdChoice.choose`, for a new session.
 
-    Raises UsageProblem for a bind for which the session would get the host's ids: it takes no wall away.
+    Raises UsageProblem if the session would get the host's ids only because a bind cannot be idmapped: a bind must not
+    cost a session this wall.
     """
     ours = [*(str(_lower(setting, target)) for target in plan.overlays), str(tree), str(places.home)]
     binds = [bind.source for bind in setting.binds]

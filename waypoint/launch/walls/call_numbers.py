@@ -6,7 +6,7 @@ From the tables of the kernel: arch/x86/entry/syscalls/, scripts/syscall.tbl, ar
 X86_64, I386, AARCH64, ARM = "x86_64", "i386", "aarch64", "arm"
 
 AUDIT_NUMBERS = {X86_64: 0xC000003E, I386: 0x40000003, AARCH64: 0xC00000B7, ARM: 0x40000028}
-"""By which a filter knows an architecture (AUDIT_ARCH_..., linux/audit.h)."""
+"""The numbers by which a filter recognises an architecture (AUDIT_ARCH_..., linux/audit.h)."""
 
 ON_MACHINE = {X86_64: (X86_64, I386), AARCH64: (AARCH64, ARM)}
 """The architectures whose programs can run on a machine, by the machine's (uname(2)). x32 is not one by itself: its

@@ -11,7 +11,7 @@ import os
 _PROC = "proc"
 PROC_READONLY = ("sys", "sysrq-trigger", "irq", "bus", "fs", "mtrr", "driver", "dynamic_debug", "pressure")
 
-# Below the root folder, here and in a session.
+# Paths without the leading slash.
 _MASKED = (
     "proc/acpi",
     "proc/asound",

@@ -44,12 +44,13 @@ sethostname setns umount umount2
 """
 
 _IN_PART: dict[str, Instructions] = {
-    "ioctl": if_one_of(1, (_TIOCSTI, _TIOCLINUX), _EPERM),  # they type on a terminal that others read from
+    "ioctl": if_one_of(1, (_TIOCSTI, _TIOCLINUX), _EPERM),  # these two type input on a terminal from which others read
     "personality": if_any_bit(
         0, _ASK_PERSONALITY & ~_PERSONALITIES, if_one_of(0, (_ASK_PERSONALITY,), ALLOW, otherwise=_EPERM)
     ),
     "socket": if_one_of(0, _REFUSED_FAMILIES, _EPERM),
-    # It has the family in memory, so it makes no sockets at all. socket(2) does the same since Linux 4.3.
+    # socketcall has the family in memory, where a filter cannot see it, so it makes no sockets at all. Programs can use
+    # socket(2), since Linux 4.3.
     "socketcall": if_one_of(0, (_SOCKETCALL_SOCKET,), _EPERM),
 }
 
@@ -75,7 +76,7 @@ def put_up(kind: Seccomp) -> None:
 
 
 def prepare() -> None:
-    """Make the filters, which the processes that this one forks then have at hand."""
+    """Make all filters now, so that the processes that this one forks need not make them."""
     filter_program("default")
     filter_program("userns")
 
@@ -93,7 +94,7 @@ def filter_program(kind: Seccomp, machine: str = libc.MACHINE) -> bytes:
 
 
 def _by_number(architecture: str, verdicts: dict[str, Instructions]) -> dict[int, Instructions]:
-    """What becomes of the calls of the architecture from each number on."""
+    """The verdicts on the architecture's calls, each by the first number that it is for."""
     numbers = NUMBERS[architecture]
     refused = {numbers[name]: verdict for name, verdict in verdicts.items() if name in numbers}
     others = {number + 1: ALLOW for number in refused}
@@ -104,7 +105,7 @@ def _by_number(architecture: str, verdicts: dict[str, Instructions]) -> dict[int
 
 
 def _merged(starts: dict[int, Instructions]) -> dict[int, Instructions]:
-    """The same without the numbers from which on nothing changes."""
+    """`starts` without the numbers at which the verdict does not change."""
     kept: dict[int, Instructions] = {}
     last: Instructions = ()
     for number in sorted(starts):

@@ -1,8 +1,8 @@
 """A copy of a program in memory that nobody can change any more (memfd_create(2), F_ADD_SEALS in fcntl(2)).
 
-Whoever executes a program in a session can be led to execute itself once more there (a script that begins with
-`#!/proc/self/exe`). What the session has then is the program of that process, to be written to later, if the rights of
-its file allow that. Of this copy they never do.
+A process of Waypoint's that executes a program in a session can be made to execute its own program there: by a script
+that begins with `#!/proc/self/exe`. The session then has a way to the file of that program, and could write to it
+later, for all who run it. To a sealed copy nobody can ever write.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ def copy_of(program: str) -> Iterator[str]:
     """The path, for the `with` block and for other processes too, of a new sealed copy of the file `program`. The copy
     stays as long as somebody executes it. Takes some milliseconds. Raises OSError.
 
-    A copy has one user: its mode, which no seal keeps, may be changed by whoever is root in a session with the host's
-    ids, after which nobody could execute it.
+    Each user gets a copy of its own, because seals do not protect the mode: the root of a session with the host's ids
+    could change the mode, and then nobody could execute the copy.
     """
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     name = os.path.basename(program)

@@ -35,8 +35,8 @@ class _Above(NamedTuple):
 
 
 def walk(folder_fd: int, name: str) -> Iterator[Visit]:
-    """Visit the folder `name` in the folder `folder_fd`, and all below it: each after the folders in it. Raises
-    OSError; ESTALE if a folder has been moved meanwhile: nobody else may write there.
+    """Visit the folder `name` in the folder `folder_fd` and all folders below it, each after those that are in it.
+    Nobody else may write there: raises OSError ESTALE if a folder was moved meanwhile, and other OSErrors.
     """
     above: list[_Above] = []
     visit, left = _enter(folder_fd, name)
@@ -63,7 +63,7 @@ def walk(folder_fd: int, name: str) -> Iterator[Visit]:
 
 
 def _enter(folder_fd: int, name: str) -> tuple[Visit, list[str]]:
-    """The visit of the folder `name` in `folder_fd`, and the names of the folders in it, once more."""
+    """The visit of the folder `name` in `folder_fd`, and a list of the folders in it for the caller to use up."""
     fd = beneath.open_beneath(folder_fd, name, _READ)
     try:
         visit = Visit(fd, [], [])

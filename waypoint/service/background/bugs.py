@@ -10,7 +10,8 @@ from waypoint.model.errors import WaypointError
 
 LOG = logging.getLogger("waypoint")
 
-# Their texts are written by the kernel or by ourselves; all others may hold values that a client sent.
+# Exceptions whose texts come from the kernel or from Waypoint. The texts of all others may quote values that a client
+# sent.
 _QUOTABLE = (OSError, AssertionError, WaypointError)
 
 
@@ -23,7 +24,7 @@ class Bug(WaypointError):
 def as_problem(error: Exception, on: str) -> WaypointError:
     """`error` itself if it was raised on purpose; else a Bug for the client, after the traceback has gone to the log.
 
-    The client sees the whole message: it knows what it sent.
+    The client is told the whole message, also values that it sent.
     """
     if isinstance(error, WaypointError):
         return error

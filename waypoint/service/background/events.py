@@ -1,4 +1,4 @@
-"""What happens in a home, told to whoever listens: the last events in memory, and any number of readers.
+"""The events of a home: the last ones are kept in memory, and any number of clients read them.
 
 Publishing waits for nobody: an event is put into a ring, where each reader has a place. A reader that is slower than
 the ring is long finds its place gone, and is told how many events it has lost.
@@ -27,7 +27,9 @@ PIECE_EVENTS = 64
 
 
 class Events:
-    """Of one daemon. `instance`: its id, which tells its sequence numbers from those of other daemons."""
+    """The events of one daemon. `instance`: the daemon's id, which tells its sequence numbers from those of other
+    daemons.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """`loop`: the event loop that the readers run in."""
@@ -40,7 +42,9 @@ class Events:
         self._is_waking = False
 
     def publish(self, kind: type[Event], **facts: object) -> None:
-        """Add an event of this kind; `facts`: its own fields. For any thread; waits for nothing but other calls."""
+        """Add an event of this kind; `facts`: the fields that only this kind has. Any thread may call this, and waits
+        for nothing but other calls.
+        """
         with self._lock:
             self._seq += 1
             self._lines.append(self._line(kind, self._seq, facts))
@@ -51,7 +55,7 @@ class Events:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def tell_operation(self, operation: Operation) -> None:
-        """The log has gained an entry."""
+        """Publish the event that the operation log has a new entry."""
         names = sorted({*operation.moves, *operation.sessions}, key=in_order)
         self.publish(OperationEvent, number=operation.number, verb=operation.verb, names=names)
 

@@ -57,7 +57,7 @@ class PoolWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when the last look, and the growing that comes of it, is over."""
+        """Stop looking. Returns when the last look, and any growing that follows it, is over."""
         self._ends = True
         os.eventfd_write(self._bell, 1)
         self._thread.join()
@@ -112,7 +112,7 @@ class PoolWatch:
             self._notice.arm()
             _poll([self._bell, *self._notice.fds], None)
             self._notice.disarm()
-            _poll(self._notice.fds, 0)  # what came before `disarm` must not end the next rest
+            _poll(self._notice.fds, 0)  # a notice that came before `disarm` must not end the next rest
         with contextlib.suppress(BlockingIOError):  # nobody has rung
             os.eventfd_read(self._bell)
 
@@ -126,7 +126,7 @@ class _Written:
 
     def __init__(self) -> None:
         self._used: int | None = None
-        self._amounts: deque[tuple[float, int]] = deque()  # when it was seen, how much
+        self._amounts: deque[tuple[float, int]] = deque()  # when an amount was seen, and how much
 
     def note(self, growth: Growth) -> None:
         """Take note of a look at the pool."""
@@ -143,7 +143,7 @@ class _Written:
 
 
 def _notice_of(group: str) -> UseNotice | None:
-    """None where the kernel does not tell; the looking then never ends."""
+    """The kernel's notice of processor use; None if this kernel gives none, so that the looking never ends."""
     try:
         return UseNotice(group, _USE_USEC)
     except OSError as error:

@@ -1,7 +1,7 @@
 """The watch over the machine's mounts: when they change, the daemon's follow them (launch/ground/host_mounts.py).
 
-Whoever looks at the machine's mounts for a session lets them follow first. This watch is for the time in which nobody
-looks: a device that is unmounted on the machine must not stay busy for the daemon's sake.
+A session's start makes the daemon's mounts follow by itself. This watch is for the time between: a device that is
+unmounted on the machine must not stay busy because the daemon still has it mounted.
 """
 
 import asyncio
@@ -20,7 +20,8 @@ class HostWatch:
     def __init__(self, host: HostMounts) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        # The loop itself waits for POLLIN, which mountinfo always has. So it waits for an epoll that waits for changes.
+        # The event loop can wait for POLLIN only, which mountinfo always reports. So the loop waits for an epoll, which
+        # waits for mountinfo's POLLPRI.
         self._changes = select.epoll()
         self._changes.register(host.table, select.EPOLLPRI)
         self._following: asyncio.Task[None] | None = None
@@ -40,7 +41,7 @@ class HostWatch:
         while True:
             try:
                 await asyncio.to_thread(self._host.follow)
-            except OSError as error:  # tried again after the next change, and by whoever starts a session
+            except OSError as error:  # tried again after the next change, and at a session's start
                 log.warning("cannot follow the machine's mounts: %s", error)
             await self._wait_changed()
             await asyncio.sleep(SWARM_S)

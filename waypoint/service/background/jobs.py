@@ -1,4 +1,5 @@
-"""Jobs: work that goes on while nobody waits for its answer. It is watched, cancelled, and its result fetched later.
+"""Jobs: work that goes on without a client that waits for the answer. Clients watch a job, cancel it, and fetch its
+result later.
 
 Jobs live in the daemon's memory and end with it.
 """
@@ -29,7 +30,7 @@ CANCEL_S = 10.0
 
 
 class Job:
-    """One job. `work` reports its progress here; everything else is for `Jobs`."""
+    """One job. Its work calls `report`; everything else is for `Jobs`."""
 
     def __init__(self, kind: str, events: Events, loop: asyncio.AbstractEventLoop) -> None:
         self.id = random_hex(8)
@@ -44,10 +45,10 @@ class Job:
         self._loop = loop
         self._lock = threading.Lock()
         self._is_due = False  # an event about the progress is on its way
-        self._told_at = float("-inf")  # when the last one was, by the loop's clock
+        self._told_at = float("-inf")  # when the last such event was, by the loop's clock
 
     def report(self, **numbers: int) -> None:
-        """Set fields of Progress. For any thread; an event tells of it within PROGRESS_S."""
+        """Set fields of Progress. Any thread may call this; an event tells of the change within PROGRESS_S."""
         with self._lock:
             self._progress = msgspec.structs.replace(self._progress, **numbers)
             if self._is_due:
@@ -93,7 +94,7 @@ class Job:
         with self._lock:
             self._is_due = False
         self._told_at = self._loop.time()
-        if self.state == "running":  # else the event of its end has told
+        if self.state == "running":  # else the event of the job's end has told the progress, too
             self.tell("progress")
 
 
@@ -117,8 +118,8 @@ class Jobs:
         self._tasks: dict[str, asyncio.Task[object]] = {}  # of those that run
 
     def start(self, kind: str, work: Work) -> Job:
-        """Begin a job; returns at once. Raises StateConflict if one of its kind runs: so the jobs that run, and the
-        threads and processes that they have, are as few as there are kinds.
+        """Begin a job; returns at once. Raises StateConflict if a job of this kind runs: so there are never more jobs,
+        with their threads and processes, than kinds.
         """
         self._forget_old()
         for job_id in self._tasks:
@@ -130,13 +131,13 @@ class Jobs:
         self._jobs[job.id] = job
         job.tell("started")
         task = self._tasks[job.id] = loop.create_task(_carry_out(work, job))
-        # Not in the task itself: one that is cancelled before its first step would not get there.
+        # Not in a `finally` of the task: a task that is cancelled before its first step never enters its `try`.
         task.add_done_callback(functools.partial(self._conclude, job))
         return job
 
     async def result(self, job: Job) -> object:
-        """Wait for the end of a job that runs, and return its result. Raises what the job has raised; StateConflict if
-        it was cancelled. A caller that is cancelled itself leaves the job running.
+        """Wait for the end of a running job, and return its result. Raises what the job has raised, StateConflict if
+        the job was cancelled. If the caller is cancelled, the job runs on.
         """
         task = self._tasks[job.id]
         await asyncio.wait([task])
@@ -145,7 +146,7 @@ class Jobs:
         return task.result()
 
     def all(self) -> list[Job]:
-        """Those that run, and those that have ended and are kept; in the order of their start."""
+        """The jobs that run, and the ended ones that are kept, in the order of their start."""
         self._forget_old()
         return list(self._jobs.values())
 

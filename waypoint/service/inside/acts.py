@@ -15,13 +15,13 @@ from waypoint.service.inside.printed import Printed
 from waypoint.session.live.session import LiveSession
 
 MOST_LIVE = 256
-"""Sessions that may be live in a home when one more is asked for from inside: each has limits of its own, and a session
-could have as many as it likes by forking.
+"""The most sessions that may be live in a home after a fork that a session asks for. Each fork has limits of its own,
+so a session could use any amount of the machine by forking.
 """
 
 
 def check_crowd(home: Home, count: int) -> None:
-    """Raise StateConflict if so many more sessions may not be made from inside."""
+    """Raise StateConflict if a session may not make `count` more sessions."""
     live = len(home.names.live()) + len(home.names.live(ready=False))
     if live + count > MOST_LIVE:
         said = f"with these, more than {MOST_LIVE} sessions would be live in this home"

@@ -26,12 +26,14 @@ async def capture(home: Home, branch: str, name: str) -> Capture:
 
 
 def in_sight(home: Home, branch: str, names: list[str]) -> list[str]:
-    """Those of `names`, of captures in the history of `branch`, that its processes are told: not the other branches."""
+    """Those of `names` that processes in the session on `branch` are told: checkpoints and `branch` itself, but no
+    other branch. `names` stand for captures in the history of `branch`.
+    """
     return [name for name in names if name == branch or (ref := home.names.ref(name)) is None or ref.kind != "branch"]
 
 
 def _find_capture(home: Home, branch: str, name: str) -> Capture:
-    # Of what other branches have, a process learns nothing: neither the names nor whether there are any.
+    # A process learns nothing about other branches: neither their names nor whether there are any.
     with contextlib.suppress(UnknownName):
         found = home.names.resolve(name)
         start = tip(home, branch)
@@ -43,8 +45,8 @@ def _find_capture(home: Home, branch: str, name: str) -> Capture:
 
 
 async def operation(home: Home, branch: str, number: int | None) -> Operation:
-    """The operation of `branch` with this number; None: the last one that was not taken back, but for the start of the
-    session that asks: to take that back would end it.
+    """The operation of `branch` with this number. None: the last one that was not taken back; but never the start of a
+    session on `branch`, since taking that back would end the session that asks.
 
     Raises UnknownName, StateConflict if none is left to be taken back.
     """

@@ -41,7 +41,7 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
     own branch. An error becomes an answer with an exit status, with `--json` one JSON value.
     """
     try:
-        if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in the successor
+        if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in another session
             raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced")
         if words[:1] == [COMPLETE]:
             return Answer(0, await looks.completion(home, live, words[1:]))

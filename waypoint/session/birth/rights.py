@@ -162,8 +162,8 @@ def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
 
 
 def _why_not_bind(who: User, bind: Bind) -> str:
-    """Why the user may not have this bind, in words; "" if that is allowed. Who binds it looks again at what is bound
-    (launch/externals.py).
+    """Why the user may not have this bind, in words; "" if it is allowed. When the bind is made, what is bound is
+    checked again (launch/externals.py).
     """
     with access.as_user(who.uid, who.gid, who.groups):
         try:
@@ -180,8 +180,8 @@ def _why_not_bind(who: User, bind: Bind) -> str:
 
 
 def _may_cover(target: str) -> bool:
-    """Whether the calling thread's user may let something else lie at `target` in a session: no program that becomes
-    another user (sudo, su) may be led by it.
+    """Whether the calling thread's user may have something else at `target` in a session. That is refused where
+    programs that become another user (sudo, su) look for what they trust.
     """
     place = target
     with open_folder("/") as root:

@@ -36,8 +36,8 @@ class ExecClient:
         self._task = asyncio.create_task(self._read())
 
     def listen(self, run: "Execution", terminal: "Terminal") -> None:
-        """Pass frames on to `run` from now on. If `run` uses the terminal (`exec --tty`), input is typed there, and the
-        client's window counts for the terminal's size at once: before the command begins, if it has not begun.
+        """Pass frames on to `run` from now on. If `run` uses the terminal (`exec --tty`), the client's input is typed
+        there, and its window counts for the terminal's size at once, even before the command begins.
         """
         self._run, self._terminal = run, terminal
         self._show_window()

@@ -57,7 +57,7 @@ class CommandLine:
 
         `ended`: gets the exit status of the shell when the session has ended (None: unknown).
         """
-        self.first_prompt_by = 0.0  # until when the shell's first prompt is expected, in seconds since the epoch
+        self.first_prompt_by = 0.0  # when the shell's first prompt is overdue, in seconds since the epoch
         self.watch = ShellWatch(terminal, nonce, processes)
         self.file = StateFile(state_path)  # the record of the command in flight
         self._state = self.file.state
@@ -168,8 +168,8 @@ class CommandLine:
         return await self._delivery.serve(run, run.record.asked_at, client)
 
     async def _take_turn(self, request: ExecRequest) -> None:
-        """Wait until earlier commands have ended: for as long as they take, but no longer than the new one may run, and
-        for a command that has ignored its timeout no longer than for the prompt. Raises NotAtPrompt after that.
+        """Wait until earlier commands have ended, for at most as long as the new command may run. If the present
+        command has outlived its timeout, wait only as long as for a prompt. Raises NotAtPrompt after that.
         """
         stuck = self._current is not None and self._current.stuck
         try:

@@ -39,7 +39,7 @@ class Delivery:
                 run.feed.end()
             self._forget(client)
             raise
-        self._forget(client)  # not after a cancellation: the daemon stops, and the next one needs the floor
+        self._forget(client)  # after a cancellation the floor stays: the next daemon needs the floor
         return end
 
     def keep_for_a_while(self) -> None:
@@ -59,7 +59,7 @@ class Delivery:
         position = max(position, record.start)
         while record.stop is None or position < record.stop:
             if terminal.is_released:
-                await asyncio.shield(run.result)  # the daemon stops: `result` is cancelled
+                await asyncio.shield(run.result)  # returns early only if the daemon stops: `result` is cancelled then
             limit = run.output_limit
             if position < limit:
                 chunk = terminal.ring.view(position, min(limit - position, _CHUNK))

@@ -16,16 +16,17 @@ from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-# What is sent to a command at its timeout, in this order, and for how many seconds after the timeout the command may
-# live with it. Only time counts in which the session does not stand still, in steps of _STEP_S. SIGINT stops most
-# commands, and lets them clean up; SIGTERM stops editors, which leave the terminal as it was. A list of commands whose
-# shell ignores SIGINT goes on with its next command after the first SIGKILL.
+# The signals that a command gets at its timeout, in this order, each with the number of seconds after the timeout for
+# which the command may still live. Time in which the session stands still does not count; it is measured in steps of
+# _STEP_S. SIGINT stops most commands, and lets them clean up; SIGTERM stops editors, which leave the terminal as it
+# was. A list of commands whose shell ignores SIGINT goes on with its next command after the first SIGKILL.
 STOPS = ((SIGINT, 0.2), (SIGTERM, 0.35), (SIGKILL, 0.42), (SIGKILL, 0.5))
 MARGIN_S = STOPS[-1][1]
 _STEP_S = 0.05
-# Seconds for both signs of a session's end to arrive: the terminal's end, and the shell's exit status.
+# Seconds to wait for both signs of a session's end: the terminal's end, and the shell's exit status.
 _ENDING_S = 5.0
-# Seconds that the shell gets from the mark E to its prompt (PROMPT_COMMAND runs there). Then the next command may try.
+# Seconds that the shell gets from the mark E to its prompt (PROMPT_COMMAND runs in between), before the next command is
+# tried all the same.
 _PROMPT_S = 2.0
 _LOOK_S = 0.25
 
@@ -70,8 +71,8 @@ async def enforce_timeout(deadline: float, moving: asyncio.Event, stop: Callable
     """Wait until `deadline` (CLOCK_BOOTTIME, seconds), then `stop` the command with the signals of STOPS. To be
     cancelled when the command ends; returns after MARGIN_S if no signal has ended it.
 
-    `moving`: set while the session does not stand still. SIGKILL would end a frozen command, too, which had no chance
-    to act on SIGINT, and would spoil the capture that is being taken.
+    `moving`: set while the session does not stand still. No signal is sent to a frozen command: it could not act on
+    SIGINT before SIGKILL ends it, and its end would spoil the capture that is being taken.
     """
     while (left_s := deadline - time.clock_gettime(time.CLOCK_BOOTTIME)) > 0:
         await asyncio.sleep(left_s)

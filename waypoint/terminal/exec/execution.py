@@ -27,13 +27,13 @@ from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt
 
-# Seconds between looks at the shell while a command runs, whether it is still there: the first interval, and the
-# longest; each one is twice as long as the one before.
+# While a command runs, the daemon looks now and then whether the shell is still there. Seconds between two looks: the
+# first interval, which doubles each time, and the longest.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
 # Seconds for which a shell may refuse a command that another daemon has begun.
 _PATIENCE_S = 5.0
-# The longest text of a command that viewers are shown, in bytes. If all of them must be escaped, it still fits in a
-# mark.
+# The longest text of a command that viewers are shown, in bytes. A mark has room for the text even if every byte must
+# be escaped.
 _SHOWN_MAX = 240
 
 
@@ -77,7 +77,8 @@ class Execution:
         try:
             await self._close(await self._carry_on(companions))
         finally:
-            # Whoever waits must wait no longer, however `run` ends. After `_close`, both are done already.
+            # However `run` ends, nobody may go on waiting for `result` or `started`. After `_close` both are set
+            # already, and these two lines change nothing.
             self.result.cancel()
             self.started.set()
             for task in companions:
@@ -87,8 +88,8 @@ class Execution:
             desk.terminal.keyboard.release()
 
     async def _carry_on(self, companions: list[asyncio.Task[None]]) -> End:
-        """The phases, from the one in the record on. Returns how the command ended. Adds the tasks that must run
-        beside it to `companions`.
+        """Carry out the phases, beginning with the one in the record. Returns how the command ended. Adds to
+        `companions` the tasks that must run beside the phases.
         """
         desk, record = self._desk, self.record
         try:
@@ -115,15 +116,17 @@ class Execution:
 
     @property
     def output_limit(self) -> int:
-        """The position in the ring up to which output is known to be the command's. It is final once `record.stop` is
-        set.
+        """The position in the ring up to which output is known to be the command's. The position is final once
+        `record.stop` is set.
         """
         mark = self._talk.heard("E")
         ends = (self.record.stop, mark.start if mark is not None else None, self._desk.terminal.settled)
         return min(end for end in ends if end is not None)
 
     async def _wait_started(self) -> None:
-        """Get the shell to begin the command: it says S, or E if the command is aborted at once. Raises NotAtPrompt."""
+        """Get the shell to begin the command, which the shell tells by the mark S (or E, if the command is aborted at
+        once). Raises NotAtPrompt.
+        """
         desk, talk = self._desk, self._talk
         operation = "tty" if self.record.tty else "in" if self.record.stdin else "exec"
         answers = ("S", "E", "A", "B")
@@ -150,7 +153,8 @@ class Execution:
             self.record.phase = Phase.ENDED
 
     async def _enter(self, *, entered: bool) -> None:
-        """Have the shell run the wrapper, which is on the shell's edited line: type Enter. zsh runs it by itself.
+        """Have the shell run the wrapper, which its hooks have put on the edited line: type Enter. zsh runs the wrapper
+        without Enter.
 
         `entered`: Enter may have been typed already. Raises NotAtPrompt if the shell does not begin the command.
         """
@@ -232,7 +236,7 @@ class Execution:
         desk, record = self._desk, self.record
         self._save(record)
         prompts = desk.watch.prompts
-        if not desk.go.is_there:  # the shell does not wait: it is on its way to its prompt, where it sets its own modes
+        if not desk.go.is_there:  # the shell does not wait: it goes on to its prompt, where it sets its own modes
             await ending.wait_prompt_again(desk, prompts, lambda: None)
             await desk.terminal.moving.wait()
         ending.put_modes_back(desk, record)
@@ -265,7 +269,7 @@ class Execution:
         with contextlib.suppress(OSError):
             self._save(record)
         self._settle()
-        if not self._desk.ended.done():  # else the session's files are sealed or gone: `Endings` has removed these
+        if not self._desk.ended.done():  # else `Endings` has removed them before it sealed the files
             ending.remove_files(self._desk, record.id)
 
     def _settle(self) -> None:

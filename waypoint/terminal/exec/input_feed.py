@@ -12,14 +12,15 @@ QUEUE_MAX = 1 << 20
 
 
 class InputFeed:
-    """Queue of input for one FIFO. To be made before the shell is asked, so that the shell's open of the FIFO never
-    blocks.
+    """The queue of input for one FIFO. To be made before the shell is asked to run the command: the shell opens the
+    FIFO for reading, which would block while nobody has it open for writing.
     """
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         self._folder = folder
         self._name = name
-        # Open for reading and writing, until the shell has the FIFO open: nobody's open blocks, and nothing is lost.
+        # Until the shell has opened the FIFO, this object has it open for reading and writing: then neither side's open
+        # blocks, and queued input is not lost.
         self._fd = folder.open_fifo(name)
         self._queue: deque[bytes] = deque()
         self._queued = 0
@@ -52,7 +53,7 @@ class InputFeed:
         """
         try:
             writer = self._folder.open_fifo_to_write(self._name)
-            os.close(self._fd)  # now only the command has the FIFO open for reading, and only `writer` for writing
+            os.close(self._fd)  # only the command reads from the FIFO from now on, so that its end is noticed (EPIPE)
             self._fd = writer
             while self._queue or not self._at_end:
                 if not self._queue:

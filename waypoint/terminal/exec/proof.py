@@ -8,7 +8,7 @@ from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-FIRST_PROMPT_S = 10.0  # how long a new shell may take to draw its first prompt
+FIRST_PROMPT_S = 10.0  # how many seconds a new shell may take to draw its first prompt
 
 
 async def prove(line: CommandLine, *, is_new: bool, must_answer: bool) -> None:

@@ -51,7 +51,7 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     deadline: float | None = None  # seconds of CLOCK_BOOTTIME
     stdin_open: bool = False
     half_line: int = 0
-    is_output_lost: bool = False  # what it has printed until a moment after `start` lay in a ring that is lost
+    is_output_lost: bool = False  # output between `start` and a later moment lay in a ring that is lost
     end: End | None = None
 
 
@@ -80,8 +80,8 @@ def carry_over(path: str, elapsed_s: float, processes: Callable[[], list[int]]) 
 
 
 def begin_ring_anew(path: str, position: int) -> None:
-    """Adapt the file `path` to a new ring, since that to which the command's positions belong is lost. What the command
-    prints from now on begins at `position`. Raises OSError.
+    """Adapt the file `path` to a new ring: the ring in which the command's output was is lost. What the command prints
+    from now on begins at `position`. Raises OSError.
     """
     kept = StateFile(path)
     command = kept.state.command
@@ -119,7 +119,7 @@ class StateFile:
         os.pwrite(self._fd, data.ljust(_SIZE), 0)
 
     def move(self, path: str) -> None:
-        """Write `state` to the new file `path`, and from now on to this one. Raises OSError, and as `save`."""
+        """Write `state` to a new file at `path`, and save to this file from now on. Raises OSError, and as `save`."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.close()
         self._fd = fd

@@ -20,16 +20,17 @@ NAMES = {
     name: signal.Signals[f"SIG{name}"]
     for name in ("HUP", "INT", "QUIT", "KILL", "TERM", "USR1", "USR2", "ALRM", "CONT", "STOP", "TSTP", "WINCH")
 }
-# Signals that are to end the whole list of commands: the shell must get one too, or it goes on with the next command.
+# Signals that are to end the whole list of commands. The shell must get one, too, or it would go on with the next
+# command of the list.
 _ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
-# Signals after whose effect on a job a shell with job control goes on with its list, so the shell gets SIGINT besides.
-# When a job dies of SIGINT the shell ends the list by itself.
+# When a job dies of one of these signals, a shell with job control goes on with its list, so the shell gets SIGINT
+# besides. (When a job dies of SIGINT, the shell ends the list by itself.)
 _WITH_SHELL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 STOPPED_S = 0.05  # how long SIGSTOP may take to stop the shell
 _LOOK_S = 0.002  # time between two looks at the shell
-_WORKS_NS = 5_000_000  # processor time after which a process is working, and not about to start a program
+_WORKS_NS = 5_000_000  # nanoseconds of processor time: who has used more is working, not about to start a program
 _SETTLE_S = 1.0  # how long a shell may take to settle
-_STOP_SETTLE_S = 0.03  # as _SETTLE_S, for a signal that must not come late; another one follows if it is lost
+_STOP_SETTLE_S = 0.03  # as _SETTLE_S, for a signal that must not come late; if it is lost, another one follows
 
 
 class SignalQueue:

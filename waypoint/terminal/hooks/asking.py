@@ -17,10 +17,10 @@ from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.terminal.keyboard import PREFIXES
 from waypoint.terminal.terminal import Terminal
 
-# The shell usually answers the key within a millisecond. If it still sits at its prompt after twice this time, its
-# hooks are taken to be removed.
+# The shell usually answers the key within a millisecond. If the shell still sits at its prompt after twice this time,
+# the daemon concludes that its hooks were removed.
 ANSWER_S = 0.5
-# As ANSWER_S, for `ask_briefly`: how often it looks whether the shell sits at its prompt without having answered.
+# The interval at which `ask_briefly` looks whether the shell sits at its prompt without having answered.
 BRIEF_S = 0.05
 # How long the hooks may work on an answer: a shell with very much state on a busy machine.
 _LONG_S = 1.0
@@ -63,8 +63,7 @@ async def ask_briefly(desk: Desk, talk: HookExchange, operation: str, answers: t
     """As `ask`, for a question whose answer is optional: returns None as soon as the shell sits at its prompt and has
     not answered, or after `_LONG_S`.
 
-    The caller removes the request file, so that hooks which come to it too late find no request. Raises OSError as
-    `ask`.
+    The caller removes the request file, so that hooks which run too late find no request. Raises OSError as `ask`.
     """
     _press(desk, talk, operation, answers, again=False)
     waited_s = 0.0

@@ -39,8 +39,8 @@ class GoFifo:
             os.write(self._fd, f"{phase} {nonce}\n".encode("ascii"))
 
     def say_again(self, phase: str, nonce: str) -> None:
-        """Repeat `say` if the FIFO is empty: a signal may have made the shell lose a part of the line. The shell skips
-        a line too many.
+        """Repeat `say` if the FIFO is empty: a signal may have made the shell lose a part of the line. If the line
+        comes twice, the shell skips the second one.
         """
         if terminals.unread_bytes(self._fd) == 0:
             self.say(phase, nonce)

@@ -78,8 +78,8 @@ def look(master: int, shell: Shell) -> Look:
 
 
 def _program_of(pid: int) -> str:
-    """What tells the program of a process from others: its path, in ASCII and short enough for the record in which a
-    shell is kept (exec/record.py), whatever names the session's user gives to folders.
+    """A text that identifies the program of a process: its path in ASCII, cut so that the record of a shell
+    (exec/record.py) can hold it, whatever names the session's user gives to folders.
     """
     return ascii(procfs.executable(pid).removesuffix(" (deleted)"))[1:-1][-_PATH_MAX:]
 

@@ -34,12 +34,14 @@ class RunFolder:
     """The folder behind `fd`, which the caller closes. New files belong to the folder's owner and have mode 0600."""
 
     def __init__(self, fd: int, spare: Spare) -> None:
-        """`spare`: takes a file's content if the disk is full. A link in the folder then points to it, if the disk has
-        room for a name; without the link, the hooks look there themselves.
+        """`spare`: where a file's content goes if the disk is full. The folder then gets a link to the file in the
+        spare folder, if the disk has room for a name. The hooks look into the spare folder themselves if there is no
+        link.
         """
         self.fd = fd
         self.spare = spare
-        # As the host has it. Only an id that the session has may create something in its files (idmapped.py).
+        # The owner as the host sees it. Files are created with its ids: only an id that the session has may create
+        # something in the session's files (idmapped.py).
         facts = os.fstat(fd)
         self._owner = (facts.st_uid, facts.st_gid)
 
@@ -62,7 +64,7 @@ class RunFolder:
             aside = f"{_ASIDE}{name}"
             _unlink(spare, aside)
             self._write_in(spare, aside, data)
-            # Shells of captures that are older than the hooks of today read only what is in the folder.
+            # The link is for shells from captures of earlier versions, whose hooks do not look into the spare folder.
             try:
                 with idmapped.acting_as(*self._owner):
                     os.symlink(f"{self.spare.path}/{aside}", name, dir_fd=self.fd)
@@ -114,8 +116,8 @@ class RunFolder:
         return fd
 
     def names(self) -> list[str]:
-        """The names in the folder now, at most MOST_NAMES of them: a session that makes more has them in its own way.
-        The folder is opened anew: overlayfs caches the entries of an open one.
+        """The names in the folder now, at most MOST_NAMES of them: a session that makes more names spoils its own
+        requests only. The folder is opened anew, because overlayfs caches the entries of an open folder.
         """
         fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)
         try:
@@ -159,7 +161,9 @@ class RunFolder:
         _unlink(self.fd, name)
 
     def _may_be_aside(self, name: str) -> bool:
-        """True if the folder has no such name, or the link of `write`."""
+        """True if the file's content may be in the spare folder: the folder has no such name, or has the link that
+        `write` has made.
+        """
         try:
             return os.readlink(name, dir_fd=self.fd) == f"{self.spare.path}/{_ASIDE}{name}"
         except OSError as error:

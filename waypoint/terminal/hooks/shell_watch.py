@@ -17,15 +17,17 @@ from waypoint.terminal.terminal import Terminal
 # its line editor well under a millisecond later.
 _FIRST_LOOK_S = 0.0002
 _LAST_LOOK_S = 0.25
-# Seconds for which a program that has replaced the shell may run and still be waited for: it may be a shell that has
-# yet to draw its first prompt (`exec bash`), or end at once, and the session with it.
+# When another program has taken the shell's place, how many seconds a command waits for it: it may be a new shell that
+# has yet to draw its first prompt (`exec bash`), or it may end at once and the session with it.
 REPLACED_S = 1.0
-# After a mark P the shell is looked for among the session's processes, where any program can print marks without end.
-# No further search begins for so many times the processor time that the last one took, and it looks at no more
-# processes than these besides the one that leads the terminal's foreground, as a shell does that draws a prompt.
+# After a mark P the daemon searches the session's processes for the shell that has printed it. Any program can print
+# marks without end, so searches are bounded: after each one the daemon rests for _REST times the processor time that
+# the search took, and a search looks at the leader of the terminal's foreground group, which a shell at its prompt is,
+# and at no more than _MOST_PROCESSES others.
 _REST = 20.0
 _MOST_PROCESSES = 256
-# How far back the last mark P is searched for. What has not been heard yet was read at last, or waits in the terminal.
+# How many bytes back in the ring the last mark P is searched for. A mark that no daemon has heard is near the ring's
+# end, or still in the terminal.
 _RECENT_BYTES = 1 << 19
 
 
@@ -48,7 +50,7 @@ class ShellWatch:
         self.shell: Shell | None = None
         self.prompts = 0
         self._prompted_at = float("-inf")
-        self._announced: tuple[int, str] | None = None  # by the last mark P: the shell's own pid, its kind
+        self._announced: tuple[int, str] | None = None  # of the last mark P: the shell's pid in the session, its kind
         self._is_resting = False
         self.on_new_shell: Callable[[], None] = lambda: None
 
@@ -64,8 +66,8 @@ class ShellWatch:
         self._terminal.on_mark.append(self._hear)
 
     def look(self) -> Look:
-        """Probe what the shell is doing now. One that another has taken the place of, which is still to be found after
-        a rest, is busy: it is as if its prompt had not been announced yet.
+        """Probe what the shell is doing now. BUSY also if the known shell is gone while another process has announced a
+        prompt, and the search for that process waits for a rest to end.
         """
         if self.shell is None or self._terminal.is_released:
             return Look.BUSY
@@ -152,7 +154,7 @@ class ShellWatch:
                 self._changed.set()
 
     def _search(self) -> None:
-        """Find the process that has announced its prompt, if it is not the known shell; then rest."""
+        """Find the process that has announced a prompt, unless it is the known shell; then rest."""
         began = time.thread_time()
         announced, self._announced = self._announced, None
         known = self.shell

@@ -1,11 +1,12 @@
-"""The files of requests in a session's folder: which wait, taking them, and where their answers go.
+"""The files of requests in a session's folder: finding the ones that wait, reading them, and opening the FIFOs for
+their answers.
 
 `a.<id>` is the FIFO for an answer, `r.<id>` a request that waits, `w.<id>` a request that is being served, `c.<id>` a
 request that was captured: it waited, or was being served, in the session of which this one is a copy.
 
 The folder belongs to the session's user. Names are therefore checked, links are not followed, and reads are bounded.
-All methods block: with names by the hundred thousand, or by holding the folder's lock, the session can make each of
-them slow. They are for a thread that nobody else waits for.
+All methods block, and the session can make each of them slow: by names by the hundred thousand, or by holding the
+folder's lock. Call them in a thread that nobody else waits for.
 """
 
 import os
@@ -29,7 +30,9 @@ class TakenRequest(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """`are_more`: others wait. `cost_s`: the processor time that the look took."""
+    """`requests`: those that were taken. `are_more`: further requests wait. `cost_s`: the processor time that the look
+    took.
+    """
 
     requests: list[TakenRequest]
     are_more: bool
@@ -37,33 +40,34 @@ class Taken(NamedTuple):
 
 
 def mark_captured(folder_fd: int) -> None:
-    """Make every request in the folder `folder_fd` a captured one, which `Inbox.take` never takes. For the files of a
-    copy of a session, before any of its processes runs. Reads the whole folder, which may take long. Raises OSError.
+    """Mark every request in the folder `folder_fd` as captured, so that `Inbox.take` never takes it. To be called on
+    the files of a copy of a session before any process of the copy runs. Reads the whole folder, which may take long.
+    Raises OSError.
     """
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
         with os.scandir(fd) as found:
-            plain = [entry.name for entry in found if entry.is_file(follow_symlinks=False)]  # nothing else is read
+            plain = [entry.name for entry in found if entry.is_file(follow_symlinks=False)]
         for name in plain:
             if not _NAME.fullmatch(name) or name[0] == "c":
                 continue
             try:
                 os.rename(name, f"c{name[1:]}", src_dir_fd=fd, dst_dir_fd=fd)
-            except IsADirectoryError:  # somebody in the session has made one of that name
+            except IsADirectoryError:  # somebody in the session has made a folder of that name
                 os.unlink(name, dir_fd=fd)
     finally:
         os.close(fd)
 
 
 class Inbox:
-    """`folder`: one with a descriptor of its own, which `close` closes."""
+    """`folder`: `close` closes its descriptor, which nobody else may use."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self._answers: set[int] = set()
 
     def close(self) -> None:
-        """Close the folder, and what `open_answer` has opened for somebody who was cancelled meanwhile."""
+        """Close the folder, and every FIFO of `open_answer` that was not closed since its user was cancelled."""
         for fd in list(self._answers):
             self.close_answer(fd)
         os.close(self.folder.fd)
@@ -82,7 +86,7 @@ class Inbox:
             ident = waiting.pop(0)
             try:
                 self.folder.rename(f"r.{ident}", f"w.{ident}")
-            except OSError:  # it was withdrawn meanwhile, or is no request
+            except OSError:  # the client has withdrawn it, or it is no request
                 continue
             requests.append(self.read_begun(ident))
         return Taken(requests, bool(waiting), time.thread_time() - began)
@@ -108,7 +112,7 @@ class Inbox:
         return fd
 
     def close_answer(self, fd: int) -> None:
-        """May be called in any thread, and twice."""
+        """Close a descriptor of `open_answer`. Any thread may call this; a second call does nothing."""
         try:
             self._answers.remove(fd)
         except KeyError:

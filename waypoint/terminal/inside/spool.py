@@ -1,8 +1,8 @@
 """Requests of `waypoint` commands inside a session, and their answers (docs/protocol.md, section 3).
 
-Neither the event loop nor another session waits for what a session does here: its files are looked at in a thread of
-this spool's own, a look is followed by a rest, the number of requests that are served is bounded, at a time and in a
-second, and writes never block.
+A session can make its files slow to read, and ask without end. So neither the event loop nor another session ever waits
+for it: a spool reads files in a thread of its own and rests after each look, serves a bounded number of requests at a
+time and in a second, and never blocks in a write.
 """
 
 import asyncio
@@ -23,17 +23,21 @@ from waypoint.terminal.inside.inbox import MAX_REQUEST_BYTES, Inbox, TakenReques
 T = TypeVar("T")
 
 BELL = "bell"
-_BELL_BYTES = 1 << 16  # that are read at a time: as much as a pipe usually holds
+_BELL_BYTES = 1 << 16  # of the FIFO, read at a time: as much as a pipe usually holds
 _MAX_ANSWER_BYTES = 1 << 20
-_MAX_ANSWERED = 64  # clients from before, to which the same is said
+_MAX_ANSWERED = 64  # captured or cut-off requests that are answered when the spool opens
 _TAKE_S = 10.0  # how long a client may take nothing of an answer that is longer than what its FIFO holds
 _MAX_SERVED = 8
-"""Requests that are served at a time: the daemon works for all sessions. The others wait, and are served in turn."""
+"""How many requests of a session are served at a time. Further requests wait for their turn: the daemon works for all
+sessions.
+"""
 _BURST, _PER_S = 64, 20.0
-"""So many requests of a session are served as they come, and what is more at this rate."""
+"""A session may make _BURST requests at once. Beyond that, _PER_S requests a second are served."""
 _REST = 20.0
-"""After a look at the folder nobody looks for so many times the processor time that it took, however often it rings."""
-_AFTER_FAILURE_S = 1.0  # until a folder that could not be read is looked at again
+"""After a look at the folder, the spool rests for this many times the processor time that the look took, however often
+the bell rings.
+"""
+_AFTER_FAILURE_S = 1.0  # seconds until a folder that could not be read is tried again
 # A client opens its answer FIFO after it has written its request. Until then the daemon tries again, after pauses that
 # grow from the first to the last, for _OPEN_S seconds in all.
 _FIRST_PAUSE_S, _LAST_PAUSE_S, _OPEN_S = 0.005, 0.1, 2.0
@@ -60,7 +64,9 @@ class Spool:
     """The requests of one session. Costs nothing while there are none: a byte in the FIFO `bell` announces one."""
 
     def __init__(self, folder: RunFolder, tidy: Callable[[RunFolder], None]) -> None:
-        """`tidy`: what is to be done once in the folder, and may take long: only the session's requests wait for it."""
+        """`tidy`: cleans the folder; called once, in the spool's thread. It may take long: only the session's requests
+        wait for it.
+        """
         self._folder = folder
         self._tidy = tidy
         self._bell = -1
@@ -78,7 +84,7 @@ class Spool:
         """
         self._on_request = on_request
         self._bell = self._folder.open_fifo(BELL)
-        # With a descriptor of its own: the session's may be closed while the thread still works.
+        # The inbox gets a descriptor of its own, because the session's may be closed while the thread still works.
         self._thread = InboxThread(Inbox(RunFolder(os.dup(self._folder.fd), self._folder.spare)))
         self._attending = asyncio.ensure_future(self._begin_with(restored))
 
@@ -105,7 +111,9 @@ class Spool:
         self._attending = asyncio.ensure_future(self._attend())
 
     async def _begin_with(self, restored: Answer | None) -> None:
-        """Answer those who waited when the session was captured, or when an earlier daemon died; then the others."""
+        """Answer the clients that were waiting when the session was captured or an earlier daemon died, then serve new
+        requests.
+        """
         with contextlib.suppress(OSError):  # the session's user has removed the folder
             if restored is not None:
                 for ident in (await self._thread.do(lambda inbox: inbox.waiting("c")))[:_MAX_ANSWERED]:
@@ -117,12 +125,12 @@ class Spool:
         await self._attend()
 
     async def _attend(self) -> None:
-        """Serve the requests that wait, then, after a rest, listen to the bell again, whatever has happened."""
+        """Serve the requests that wait, then rest, then listen to the bell again, also after an error."""
         rest_s = _AFTER_FAILURE_S
         try:
             try:
                 rest_s = await self._serve_waiting()
-            except OSError:  # of the machine (EMFILE), which passes; or the session's user has removed the folder
+            except OSError:  # EMFILE and the like, which pass; or the session's user has removed the folder
                 await asyncio.sleep(_AFTER_FAILURE_S)
                 with contextlib.suppress(OSError):
                     rest_s = await self._serve_waiting()
@@ -130,8 +138,8 @@ class Spool:
             asyncio.get_running_loop().call_later(rest_s, self._listen)
 
     async def _serve_waiting(self) -> float:
-        """Begin to serve all requests that wait, as fast as the bounds above allow. Returns for how many seconds nobody
-        is to look then. Raises OSError if the folder cannot be read.
+        """Begin to serve all requests that wait, as fast as the bounds above allow. Returns how many seconds to rest
+        before the next look. Raises OSError if the folder cannot be read.
         """
         cost_s, are_more = 0.0, True
         while are_more:
@@ -165,7 +173,7 @@ class Spool:
         _OPEN_S, or when the client has gone.
         """
         data = f"{answer.exit}\n{answer.text}".encode(errors="surrogateescape")[:_MAX_ANSWER_BYTES]
-        with contextlib.suppress(OSError, TimeoutError):  # the client has gone, or stands still
+        with contextlib.suppress(OSError, TimeoutError):  # the client has gone, or does not read
             fd = await self._opened(ident)
             if fd is not None:
                 try:
@@ -194,7 +202,9 @@ class Spool:
 
 
 class InboxThread:
-    """A thread that works on an inbox, one work after the other. It lives as long as there is some."""
+    """Calls functions on an inbox in one thread, one after the other. The thread exists only while there is a call to
+    make.
+    """
 
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
@@ -202,7 +212,9 @@ class InboxThread:
         self._works = 0
 
     async def do(self, work: Callable[[Inbox], T]) -> T:
-        """Returns or raises what `work` does. If this is cancelled, a work that was begun goes on."""
+        """Call `work` in the thread; returns or raises what `work` does. If the caller is cancelled, a call that was
+        begun goes on.
+        """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "inside")
         loop = asyncio.get_running_loop()
@@ -223,34 +235,36 @@ class InboxThread:
             self._threads = None
 
     def close(self) -> None:
-        """Close the inbox, once the work under way is done."""
+        """Close the inbox after the calls that are under way."""
         threads, self._threads = self._threads or ThreadPoolExecutor(1, "inside"), None
         threads.submit(self.inbox.close)
         threads.shutdown(wait=False)
 
 
 class _Pace:
-    """Keeps what begins to _BURST things at once, and _PER_S in a second for longer."""
+    """Limits how often something begins: _BURST times at once, _PER_S times a second in the long run."""
 
     def __init__(self) -> None:
         self._paid_until = float("-inf")
 
     async def keep(self, count: int) -> None:
-        """Return when more may begin after these `count`."""
+        """Note that `count` have begun; return when the next one may begin."""
         now = time.monotonic()
         self._paid_until = max(self._paid_until, now - _BURST / _PER_S) + count / _PER_S
         await asyncio.sleep(max(0.0, self._paid_until - now))
 
 
 def _cut_off(request: TakenRequest) -> Answer:
-    """The answer to a request that an earlier daemon had begun to serve. One that cannot be read is told for people."""
+    """The answer to a request that an earlier daemon had begun to serve. If the request cannot be read, and so not
+    whether it asked for JSON, the answer is text.
+    """
     words = [] if isinstance(request.text, OSError) else _words(request.text)
     said = "the daemon was replaced while it worked on this"
     return refusal(words, Failed("answer", "the request", said, "see what became of it: waypoint op log"))
 
 
 def _words(text: bytes) -> list[str]:
-    """The words of a request, each ended by a NUL; by the scripts of earlier versions, by a newline."""
+    """The words of a request. A NUL ends each word; in requests of earlier versions' scripts, a newline."""
     end = "\0" if b"\0" in text else "\n"
     words = text.decode(errors="backslashreplace")
     return words.removesuffix(end).split(end) if words else []

@@ -13,13 +13,13 @@ from waypoint.processes.respawn.manifest import Program, StandardStream
 from waypoint.terminal.shell.words import quoted
 
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.%()-]*=")
-# What reads, and asks nothing: it may be started again unasked.
+# Programs that only show something: they may be started again without being asked for.
 _SAFE = frozenset({"tail", "less", "more", "man", "watch", "top", "htop", "journalctl"})
 
 
 def job_text(line: Sequence[Program], branch: str, status: int) -> str:
-    """The text that starts a pipeline of programs as the shell's job in the background; a service, which is no job,
-    alone. `status`: what `$?` is afterwards.
+    """The text that starts a pipeline of programs as the shell's job in the background, or one service, which is no job
+    of the shell. `status`: what `$?` is afterwards.
     """
     first = line[0]
     is_service = first.role == "service"
@@ -40,8 +40,8 @@ def job_text(line: Sequence[Program], branch: str, status: int) -> str:
 
 
 def offered(line: Sequence[Program]) -> str | None:
-    """What is put on the shell's line for a program that was in the foreground, for Enter to run it; None if the text
-    of it cannot be typed. Folder and environment are those of the shell, as they were.
+    """The command line that is put on the shell's prompt, where Enter runs it, for a program that was in the
+    foreground; None if its text cannot be typed. The program gets the shell's folder and environment, as it did before.
     """
     try:
         text = " | ".join(
@@ -58,7 +58,9 @@ def may_run_unasked(line: Sequence[Program]) -> bool:
 
 
 def quoted_if_needed(word: bytes, *, is_first: bool) -> str:
-    """`is_first`: the word is the program, for which `A=B` and `%1` would be something else."""
+    """`word`, quoted if the shell would read it as anything but itself. `is_first`: the word is the program's name, in
+    whose place `A=B` and `%1` mean something else.
+    """
     plain = rb"[A-Za-z0-9_+:./-]+" if is_first else rb"[A-Za-z0-9_@%+:,./-][A-Za-z0-9_@%+=:,./-]*"
     return (word if re.fullmatch(plain, word) else quoted(word)).decode()
 
@@ -86,6 +88,6 @@ def _environment(program: Program, branch: str) -> list[bytes]:
 
 
 def _redirection(stream: StandardStream) -> bytes:
-    """Into a file is written at its end."""
+    """The redirection of one standard stream. A file that was open for writing is opened to append."""
     path = quoted(os.fsencode(stream.path or "/dev/null"))
     return b"<" + path if stream.number == 0 else b"%d>>%s" % (stream.number, path)

@@ -23,8 +23,8 @@ from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 # Seconds that a shell gets from the end of a command to its prompt, and from there to reading keys. PROMPT_COMMAND runs
 # in between, which asks git and others.
 SETTLE_S = 2.0
-_DAEMON = random_hex(4)  # tells the files of this daemon from those that an earlier one has left
-CONTINUED = "2"  # in the answer to `stat`: at the prompt of a line that goes on
+_DAEMON = random_hex(4)  # part of this daemon's file names, to tell them from those that an earlier daemon has left
+CONTINUED = "2"  # in the answer to `stat`: the shell is at the prompt of a continued line
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ async def ask_state(line: CommandLine) -> Asked | None:
             folder.rename(name, STATE_FILE)
             size = folder.size(STATE_FILE)
             if folder.read(STATE_FILE, len(END), max(0, size - len(END))) != END:
-                folder.remove(STATE_FILE)  # the hooks of an older capture were writing it a second time
+                folder.remove(STATE_FILE)  # hooks of an older capture write the file, too
                 return None
         except OSError:  # the disk is full
             return None
@@ -70,8 +70,8 @@ async def ask_state(line: CommandLine) -> Asked | None:
 
 
 def clear_unread(folder: RunFolder) -> None:
-    """Remove what shells have written of their state for a daemon that was killed before it had read that. With names
-    by the hundred thousand, the session can make this slow: it is for a thread that nobody else waits for.
+    """Remove the files of state that shells have written for a daemon that was killed before it had read them. The
+    session can make this slow, by names by the hundred thousand: call it in a thread that nobody else waits for.
     """
     with contextlib.suppress(OSError):  # the session's user has removed the folder
         for name in folder.names():

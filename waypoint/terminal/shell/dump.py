@@ -16,7 +16,7 @@ _LIMIT = {
     "bash": re.compile(rb".*-(\w)\) +(unlimited|\d{1,20})"),
     "zsh": re.compile(rb"-(\w): .* (unlimited|\d{1,20})"),
 }
-_MOST_OF_LINE = 200  # characters of a line about a limit: what it takes to match one is the square of that
+_MOST_OF_LINE = 200  # characters of a line about a limit: the time to match one grows with the square of its length
 
 
 _RECORD = 4  # fields of a record, each ended by a NUL
@@ -33,8 +33,8 @@ class Entry(NamedTuple):
 class ShellDump:
     """A shell's state. `options`: the options that are on (of bash: those of `set -o`; `shopts` has the others).
     `folders`: the working directory, then the rest of the directory stack. `args`: the positional parameters.
-    `history`: the file of the history, as the shell writes it. `status`: that of the last command ($?). None: a part
-    that is not known.
+    `history`: the content of the history's file, as the shell writes it. `status`: the status of the last command ($?).
+    A part that is None is not known.
     """
 
     kind: ShellKind

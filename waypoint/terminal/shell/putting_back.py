@@ -73,7 +73,7 @@ async def put_back(line: CommandLine, branch: str, now: ShellDump, then: ShellDu
 
 
 def _read_told(folder: RunFolder) -> str:
-    """What the shell has said; "" if it has begun nothing. Raises OSError."""
+    """What the shell has printed while it evaluated the script; "" if it has not begun to. Raises OSError."""
     try:
         return folder.read("told", _TOLD_BYTES).decode(errors="backslashreplace")
     except FileNotFoundError:

@@ -38,7 +38,7 @@ def compose(now: ShellDump, then: ShellDump, title: str) -> Script:
     if then.args is not None and then.args != now.args:
         lines.append(b" ".join([b"builtin set --", *map(quoted, then.args)]))
     if history is not None:
-        lines += [*shell.history(then), b"__wp_hn="]  # HISTCMD may be the same again, the history is another
+        lines += [*shell.history(then), b"__wp_hn="]  # the hooks' note of HISTCMD: it may be the same number
     lines.append(b"builtin printf '%s\\n' " + quoted(DONE.encode()) + b" >&2")
     command = "\n".join(_command(title, shell.EVALUATE, shell.options(now, then), then.status))
     return Script(b"\n".join(lines) + b"\n", command, stays, history)
@@ -51,7 +51,7 @@ def _command(title: str, evaluate: str, options: str, status: int | None) -> Ite
     yield "__wp_t="
     yield options
     if status:
-        yield f"{{ (\\builtin exit {status});}}&&\\builtin :"  # not the ERR trap, nor the end of a shell with `set -e`
+        yield f"{{ (\\builtin exit {status});}}&&\\builtin :"  # runs no ERR trap, and ends no shell with `set -e`
 
 
 def read_told(text: str) -> list[str] | None:

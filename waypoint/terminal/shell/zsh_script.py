@@ -34,7 +34,7 @@ def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:
     yield from (b"builtin unfunction -- " + quoted(name) for name in changed if name in now.functions)
     yield from limits(now, then)
     yield b"__wp_t=$PWD"
-    if b"OLDPWD" in then.variables:  # `cd -` goes where zsh has been, whatever the variable says
+    if b"OLDPWD" in then.variables:  # zsh's `cd -` ignores the variable, so the script goes there and comes back
         yield then.variables[b"OLDPWD"].text
         yield b'builtin cd -q -- "$OLDPWD" 2>/dev/null'
     yield b"builtin cd -q -- " + quoted(then.folders[0]) + b' || builtin cd -q -- "$__wp_t"'
