@@ -7,8 +7,8 @@ import time
 import msgspec
 
 from waypoint.launch import launcher
-from waypoint.launch.link import fds_for_ids
-from waypoint.launch.spec import CriuBeside, CriuInto, Launched
+from waypoint.launch.launcher_link import fds_for_ids
+from waypoint.launch.spec import CriuBeside, CriuInto, LaunchAnswer
 from waypoint.processes.criu.worker import CriuCommand
 
 
@@ -27,7 +27,7 @@ class CriuChild:
         self._began = time.perf_counter()
         for fd in handles:
             os.close(fd)
-        launched = msgspec.json.decode(text, type=Launched)
+        launched = msgspec.json.decode(text, type=LaunchAnswer)
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
         self.taken_ms = 0.0

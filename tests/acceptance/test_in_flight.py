@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.moments import WAYS, Way, alone, brought_back, new_name, says, started
 from tests.homes import Home
 from tests.waiting import PATIENCE_S
-from waypoint.client.facts import ExecResult
+from waypoint.client.results import ExecResult
 from waypoint.client.sdk import Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "zsh")]

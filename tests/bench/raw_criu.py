@@ -35,7 +35,7 @@ from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
-from waypoint.processes.criu.externals import name_externals
+from waypoint.processes.criu.external_names import name_externals
 from waypoint.processes.criu.options import DumpOptions, RestoreOptions
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import CriuCommand, Process
@@ -73,7 +73,7 @@ class RawCriu:
         return RawDump(whole_ms, frozen_ms)
 
     def restore_ms(self, branch: str, capture: str) -> float:
-        """Bring the capture's processes to life, on a ground as that of the live session on `branch`, and end them."""
+        """Bring the capture's processes to life among mounts as the live session on `branch` has, and end them."""
         (taken_ms,) = self._ask("restore", branch, capture)
         return taken_ms
 
@@ -146,7 +146,7 @@ class _Work:
         started: list[CriuChild] = []
 
         def spawn(command: CriuCommand) -> Process:
-            into = CriuInto(ground=spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env)
+            into = CriuInto(mounts=spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env)
             started.append(CriuChild(into, command))
             return started[-1]
 

@@ -17,7 +17,7 @@ from tests.waiting import DEADLINE_S, wait_until
 from waypoint.client import Client, wire
 from waypoint.model.errors import UnknownName
 from waypoint.model.paths import socket_path
-from waypoint.setup.removal import TRIAL_PREFIX
+from waypoint.setup.home_removal import TRIAL_PREFIX
 
 pytestmark = pytest.mark.privileged
 

@@ -16,8 +16,8 @@ def test_reserved_space_is_there_and_content_stays(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
     with path.open("r+b") as file:
-        filesystem.reserve(file.fileno(), MIB, str(path))
-        filesystem.reserve(file.fileno(), MIB // 2, str(path))
+        filesystem.reserve_space(file.fileno(), MIB, str(path))
+        filesystem.reserve_space(file.fileno(), MIB // 2, str(path))
     assert path.stat().st_size == MIB
     assert path.stat().st_blocks * 512 >= MIB
     assert path.read_bytes().rstrip(b"\0") == b"content"

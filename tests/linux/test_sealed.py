@@ -11,7 +11,7 @@ from waypoint.linux.calls import sealed
 
 WITHOUT = """
 import pathlib, subprocess, sys
-from waypoint.launch.link import Launcher
+from waypoint.launch.launcher_link import Launcher
 from waypoint.model.errors import HostLacks
 setting = pathlib.Path("/proc/sys/vm/memfd_noexec")
 setting.write_text("2")

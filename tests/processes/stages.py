@@ -38,7 +38,7 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
 from waypoint.model.records import LiveRow, Setting
-from waypoint.processes.criu.externals import name_externals
+from waypoint.processes.criu.external_names import name_externals
 from waypoint.processes.criu.options import DumpOptions
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import Spawn
@@ -181,7 +181,7 @@ class Stage:
         """How criu is started for a restore."""
         run = str(self._places.kit.criu_run)
         return lambda command: CriuChild(
-            CriuInto(ground=fork.spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env), command
+            CriuInto(mounts=fork.spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env), command
         )
 
     def dump(self, session: Session, name: str = "images") -> int:

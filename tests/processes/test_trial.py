@@ -19,7 +19,7 @@ from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
 from waypoint.linux.tasks import cgroups
 from waypoint.model.ids import is_id
 from waypoint.model.paths import runtime_folder
-from waypoint.setup import removal
+from waypoint.setup import home_removal
 from waypoint.setup.rows import CRIU, DUMP, DUMP_SOCKET, DUMP_TERMINAL, MEMORY_TRACKING, RESTORE, passed
 from waypoint.setup.trials import trial, try_everything
 
@@ -186,7 +186,7 @@ def by_the_next_trial(home: Path) -> None:
 
 def by_the_removal_of_the_home(home: Path) -> None:
     (home / "config.json").write_text("{}")
-    removal.remove(home, print)
+    home_removal.remove(home, print)
     home.mkdir()
 
 

@@ -154,7 +154,7 @@ def test_imports_follow_the_table() -> None:
 
 
 def inner_room_of(module: str, room: str) -> str:
-    """`waypoint.terminal.exec.record` is in `exec`; `waypoint.terminal.reader` in none, which is ""."""
+    """`waypoint.terminal.exec.command_record` is in `exec`; `waypoint.terminal.reader` in none, which is ""."""
     names = module.removeprefix(f"waypoint.{room}.").split(".")
     return names[0] if names[0] in INSIDE[room] else ""
 

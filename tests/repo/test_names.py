@@ -1,4 +1,6 @@
-"""One word for one thing: no two classes or type aliases share a name, and a session's own folders are spelled once."""
+"""One word for one thing: no two classes or type aliases share a name, nor two modules that are not about the same; and
+a session's own folders are spelled once.
+"""
 
 import ast
 from collections import defaultdict
@@ -8,11 +10,36 @@ from pathlib import Path
 import pytest
 
 from tests.repo import tree
+from waypoint.cli.actions import PLACES
 
 SHARED: dict[str, str] = {
     "Terminal": "of a session, and the layer of a capture that keeps it: the layers are named after what they keep",
 }
 """Names that several classes may have."""
+
+ALIKE: dict[str, str] = {
+    "activity": "jobs and events: their records, and what can be asked of them",
+    "callers": "whoever asks: found by the connection, and noted with an operation",
+    "captures": "captures: their owner, and what can be asked of it",
+    "completion": "TAB: what fits, the command that answers, the functions of the shells that ask",
+    "files": "a layer is named after what it keeps; functions on files",
+    "graph": "the graph of captures, and its drawing",
+    "history": "the history of a home, in the service and in the SDK",
+    "main": "a program",
+    "messages": "the messages of a protocol: of HTTP, of CRIU",
+    "names": "names: what is legal, and what they stand for",
+    "paths": "paths: their type, and those of Waypoint",
+    "programs": "a layer is named after what it keeps; running programs",
+    "reading": "reading what came in: a request, a record",
+    "rewind": "bringing a live session's files back: the session's part, and the tree's",
+    "start": "starting a session: the verb, and its steps in the launcher",
+    "subject": "a live session as a capture sees it: the protocol, and the class",
+    "table": "the table of a room: of verbs, of layers",
+    "terminal": "a layer is named after what it keeps; a session's terminal, and that of the command line",
+}
+"""Names that several modules have, each with what these have in common. A module that carries out a verb of the command
+line has the verb's name, as others have that are about this verb.
+"""
 
 SPELLED_IN = Path("waypoint/model/paths.py")
 FOLDERS = ("run/waypoint", ".waypoint/")
@@ -40,6 +67,17 @@ def shared_names(paths: Iterator[Path]) -> dict[str, list[str]]:
     return {name: places for name, places in found.items() if len(places) > 1}
 
 
+def modules_by_name(paths: Iterator[Path]) -> dict[str, list[str]]:
+    """The modules by their names, without those that carry out verbs of the command line."""
+    of_verbs = {f"waypoint.cli.{place.partition(':')[0]}" for place in PLACES.values()}
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        module = tree.module_name(path)
+        if path.name != "__init__.py" and module not in of_verbs:
+            found[path.stem].append(module)
+    return found
+
+
 def spelled_folders(path: Path) -> Iterator[str]:
     """Where a folder of a session's own is spelled out, in anything but a docstring."""
     module = tree.parsed(path)
@@ -54,6 +92,12 @@ def test_no_two_types_share_a_name() -> None:
     found = shared_names(tree.python_files(*tree.CODE))
     assert {name: places for name, places in found.items() if name not in SHARED} == {}
     assert set(SHARED) <= set(found), "an exception is no longer needed"
+
+
+def test_modules_share_a_name_only_if_they_are_about_the_same() -> None:
+    found = modules_by_name(tree.python_files(*tree.CODE))
+    assert {name: modules for name, modules in found.items() if len(modules) > 1 and name not in ALIKE} == {}
+    assert [name for name in ALIKE if len(found[name]) < 2] == [], "an exception is no longer needed"
 
 
 def test_the_folders_of_a_session_are_spelled_once() -> None:

@@ -12,7 +12,7 @@ OWNER = ("waypoint", "capture")
 AREA = {"hot", "criu-logs"}
 HIDDEN = ("waypoint.capture.layers.hot", "waypoint.capture.layers.files.FILES")
 EXCUSED: dict[str, str] = {
-    "waypoint/setup/removal.py": "removes a home by the names of what Waypoint makes in it, without opening anything",
+    "waypoint/setup/home_removal.py": "removes a home by the names of what Waypoint makes in it, opening nothing",
 }
 
 

@@ -22,7 +22,7 @@ from waypoint.model.records import HOST_IDS, Capture, Ref, SessionLimits
 from waypoint.model.requests import MOST_NAMES, DuQuery, GcRequest, LogQuery, OperationsQuery, SessionsQuery
 from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
-from waypoint.session import facts
+from waypoint.session import session_facts
 from waypoint.store.names import Names
 from waypoint.store.reading import PIECE
 
@@ -323,18 +323,18 @@ def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monke
     record = SimpleNamespace(row=row, init_pid=1, cgroup="/nowhere", left_out=[], **walls)
     live: Any = SimpleNamespace(branch="main", record=record, attached=0, measuring=None, ending=None)
     live.again, live.not_back = None, []
-    monkeypatch.setattr(facts, "_measure_processes", lambda live: (1, 1))
+    monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, 1))
     pool: Any = Pool()
 
     async def ask() -> None:
-        asked = [asyncio.ensure_future(facts.of_live(live, pool)) for _ in range(20)]
+        asked = [asyncio.ensure_future(session_facts.of_live(live, pool)) for _ in range(20)]
         await asyncio.to_thread(wait_until, lambda: bool(measured), "one measures")
-        asked.append(asyncio.ensure_future(facts.of_live(live, pool)))
+        asked.append(asyncio.ensure_future(session_facts.of_live(live, pool)))
         asked[0].cancel()  # the client that has begun it leaves: the others are answered all the same
         may_end.set()
         assert [one.upper_bytes for one in await asyncio.gather(*asked[1:])] == [1] * 20
         assert measured == [row.tree]
-        assert (await facts.of_live(live, pool)).upper_bytes == 2
+        assert (await session_facts.of_live(live, pool)).upper_bytes == 2
 
     asyncio.run(ask())
 

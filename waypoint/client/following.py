@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Literal
 
 from waypoint.client import wire
-from waypoint.client.facts import JobRecord, field_of, parse, parse_list
 from waypoint.client.link import ask, not_allowed, open_channel, quote_branch, reach
+from waypoint.client.results import JobRecord, field_of, parse, parse_list
 from waypoint.model import plainjson
 from waypoint.model.errors import Failed, from_json
 from waypoint.model.paths import socket_path, spelled

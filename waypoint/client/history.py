@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from waypoint.client.facts import field_of, parse, parse_list
 from waypoint.client.link import ask, quote_branch
+from waypoint.client.results import field_of, parse, parse_list
 from waypoint.model.facts import BranchFacts, CaptureFacts, DuFacts, GcFacts, OperationFacts, StrangerFacts, UndoneFacts
 from waypoint.model.names import parse_name
 

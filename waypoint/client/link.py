@@ -85,7 +85,7 @@ def reach(home: str, act: "Callable[[str], T]") -> "T":
             if attempt == START_ATTEMPTS:
                 next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
                 raise Failed("reach", "the daemon", str(error), next_step) from error
-            from waypoint.client.start import start_daemon
+            from waypoint.client.daemon_start import start_daemon
 
             start_daemon(home)
         except PermissionError as error:

@@ -29,7 +29,11 @@ from typing import Literal, Self, Unpack
 from waypoint.client.address import find_home
 from waypoint.client.attach import Attachment
 from waypoint.client.command import Command
-from waypoint.client.facts import (
+from waypoint.client.following import JobCalls, iter_events, iter_logs
+from waypoint.client.history import History
+from waypoint.client.link import ask, ask_running, ask_status, quote_branch
+from waypoint.client.quoting import as_json_text, exec_text
+from waypoint.client.results import (
     ExecResult,
     RunResult,
     StartOptions,
@@ -39,10 +43,6 @@ from waypoint.client.facts import (
     parse,
     parse_list,
 )
-from waypoint.client.following import JobCalls, iter_events, iter_logs
-from waypoint.client.history import History
-from waypoint.client.link import ask, ask_running, ask_status, quote_branch
-from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import Capability, CheckpointFacts, SessionFacts, StatusFacts, StopFacts, StrangerFacts
 from waypoint.model.names import parse_name

@@ -14,12 +14,12 @@ from typing import Any, Protocol, TextIO
 
 from waypoint.daemon import listening
 from waypoint.daemon.background import is_log_full, open_log
-from waypoint.daemon.guard import Guard
 from waypoint.daemon.http.conversation import Served, Service
 from waypoint.daemon.http.messages import Limits
 from waypoint.daemon.http.route import Routes
 from waypoint.daemon.http.server import Server
 from waypoint.daemon.siblings import parse_options, supervisor_command, take_fd
+from waypoint.daemon.supervisor_watch import SupervisorWatch
 from waypoint.linux.storage import files, mounts, ownership
 from waypoint.linux.tasks import lock_holder, namespaces
 from waypoint.model.errors import HostLacks, WaypointError, cleaned
@@ -153,8 +153,8 @@ class _Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._begin_stop)
         fds = {"listen_fd": self._listener.fileno(), "mounts_fd": mounts_fd}
-        guard = Guard(self._home, os.path.abspath(sys.argv[0]), environ, **fds)
-        guard.watch(supervisor_fd)
+        watch = SupervisorWatch(self._home, os.path.abspath(sys.argv[0]), environ, **fds)
+        watch.watch(supervisor_fd)
         try:
             service = await open_service(self._home, mounts_fd)
         except WaypointError as problem:
@@ -164,7 +164,7 @@ class _Daemon:
             argv = supervisor_command(self._home, os.path.abspath(sys.argv[0]))
             service.leave_will(argv, environ, mounts_fd)
             await self._answer(service)
-        guard.stop()
+        watch.stop()
 
     async def _answer(self, service: StoppableService) -> None:
         service.stop_daemon = self._begin_stop

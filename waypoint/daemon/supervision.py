@@ -1,8 +1,8 @@
 """The supervisor: keeps the listening socket open and a daemon running that serves it, until the home is stopped.
 
 Clients that connect while there is no daemon wait in the socket's backlog for the next one. The daemon in turn watches
-the supervisor (`guard.py`), so either may be killed. A daemon that stops on purpose first removes the socket's name:
-so a supervisor, its parent or not, can tell an intended end from a death. docs/protocol.md, section 5.
+the supervisor (`supervisor_watch.py`), so either may be killed. A daemon that stops on purpose first removes the
+socket's name: so a supervisor, its parent or not, can tell an intended end from a death. docs/protocol.md, section 5.
 
 The supervisor must stay small: nothing heavy may be imported here.
 """

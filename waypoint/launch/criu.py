@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from typing import NoReturn
 
+from waypoint.launch.criu_guard import CriuGuard, fork_guarded
 from waypoint.launch.externals import mount_apart
-from waypoint.launch.guard import CriuGuard, fork_guarded
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.linux.calls import hard_limits
 from waypoint.linux.storage import mounts
@@ -56,7 +56,7 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     hard_limits.raise_own(spec.hard_limits)
     _make_private()
     # Before /run is covered: the mounts' sources are folders below it.
-    mount_apart(spec.ground, fds[_OWN_FDS:], f"{spec.run}/{APART}")
+    mount_apart(spec.mounts, fds[_OWN_FDS:], f"{spec.run}/{APART}")
     mounts.bind(spec.run, _RUN, recursive=True)
     namespaces.join_new_session_keyring()
     wait_entered()

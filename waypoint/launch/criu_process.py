@@ -10,7 +10,7 @@ import select
 import signal
 
 from waypoint.launch import externals
-from waypoint.launch.link import Launcher, Started
+from waypoint.launch.launcher_link import Launcher, Started
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, StartSpec
 from waypoint.launch.start import furnish_network
 from waypoint.linux.net import netns
@@ -93,14 +93,14 @@ class CriuSpawner:
 
         return spawn
 
-    def into(self, ground: StartSpec, hard_limits: dict[str, int]) -> Spawn:
-        """The function for a restore. `ground`: the mounts and the cgroup of the restored session. `hard_limits`: those
+    def into(self, start: StartSpec, hard_limits: dict[str, int]) -> Spawn:
+        """The function for a restore. `start`: the mounts and the cgroup of the restored session. `hard_limits`: those
         that its processes had.
         """
 
         def spawn(command: CriuCommand) -> Process:
             argv = command.argv(CRIU_SOCKET_FD)
-            spec = CriuInto(ground=ground, run=self._run, argv=argv, env=command.env, hard_limits=hard_limits)
+            spec = CriuInto(mounts=start, run=self._run, argv=argv, env=command.env, hard_limits=hard_limits)
             try:
                 return self._start(spec, command)
             except OSError as error:
@@ -113,8 +113,8 @@ class CriuSpawner:
         return LaunchedCriu(asyncio.run_coroutine_threadsafe(starting, self._loop).result(), group)
 
 
-def furnish(ground: StartSpec) -> OnNotice:
-    """A listener for the restore of a session with the mounts of `ground`, before any process of it runs: sets up its
+def furnish(start: StartSpec) -> OnNotice:
+    """A listener for the restore of a session with the mounts of `start`, before any process of it runs: sets up its
     new, empty network namespace, and raises Misplaced if a mount is not as it must be.
     """
     root = 0
@@ -122,11 +122,11 @@ def furnish(ground: StartSpec) -> OnNotice:
     def hear(notice: Notice) -> None:
         nonlocal root
         root = notice.pid or root
-        if notice.stage == "post-setup-namespaces" and ground.net != "host":
+        if notice.stage == "post-setup-namespaces" and start.net != "host":
             netns.work_in(root, furnish_network)
         if notice.stage == "post-restore":
             try:
-                externals.check_mounts(ground, mounts.read_mounts(root))
+                externals.check_mounts(start, mounts.read_mounts(root))
             except OSError as error:
                 raise externals.misplaced(error) or error from error
 

@@ -25,7 +25,7 @@ from waypoint.launch import survivor
 from waypoint.launch.criu import become_beside, become_into
 from waypoint.launch.enter import enter
 from waypoint.launch.program import set_resource_limits
-from waypoint.launch.spec import CriuBeside, CriuInto, Launched, LaunchSpec, StartSpec, Will
+from waypoint.launch.spec import CriuBeside, CriuInto, LaunchAnswer, LaunchSpec, StartSpec, Will
 from waypoint.launch.start import start
 from waypoint.launch.walls import refused
 from waypoint.linux.tasks import namespaces
@@ -82,7 +82,7 @@ def fork_for(spec: LaunchSpec) -> int:
         case CriuBeside():
             return fork_into(spec.cgroup)
         case CriuInto():
-            return fork_into(spec.ground.cgroup)
+            return fork_into(spec.mounts.cgroup)
         case _:
             return os.fork()
 
@@ -91,7 +91,7 @@ def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
     """Carry out `spec` in this task and answer on the first of `fds`. The others belong to `spec` (spec.py)."""
 
     def announce(handles: list[int]) -> None:
-        _answer(fds[0], Launched(pid=os.getpid()), handles)
+        _answer(fds[0], LaunchAnswer(pid=os.getpid()), handles)
 
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -121,16 +121,16 @@ def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
     return request, list(fds)
 
 
-def _answer(reply: int, launched: Launched, handles: list[int]) -> None:
+def _answer(reply: int, launched: LaunchAnswer, handles: list[int]) -> None:
     with socket.socket(fileno=os.dup(reply)) as sock:
         socket.send_fds(sock, [msgspec.json.encode(launched)], handles)
 
 
-def _failure(error: BaseException) -> Launched:
+def _failure(error: BaseException) -> LaunchAnswer:
     if isinstance(error, OSError):
         path = os.fsdecode(error.filename) if error.filename else ""
-        return Launched(errno=error.errno or 0, path=path, error=error.strerror or str(error))
-    return Launched(error=f"{type(error).__name__}: {error}")
+        return LaunchAnswer(errno=error.errno or 0, path=path, error=error.strerror or str(error))
+    return LaunchAnswer(error=f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

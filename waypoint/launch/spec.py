@@ -134,12 +134,12 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
 
 
 class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
-    """Start a CRIU that is to restore a session. `ground`: the session's mounts and cgroup; its program is ignored.
-    `run` and the descriptors are as for CriuBeside; those for the ids of `ground` come after them. `hard_limits`: those
+    """Start a CRIU that is to restore a session. `mounts`: the session's mounts and cgroup; its program is ignored.
+    `run` and the descriptors are as for CriuBeside; those for the ids of `mounts` come after them. `hard_limits`: those
     that CRIU is to have (linux/calls/hard_limits.py), as far as the launcher may raise them.
     """
 
-    ground: StartSpec
+    mounts: StartSpec
     run: str
     argv: list[str]
     env: dict[str, str]
@@ -160,7 +160,7 @@ class Will(msgspec.Struct, frozen=True, kw_only=True, tag="will"):
 LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto
 
 
-class Launched(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer: the new process's pid as the host sees it, or, if `pid` is 0, the errno, message and path of the call
     that failed. `entered`: in which folder of the request's `cwd` the process has started, counted from 0.
     """

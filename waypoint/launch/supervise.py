@@ -11,14 +11,14 @@ import socket
 from collections.abc import Callable
 from typing import NoReturn
 
-from waypoint.launch.spec import Launched
+from waypoint.launch.spec import LaunchAnswer
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import fork_into
 
 REPORT_FD = 90  # where the inner child keeps its report, away from 0 to 3; close-on-exec
 _HANDED_OVER = b"+"
 
-LaunchResult = tuple[Launched, list[int]]
+LaunchResult = tuple[LaunchAnswer, list[int]]
 """The outcome of a request, and the descriptors that were handed over: close-on-exec, the caller's to close."""
 
 
@@ -57,8 +57,8 @@ def supervise(outer: Callable[[int, int, int], None], cgroup: str, id_map: str =
             os.close(fd)
         number, _, rest = failed.decode(errors="replace").partition("|")
         path, _, words = rest.partition("|")
-        return Launched(errno=int(number or 0), path=path, error=words or "the child ended without a message"), []
-    return Launched(pid=pid, entered=entered), handed_over
+        return LaunchAnswer(errno=int(number or 0), path=path, error=words or "the child ended without a message"), []
+    return LaunchAnswer(pid=pid, entered=entered), handed_over
 
 
 def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, answer: int) -> NoReturn:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from waypoint.model.facts import CaptureFacts, LayerFacts
 from waypoint.model.records import Capture, Layers, Standing
 from waypoint.model.times import iso_time
-from waypoint.session.facts import of_limits
+from waypoint.session.session_facts import of_limits
 from waypoint.store.reading import RecordReader
 
 

@@ -9,9 +9,9 @@ from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreReque
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.service.home import Home
 from waypoint.session import checkpoint as checkpointing
-from waypoint.session import facts
 from waypoint.session import fork as forking
 from waypoint.session import restore as restoring
+from waypoint.session import session_facts
 from waypoint.session.checkpoint import Loss
 
 
@@ -58,7 +58,7 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
         restored = await restoring.restore(home.sessions, branch, request.name, loss)
     kept = restored.replaced
     replaced: ReplacedFacts | None = {"capture": kept.id, "tier": kept.tier} if kept else None
-    return dataclasses.replace(facts.of_start(restored.live), degraded=restored.degraded, replaced=replaced)
+    return dataclasses.replace(session_facts.of_start(restored.live), degraded=restored.degraded, replaced=replaced)
 
 
 async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
@@ -76,7 +76,7 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
             branch=live.branch,
             pid=live.record.init_pid,
             ms=taken_ms,
-            session=dataclasses.replace(facts.of_start(live), degraded=restoring.lacking_in(live, origin)),
+            session=dataclasses.replace(session_facts.of_start(live), degraded=restoring.lacking_in(live, origin)),
         )
         for live in lives
     ]

@@ -21,7 +21,7 @@ from waypoint.launch.ground.id_choice import find_first
 from waypoint.launch.ground.limits import fill_in
 from waypoint.launch.ground.places import make_places, remove_group
 from waypoint.launch.ground.start_plan import plan_overlays
-from waypoint.launch.link import Launcher
+from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.spec import Will
 from waypoint.linux.storage import files
 from waypoint.model.activity import SessionEvent

@@ -19,7 +19,7 @@ from waypoint.model.requests import (
 )
 from waypoint.service.home import Home
 from waypoint.service.shapes import Peer, Stream
-from waypoint.session import facts
+from waypoint.session import session_facts
 from waypoint.session import start as starting
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import Asker, check_owner
@@ -31,12 +31,12 @@ async def sessions(home: Home, query: SessionsQuery) -> Iterator[SessionFacts]:
     """The live sessions; with `query.all` also branches that could be started again. Sorted by branch. The iterator
     blocks, as that of `history.log`.
     """
-    return await facts.of_all(home.sessions, all_branches=query.all)
+    return await session_facts.of_all(home.sessions, all_branches=query.all)
 
 
 async def session(home: Home, branch: str) -> SessionFacts:
     """The live session on `branch`. Raises UnknownName, StateConflict if the branch has no live session."""
-    return await facts.of_live(home.sessions.get(branch), home.pool)
+    return await session_facts.of_live(home.sessions.get(branch), home.pool)
 
 
 async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
@@ -48,7 +48,7 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
     if request.from_name is not None:
         parse_name(request.from_name)
     live, is_new = await starting.start(home.sessions, request, peer.uid)
-    return facts.of_start(live), is_new
+    return session_facts.of_start(live), is_new
 
 
 async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:

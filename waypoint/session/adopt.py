@@ -10,7 +10,7 @@ import os
 import signal
 
 from waypoint.capture.sweeping import sweep
-from waypoint.launch import guard
+from waypoint.launch import criu_guard
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.facts import StrangerFacts
@@ -168,7 +168,7 @@ def _kill_all_but_guards(dumps: str) -> None:
     for name in cgroups.children(dumps):
         for pid in cgroups.members(f"{dumps}/{name}"):
             with contextlib.suppress(ProcessLookupError):  # it has ended
-                if procfs.stat(pid).name != guard.NAME:
+                if procfs.stat(pid).name != criu_guard.NAME:
                     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
         cgroups.wait_empty(dumps)

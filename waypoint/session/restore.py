@@ -269,7 +269,7 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     """
     origin = birth.origin
     assert origin is not None
-    new = await births.bring_up(resources, birth)
+    new = await births.make_session(resources, birth)
     try:
         is_new = not birth.processes and start_plan.has_hooks(birth.row.setting)
         # A restored shell need not answer if it did not when it was captured.

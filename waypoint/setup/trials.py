@@ -22,7 +22,7 @@ from waypoint.model.facts import Capability
 from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder
 from waypoint.setup import criu_find
-from waypoint.setup.removal import TRIAL_PREFIX, discard
+from waypoint.setup.home_removal import TRIAL_PREFIX, discard
 from waypoint.setup.rows import missing_criu, of_chosen
 from waypoint.upper.contract import PoolSizes
 from waypoint.upper.open_pool import open_pool

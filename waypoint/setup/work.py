@@ -16,8 +16,7 @@ from waypoint.linux.storage import files, ownership
 from waypoint.model.errors import Failed, HostLacks, UsageProblem, WaypointError
 from waypoint.model.paths import as_root, home_id, is_config_of_home, spelled
 from waypoint.setup import config as config_file
-from waypoint.setup import criu as setup_criu
-from waypoint.setup import removal as setup_removal
+from waypoint.setup import criu_choice, home_removal
 from waypoint.setup.config import CONFIG, FORMAT
 from waypoint.setup.machine import outside
 from waypoint.setup.trials import try_everything
@@ -36,7 +35,7 @@ _ELSEWHERE = "name a folder that is empty or not there yet: waypoint --home DIR 
 
 
 def main(argv: list[str]) -> int:
-    """Run a verb, as program.py describes. Returns the exit code."""
+    """Run a verb, as work_program.py describes. Returns the exit code."""
     verb, home, *rest = argv
     options = dict(zip(rest[::2], rest[1::2], strict=True))
     try:
@@ -56,11 +55,11 @@ def main(argv: list[str]) -> int:
                 rows = try_everything(Path(home), options.get("--criu"))
                 print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}), flush=True)
             case "remove":
-                setup_removal.check(Path(home))
+                home_removal.check(Path(home))
                 # First: a unit that stayed would start the daemon, which would make a home anew, as it is removed and
                 # after a failure. A home without one works.
                 outside.remove(Path(home), root, say)
-                setup_removal.remove(Path(home), say)
+                home_removal.remove(Path(home), say)
             case "add-completion":
                 outside.add_completion(Path(home), Path(options["--share"]), say)
             case "remove-completion":
@@ -113,7 +112,7 @@ def install(home: Path, options: dict[str, str]) -> None:
     if uid is not None and uid != wanted["trusted_uid"]:
         kept = f"sessions that user {_name(pwd.getpwuid, uid)} began while trusted fully keep their rights and binds"
         say(f"{kept}: 'waypoint ps' lists all sessions, 'waypoint stop BRANCH' ends one")
-    setup_criu.install(home, options.get("--criu"), say)
+    criu_choice.install(home, options.get("--criu"), say)
 
 
 def _close_to_others(home: Path) -> None:
@@ -131,7 +130,7 @@ def check(home: Path, options: dict[str, str]) -> None:
     if not config:
         raise HostLacks("use", f"the home {home}", "it has not been set up", as_root(str(home), "setup"))
     say(f"the home {home} is there; {_who(config)} may use it")
-    setup_criu.check(home, options.get("--criu"), say)
+    criu_choice.check(home, options.get("--criu"), say)
 
 
 def _check_place(home: Path) -> None:

@@ -55,7 +55,7 @@ class Reserve:
                 path = self._folder / str(number)
                 fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 try:
-                    filesystem.reserve(fd, NEEDED_BYTES, os.fspath(path))
+                    filesystem.reserve_space(fd, NEEDED_BYTES, os.fspath(path))
                 finally:
                     os.close(fd)
             self._is_short = False
@@ -75,7 +75,7 @@ class Reserve:
         try:
             with contextlib.ExitStack() as opened:
                 fds = [self._open_nameless(opened) for _ in range(NEEDED_FILES)]
-                filesystem.reserve(fds[0], NEEDED_BYTES, os.fspath(self._home))
+                filesystem.reserve_space(fds[0], NEEDED_BYTES, os.fspath(self._home))
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 return False

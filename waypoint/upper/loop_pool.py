@@ -120,7 +120,7 @@ class _GrowingFile:
         try:
             before = os.fstat(fd).st_size
             try:
-                filesystem.reserve(fd, before + added, self._image)
+                filesystem.reserve_space(fd, before + added, self._image)
             except OSError:
                 os.ftruncate(fd, before)  # safe: the file system in the file has not been resized yet
                 raise
@@ -300,7 +300,7 @@ def _undo(making: str, folder: str) -> None:
 def _format(making: str, size: int) -> None:
     fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        filesystem.reserve(fd, size, making)
+        filesystem.reserve_space(fd, size, making)
         btrfs.make_filesystem(making)
         os.fsync(fd)
     except FileNotFoundError as err:
@@ -329,7 +329,7 @@ def _fill_holes(fd: int, image: str) -> None:
     """Reserve the disk space of a sparse file again: copying a home can make its pool file sparse."""
     facts = os.fstat(fd)
     if facts.st_blocks * 512 < facts.st_size:
-        filesystem.reserve(fd, facts.st_size, image)
+        filesystem.reserve_space(fd, facts.st_size, image)
 
 
 def _attach(fd: int, image: str) -> loop.LoopDevice:

@@ -49,7 +49,7 @@ class Taking:
 class Place:
     """Where a capture is brought back to. `tree`: the name of the upper tree for its files. `folder`: the runtime
     folder of the new session. `root`, `externals`, `criu_path`, `spawn`, `on_notice`: for CRIU
-    (processes/criu/externals.py, options.py). `pid`: set by the restore, the host's pid of the restored pid 1.
+    (processes/criu/external_names.py, options.py). `pid`: set by the restore, the host's pid of the restored pid 1.
     """
 
     tree: str = ""

@@ -6,8 +6,8 @@ import select
 import signal
 
 from waypoint.cli.output import note, print_json, print_lines
+from waypoint.client.daemon_start import start_daemon
 from waypoint.client.sdk import Client
-from waypoint.client.start import start_daemon
 from waypoint.model.errors import StateConflict
 from waypoint.model.paths import socket_path
 from waypoint.model.verbs import Given

@@ -15,7 +15,7 @@ from waypoint.model.paths import spelled
 from waypoint.model.verbs import Given
 
 # The program that does the work on this machine. It reports on stdout in lines of JSON.
-PROGRAM = os.path.join(os.path.dirname(os.path.abspath(waypoint.__file__)), "setup", "program.py")
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(waypoint.__file__)), "setup", "work_program.py")
 
 
 def run(given: Given) -> int:

@@ -21,7 +21,7 @@ def run(given: "Given") -> int:
     if has_input and not has_tty:  # with --tty the session's terminal is the command's input
         request["stdin"] = True
     if given["cwd"] is not None or given["env"]:
-        from waypoint.cli.fast.setting import setting_of
+        from waypoint.cli.fast.command_options import setting_of
 
         request |= setting_of(given)
     if given.flag("json"):

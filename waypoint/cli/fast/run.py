@@ -16,7 +16,7 @@ def run(given: "Given") -> int:
     request: dict[str, object] = {"argv": words, "tty": given.flag("tty"), "stdin": given.flag("interactive")}
     request |= asker_of(given)
     if given["cwd"] is not None or given["env"]:
-        from waypoint.cli.fast.setting import setting_of
+        from waypoint.cli.fast.command_options import setting_of
 
         request |= setting_of(given)
     return run_streaming(home, branch, "run", request, has_input=given.flag("interactive"))

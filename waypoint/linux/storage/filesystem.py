@@ -18,7 +18,7 @@ _KEEP = "--preserve=mode,ownership,timestamps,links,xattr"
 _COPYING = ("-dR", _KEEP, "--reflink=auto", "--sparse=auto", "--no-target-directory", "--")
 
 
-def reserve(fd: int, size_bytes: int, path: str) -> None:
+def reserve_space(fd: int, size_bytes: int, path: str) -> None:
     """Allocate disk space for the first `size_bytes` of the file; a shorter file becomes that long (fallocate(2)).
 
     Raises OSError: ENOSPC, after which the file may have grown by a part; EOPNOTSUPP if the file system cannot reserve

@@ -12,7 +12,7 @@ from waypoint.capture.steps import Step, reach
 from waypoint.launch import externals
 from waypoint.launch.externals import Misplaced
 from waypoint.launch.ground.limits import Bounds, fill_in, shared_memory_bytes
-from waypoint.launch.link import LauncherDied
+from waypoint.launch.launcher_link import LauncherDied
 from waypoint.linux.tasks import cgroups
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
@@ -83,7 +83,7 @@ async def bring_up_all(resources: Resources, births: Sequence[Birth], verb: str)
 
 async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
     await reserve(resources, births)
-    begun = [asyncio.ensure_future(bring_up(resources, birth)) for birth in births]
+    begun = [asyncio.ensure_future(make_session(resources, birth)) for birth in births]
     try:
         found = await asyncio.gather(*begun)
         await asyncio.to_thread(reach, Step.RESTORED)
@@ -147,7 +147,7 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
             raise CannotCapture("restore the processes of", origin.id[:12], said, more)
 
 
-async def bring_up(resources: Resources, birth: Birth) -> LiveSession:
+async def make_session(resources: Resources, birth: Birth) -> LiveSession:
     """Make one session: its files, its cgroup, its mounts, its processes, its terminal. The birth is reserved.
 
     After an accident of CRIU's or the launcher's, or if the machine's mounts have changed meanwhile, the session is
@@ -157,16 +157,16 @@ async def bring_up(resources: Resources, birth: Birth) -> LiveSession:
     follow = resources.places.follow_host
     mounts = await asyncio.to_thread(follow)
     try:
-        return await _bring_up_once(resources, birth)
+        return await _make_once(resources, birth)
     except (WaypointError, OSError) as error:
         if not isinstance(error, CriuAccident | LauncherDied) and await asyncio.to_thread(follow) == mounts:
             raise
         log.warning("start of a session on %s, first try: %s", birth.row.branch, error)
         await asyncio.to_thread(_clear, resources, birth.row)
-        return await _bring_up_once(resources, birth)
+        return await _make_once(resources, birth)
 
 
-async def _bring_up_once(resources: Resources, birth: Birth) -> LiveSession:
+async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
     limits = await asyncio.to_thread(_make_tree_and_group, resources, birth)
     with _leading_to_files(birth):
         if birth.processes and birth.origin is not None:

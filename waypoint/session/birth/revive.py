@@ -24,12 +24,12 @@ from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow
-from waypoint.processes.criu.externals import name_externals
+from waypoint.processes.criu.external_names import name_externals
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
-from waypoint.terminal.exec.record import carry_over
+from waypoint.terminal.exec.command_record import carry_over
 from waypoint.terminal.inside.inbox import mark_captured
 from waypoint.upper import layout
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from waypoint.capture.captures import Captures
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.places import SharedPlaces
-from waypoint.launch.link import Launcher
+from waypoint.launch.launcher_link import Launcher
 from waypoint.session.live.overdue import Overdue
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool

@@ -13,7 +13,7 @@ import signal
 from typing import NamedTuple
 
 from waypoint.capture.left_status import read_status
-from waypoint.launch.link import Launcher
+from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.spec import EnterSpec, Identity
 from waypoint.linux.tasks import pidfd
 from waypoint.linux.tty import ptys

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from shellwrap.ring import Ring
 from waypoint.launch.ground.start_plan import has_hooks
-from waypoint.launch.link import Launcher
+from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.program import MASTER_FD
 from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import cgroups, pidfd, procfs
@@ -24,7 +24,7 @@ from waypoint.model.streams import Inlet, Outlet
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.run import Host, run_process
 from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
-from waypoint.terminal.exec.record import begin_ring_anew
+from waypoint.terminal.exec.command_record import begin_ring_anew
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 from waypoint.terminal.inside.spool import Spool
 from waypoint.terminal.shell.asked import clear_unread

@@ -16,11 +16,11 @@ from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.terminal.exec.client import ClientGone, ExecClient
+from waypoint.terminal.exec.command_record import End, ExecRecord, Phase, StateFile
+from waypoint.terminal.exec.command_text import text_of
 from waypoint.terminal.exec.delivery import Delivery
 from waypoint.terminal.exec.execution import Execution
 from waypoint.terminal.exec.input_feed import InputFeed
-from waypoint.terminal.exec.record import End, ExecRecord, Phase, StateFile
-from waypoint.terminal.exec.setting import text_of
 from waypoint.terminal.hooks.asking import Desk
 from waypoint.terminal.hooks.go_fifo import GoFifo
 from waypoint.terminal.hooks.run_folder import RunFolder

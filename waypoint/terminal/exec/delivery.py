@@ -6,8 +6,8 @@ import asyncio
 
 from waypoint.model.streams import Outlet
 from waypoint.terminal.exec.client import ClientGone, ExecClient
+from waypoint.terminal.exec.command_record import End
 from waypoint.terminal.exec.execution import Execution
-from waypoint.terminal.exec.record import End
 from waypoint.terminal.terminal import Terminal
 
 # Seconds for which the next daemon keeps output for the client of a command whose daemon died.

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
 from waypoint.linux.tty import terminals
-from waypoint.terminal.exec.record import End, ExecRecord
+from waypoint.terminal.exec.command_record import End, ExecRecord
 from waypoint.terminal.hooks.asking import Desk, ask
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look

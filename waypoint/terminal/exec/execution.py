@@ -19,8 +19,8 @@ from collections.abc import Callable
 from shellwrap.marks import format_mark
 from waypoint.linux.tty import terminals
 from waypoint.terminal.exec import ending
+from waypoint.terminal.exec.command_record import End, ExecRecord, Phase
 from waypoint.terminal.exec.input_feed import InputFeed
-from waypoint.terminal.exec.record import End, ExecRecord, Phase
 from waypoint.terminal.exec.signals import SignalQueue
 from waypoint.terminal.hooks.asking import Desk, ask, hear
 from waypoint.terminal.hooks.exchange import HookExchange

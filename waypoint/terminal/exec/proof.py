@@ -8,7 +8,7 @@ from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
-FIRST_PROMPT_S = 10.0  # how many seconds a new shell may take to draw its first prompt
+PROOF_S = 10.0  # how many seconds a new shell may take to draw its first prompt
 
 
 async def prove(line: CommandLine, *, is_new: bool, must_answer: bool) -> None:
@@ -21,8 +21,8 @@ async def prove(line: CommandLine, *, is_new: bool, must_answer: bool) -> None:
     watch, desk = line.watch, line.desk
     try:
         if is_new:
-            await watch.wait_first(FIRST_PROMPT_S)
-            await watch.wait_prompt(FIRST_PROMPT_S)
+            await watch.wait_first(PROOF_S)
+            await watch.wait_prompt(PROOF_S)
         if watch.shell is None:
             return  # the session was captured without a shell: it runs a single program
         seen = watch.look()

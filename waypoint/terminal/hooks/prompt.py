@@ -79,7 +79,7 @@ def look(master: int, shell: Shell) -> Look:
 
 def _program_of(pid: int) -> str:
     """A text that identifies the program of a process: its path in ASCII, cut so that the record of a shell
-    (exec/record.py) can hold it, whatever names the session's user gives to folders.
+    (exec/command_record.py) can hold it, whatever names the session's user gives to folders.
     """
     return ascii(procfs.executable(pid).removesuffix(" (deleted)"))[1:-1][-_PATH_MAX:]
 

@@ -21,13 +21,13 @@ from waypoint.model.paths import (
     start_lock_path,
     supervisor_lock_path,
 )
+from waypoint.setup.config import CONFIG
 
 TRIAL_PREFIX = "waypoint-trial-"  # begins the name of a throw-away home, which lies in the home that it was made for
 # Everything that Waypoint makes in a home, besides the pool and config.json. Other files are the user's and stay.
 OURS = ("names.db*", "reserve", "hot", "pool.img*", "criu", "criu-*", "criu.lock", ".criu-build-*", "daemon.*")
 POOL = "pool"
 SCOPES = "system.slice"  # where systemd has the scopes that it was asked for (waypoint/launch/ground/places.py)
-CONFIG = "config.json"
 # How long the supervisor may take to end: more than it waits itself before it kills its daemon. A daemon without a
 # supervisor gets as long. What has not ended by then is killed, and has KILL_S to be gone.
 STOP_S = 25.0

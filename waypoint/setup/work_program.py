@@ -1,4 +1,4 @@
-"""The local work of `waypoint setup` as a program: `python -I -S program.py VERB HOME [OPTION VALUE]...`.
+"""The local work of `waypoint setup` as a program: `python -I -S work_program.py VERB HOME [OPTION VALUE]...`.
 
 VERB is `install`, `check`, `doctor` or `remove`; or, for a user who is not root, `add-completion` or
 `remove-completion` with `--share DIR`, the user's folder for data. Options: `--user U`, `--group G`,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waypoint.launch.spec import CriuInto, Launched, LaunchSpec, StartSpec, Will
+from waypoint.launch.spec import CriuInto, LaunchAnswer, LaunchSpec, StartSpec, Will
 from waypoint.linux.calls import sealed
 from waypoint.linux.storage import idmapped
 from waypoint.model.errors import Failed, HostLacks
@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 class Started(NamedTuple):
     """A started process: its pid as the host sees it, and the descriptors of the answer: first a pidfd of it (start.py,
-    enter.py and criu.py tell which others). `entered`: as in `Launched`.
+    enter.py and criu.py tell which others). `entered`: as in `LaunchAnswer`.
 
     The receiver closes the descriptors. They are valid even if the process has ended by now.
     """
@@ -131,7 +131,7 @@ class Launcher:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if not text:
             raise _died()
-        launched = msgspec.json.decode(text, type=Launched)
+        launched = msgspec.json.decode(text, type=LaunchAnswer)
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
         return Started(launched.pid, handles, launched.entered)
@@ -174,13 +174,13 @@ def _sealed_interpreter() -> Iterator[str]:
 
 def fds_for_ids(spec: LaunchSpec) -> tuple[int, ...]:
     """The descriptors that are sent for the session's ids. They stay open."""
-    ground = spec.ground if isinstance(spec, CriuInto) else spec
-    if not isinstance(ground, StartSpec) or not ground.ids.is_shifted:
+    start = spec.mounts if isinstance(spec, CriuInto) else spec
+    if not isinstance(start, StartSpec) or not start.ids.is_shifted:
         return ()
-    whole = idmapped.namespace(ground.ids.lines())
-    if not any(bind.as_user for bind in ground.binds):
+    whole = idmapped.namespace(start.ids.lines())
+    if not any(bind.as_user for bind in start.binds):
         return (whole,)
-    who, only = ground.identity, ground.ids.lines_with_only
+    who, only = start.identity, start.ids.lines_with_only
     return whole, idmapped.namespace(only([who.uid]), only([who.gid, *who.groups]))
 
 

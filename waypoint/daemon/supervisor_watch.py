@@ -10,7 +10,7 @@ from waypoint.linux.tasks import pidfd
 from waypoint.service.background.bugs import LOG
 
 
-class Guard:
+class SupervisorWatch:
     """Watches a pidfd of the supervisor in the event loop; costs nothing while the supervisor lives."""
 
     def __init__(self, home: str, script: str, env: dict[str, str], *, listen_fd: int, mounts_fd: int) -> None:
