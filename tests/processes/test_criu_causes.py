@@ -26,7 +26,10 @@ RECORDED = {
     "descriptors-asked": "used-up",
     "descriptors-sent": "used-up",
     "dev-tty": "dev-tty",
+    "disk-failed": "disk-failed",
     "disk-full": "disk-full",
+    "disk-read-only": "disk-failed",
+    "disk-shut-down": "disk-failed",
     "external-file": "file-from-outside",
     "external-tty": "file-from-outside",
     "external-unix-socket": "unix-socket",
@@ -140,6 +143,14 @@ def test_what_is_used_up_is_no_reason_of_the_processes(line: str) -> None:
     assert not diagnose(["Can't read: Resource temporarily unavailable"]).is_accident
 
 
+@pytest.mark.parametrize(
+    "line", ["tty: Can't get tty params on 0x3: Input/output error", "Can't link remap /a: Read-only file system"]
+)
+def test_what_a_file_of_the_processes_is_is_no_accident_of_the_disk(line: str) -> None:
+    assert diagnose([line]).name == "unknown"
+    assert not diagnose([line]).is_accident
+
+
 def test_a_log_that_is_not_there_has_no_errors(tmp_path: Path) -> None:
     assert read_errors(tmp_path / "dump.log") == []
     assert diagnose([]).words == "CRIU ended without a message"
@@ -164,7 +175,10 @@ def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> Non
     "log",
     [
         "descriptors-sent",
+        "disk-failed",
         "disk-full",
+        "disk-read-only",
+        "disk-shut-down",
         "helper-killed",
         "inotify-instances",
         "no-process",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from waypoint.linux.calls import programs
-from waypoint.model.errors import HostLacks
+from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import Capability
 from waypoint.setup.criu_find import TRIAL_FILE, find, find_or_install, try_once
 
@@ -130,6 +130,18 @@ def test_trials_of_several_programs_are_kept_side_by_side(home: Path, tmp_path: 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'[{"path": 1}]', b"\xff"])
 def test_a_damaged_file_of_outcomes_is_as_good_as_none(content: bytes, home: Path, distributed: Path) -> None:
     (home / TRIAL_FILE).write_bytes(content)
+    assert find(home, tries=Trials(WORKS)).origin == "distribution"
+
+
+def test_a_trial_that_could_not_be_made_is_an_error_and_tells_nothing_about_the_program(
+    home: Path, distributed: Path
+) -> None:
+    def fails(program: Path) -> list[Capability]:
+        raise Failed("try CRIU at", str(program), "No space left on device", "make room")
+
+    with pytest.raises(Failed, match="No space left"):
+        find(home, tries=fails)
+    assert not (home / TRIAL_FILE).exists()
     assert find(home, tries=Trials(WORKS)).origin == "distribution"
 
 

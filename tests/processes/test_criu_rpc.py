@@ -20,7 +20,7 @@ from waypoint.linux.calls import kernel_features
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.states import task_state
-from waypoint.model.errors import HostLacks
+from waypoint.model.errors import Failed, HostLacks
 from waypoint.processes.criu.causes import CriuAccident, CriuFailed
 from waypoint.processes.criu.options import DumpOptions, Features, Notice, RestoreOptions
 from waypoint.processes.criu.rpc import Criu, Dump
@@ -80,6 +80,29 @@ def test_what_a_broken_program_says_is_passed_on(tmp_path: Path) -> None:
     broken = script(tmp_path / "criu", "echo 'libnet.so.9: cannot open shared object file' >&2; exit 127")
     with pytest.raises(HostLacks, match=r"libnet\.so\.9: cannot open shared object file"):
         Criu(broken).version()
+
+
+def test_what_happens_to_a_program_that_is_asked_is_no_lack_of_the_host(tmp_path: Path) -> None:
+    killed = script(tmp_path / "killed", "echo 'one moment' >&2; kill -9 $$")
+    with pytest.raises(Failed, match="one moment; it was killed"):
+        Criu(killed).version()
+    starved = script(tmp_path / "starved", 'echo "Error (criu/util.c:1): Can\'t fork: Cannot allocate memory"; exit 1')
+    with pytest.raises(Failed, match="Cannot allocate memory"):
+        Criu(starved).version()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
+def test_a_program_that_cannot_be_started_for_the_moment_is_no_lack_of_the_host(
+    tmp_path: Path, folder: int, number: int
+) -> None:
+    def refuse(command: CriuCommand) -> Process:
+        raise OSError(number, os.strerror(number))
+
+    criu = Criu(tmp_path / "criu", refuse)
+    with pytest.raises(Failed, match=os.strerror(number)):
+        criu.version()
+    with pytest.raises(Failed, match=os.strerror(number)):
+        criu.dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder))
 
 
 def test_a_program_that_dies_in_a_dump_is_reported_with_its_words(tmp_path: Path, folder: int) -> None:

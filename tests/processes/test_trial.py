@@ -17,9 +17,10 @@ from tests.processes.stages import criu_path
 from tests.repo.test_arrows import imports
 from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
 from waypoint.linux.tasks import cgroups
+from waypoint.model.errors import Failed
 from waypoint.model.ids import is_id
 from waypoint.model.paths import runtime_folder
-from waypoint.setup import home_removal
+from waypoint.setup import home_removal, trials
 from waypoint.setup.rows import CRIU, DUMP, DUMP_SOCKET, DUMP_TERMINAL, MEMORY_TRACKING, RESTORE, passed
 from waypoint.setup.trials import trial, try_everything
 
@@ -62,8 +63,12 @@ HANGS_AT = {1: "DUMP", 2: "RESTORE"}
 TRY = """
 import sys
 from pathlib import Path
+from waypoint.model.errors import Failed
 from waypoint.setup import rows, trials
-sys.exit(rows.passed(trials.trial(*map(Path, sys.argv[1:]))))
+try:
+    sys.exit(rows.passed(trials.trial(*map(Path, sys.argv[1:]))))
+except Failed:
+    sys.exit(0)
 """
 
 
@@ -131,6 +136,19 @@ def test_the_doctor_tries_everything(tmp_path: Path) -> None:
     assert [row for row in required if row.state != "ok"] == []
     assert {"user namespaces", "time namespaces", "overlayfs", "cgroup2 freezer", "btrfs pool"} <= set(rows)
     assert all(row.why and row.remedy for row in rows.values() if row.state != "ok")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.requires("criu")
+def test_a_trial_that_ends_without_an_answer_is_an_error_and_no_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "TRIAL_S", 0.01)
+    with pytest.raises(Failed, match="the trial gave no result") as caught:
+        trial(criu_path(), tmp_path)
+    assert caught.value.on == str(criu_path())
+    rows = {row.name: row for row in try_everything(tmp_path, str(criu_path()))}
+    assert "the trial gave no result" in rows[RESTORE].why
     assert list(tmp_path.iterdir()) == []
 
 

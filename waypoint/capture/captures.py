@@ -35,7 +35,9 @@ from waypoint.store.reading import content_removed
 from waypoint.upper.contract import NEXT_STEPS, Pool, Shares
 
 FindCriu = Callable[[], CriuProgram]
-"""Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works."""
+"""Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works, Failed for what
+happened while one was looked for.
+"""
 
 SpawnBeside = Callable[[int, str], Spawn]
 """From the host's pid of a session's pid 1, and the session's cgroup, to the function that starts a CRIU that can dump
@@ -91,6 +93,7 @@ class Captures:
             raise
 
     def _dumper(self, subject: Subject, wanted: Wanted) -> Dumper:
+        """Raises Failed: that no CRIU was found because of what happened is no reason to keep less."""
         if wanted.tier in ("files", "respawn"):
             return Dumper(None, None)
         try:

@@ -18,11 +18,12 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from waypoint.linux.net import sockets
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.linux.tasks.states import TaskState, task_state
-from waypoint.model.errors import CannotCapture
+from waypoint.model.errors import CannotCapture, Failed
 
 WAIT_S = 1.0
 PAUSE_S = 0.001  # how long the group runs between two attempts
@@ -35,8 +36,9 @@ def freeze_for_dump(cgroup: str) -> float:
 
     The group may be frozen and thawed several times for that; TCP connections that wait to be accepted are then rare,
     but there may be some (`sockets.unread`). Returns the time.monotonic() at which the last freezing
-    began. Raises CannotCapture, with the group thawed, if a task is traced, or if one of the brief states lasts for
-    WAIT_S; OSError as `cgroups.freeze` does. Costs one read of /proc for each thread and each session leader.
+    began. Raises, with the group thawed, CannotCapture if a task is traced, or if the terminal has no foreground group
+    for WAIT_S; Failed if a task is in vfork for so long, which is something that happens, not what the task
+    is; OSError as `cgroups.freeze` does. Costs one read of /proc for each thread and each session leader.
     """
     with _opened_table(cgroup) as table:
         deadline = time.monotonic() + WAIT_S
@@ -49,10 +51,8 @@ def freeze_for_dump(cgroup: str) -> float:
             if reason is None and not is_awaited:
                 return began
             cgroups.thaw(cgroup)
-            if reason is not None:
-                said, next_step, is_brief = reason
-                if not is_brief or time.monotonic() > deadline:
-                    raise CannotCapture("stop the processes of", cgroup, said, next_step)
+            if reason is not None and (not reason.is_brief or time.monotonic() > deadline):
+                raise reason.kind("stop the processes of", cgroup, reason.said, reason.next_step)
             time.sleep(PAUSE_S)
 
 
@@ -72,21 +72,33 @@ def settled_states(cgroup: str) -> dict[int, TaskState]:
         time.sleep(SETTLE_S)
 
 
-def _why_not(states: dict[int, TaskState]) -> tuple[str, str, bool] | None:
-    """None if CRIU can stop and restore the tasks. Else the reason, the next step, and whether the state is brief."""
+class _Reason(NamedTuple):
+    """Why CRIU cannot stop, or not restore, the tasks. `is_brief`: the state may be over in a moment. `kind`: of the
+    error if it is not.
+    """
+
+    said: str
+    next_step: str
+    is_brief: bool
+    kind: type[CannotCapture | Failed] = CannotCapture
+
+
+def _why_not(states: dict[int, TaskState]) -> _Reason | None:
+    """None if CRIU can stop and restore the tasks."""
     for tid, task in states.items():
         if task.tracer:
             said = f"{task.name} (pid {tid}) is traced by {_name_of(task.tracer)}, so CRIU cannot trace it"
-            return said, "end the tracer (strace, gdb) and try again", False
+            return _Reason(said, "end the tracer (strace, gdb) and try again", is_brief=False)
     for tid, task in states.items():
         if task.state == "D":  # uninterruptible sleep: in a frozen group, only a parent in vfork
             said = f"{task.name} (pid {tid}) waits for a child that has not executed its program yet (vfork)"
-            return said, "end that process, or try again later", True
+            next_step = "try again later, end that process, or ask for less: --tier respawn"
+            return _Reason(said, next_step, is_brief=True, kind=Failed)
     groups = {task.group for task in states.values()}
     for tid, task in states.items():
         if task.session == tid and _foreground_of(tid) not in groups:
             said = f"the foreground process group of the terminal of {task.name} (pid {tid}) has no process"
-            return said, "press Enter in that terminal, or close it, and try again", True
+            return _Reason(said, "press Enter in that terminal, or close it, and try again", is_brief=True)
     return None
 
 

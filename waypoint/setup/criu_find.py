@@ -21,6 +21,7 @@ from waypoint.setup.rows import CHOOSE_ANOTHER, REMEDY, passed
 TRIAL_FILE = "criu-trial.json"
 
 Tries = Callable[[Path], list[Capability]]
+"""Makes a trial of a program. Raises Failed if the trial could not be made; no outcome is kept then."""
 
 
 class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     CRIU is used without a trial.
 
     Raises HostLacks if the chosen CRIU does not start, or if the distribution's does not work and no private one is
-    installed.
+    installed; Failed if that was not found out because of something that happened.
     """
     if chosen:
         try:
@@ -78,7 +79,7 @@ def remembered(look: Callable[[], CriuProgram]) -> Callable[[], CriuProgram]:
 def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     """As `find`, but installs a private CRIU if no other works. Whichever CRIU is found must pass a trial.
 
-    Raises HostLacks, with the reason if the CRIU has failed its trial.
+    Raises HostLacks, with the reason if the CRIU has failed its trial; Failed as `find`.
     """
     try:
         found = find(home, tries=tries, chosen=chosen)
@@ -99,7 +100,7 @@ def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, cho
 
 def try_once(home: Path, program: Path, tries: Tries) -> list[Capability]:
     """The rows of a trial of `program`. If neither the program nor the kernel has changed since its last trial, these
-    are the kept rows of that trial.
+    are the kept rows of that trial. Raises as `tries`.
     """
     try:
         found = program.stat()

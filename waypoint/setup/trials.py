@@ -17,10 +17,11 @@ from typing import IO, NamedTuple
 import msgspec
 
 from waypoint.linux.storage import files, filesystem
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.facts import Capability
 from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder
+from waypoint.processes.criu.causes import TRY_AGAIN
 from waypoint.setup import criu_find
 from waypoint.setup.home_removal import TRIAL_PREFIX, discard
 from waypoint.setup.rows import missing_criu, of_chosen
@@ -66,9 +67,14 @@ def try_everything(home: Path, chosen: str | None = None, on_start: OnStart | No
 
 
 def trial(criu: Path, home: Path, on_start: OnStart | None = None) -> list[Capability]:
-    """Try one CRIU, and return its rows. `home`: an existing folder, below which the throw-away home is made."""
+    """Try one CRIU, and return its rows. `home`: an existing folder, below which the throw-away home is made.
+
+    Raises Failed if the trial could not be made: that tells nothing about the CRIU.
+    """
     found = _run(_CRIU_PROGRAM, home, str(criu), on_start=on_start)
-    return missing_criu(found.why, found.remedy) if isinstance(found, NotTried) else found
+    if isinstance(found, NotTried):
+        raise Failed("try CRIU at", str(criu), found.why, found.remedy or TRY_AGAIN)
+    return found
 
 
 def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list[Capability]:
@@ -81,9 +87,9 @@ def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list
 
     try:
         found = criu_find.find(home, tries=tries, chosen=chosen)
+        rows = tried.get(found.path) or trial(found.path, home, on_start)
     except WaypointError as error:
         return missing_criu(error.said, error.next_step)
-    rows = tried.get(found.path) or trial(found.path, home, on_start)
     return of_chosen(rows) if found.origin == "chosen" else rows
 
 

@@ -29,6 +29,14 @@ CAUSES: tuple[Cause, ...] = (
         "make room on the disk that holds the home",
         is_accident=True,
     ),
+    Cause(  # of images only: other files give these errors for what the processes are, a terminal that has hung up
+        "disk-failed",
+        r"(?:Unable to open \S+\.img|Unable to spice data|flushing image|write img file|Can't write \d+ bytes)"
+        r": (?P<said>Input/output error|Read-only file system)",
+        "the disk for the image cannot be written: {said}",
+        "see the kernel's log (dmesg), and try again when the disk can be written",
+        is_accident=True,
+    ),
     Cause(
         "socket-options",
         r"Can't get 1:(?:16|34) opt: Operation not supported",

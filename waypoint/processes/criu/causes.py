@@ -12,6 +12,7 @@ from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.processes.criu.cause_table import CAUSES
 
 MAX_LOG_BYTES = 1 << 20
+TRY_AGAIN = "try again; if it happens again, see 'waypoint doctor'"
 
 # Error lines that are no reason for a failure. CRIU writes the first one in every run without CAP_SYS_RESOURCE and goes
 # on; the others only say that the run has failed.
@@ -20,7 +21,6 @@ _ERROR_LINE = re.compile(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\):
 _TASK_LINE = re.compile(r"Dumping (?:task|core) \(pid: (\d+)")
 _FILE_LINE = re.compile(r"(?:^|\) )(\d+) fdinfo (\d+): pos")
 _FAILED_LINE = re.compile(r"Error .* \(pid: (\d+)\) failed with")
-_NEXT_STEP = "try again; if it happens again, see 'waypoint doctor'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ def failure(action: str, diagnosis: Diagnosis, log: Path | None) -> CriuFailed:
 def died(errors: list[str]) -> Diagnosis:
     """The diagnosis of a CRIU that has ended without an answer. `errors`: what CRIU has said before."""
     words = errors[0] if errors else "CRIU ended without a message"
-    return Diagnosis("died", words, "CRIU was killed, or crashed, before it had answered", _NEXT_STEP, is_accident=True)
+    return Diagnosis("died", words, "CRIU was killed, or crashed, before it had answered", TRY_AGAIN, is_accident=True)
 
 
 def fell_silent(silence_s: float) -> Diagnosis:
     """The diagnosis of a CRIU that was killed because it hung. `silence_s`: the deadline."""
     meaning = f"CRIU hung: it sent nothing for {silence_s:.1f} s or longer, and was killed"
-    return Diagnosis("silent", "", meaning, _NEXT_STEP, is_accident=True)
+    return Diagnosis("silent", "", meaning, TRY_AGAIN, is_accident=True)
 
 
 def read_errors(log: Path) -> list[str]:

@@ -12,9 +12,9 @@ import msgspec
 
 from waypoint.linux.storage.descriptors import path_of
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import HostLacks
+from waypoint.model.errors import Failed, HostLacks
 from waypoint.processes.criu import causes
-from waypoint.processes.criu.causes import CriuFailed, Culprit, diagnose, read_errors
+from waypoint.processes.criu.causes import TRY_AGAIN, CriuFailed, Culprit, diagnose, read_errors
 from waypoint.processes.criu.ghosts import make_ghosts
 from waypoint.processes.criu.images import give_own_network, read_dump_stats
 from waypoint.processes.criu.mends import mend
@@ -46,12 +46,12 @@ class Criu:
         self._spawn = spawn
 
     def version(self) -> tuple[int, int, int]:
-        """The version as (major, minor, sublevel). Raises HostLacks if the program does not start."""
+        """The version as (major, minor, sublevel). Raises HostLacks, Failed, as `_ask`."""
         version = _part(self._ask({"type": RequestType.VERSION}), "version")
         return _number(version, "major_number"), _number(version, "minor_number"), _number(version, "sublevel")
 
     def features(self) -> Features:
-        """The features that this CRIU has on this kernel. Raises HostLacks if CRIU gives no answer."""
+        """The features that this CRIU has on this kernel. Raises HostLacks, Failed, as `_ask`."""
         wanted: dict[str, Value] = {"mem_track": True, "lazy_pages": True}
         found = _part(self._ask({"type": RequestType.FEATURE_CHECK, "features": wanted}), "features")
         return Features(
@@ -69,7 +69,7 @@ class Criu:
         return dump.stats
 
     def dumping(self, options: DumpOptions) -> "Dump":
-        """A dump whose steps the caller takes in a `with`. Entering it raises HostLacks if CRIU does not start."""
+        """A dump whose steps the caller takes in a `with`. Entering it raises as `Worker`."""
         return Dump(Worker(str(self.path), self._spawn, {}), options)
 
     def restore(self, options: RestoreOptions) -> RestoreResult:
@@ -92,10 +92,14 @@ class Criu:
         return RestoreResult(pid)
 
     def _ask(self, request: dict[str, Value]) -> dict[str, Value]:
+        """CRIU's answer. Raises HostLacks if CRIU does not start, or refuses; Failed for what has happened to it."""
         with Worker(str(self.path), self._spawn, {}) as worker:
             answer = worker.ask(request)
         if not answer.get("success"):
             words = " ".join(worker.words()).strip() or str(answer.get("cr_errmsg") or "CRIU ended without an answer")
+            if not answer and (worker.status < 0 or diagnose(worker.words()).is_accident):
+                said = f"{words}; it was killed, or crashed" if worker.status < 0 else words
+                raise Failed("use CRIU at", str(self.path), said, TRY_AGAIN)
             raise HostLacks("use CRIU at", str(self.path), words, "see 'waypoint doctor'")
         return answer
 

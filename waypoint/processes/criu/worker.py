@@ -5,6 +5,7 @@ CRIU reports each stage of its work by a notification and waits for the answer. 
 """
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -15,13 +16,16 @@ from typing import Protocol, Self
 
 from waypoint.linux.calls import programs
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import HostLacks
+from waypoint.model.errors import Failed, HostLacks
+from waypoint.processes.criu.causes import TRY_AGAIN
 from waypoint.processes.criu.messages import REQUEST, RESPONSE, RequestType, Value, decode, encode
 from waypoint.processes.criu.options import Notice, OnNotice
 
 MAX_PACKET_BYTES = 1 << 20
 MAX_WORDS_BYTES = 1 << 16
 PATIENCE = 20
+# What the start of a process meets when a limit, of the machine or of one of its users, is used up for the moment.
+_USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 
 class Process(Protocol):
@@ -71,7 +75,9 @@ def spawn_here(command: CriuCommand) -> Process:
 
 
 class Worker:
-    """A CRIU process for one request. Use as `with Worker(...) as worker`; the process has ended after the `with`."""
+    """A CRIU process for one request. Use as `with Worker(...) as worker`; the process has ended after the `with`.
+    Entering it raises HostLacks if CRIU cannot be started, Failed if only for the moment: a limit is used up.
+    """
 
     def __init__(self, path: str, spawn: Spawn, env: dict[str, str]) -> None:
         self._path = path
@@ -84,6 +90,7 @@ class Worker:
         self._pidfd = -1
         self._held = contextlib.ExitStack()
         self.refused: BaseException | None = None  # what a callback raised
+        self.status = 0  # with which the process has ended, negative after a signal; 0 if only others can know it
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as held:
@@ -110,6 +117,8 @@ class Worker:
         except OSError as error:
             where = f": {error.filename}" if error.filename not in (None, self._path) else ""
             said = f"{error.strerror or error}{where}"
+            if error.errno in _USED_UP:
+                raise Failed("start", self._path, said, TRY_AGAIN) from error
             raise HostLacks("start", self._path, said, "see 'waypoint doctor'") from error
 
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -117,7 +126,7 @@ class Worker:
         if kind is not None:
             self._process.kill()
         self._socket.close()
-        self._process.wait()
+        self.status = self._process.wait()
 
     def ask(
         self, request: dict[str, Value], on_notice: OnNotice | None = None, deadline_s: float | None = None
