@@ -2,6 +2,7 @@
 
 import base64
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -195,6 +196,39 @@ def test_json_tells_of_a_failure_of_waypoint(home: Home) -> None:
     assert done.code == 125
     assert (found["exit"], found["by"]) == (125, "waypoint")
     assert set(found["error"]) == {"code", "exit", "tried", "on", "said", "next"}
+
+
+def test_a_shell_that_cannot_take_the_command_is_an_error_with_a_way(home: Home, branch: str) -> None:
+    busy = f"{branch}-busy"
+    home.must("shell", busy, "-d", "--", "sleep", "1000")
+    words = ["exec", "-b", busy, "--wait-prompt", "0.1"]
+    told = home.cli(*words, "--", "true")
+    done = home.cli(*words, "--json", "--", "true")
+    home_first = home.cli("--home", str(home.path), *words, "--json", "--", "true")
+    found, error = done.json(), done.json()["error"]
+    assert (told.code, done.code, found["exit"], found["by"], found["ended"]) == (125, 125, 125, "waypoint", False)
+    assert (error["on"], error["said"]) == (f"branch {busy}", found["said"])
+    assert "sleep 1000 runs in the foreground" in error["said"]
+    assert (
+        told.stderr
+        == done.stderr
+        == f"waypoint: cannot {error['tried']} {error['on']}: {error['said']}\n  next: {error['next']}\n"
+    )
+    assert home_first.json()["error"] == error
+    command = error["next"].rpartition(": ")[2].replace("CMD", "echo beside")
+    assert home.must(*shlex.split(command)[1:]).stdout == "beside\n"
+    home.must("stop", busy, "--discard")
+
+
+def test_a_command_whose_session_is_replaced_says_where_to_go_on(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    words = ["exec", "-b", branch, "--json", "--", f"waypoint restore {branch}-cp"]
+    done = home.cli(*words)
+    assert (done.code, done.json()["exit"], done.json()["ended"]) == (125, 125, True)
+    assert done.json()["error"]["said"] == "the session was replaced: a capture was restored in its place"
+    step = done.json()["error"]["next"]
+    home.must(*shlex.split(step.rpartition(": ")[2])[1:], "-d")
+    home.must("rm", f"{branch}-cp")
 
 
 # --- signals and readers that go

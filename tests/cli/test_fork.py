@@ -177,6 +177,8 @@ class TestCommand:
         [found] = done.json()
         assert (found["exit"], found["output"]) == (125, "")
         assert found["said"] in done.stderr
+        assert (found["error"]["on"], found["error"]["code"]) == (f"branch {ready}-a", "conflict")
+        assert found["said"].endswith(f"next: {found['error']['next']}")
 
     def test_an_interrupt_reaches_all_of_them(self, home: Home, ready: str) -> None:
         with started(home, "fork", ready, "-n", "2", "--", "echo begun; sleep 60") as process:

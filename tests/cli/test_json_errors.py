@@ -10,35 +10,53 @@ pytestmark = pytest.mark.privileged
 PARTS = {"code", "exit", "tried", "on", "said", "next"}
 
 
+NO_NAME, NO_BRANCH = "nothing has this name", "there is no such branch"
+
+
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "on", "said"),
     [
-        ("show nosuch", 2),
-        ("checkpoint x -b nosuch", 2),
-        ("restore nosuch", 2),
-        ("fork nosuch x", 2),
-        ("undo 99999", 2),
-        ("log nosuch", 2),
-        ("stop nosuch", 2),
-        ("rm nosuch", 2),
-        ("branch delete nosuch", 2),
-        ("shell -d --cwd /nope nosuch", 2),
-        ("attach nosuch", 2),
-        ("nosuch", 2),
-        ("show", 2),
-        ("log -n nonsense", 2),
-        ("fork x -n 0", 2),
-        ("ps --nosuch", 2),
-        ("exec --timeout nonsense", 2),
-        ("run", 2),
+        ("show nosuch", "'nosuch'", NO_NAME),
+        ("checkpoint x -b nosuch", "branch nosuch", NO_BRANCH),
+        ("restore nosuch", "'nosuch'", NO_NAME),
+        ("fork nosuch x", "'nosuch'", NO_NAME),
+        ("undo 99999", "operation 99999", "no operation has this number"),
+        ("log nosuch", "'nosuch'", NO_NAME),
+        ("stop nosuch", "branch nosuch", NO_BRANCH),
+        ("rm nosuch", "'nosuch'", NO_NAME),
+        ("branch delete nosuch", "branch nosuch", NO_BRANCH),
+        ("shell -d --cwd /nope nosuch", "/nope", "No such file or directory"),
+        ("nosuch", "waypoint", "No such command 'nosuch'."),
+        ("show", "waypoint show", "Missing argument 'NAME'."),
+        ("log -n nonsense", "waypoint log", "Invalid value"),
+        ("fork x -n 0", "waypoint fork", "Invalid value"),
+        ("ps --nosuch", "waypoint ps", "No such option '--nosuch'."),
+        ("attach nosuch", "waypoint attach", "No such option '--json'."),  # its output is the session's
+        ("exec --timeout nonsense", "waypoint exec", "Invalid value"),
+        ("run", "waypoint run", "No such option '--json'."),  # as of attach
     ],
 )
-def test_an_error_is_one_json_value_with_its_parts(home: Home, words: str, code: int) -> None:
-    done = home.cli(*words.split(), "--json")
-    error = json.loads(done.stdout)["error"]
+@pytest.mark.parametrize("first", [False, True], ids=["", "--home first"])
+def test_an_error_is_one_json_value_with_its_parts(home: Home, words: str, on: str, said: str, *, first: bool) -> None:
+    before = ["--home", str(home.path)] if first else []
+    done = home.cli(*before, *words.split(), "--json")
+    value = json.loads(done.stdout)
+    error = value["error"]
     assert set(error) == PARTS
-    assert (done.code, error["exit"]) == (code, code)
+    assert (done.code, error["exit"]) == (2, 2)
+    assert on in error["on"]
+    assert said in error["said"]
     assert f"cannot {error['tried']} {error['on']}".rstrip() in done.stderr
+    beside = {"stop": {"stopped": []}, "exec": {"exit": 2, "by": "waypoint", "ended": False, "output": ""}}
+    assert value == {"error": error, **beside.get(words.split()[0], {})}
+
+
+def test_what_removes_names_says_which(home: Home) -> None:
+    home.must("shell", "doomed", "-d")
+    home.must("checkpoint", "doomed-cp", "-b", "doomed")
+    assert home.must("rm", "doomed-cp", "--json").json() == {"removed": ["doomed-cp"]}
+    assert home.must("branch", "delete", "doomed", "--stop", "--json").json() == {"removed": ["doomed"]}
+    assert "doomed" not in home.must("branch", "--json").stdout
 
 
 def test_without_json_nothing_is_on_stdout(home: Home) -> None:

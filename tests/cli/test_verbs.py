@@ -297,7 +297,7 @@ def test_help_shows_every_option_and_an_example(name: str) -> None:
 PRINT_FACTS = {
     "events",
     *("ps", "stop", "doctor", "exec", "shell", "daemon status", "checkpoint", "restore", "fork"),
-    *("branch", "branch list", "log", "show", "undo", "op log", "gc", "du"),
+    *("branch", "branch list", "branch delete", "rm", "log", "show", "undo", "op log", "gc", "du"),
 }
 
 

@@ -40,7 +40,13 @@ def test_starting_answers_201_and_finding_the_live_session_200(client: RawClient
 def test_a_branch_in_a_path_is_percent_encoded(client: RawClient) -> None:
     client.ask("POST", "/v1/sessions", {"branch": "a/b"})
     assert client.ask("GET", "/v1/sessions/a%2Fb").json["session"]["branch"] == "a/b"
-    assert client.ask("POST", "/v1/sessions/a%2fb/stop").json == {"branch": "a/b", "capture": "c0ffee", "exit": 0}
+    assert client.ask("POST", "/v1/sessions/a%2fb/stop").json == {
+        "branch": "a/b",
+        "capture": "c0ffee",
+        "exit": 0,
+        "tier": None,
+        "degraded": None,
+    }
 
 
 def test_all_lists_ended_branches_too(client: RawClient) -> None:

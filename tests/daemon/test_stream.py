@@ -61,7 +61,9 @@ def test_a_frame_that_breaks_the_protocol_ends_the_stream_with_words(session: Ra
     session.upgrade("/v1/sessions/main/attach")
     session.send(data)
     kind, payload = session.frame()
-    assert (kind, json.loads(payload)["error"]["code"]) == ("x", "usage")
+    error = json.loads(payload)["error"]
+    assert (kind, error["code"]) == ("x", "usage")
+    assert error["next"] == "send frames as docs/protocol.md, section 2, describes them"
     assert session.ended()
 
 

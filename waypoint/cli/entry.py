@@ -27,14 +27,15 @@ def main(argv: list[str]) -> "NoReturn":
         leave(EXIT_NO_READER)
     except OSError as error:  # of this process's own files: stdout on a full disk, a folder that is gone
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        leave(_fail(argv, Failed("go on", "", f"{error.strerror or error}{where}")))
+        next_step = "mend that, or let the output go elsewhere; then try again"
+        leave(_fail(argv, Failed("go on", "", f"{error.strerror or error}{where}", next_step)))
 
 
 def _fail(argv: list[str], error: WaypointError) -> int:
     """As `fail`. With `exec --json` the value has the usual fields of an outcome, too, which say whose the exit status
     is (exec_json.py).
     """
-    is_exec = argv[:1] == ["exec"]
+    is_exec = _behind_options(argv)[:1] == ["exec"]
     beside: dict[str, object] = {"exit": error.exit_code, "by": "waypoint", "ended": False, "output": ""}
     return fail(error, as_json=_asks_for_json(argv), beside=beside if is_exec else None)
 
@@ -43,7 +44,15 @@ def _asks_for_json(argv: list[str]) -> bool:
     """Whether the result, and so an error, is to be one JSON value. The verbs that are not in `fast` take no words of
     a command line, so `--json` means the same in all of them.
     """
-    return bool(argv) and asks_for_json(fast.VERBS.get(argv[0]), argv[1:])
+    words = _behind_options(argv)
+    return bool(words) and asks_for_json(fast.VERBS.get(words[0]), words[1:])
+
+
+def _behind_options(argv: list[str]) -> list[str]:
+    """`argv` from the verb on: `--home` may stand before it."""
+    if argv and argv[0].startswith("--home"):
+        return _behind_options(argv[1 if "=" in argv[0] else 2 :])
+    return argv
 
 
 def _occupy_standard_streams() -> None:

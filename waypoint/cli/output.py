@@ -12,7 +12,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from waypoint.model.errors import WaypointError
 
-SHORT = 12  # digits of a capture's id that are printed for people
 EXIT_FAILED = 125  # `exec` and `run`: waypoint itself failed; all other statuses are those of the command
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141  # the status that a shell reports for a program that SIGPIPE has ended
@@ -66,8 +65,13 @@ def json_line(value: object) -> str:
 
 def tell(heading: str, items: object) -> None:
     """Print a line on stderr for each of `items`. Prints nothing if `items` is not a list."""
-    for item in items if isinstance(items, list) else ():
-        os.write(2, f"{cleaned(f'{heading}: {item}')}\n".encode(errors="backslashreplace"))
+    tell_lines([cleaned(f"{heading}: {item}") for item in (items if isinstance(items, list) else ())])
+
+
+def tell_lines(lines: list[str]) -> None:
+    """Print lines on stderr. Raises OSError if stderr cannot be written."""
+    for line in lines:
+        os.write(2, f"{line}\n".encode(errors="backslashreplace"))
 
 
 def fail(error: "WaypointError", *, as_json: bool, beside: "dict[str, object] | None" = None) -> int:

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from waypoint.cli.output import SHORT, print_lines
+from waypoint.cli.output import print_lines
 from waypoint.model.errors import cleaned
+from waypoint.model.verbs.told import SHORT
 
 COLOURS = {
     "ok": "green",

@@ -35,10 +35,11 @@ class SessionFacts:
     command runs in its place. `hooks`: whether this shell has Waypoint's hooks, without which there is no exec.
     `capture`: the id of the capture with the files of an ended session. `degraded`: in words, which hard limits its
     processes have lost since they were captured; in the answer to a restore, also the parts of the capture that could
-    not be brought back, and what was not kept of a session that was replaced; in the answer to a fork, also what the
-    capture keeps less faithfully than asked. `replaced`: in the answer to a restore, what keeps what was on the branch
-    before; None if nothing was. `respawned`, `offered`, `lost`: the command lines, without secrets, of what a capture
-    of the tier `respawn` had: started again, put on the shell's line for Enter to run, and not started again, with why.
+    not be brought back, and what was not kept of a session that was replaced; in the answers to a start and a fork,
+    also what the capture keeps less faithfully than asked. `replaced`: in the answer to a restore, what keeps what was
+    on the branch before; None if nothing was. `respawned`, `offered`, `lost`: the command lines, without secrets, of
+    what a capture of the tier `respawn` had: started again, put on the shell's line for Enter to run, and not started
+    again, with why.
 
     `ids`: `shifted`, if the ids of its users are none that a user of the machine has, so that its root is nobody
     outside; `host`, if they are the machine's own. `why_host_ids`: then, in words, why, unless config.json wants that.
@@ -87,13 +88,16 @@ class SessionFacts:
 class StopFacts:
     """The answer to a request to stop a session.
 
-    `capture`: the id of the capture that keeps the files, None if they were discarded. `exit`: the shell's exit status,
-    None if the shell was killed.
+    `capture`: the id of the capture that keeps the session, None if it was discarded; `tier`: that of this capture;
+    `degraded`: in words, what it keeps less faithfully than asked. `exit`: the shell's exit status, None if the shell
+    was killed.
     """
 
     branch: str
     capture: str | None = None
     exit: int | None = None
+    tier: Literal["live", "respawn", "files"] | None = None
+    degraded: list[str] | None = None
 
 
 class LayerFacts(TypedDict):

@@ -71,5 +71,5 @@ class NameChange(LogReader):
         """Make the capture the branch's tip. Raises UnknownName if there is no such branch (any more)."""
         ref = self.ref(branch)
         if ref is None or ref.kind != "branch":
-            raise UnknownName("move", f"branch {branch}", "there is no such branch")
+            raise UnknownName("move", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them")
         self.put(branch, msgspec.structs.replace(ref, capture=capture_id))

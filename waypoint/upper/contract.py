@@ -28,6 +28,7 @@ _MAKE_ROOM = (
     "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run "
     "'waypoint gc': without --keep-operations 0 it keeps what undo needs"
 )
+_LOOK = "see the kernel's log (dmesg), and try again"
 NEXT_STEPS = {
     errno.ENOSPC: _MAKE_ROOM,
     errno.EDQUOT: _MAKE_ROOM,
@@ -278,7 +279,7 @@ def refusals(tried: str, on: str) -> Iterator[None]:
     except FileExistsError as err:
         raise StateConflict(tried, on, NAME_TAKEN) from err
     except OSError as err:
-        raise Failed(tried, on, err.strerror or str(err), NEXT_STEPS.get(err.errno or 0, "")) from err
+        raise Failed(tried, on, err.strerror or str(err), NEXT_STEPS.get(err.errno or 0, _LOOK)) from err
     except subprocess.CalledProcessError as err:
         lines = os.fsdecode(err.stderr).strip().splitlines() or [f"exit status {err.returncode}"]
-        raise Failed(tried, on, lines[-1]) from err
+        raise Failed(tried, on, lines[-1], _LOOK) from err

@@ -59,7 +59,8 @@ class FolderOfTrees:
         """The path of the tree `name`. Raises UnknownName if the tree does not exist."""
         path = self.path(name)
         if not os.path.isdir(path):
-            raise UnknownName(tried, name, "there is no such tree in the pool")
+            next_step = "go back to another capture ('waypoint log --all' lists them)"
+            raise UnknownName(tried, name, "there is no such tree in the pool", next_step)
         return path
 
     def _unmounted(self, name: str) -> str:

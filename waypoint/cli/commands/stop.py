@@ -1,11 +1,14 @@
 """`waypoint stop`."""
 
+import dataclasses
+
 from waypoint.cli.caller import branch_of, named_branches
-from waypoint.cli.output import complain, error_value, print_json, print_lines
+from waypoint.cli.output import complain, error_value, print_json, print_lines, tell_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import NotAllowed, UsageProblem, WaypointError
 from waypoint.model.facts import StopFacts
 from waypoint.model.verbs import Given
+from waypoint.model.verbs.told import told
 
 
 def run(given: Given) -> int:
@@ -34,6 +37,8 @@ def run(given: Given) -> int:
     else:
         for one in stopped:
             print_lines([f"{one.branch}  {f'kept as {one.capture[:12]}' if one.capture else 'discarded'}"])
+        for one in stopped:
+            tell_lines(told(dataclasses.asdict(one)))
     return first.exit_code if first is not None else 0
 
 

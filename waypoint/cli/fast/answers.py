@@ -1,7 +1,8 @@
 """Reading the daemon's answers to `shell`, `checkpoint`, `restore` and `fork`, and warnings about them on stderr."""
 
-from waypoint.cli.output import tell
+from waypoint.cli.output import tell, tell_lines
 from waypoint.client.wire import nonsense
+from waypoint.model.verbs.told import told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,9 +88,6 @@ def tell_no_hooks(session: "Facts") -> None:
         tell("without hooks", [f"{said}, and its prompt does not show the branch"])
 
 
-def tell_degraded(facts: "Facts") -> None:
+def tell_degraded(*answers: "Facts") -> None:
     """Print on stderr what was kept, or could be brought back, less faithfully than asked."""
-    tell("degraded", facts.get("degraded"))
-    tell("started again", facts.get("respawned"))
-    tell("on the shell's line, for Enter to run", facts.get("offered"))
-    tell("lost", facts.get("lost"))
+    tell_lines(told(*answers))

@@ -2,10 +2,11 @@
 
 from waypoint.cli.caller import branch_of, home_of
 from waypoint.cli.fast.answers import checkpoint_of, tell_degraded
-from waypoint.cli.output import SHORT, print_json, print_lines
+from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text
 from waypoint.model.names import parse_name
+from waypoint.model.verbs.told import SHORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

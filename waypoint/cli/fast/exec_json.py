@@ -3,6 +3,7 @@
 import binascii
 import time
 
+from waypoint.cli.fast.failed_command import error_of
 from waypoint.cli.fast.streaming import forward_signals
 from waypoint.cli.output import EXIT_FAILED, complain, error_value, print_json
 from waypoint.client.command import Command
@@ -28,9 +29,12 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
         outcome |= {
             name: end[name] for name in ("exit", "by", "ended", "said", "signal") if end.get(name) not in (None, "")
         }
+        failed = error_of(home, branch, end)
     except WaypointError as error:
-        outcome = error_value(error) | outcome
-        complain(str(error))
+        failed = error
+    if failed is not None:
+        outcome = error_value(failed) | outcome
+        complain(str(failed))
     outcome |= as_text(bytes(output))
     outcome["duration_ms"] = round((time.monotonic() - began) * 1000, 3)
     print_json(outcome)

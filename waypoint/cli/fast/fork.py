@@ -6,6 +6,7 @@ from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
 from waypoint.client.quoting import exec_text
 from waypoint.model.names import parse_name
+from waypoint.model.verbs.told import HEADINGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ def run(given: "Given") -> int:
     answer = ask(home, "POST", "/v1/forks", body, may_repeat=False)
     made = forks_of(answer)
     forks = [_facts_of(fork) for fork in made]
-    for fork in made[:1]:  # all are copies of one capture
-        tell_degraded(session_of(fork))
+    tell_degraded(*map(session_of, made))
     if words:
         from waypoint.cli.fast.in_each import run_in_each
 
@@ -44,5 +44,4 @@ def run(given: "Given") -> int:
 def _facts_of(fork: "dict[str, object]") -> "dict[str, object]":
     """What `--json` prints of a fork, apart from the command's outcome."""
     session = session_of(fork)
-    became = {key: session.get(key) for key in ("degraded", "respawned", "offered", "lost")}
-    return {**{key: fork[key] for key in ("branch", "pid", "ms")}, **became}
+    return {**{key: fork[key] for key in ("branch", "pid", "ms")}, **{key: session.get(key) for key in HEADINGS}}

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from waypoint.cli.fast.exec_json import as_text
+from waypoint.cli.fast.failed_command import error_of
 from waypoint.cli.fast.streaming import GRACE_S, forward_signals
-from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, print_json, write_all
+from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, error_value, print_json, write_all
 from waypoint.client.command import Command
 from waypoint.client.quoting import exec_text
 from waypoint.model.errors import WaypointError
@@ -71,16 +72,18 @@ class Member:
 
     def __init__(self, home: str, facts: dict[str, object], text: str, asker: dict[str, object]) -> None:
         self.facts = facts
+        self._home = home
         self.branch = str(facts["branch"])
         self.exit = EXIT_FAILED
-        self.said = ""  # waypoint's own error, if it failed
+        self.error: WaypointError | None = None  # waypoint's own, if it failed
+        self.said = ""  # why waypoint has ended the command, or could not run it
         self._command: Command | None = None
         self._reader, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._command = Command(home, self.branch, "exec", {"text": text, "tty": False, **asker})
             self._command.wake_fd = self._reader
         except WaypointError as error:
-            self.said = str(error)
+            self._fail(error)
 
     def signal(self, name: str, grace_s: float | None = None) -> None:
         """Send the command a signal. `grace_s`: seconds after which `drive` stops waiting for it; None: never."""
@@ -99,14 +102,21 @@ class Member:
         try:
             end = self._command.wait(take, take) if self._command is not None else {}
         except WaypointError as error:
-            self.said = str(error)
+            self._fail(error)
         except TimeoutError:  # the reader of stdout is gone, and the command has not ended in time
             self.exit = EXIT_NO_READER
         else:
             code = end.get("exit")
             self.exit = code if isinstance(code, int) else EXIT_FAILED
-            self.said = str(end.get("said", "")) if end.get("by") == "waypoint" else self.said
+            failed = error_of(self._home, self.branch, end)
+            if failed is not None:
+                self._fail(failed)
+            elif end.get("by") == "waypoint":
+                self.said = str(end.get("said", ""))
         sink(self.branch, b"")
+
+    def _fail(self, error: WaypointError) -> None:
+        self.error, self.said = error, str(error)
 
 
 class Fleet:
@@ -146,8 +156,8 @@ def run_in_each(
     """Run the command line `words` in all `forks`, and print their output. Returns the exit status: 1 if a command
     failed. `asker`: the fields of each request that say whose sessions these are.
 
-    With `as_json`, prints `{branch, pid, ms, exit, output}` of each fork at the end, with `said` if waypoint itself
-    failed (exit 125), and holds all output in memory.
+    With `as_json`, prints `{branch, pid, ms, exit, output}` of each fork at the end, with `said` if waypoint has ended
+    the command, and `error` if waypoint itself failed (exit 125), and holds all output in memory.
     """
     members = [Member(home, fork, _text(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
     fleet = Fleet(members)
@@ -177,7 +187,8 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
     records = []
     for member in members:
         record = {**member.facts, "exit": member.exit, **as_text(bytes(outputs[member.branch]))}
-        records.append({**record, "said": member.said} if member.said else record)
+        record |= {"said": member.said} if member.said else {}
+        records.append(record | (error_value(member.error) if member.error is not None else {}))
     print_json(records)
     return 0
 

@@ -2,10 +2,11 @@
 
 from waypoint.cli.caller import branch_of, home_of
 from waypoint.cli.fast.answers import forks_of, session_of, tell_degraded, tell_left_out
-from waypoint.cli.output import SHORT, print_json, print_lines, tell
+from waypoint.cli.output import print_json, print_lines, tell_lines
 from waypoint.client.link import ask, quote_branch
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
+from waypoint.model.verbs.told import told_replaced
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,16 +32,9 @@ def run(given: "Given") -> int:
         print_json(session)
     else:
         print_lines([str(session["branch"])])
-        _tell_replaced(session)
+        tell_lines(told_replaced(session))
         tell_degraded(session)
     return 0
-
-
-def _tell_replaced(session: "dict[str, object]") -> None:
-    kept, branch = session.get("replaced"), session["branch"]
-    if isinstance(kept, dict):
-        where = f"kept as {kept['capture'][:SHORT]}, tier {kept['tier']}"
-        tell("replaced", [f"what was on {branch}, {where}; to get it back: waypoint undo -b {branch}"])
 
 
 def _check_beside(given: "Given") -> None:

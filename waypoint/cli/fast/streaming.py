@@ -48,7 +48,14 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
     except WaypointError as error:
         complain(str(error))
         return EXIT_FAILED
-    if end.get("by") == "waypoint" and end.get("said"):
+    failed = None
+    if verb == "exec" and end.get("by") == "waypoint":
+        from waypoint.cli.fast.failed_command import error_of
+
+        failed = error_of(home, branch, end)
+    if failed is not None:
+        complain(str(failed))
+    elif end.get("by") in ("waypoint", "reader") and end.get("said"):
         complain(str(end["said"]))
     elif end.get("ended") is True:
         complain(f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}")
@@ -67,7 +74,7 @@ def _run_plainly(command: Command, verb: str, *, has_input: bool) -> dict[str, o
     except TimeoutError:  # the command has not ended within GRACE_S
         end = {}
     if output.code or errors.code:
-        return {"exit": output.code or errors.code, "by": "waypoint", "said": output.said or errors.said}
+        return {"exit": output.code or errors.code, "by": "reader", "said": output.said or errors.said}
     return end
 
 

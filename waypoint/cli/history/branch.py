@@ -33,6 +33,8 @@ def delete(given: Given) -> int:
         if known[name].live:
             client.session(name).stop()
     client.history.remove(*names)
+    if given.flag("json"):
+        print_json({"removed": names})
     return 0
 
 

@@ -180,7 +180,8 @@ class Conversation:
                 return
             end = _error_end(as_problem(error, target.on))
         if inlet.complaint:
-            end = _error_end(UsageProblem("read a frame of", target.on, inlet.complaint))
+            next_step = "send frames as docs/protocol.md, section 2, describes them"
+            end = _error_end(UsageProblem("read a frame of", target.on, inlet.complaint, next_step))
         async with asyncio.timeout(self._limits.answer_s):
             await outlet.end(end)
 

@@ -127,7 +127,7 @@ _STOP = Verb(
 
 _BRANCH_DELETE = Verb(
     "branch delete",
-    (Option(("--stop",), "flag", "First end the sessions of branches that are live."), HOME),
+    (Option(("--stop",), "flag", "First end the sessions of branches that are live."), JSON, HOME),
     """Delete branches, all of them or none. 'waypoint undo' brings a branch back, until 'waypoint gc' removes its
     captures.""",
     "Example: waypoint branch delete --stop fix-1 fix-2",
@@ -188,7 +188,7 @@ _SHOW = Verb(
 
 _RM = Verb(
     "rm",
-    (HOME,),
+    (JSON, HOME),
     """Remove names, of checkpoints and of branches that are not live; all of them or none.
 
     The captures can be used by their ids, and 'waypoint undo' brings the names back, until 'waypoint gc' removes

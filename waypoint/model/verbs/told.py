@@ -1,0 +1,47 @@
+"""What people are told of an answer of the daemon, outside and inside a session: what was kept, or was brought back,
+less faithfully than it was. Imports nothing but what every command has loaded.
+"""
+
+from waypoint.model.errors import cleaned
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HEADINGS = {
+    "degraded": "degraded",
+    "respawned": "started again",
+    "offered": "on the shell's line, for Enter to run",
+    "lost": "lost",
+}
+"""The fields of an answer that tell it, which `--json` prints for every verb, with their headings for people."""
+
+SHORT = 12  # digits of a capture's id that are printed for people
+
+
+def told(*answers: "Mapping[str, object]") -> list[str]:
+    """The lines about these answers, which have a `branch` each if they are several: first what they have in common."""
+    found = [_items(answer) for answer in answers]
+    common = [item for item in (found[0] if found else []) if all(item in items for items in found)]
+    lines = [f"{heading}: {said}" for heading, said in common]
+    for answer, items in zip(answers, found, strict=True):
+        lines += [f"{heading}: {answer['branch']}: {said}" for heading, said in items if (heading, said) not in common]
+    return [cleaned(line) for line in lines]
+
+
+def told_replaced(session: "Mapping[str, object]") -> list[str]:
+    """The line about what the answer to a restore says it has replaced; none if it has replaced nothing."""
+    kept, branch = session.get("replaced"), session["branch"]
+    if not isinstance(kept, dict):
+        return []
+    where = f"kept as {kept['capture'][:SHORT]}, tier {kept['tier']}"
+    return [cleaned(f"replaced: what was on {branch}, {where}; to get it back: waypoint undo -b {branch}")]
+
+
+def _items(answer: "Mapping[str, object]") -> list[tuple[str, str]]:
+    return [
+        (heading, str(said))
+        for name, heading in HEADINGS.items()
+        if isinstance(answer.get(name), list)
+        for said in answer[name]  # type: ignore[attr-defined]
+    ]
