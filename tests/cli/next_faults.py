@@ -338,7 +338,7 @@ CASES = (
     ),
     Case(
         name="processes that cannot be kept",
-        advice="{}; or lose them and keep only the files: {}",
+        advice="{}; or lose what they have in memory, and keep the rest: {}",
         meet=refused("restore", "noted", "-b", "nested", before=(LIVE, ("exec", "-b", "nested", "--", NESTED))),
         gives_up=("nested",),
         makes=("nested",),

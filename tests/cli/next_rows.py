@@ -356,6 +356,17 @@ ELSEWHERE = {
         "tests/acceptance/test_mounts.py"
     ),
     "'GET /v1/jobs' lists what there is; start the job again": "tests/cli/test_next_steps.py",
+    "wait until its shell is at its prompt (exec --wait-prompt S), or run a process beside it: {}": (
+        "tests/cli/test_exec.py"
+    ),
+    "to go on there: {}": "tests/cli/test_exec.py",
+    "agree to that: waypoint undo {} --lose-processes": "tests/session/test_degraded.py",
+    "say where: waypoint restore {} --new BRANCH, or with -b {}": "tests/cli/test_history.py",
+    "ask again: the session that has replaced it answers": "tests/service/test_within.py",
+    "see the kernel's log (dmesg), and try again": "tests/upper/test_contract.py",
+    "send frames as docs/protocol.md, section 2, describes them": "tests/daemon/test_stream.py",
+    "mend that, or let the output go elsewhere; then try again": "tests/cli/test_odd_input.py",
+    "try again; if it happens again, see 'waypoint doctor'": "tests/processes/test_criu_rpc.py",
     "'waypoint undo -b {}' brings back what was before": "tests/session/test_advice.py",
     "let the shell come to its prompt: waypoint attach {}": "tests/session/test_advice.py",
     "leave or close {}": "tests/processes/test_criu_ghosts.py",

@@ -289,3 +289,35 @@ def test_a_discard_cannot_be_undone(home: Home, branch: str) -> None:
     found = home.must("op", "log", "-n", "1", "--json").json()[0]
     assert (found["undo"], bool(found["said"])) == (None, True)
     assert home.cli("undo", str(found["number"])).code == 4
+
+
+# --- restore after a rename
+
+
+@pytest.mark.requires("criu")
+def test_a_restore_follows_the_branch_that_was_renamed(home: Home) -> None:
+    home.must("shell", "was", "-d")
+    home.must("exec", "-b", "was", "--", "kept=yes")
+    home.must("checkpoint", "was-cp", "-b", "was", "--park")
+    home.must("branch", "rename", "was", "is")
+    home.must("shell", "was", "-d")  # another one
+    home.must("exec", "-b", "was", "--", "kept=other")
+    assert home.must("restore", "was-cp").stdout == "is\n"
+    assert [value_of(home, name, "kept") for name in ("is", "was")] == ["yes", "other"]
+    assert home.must("exec", "-b", "is", "--", "waypoint checkpoint was-cp --force").stdout.startswith("checkpointed")
+    refused = home.cli("exec", "-b", "was", "--", "waypoint checkpoint was-cp --force")
+    assert (refused.code, "choose another name\n" in refused.stdout) == (4, True)
+    home.must("stop", "is")
+    home.must("branch", "delete", "is")
+    home.must("undo")
+    assert home.must("restore", "was-cp").stdout == "is\n"
+    home.must("branch", "delete", "is", "--stop")
+    home.must("shell", "is", "-d")  # another one, too
+    refused = home.cli("restore", "was-cp")
+    assert (refused.code, refused.stdout) == (4, "")
+    step = refused.stderr.rpartition("say where: waypoint ")[2].partition(",")[0].replace("BRANCH", "there")
+    home.must(*step.split())
+    assert value_of(home, "there", "kept") == "yes"
+    assert value_of(home, "was", "kept") == "other"
+    for name in ("was", "is", "there"):
+        home.must("stop", name, "--discard")

@@ -127,6 +127,6 @@ def test_undo_asks_what_would_be_lost_then_acts_once_whatever_is_printed(
     ]
     printed = capfd.readouterr().out
     if options:
-        assert json.loads(printed) == {**OPERATION, "degraded": []}
+        assert json.loads(printed) == {**OPERATION, "lost": [], "degraded": []}
     else:
         assert printed == "took back 17 (remove): let one be 0123456789ab again\n"

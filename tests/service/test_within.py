@@ -7,12 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.store.test_names_store import begin_and_end, name_it
+from tests.store.test_names_store import begin_and_end, capture_of, name_it, row_of
 from waypoint.branch.undo import is_from_within
+from waypoint.capture.sealing import placed
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
 from waypoint.service.inside import acts
+from waypoint.service.inside.serving import serve
 from waypoint.session import fork as forking
+from waypoint.session.restore import branch_of
 from waypoint.store.names import Names
 from waypoint.store.reading import belongs_to
 
@@ -29,8 +32,18 @@ def operation(names: Names, *refs: Ref | None, by: Caller | None = None, after_s
 
 @pytest.fixture
 def own(names: Names) -> Capture:
-    found = begin_and_end(names)
+    found = taken(names)
     name_it(names, "own", found)
+    return found
+
+
+def taken(names: Names) -> Capture:
+    """A capture on `main`, which is made if there is none."""
+    sealed = begin_and_end(names)
+    with names.change("checkpoint") as change:
+        found = placed(change, capture_of(row_of("main")))
+        change.add(found)
+    assert found.parents == [sealed.id]
     return found
 
 
@@ -39,7 +52,7 @@ def ref_of(capture: Capture) -> Ref:
 
 
 def other_of(names: Names, own: Capture, **changes: Any) -> Capture:
-    made = msgspec.structs.replace(own, id="f" * 32, **changes)
+    made = msgspec.structs.replace(own, **{"id": "f" * 32, **changes})
     with names.change("checkpoint") as change:
         change.add(made)
     return made
@@ -49,15 +62,59 @@ def test_a_name_belongs_to_the_branch_on_which_its_capture_was_taken(names: Name
     assert belongs_to(names, ref_of(own), "main")
     assert not belongs_to(names, ref_of(own), "nosuch")
     assert not belongs_to(names, ref_of(own), "own")  # no branch
-    assert not belongs_to(names, ref_of(other_of(names, own, branch="other")), "main")
+    assert not belongs_to(names, ref_of(other_of(names, own, branch="other", branch_created=1.0)), "main")
+
+
+def move(names: Names, old: str, new: str | None) -> None:
+    """Rename a branch; None: remove it."""
+    ref = names.ref(old)
+    assert ref is not None
+    with names.change("test") as change:
+        change.put(old, None)
+        if new is not None:
+            change.put(new, ref)
 
 
 def test_what_was_captured_on_an_earlier_branch_of_the_name_is_not_its(names: Names, own: Capture) -> None:
-    assert not belongs_to(names, ref_of(other_of(names, own, created=1.0)), "main")
+    move(names, "main", None)
+    later = taken(names)
+    assert not belongs_to(names, ref_of(own), "main")
+    assert belongs_to(names, ref_of(later), "main")
+
+
+def test_a_branch_that_is_renamed_keeps_what_was_captured_on_it(names: Names, own: Capture) -> None:
+    move(names, "main", "renamed")
+    assert belongs_to(names, ref_of(own), "renamed")
+    assert branch_of(names, own.id) == branch_of(names, "own") == "renamed"
+    taken(names)  # on another branch of the old name
+    assert not belongs_to(names, ref_of(own), "main")
+    assert branch_of(names, "own") == "renamed"
+    move(names, "renamed", None)
+    with pytest.raises(StateConflict, match="the branch was removed, and its name stands for something else now"):
+        branch_of(names, "own")
+    move(names, "main", None)
+    assert branch_of(names, "own") == "main", "nothing has this name"
+
+
+def test_of_a_capture_without_its_branchs_identity_the_time_decides(names: Names, own: Capture) -> None:
+    """Captures had none once."""
+    ref = names.ref("main")
+    assert ref is not None
+    move(names, "main", None)
+    aged = [
+        other_of(names, own, id=letter * 32, branch_created=0.0, created=at)
+        for letter, at in (("e", 1.0), ("d", ref.created + 1))
+    ]
+    with names.change("test") as change:
+        change.put("main", ref)
+    assert [belongs_to(names, ref_of(one), "main") for one in aged] == [False, True]
+    assert branch_of(names, aged[1].id) == "main"
+    with pytest.raises(StateConflict, match="stands for something else now"):
+        branch_of(names, aged[0].id)
 
 
 def test_an_operation_that_moved_a_name_of_another_branch_is_not_one_from_within(names: Names, own: Capture) -> None:
-    other = ref_of(other_of(names, own, branch="other"))
+    other = ref_of(other_of(names, own, branch="other", branch_created=1.0))
     assert is_from_within(names, operation(names, None, ref_of(own)), "main")
     assert not is_from_within(names, operation(names, other, ref_of(own)), "main")
     assert not is_from_within(names, operation(names, ref_of(own), other), "main")
@@ -75,6 +132,15 @@ def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture
     sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names), turn=turn)
     with pytest.raises(StateConflict, match="there is a branch of this name"):
         asyncio.run(forking.fork(sessions, "own", ["main"]))
+
+
+def test_a_process_whose_session_was_replaced_asks_again() -> None:
+    """It goes on in the session that has replaced it."""
+    home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None))
+    live: Any = SimpleNamespace(branch="main")
+    refused = asyncio.run(serve(home, live, ["status"]))
+    assert refused.exit == 4
+    assert "its session has been replaced\n  next: ask again: the session that has replaced it answers" in refused.text
 
 
 def test_forks_from_inside_are_bounded_by_the_sessions_that_are_live() -> None:

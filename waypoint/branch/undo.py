@@ -168,17 +168,28 @@ def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> lis
 
 
 def losses(steps: Plan, operation: Operation, ref: Lookup, capture: Callable[[str], Capture]) -> list[str]:
-    """What the steps will not bring back, in words: the processes of sessions of which only the files were kept.
-    `capture`: looks up a capture by its id.
+    """What the steps will not bring back, in words: processes that were not kept. `capture`: looks up a capture by its
+    id.
     """
     lost = []
     for deed in steps.deeds:
         if deed.act != "end" and deed.only is None:
             tip = ref(deed.branch)
             kept = deed.capture or (tip.capture if tip else None)
-            if kept is not None and capture(kept).tier == "files":
-                lost.append(f"the processes that ran on {deed.branch}: capture {kept[:12]} keeps files only")
+            lost += _lost_of(deed.branch, capture(kept)) if kept is not None else []
     return lost
+
+
+def _lost_of(branch: str, kept: Capture) -> list[str]:
+    match kept.tier:
+        case "live":
+            return []
+        case "respawn":
+            programs = kept.layers.programs
+            which = f"the processes that ran on {branch}: capture {kept.id[:12]} keeps how to start them again"
+            return [which, *(f"on {branch}: {line}" for line in (programs.lost if programs else []))]
+        case "files":
+            return [f"the processes that ran on {branch}: capture {kept.id[:12]} keeps files only"]
 
 
 _WORDS = {"end": "end the session on", "start": "start again, from what was kept,", "restore": "bring back what was on"}

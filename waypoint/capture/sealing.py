@@ -8,11 +8,13 @@ session: the next daemon repeats the steps for it when it starts.
 import os
 import time
 
+import msgspec
+
 from waypoint.capture.layers.shell import last_prompt
 from waypoint.capture.left_status import read_status
 from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
-from waypoint.model.records import Capture, EndReason, FilesLayer, Layers, LiveRow
+from waypoint.model.records import Capture, EndReason, FilesLayer, Layers, LiveRow, Ref
 from waypoint.store.change import Change
 from waypoint.store.names import Names
 from waypoint.upper import layout
@@ -32,11 +34,11 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
     pool.seal(row.tree)
     with names.change("end") as change:
         if row not in change.live():  # the capture was recorded by an earlier call: no two may have one tree
-            return change.capture(tip_of(change, row.branch)[0])
-        capture = Capture(
+            return change.capture(_tip_of(change.ref(row.branch))[0])
+        sealed = Capture(
             id=new_id(),
             branch=row.branch,
-            parents=tip_of(change, row.branch),
+            parents=[],
             created=time.time(),
             tier="files",
             layers=Layers(files=FilesLayer(tree=row.tree), shell=shell),
@@ -44,15 +46,21 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
             reason="exited" if reason == "crashed" and status is not None else reason,
             exit=status,
         )
+        capture = placed(change, sealed)
         change.add(capture)
         change.advance(row.branch, capture.id)
         change.forget(row)
     return capture
 
 
-def tip_of(change: Change, branch: str) -> list[str]:
-    """The parents of the next capture on the branch: its tip, or none if the branch has no tip."""
-    ref = change.ref(branch)
+def placed(change: Change, taken: Capture) -> Capture:
+    """The capture `taken` with its place in the graph, for the record: it goes on from the tip of its branch."""
+    ref = change.ref(taken.branch)
+    created = ref.created if ref is not None else 0.0
+    return msgspec.structs.replace(taken, parents=_tip_of(ref), branch_created=created)
+
+
+def _tip_of(ref: Ref | None) -> list[str]:
     return [ref.capture] if ref is not None and ref.capture else []
 
 

@@ -266,6 +266,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     `paused_ms`: how long the session stood still, in milliseconds; None if the session had ended. `degraded`: in words,
     what was kept less faithfully than it might be. `folder`: that in which the session's shell was, "" if that is not
     known, or is no printable text. `clock`: CLOCK_BOOTTIME of the machine at that moment, in seconds.
+    `branch_created`: `created` of the branch's ref, by which the branch is known when it has been renamed; 0.0 in
+    captures that are older than this field.
     """
 
     id: str
@@ -283,6 +285,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine | None = None
     folder: str = ""
     clock: float = 0.0
+    branch_created: float = 0.0
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):

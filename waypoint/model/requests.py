@@ -80,7 +80,8 @@ class CheckpointRequest(Request, frozen=True):
 
 class RestoreRequest(Request, frozen=True):
     """`name`: a checkpoint, a branch, a capture's id or a unique prefix of one. `lose_processes`: of a session that is
-    replaced, only the files are kept; otherwise a session whose processes cannot be kept is not replaced.
+    replaced, the processes are not kept, but for how to start them again; otherwise a session whose processes cannot be
+    kept is not replaced.
     """
 
     name: str

@@ -11,7 +11,7 @@ from waypoint.service.home import Home
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
 from waypoint.session import restore as restoring
-from waypoint.session import session_facts
+from waypoint.session import lacking, session_facts
 from waypoint.session.checkpoint import Loss
 
 
@@ -76,7 +76,7 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
             branch=live.branch,
             pid=live.record.init_pid,
             ms=taken_ms,
-            session=dataclasses.replace(session_facts.of_start(live), degraded=restoring.lacking_in(live, origin)),
+            session=dataclasses.replace(session_facts.of_start(live), degraded=lacking.of_copy(live, origin)),
         )
         for live in lives
     ]

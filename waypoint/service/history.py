@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, walk_all, walk_back
 from waypoint.branch.undo import Deed, Lookup, Plan, is_from_within, is_of, losses, plan, write
-from waypoint.capture.taking import WITHOUT_PROCESSES
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import StateConflict, UnknownName, WaypointError
 from waypoint.model.facts import BranchFacts, CaptureFacts, NameFacts, OperationFacts, UndoFacts, UndoneFacts
@@ -21,6 +20,7 @@ from waypoint.service import capture_facts
 from waypoint.service.home import Home
 from waypoint.session.birth import rights
 from waypoint.session.checkpoint import Loss, Wish, checkpoint
+from waypoint.session.lacking import of_kept
 from waypoint.session.restore import restore, restore_files, restore_shell
 from waypoint.store import callers
 from waypoint.store.log import LogReader
@@ -186,7 +186,7 @@ async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) 
             except BaseException:
                 await ends.abort()
                 raise
-            return [] if kept.tier == "live" else [f"what was ended is kept {WITHOUT_PROCESSES}"]
+            return of_kept(kept, "ended")
         case "restore" if deed.only == "files":
             return (await restore_files(sessions, deed.branch, origin)).degraded
         case "restore" if deed.only == "shell":

@@ -1,5 +1,6 @@
 """Live sessions: listing, starting and stopping them, and the streams that each has."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 
@@ -19,7 +20,7 @@ from waypoint.model.requests import (
 )
 from waypoint.service.home import Home
 from waypoint.service.shapes import Peer, Stream
-from waypoint.session import session_facts
+from waypoint.session import lacking, session_facts
 from waypoint.session import start as starting
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import Asker, check_owner
@@ -47,8 +48,11 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
     parse_name(request.branch)
     if request.from_name is not None:
         parse_name(request.from_name)
-    live, is_new = await starting.start(home.sessions, request, peer.uid)
-    return session_facts.of_start(live), is_new
+    started = await starting.start(home.sessions, request, peer.uid)
+    found = session_facts.of_start(started.live)
+    if started.origin is not None:
+        found = dataclasses.replace(found, degraded=lacking.of_copy(started.live, started.origin) or None)
+    return found, started.is_new
 
 
 async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
@@ -64,7 +68,9 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         raise UsageProblem("stop", f"branch {branch}", said, "leave out --discard or --checkpoint")
     else:
         capture = await checkpoint(home.sessions, branch, Wish(request.checkpoint, park=True))
-    return StopFacts(branch=branch, capture=capture.id if capture else None, exit=capture.exit if capture else None)
+    if capture is None:
+        return StopFacts(branch=branch)
+    return StopFacts(branch=branch, capture=capture.id, exit=capture.exit, tier=capture.tier, degraded=capture.degraded)
 
 
 async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) -> Stream:

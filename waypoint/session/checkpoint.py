@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-import msgspec
-
-from waypoint.capture.sealing import tip_of
+from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach
 from waypoint.capture.taking import Wanted
 from waypoint.model.errors import CannotCapture, StateConflict
@@ -39,7 +37,8 @@ class Wish(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The agreement that the processes of a session which is replaced or ended be lost: only its files are kept.
+    """The agreement that the processes of a session which is replaced or ended be lost: what is kept of them is how to
+    start them again (the tier `respawn`).
 
     `agreed`: whether the user has agreed. `command`: the command by which the user agrees.
     """
@@ -57,11 +56,11 @@ async def checkpoint(
 ) -> Capture:
     """Capture the session on `branch`, and record the capture as the branch's tip and under `wish.name`.
 
-    The session goes on, or ends if `wish.park`. `loss` None: with `wish.park`, the tier `files` is the agreement to
-    lose the processes. `agree`: awaited when the capture is taken and not yet on record; an exception of it is
-    a failure as any other. Raises UnknownName, StateConflict (the branch is not live, or the name is taken and not
-    `force`), CannotCapture (the tier is not possible), Failed. After a failure nothing is on record, and the session
-    goes on.
+    The session goes on, or ends if `wish.park`. `loss` None: with `wish.park`, a lower tier than `live` is the
+    agreement to lose the processes. `agree`: awaited when the capture is taken and not yet on record; an exception of
+    it is a failure as any other. Raises UnknownName, StateConflict (the branch is not live, or the name is taken and
+    not `force`), CannotCapture (the tier is not possible), Failed. After a failure nothing is on record, and the
+    session goes on.
     """
     resources = sessions.resources
     _check_name(resources, branch, wish)
@@ -124,11 +123,13 @@ async def capture_to_end(resources: Resources, live: LiveSession, wanted: Wanted
     Raises CannotCapture, which names `loss.command`, if the processes cannot be dumped, else as `capture`.
     """
     try:
-        return await capture(resources, live, wanted._replace(tier=(wanted.tier or "files") if loss.agreed else "live"))
+        return await capture(
+            resources, live, wanted._replace(tier=(wanted.tier or "respawn") if loss.agreed else "live")
+        )
     except CannotCapture as error:
         on = f"branch {live.branch} {error.on if isinstance(error, CriuFailed) else ''}".rstrip()
         said = f"the processes that run there cannot be kept: {error.said}"
-        next_step = f"{error.next_step}; or lose them and keep only the files: {loss.command}"
+        next_step = f"{error.next_step}; or lose what they have in memory, and keep the rest: {loss.command}"
         raise CannotCapture(tried, on, said, next_step) from error
 
 
@@ -139,7 +140,7 @@ async def drop(resources: Resources, taken: Capture) -> None:
 
 def _record(resources: Resources, live: LiveSession, taken: Capture, wish: Wish) -> Capture:
     with resources.names.change("park" if wish.park else "checkpoint") as change:
-        kept = msgspec.structs.replace(taken, parents=tip_of(change, live.branch))
+        kept = placed(change, taken)
         change.add(kept)
         change.advance(live.branch, kept.id)
         if wish.name is not None:
@@ -156,7 +157,7 @@ def _record(resources: Resources, live: LiveSession, taken: Capture, wish: Wish)
 
 def _loss_of(branch: str, wish: Wish) -> Loss:
     force = " --force" if wish.force else ""
-    command = f"waypoint checkpoint {wish.name} -b {branch} --park --tier files{force}"
+    command = f"waypoint checkpoint {wish.name} -b {branch} --park --tier respawn{force}"
     return Loss(wish.tier in ("files", "respawn"), command)
 
 

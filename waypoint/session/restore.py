@@ -5,13 +5,10 @@ import contextlib
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-import msgspec
-
-from waypoint.capture.sealing import tip_of
+from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach
-from waypoint.capture.taking import WITHOUT_PROCESSES, Wanted
+from waypoint.capture.taking import Wanted
 from waypoint.launch.ground import start_plan
-from waypoint.launch.ground.base import WAITS
 from waypoint.model.names import parse_name
 from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap
 from waypoint.processes import ports
@@ -20,12 +17,14 @@ from waypoint.session.birth import rights
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
 from waypoint.session.checkpoint import Loss, capture, capture_to_end, drop
 from waypoint.session.end import Kept
+from waypoint.session.lacking import of_copy, of_kept
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import let_go_on
 from waypoint.session.registry import Registry
 from waypoint.session.rewind import noted, rewind_files
 from waypoint.session.start import bring_up
+from waypoint.store import reading
 from waypoint.store.names import Names
 from waypoint.terminal.exec.proof import prove
 from waypoint.terminal.shell.dump import ShellDump
@@ -47,10 +46,11 @@ class Restored(NamedTuple):
 
 def branch_of(names: Names, name: str) -> str:
     """The branch on which `name` is restored if nobody says which: a branch is its own, of a checkpoint or a capture's
-    id it is the branch that the capture was taken on. Raises UnknownName.
+    id it is the branch that the capture was taken on, also if that was renamed. Raises UnknownName, StateConflict if
+    there is another branch of that name by now.
     """
     ref = names.ref(name)
-    return name if ref is not None and ref.kind == "branch" else names.resolve(name).branch
+    return name if ref is not None and ref.kind == "branch" else reading.branch_of(names, names.resolve(name))
 
 
 async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Restored:
@@ -71,10 +71,10 @@ async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Res
         if live is None:
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
-            return Restored(live, replaced, lacking_in(live, origin))
+            return Restored(live, replaced, of_copy(live, origin))
         with sessions.resources.captures.hold(origin):  # until it is the branch's tip
             new, aside = await _replace(sessions, live, birth, name, loss)
-        return Restored(new, aside, [*lacking_in(new, origin), *_of_replaced(aside)])
+        return Restored(new, aside, [*of_copy(new, origin), *of_kept(aside, "replaced")])
 
 
 def _check_rights(resources: Resources, branch: str, name: str, origin: Capture) -> None:
@@ -87,21 +87,6 @@ def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture |
     """The tip of the branch, unless it is `origin` itself or there is none."""
     ref = resources.names.ref(branch)
     return resources.names.capture(ref.capture) if ref and ref.capture and ref.capture != origin.id else None
-
-
-def lacking(capture: Capture) -> list[str]:
-    """In words, what the capture keeps less faithfully than the session was that it was made of."""
-    has_lost = capture.tier == "files" and capture.reason == "replaced"
-    if has_lost and not any(said.startswith(WITHOUT_PROCESSES) for said in capture.degraded):
-        return [*capture.degraded, f"{WITHOUT_PROCESSES}: only its files were kept"]
-    return capture.degraded
-
-
-def lacking_in(live: LiveSession, origin: Capture) -> list[str]:
-    """In words, what the session `live`, which was made of the capture `origin`, lacks of what was captured."""
-    left_out, lowered = live.record.left_out, live.record.lowered
-    gone = [one for one in left_out if origin.tier == "live" or one.endswith(WAITS)]
-    return [*lacking(origin), *lowered, *live.not_back, *gone]
 
 
 async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
@@ -123,7 +108,7 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
             return Restored(live, replaced, [])
         with resources.captures.hold(origin):
             aside = await _exchange_files(resources, live, origin)
-        return Restored(live, aside, _of_replaced(aside))
+        return Restored(live, aside, of_kept(aside, "replaced"))
 
 
 async def _exchange_files(resources: Resources, live: LiveSession, origin: Capture) -> Capture:
@@ -167,12 +152,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
             raise
         aside = await _record_aside(resources, live, taken, "shell")
         stays = await put_back(live.shell, branch, now, then, f"waypoint restore {name} --only shell")
-        return Restored(live, aside, [*stays, *_of_replaced(taken)])
-
-
-def _of_replaced(aside: Capture) -> list[str]:
-    """In words, what is not kept of the state before a restore, which the capture `aside` keeps."""
-    return [f"what was replaced is kept {said}" for said in lacking(aside) if said.startswith(WITHOUT_PROCESSES)]
+        return Restored(live, aside, [*stays, *of_kept(taken, "replaced")])
 
 
 def _read_state(resources: Resources, origin: Capture) -> ShellDump:
@@ -187,7 +167,7 @@ async def _record_aside(resources: Resources, live: LiveSession, taken: Capture,
     """
     try:
         with resources.names.change("restore") as change:
-            aside = msgspec.structs.replace(taken, parents=tip_of(change, live.branch))
+            aside = placed(change, taken)
             change.add(aside)
             change.replace_aspect(live.branch, aside.id, only)
     except BaseException:
@@ -216,7 +196,7 @@ async def _replace(
             raise new
         await asyncio.to_thread(reach, Step.RESTORED)
         with resources.names.change("restore") as change:
-            change.add(msgspec.structs.replace(aside, parents=tip_of(change, live.branch)))
+            change.add(placed(change, aside))
             change.forget(live.record.row)
             change.ready(birth.row, birth.origin.id if birth.origin else None)
             change.replace_session(live.branch, aside.id)

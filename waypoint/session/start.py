@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,8 +23,16 @@ from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
 
 
-async def start(sessions: Registry, request: StartRequest, uid: int) -> tuple[LiveSession, bool]:
-    """Start the branch's session, unless it is live. Returns the session, and True if it was started.
+class Begun(NamedTuple):
+    """`is_new`: whether this start has made the session. `origin`: the capture that it then went on from, if any."""
+
+    live: LiveSession
+    is_new: bool
+    origin: Capture | None = None
+
+
+async def start(sessions: Registry, request: StartRequest, uid: int) -> Begun:
+    """Start the branch's session, unless it is live.
 
     `uid`: the user who asks. Raises UsageProblem, UnknownName, StateConflict, NotAllowed, and as `bring_up_all`.
     """
@@ -39,7 +48,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> tuple[Li
             check_own(resources, record.row.setting.user, "go on with", f"branch {branch}")
             check_owner(branch, record.row.setting.user, asker, command, is_live=True)
             await asyncio.to_thread(check_live, request, record.row.setting, record.limits, look)
-            return found, False
+            return Begun(found, is_new=False)
         check_base(resources, request.base or "/")  # before anything in it is read
         await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
@@ -58,7 +67,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> tuple[Li
         birth = await asyncio.to_thread(plan_birth, resources, branch, origin, setting, size, processes=processes)
         birth = birth._replace(must_enter=request.cwd is not None)
         (live,) = await bring_up(sessions, [birth], "start")
-        return live, True
+        return Begun(live, is_new=True, origin=origin)
 
 
 async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> list[LiveSession]:

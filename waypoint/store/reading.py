@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from waypoint.model.errors import StoreDamaged, UnknownName
+from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName
 from waypoint.model.ids import is_id_prefix
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, LiveRow, Ref, Standing, StoreIdentity
@@ -228,10 +228,36 @@ def belongs_to(names: RecordReader, ref: Ref, branch: str) -> bool:
     name earlier.
     """
     own = names.ref(branch)
-    if own is None or own.kind != "branch" or ref.capture is None:
+    if own is None or ref.capture is None:
         return False
     found = names.captures_of([ref.capture], may_lack=True).get(ref.capture)
-    return found is not None and found.branch == branch and found.created >= own.created
+    return found is not None and _is_of(found, branch, own)
+
+
+def branch_of(names: RecordReader, capture: Capture) -> str:
+    """The name that the branch on which the capture was taken has now; its last one if the branch was removed. Raises
+    StateConflict if that name stands for something else by now.
+    """
+    ref = names.ref(capture.branch)
+    if ref is None or not _is_of(capture, capture.branch, ref):
+        for refs in names.iter_refs():
+            for name, other in refs.items():
+                if capture.branch_created and _is_of(capture, name, other):
+                    return name
+        if ref is not None:
+            on, said = f"branch {capture.branch}", "the branch was removed, and its name stands for something else now"
+            next_step = f"say where: waypoint restore {capture.id[:12]} --new BRANCH, or with -b {capture.branch}"
+            raise StateConflict("go back to where the capture was taken, on", on, said, next_step)
+    return capture.branch
+
+
+def _is_of(capture: Capture, name: str, ref: Ref) -> bool:
+    """Whether the capture was taken on the branch for which `name` stands now as `ref`."""
+    if ref.kind != "branch":
+        return False
+    if capture.branch_created:
+        return ref.created == capture.branch_created
+    return capture.branch == name and capture.created >= ref.created
 
 
 def content_removed(capture_id: str) -> UnknownName:

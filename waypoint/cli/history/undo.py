@@ -2,12 +2,13 @@
 
 import dataclasses
 
-from waypoint.cli.output import print_json, print_lines, tell
+from waypoint.cli.output import print_json, print_lines, tell, tell_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
 from waypoint.model.paths import spelled
 from waypoint.model.verbs import Given
+from waypoint.model.verbs.told import told
 
 
 def run(given: Given) -> int:
@@ -23,10 +24,10 @@ def run(given: Given) -> int:
     tell("will not come back", planned.lost)
     made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
     if given.flag("json"):
-        print_json({**dataclasses.asdict(made), "degraded": undone.degraded})
+        print_json({**dataclasses.asdict(made), "lost": undone.lost, "degraded": undone.degraded})
     else:
         print_lines([f"took back {undone.number} ({undone.verb}): {undone.undo}"])
-        tell("degraded", undone.degraded)
+        tell_lines(told({"degraded": undone.degraded}))
         if made.ended:
             tell("the way back", [spelled(client.home, "undo", str(made.number))])
     return 0

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 BRANCH = Option(("-b", "--branch"), "text", "The session's branch (default: $WAYPOINT_BRANCH, else main).", "BRANCH")
 HOME = Option(("--home",), "text", "The home to use (default: $WAYPOINT_HOME, else /var/lib/waypoint).", "DIR")
 JSON = Option(("--json",), "flag", "Print one JSON value.")
-LOSE_PROCESSES = Option(("--lose-processes",), "flag", "Of a session that is replaced or ended, keep the files only.")
+LOSE_PROCESSES = Option(
+    ("--lose-processes",), "flag", "Of a session that is replaced or ended, lose what its processes have in memory."
+)
 USER = Option(("--user",), "text", "Go on with the session of USER, who is not you.", "USER")
 ENV = Option(("--env",), "texts", "Set an environment variable for it; may be repeated.", "NAME=VALUE")
 

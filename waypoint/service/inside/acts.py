@@ -4,10 +4,12 @@ An answer of a verb that replaces or ends the session that asks is read by nobod
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 from waypoint.model.errors import StateConflict
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
+from waypoint.model.verbs.told import HEADINGS, told, told_replaced
 from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
@@ -36,8 +38,8 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
         force=given.flag("force"),
     )
     made = await captures.checkpoint_of(home, live.branch, request, within=True)
-    said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms\n"
-    return Printed(said + _degraded(made.degraded), made)
+    said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms"
+    return Printed(_text([said], made), made)
 
 
 async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -45,7 +47,7 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     if new is not None:
         check_crowd(home, 1)
         (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new]))
-        return Printed(f"{new}\n", made.session)
+        return Printed(_text([new], made.session), made.session)
     only = given.text("only")
     request = RestoreRequest(
         name=capture.id,
@@ -53,7 +55,7 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
         lose_processes=given.flag("lose_processes"),
     )
     session = await captures.restore(home, live.branch, request)
-    return Printed(f"{live.branch}\n" + _degraded(session.degraded or []), session)
+    return Printed(_text([live.branch, *told_replaced(dataclasses.asdict(session))], session), session)
 
 
 async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -65,29 +67,42 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
     made = await captures.fork(home, request)
     facts = [
-        {"branch": one.branch, "pid": one.pid, "ms": one.ms, "degraded": one.session.degraded, "exit": None}
+        {
+            **{name: getattr(one, name) for name in ("branch", "pid", "ms")},
+            **{name: getattr(one.session, name) for name in HEADINGS},
+            "exit": None,
+        }
         for one in made
     ]
-    return Printed("".join(f"{one.branch}\n" for one in made), facts)
+    return Printed(_text([one.branch for one in made], *(one.session for one in made)), facts)
 
 
 async def stop(home: Home, live: LiveSession, given: Given) -> Printed:
     stopped = await sessions.stop(home, live.branch, StopRequest(checkpoint=given.text("checkpoint")))
-    return Printed(f"{stopped.branch}\n", [stopped])
+    return Printed(_text([stopped.branch], stopped), [stopped])
 
 
 async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     number = (await own.operation(home, live.branch, given.number("number"))).number
-    request = UndoRequest(number=number, lose_processes=given.flag("lose_processes"))
-    done = await history.undo(home, request)
+    may_lose = given.flag("lose_processes")
+    if not may_lose:  # the answer is printed after the act, so what is lost is to be agreed to before
+        planned = (await history.undo(home, UndoRequest(number=number, dry_run=True))).undone
+        if planned.lost:
+            said = f"will not come back: {'; '.join(planned.lost)}"
+            next_step = f"agree to that: waypoint undo {number} --lose-processes"
+            raise StateConflict("take back", f"operation {number} ({planned.verb})", said, next_step)
+    done = await history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
     assert done.operation is not None  # as this was no dry run
     undone = done.undone
-    lost = "".join(f"will not come back: {one}\n" for one in undone.lost)
-    said = f"{lost}took back {undone.number} ({undone.verb}): {undone.undo}\n" + _degraded(undone.degraded)
+    lines = [f"will not come back: {one}" for one in undone.lost]
+    lines.append(f"took back {undone.number} ({undone.verb}): {undone.undo}")
+    printed = _text(lines, {"degraded": undone.degraded})
     if done.operation.ended:
-        said += f"the way back: waypoint undo {done.operation.number}\n"
-    return Printed(said, {**dataclasses.asdict(done.operation), "degraded": undone.degraded})
+        printed += f"the way back: waypoint undo {done.operation.number}\n"
+    return Printed(printed, {**dataclasses.asdict(done.operation), "lost": undone.lost, "degraded": undone.degraded})
 
 
-def _degraded(items: list[str]) -> str:
-    return "".join(f"degraded: {one}\n" for one in items)
+def _text(lines: Sequence[str], *answers: object) -> str:
+    """The lines, and below them what is told of these answers, which are records of facts or dictionaries."""
+    found = [one if isinstance(one, dict) else dataclasses.asdict(one) for one in answers]  # type: ignore[call-overload]
+    return "".join(f"{line}\n" for line in [*lines, *told(*found)])

@@ -42,7 +42,8 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
     """
     try:
         if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in another session
-            raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced")
+            next_step = "ask again: the session that has replaced it answers"
+            raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)
         if words[:1] == [COMPLETE]:
             return Answer(0, await looks.completion(home, live, words[1:]))
         verb, given = parse(words)

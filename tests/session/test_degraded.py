@@ -1,0 +1,150 @@
+"""What a verb did not keep, or could not bring back, is said by every verb: in text and JSON, outside and inside."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.homes import Home
+from tests.session.test_capture_refusals import NESTED
+from waypoint.client import Client, Session
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+
+GONE = "without its processes: only its files were kept, and how to start its programs again"
+LOST = f"what was replaced is kept {GONE}"
+# A datagram that nobody has read: processes are kept with their memory, and without it.
+UNREAD = """rm -f /srv/on; python3 -c 'import socket, time
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(("127.0.0.1", 4242)); one.sendto(b"x", ("127.0.0.1", 4242))
+open("/srv/on", "w").write("on"); time.sleep(1000)' & until [ -s /srv/on ]; do :; done"""
+DROPPED = "udp 4242: "
+
+
+@pytest.fixture
+def session(home: Home, client: Client) -> Iterator[Session]:
+    """Live, with a variable."""
+    live = client.start("main", allow=["userns"])
+    live.exec("kept=yes")
+    yield live
+    home.must("stop", "--all", "--discard")
+    client.history.remove(*{name for capture in client.history.log(all=True) for name in capture.names})
+
+
+@pytest.mark.requires("userns")
+def test_every_verb_says_what_it_did_not_keep_or_could_not_bring_back(
+    home: Home, client: Client, session: Session
+) -> None:
+    session.checkpoint("before", tier="live")
+    session.exec(NESTED)
+    taken = home.must("checkpoint", "less")
+    assert "degraded: without its processes: " in taken.stderr
+    forked = home.must("fork", "main", "f1")
+    assert "degraded: without its processes: " in forked.stderr
+    (fork,) = json.loads(home.must("fork", "main", "f2", "--json").stdout)
+    assert fork["degraded"][0].startswith("without its processes: ")
+    (copy,) = client.fork("before", "f3")
+    assert copy.facts.degraded == []
+    replaced = home.must("restore", "less", "-b", "f3")
+    assert "degraded: without its processes: " in replaced.stderr
+    replaced = home.must("restore", "before", "--lose-processes", "--json")
+    first, *others = json.loads(replaced.stdout)["degraded"]
+    assert (first, len(others)) == (LOST, 1)
+    assert others[0].startswith("of what was replaced: cannot be started again: sleep 1000: ")
+    undone = home.must("undo")
+    assert f"degraded: main: {GONE}" in undone.stderr
+    again = home.must("undo", "--json")
+    assert json.loads(again.stdout)["degraded"] == []
+    assert client.session("f3").exec("echo $kept").output == b"yes\n", "it took back the restore on f3"
+
+
+def test_what_a_live_capture_lacks_is_said_by_every_verb_outside(home: Home, client: Client, session: Session) -> None:
+    session.checkpoint("before", tier="live")
+    session.exec(UNREAD)
+    assert f"degraded: {DROPPED}" in home.must("checkpoint", "less").stderr
+    (made,) = home.must("fork", "less", "x1", "--json").json()
+    number = client.history.operations()[0].number
+    assert made["degraded"][0].startswith(DROPPED)
+    assert home.must("restore", "less", "--new", "x2").stderr.count(f"degraded: {DROPPED}") == 1
+    ended = home.must("undo")  # ends x2, in which the datagram is not any more
+    assert "degraded" not in ended.stderr
+    home.must("exec", "-b", "x1", "--", UNREAD.replace("4242", "4243"))
+    ended = home.must("undo", str(number))  # which made x1
+    assert "degraded: x1: of what was ended: udp 4243: " in ended.stderr
+    replaced = home.must("restore", "before")
+    assert f"degraded: of what was replaced: {DROPPED}" in replaced.stderr
+    again = home.must("undo", "--json")
+    assert again.json()["degraded"][0].startswith(f"main: {DROPPED}")
+    assert again.json()["lost"] == []
+    home.must("exec", "--", UNREAD.replace("4242", "4244"))
+    [stopped] = home.must("stop", "main", "--checkpoint", "stopped", "--json").json()
+    assert (stopped["tier"], stopped["degraded"][0][:10]) == ("live", "udp 4244: ")
+    assert "degraded: udp 4244: " in home.must("shell", "main", "-d").stderr
+    started = home.must("shell", "x3", "--from", "stopped", "-d", "--json")
+    assert started.json()["degraded"][0].startswith("udp 4244: ")
+    home.must("exec", "--", UNREAD.replace("4242", "4245"))
+    assert "degraded: udp 4245: " in home.must("stop", "main", "--checkpoint", "stopped-2").stderr
+
+
+def test_what_a_live_capture_lacks_is_said_by_every_verb_inside(home: Home, client: Client, session: Session) -> None:
+    def inside(words: str) -> str:
+        return session.exec(f"waypoint {words}").output.decode()
+
+    session.exec(UNREAD)
+    assert f"\ndegraded: {DROPPED}" in inside("checkpoint less")
+    assert inside("fork less x1").startswith(f"x1\ndegraded: {DROPPED}")
+    assert inside("restore less --new x2").startswith(f"x2\ndegraded: {DROPPED}")
+    (made,) = json.loads(inside("fork less x3 --json"))
+    (outside,) = home.must("fork", "less", "x4", "--json").json()
+    assert made.keys() == outside.keys()
+    assert made["degraded"] == outside["degraded"]
+    said = inside("restore less --only files")
+    assert re.search(
+        r"\nreplaced: what was on main, kept as \w+, tier live; to get it back: waypoint undo -b main\n", said
+    )
+    assert f"\ndegraded: of what was replaced: {DROPPED}" in said
+    assert json.loads(inside("restore less --only files --json"))["replaced"]["tier"] == "live"
+
+
+@pytest.mark.requires("userns")
+def test_what_could_be_started_again_is_said_for_each_fork_and_before_an_undo(
+    home: Home, client: Client, session: Session
+) -> None:
+    session.exec(f"sleep 1234 & {NESTED}")
+    home.must("checkpoint", "less")
+    forked = home.must("fork", "less", "-n", "2")
+    lost = [line for line in forked.stderr.splitlines() if line.startswith("lost: ")]
+    assert len(lost) == 1, "it is the same in both"
+    assert "started again: sleep 1234\n" in forked.stderr
+    inside = session.exec("waypoint fork less x1").output.decode()
+    assert inside.startswith("x1\n")
+    assert set(forked.stderr.splitlines()) == set(inside.splitlines()[1:])
+    (made,) = json.loads(session.exec("waypoint fork less x2 --json").output)
+    assert (made["respawned"], len(made["lost"])) == (["sleep 1234"], 1)
+    home.must("stop", "x1")
+    home.must("restore", "less", "-b", "main", "--lose-processes")
+    undone = home.must("undo")
+    kept = r"will not come back: the processes that ran on main: capture \w+ keeps how to start them again\n"
+    assert re.match(rf"{kept}will not come back: on main: sleep 1000: ", undone.stderr), undone.stderr
+
+
+@pytest.mark.requires("userns")
+def test_an_undo_from_inside_that_brings_less_back_is_agreed_to_before(
+    home: Home, client: Client, session: Session
+) -> None:
+    """The answer is printed after the act, too late to choose."""
+    session.checkpoint("before", tier="live")
+    session.exec(f"kept=more; {NESTED}")
+    session.exec("waypoint restore before --lose-processes")
+    operations = client.history.operations()
+    refused = client.session("main").exec("waypoint undo")
+    assert refused.exit == 4
+    said, step = refused.output.decode().splitlines()
+    assert said.startswith(
+        f"waypoint: cannot take back operation {operations[0].number} (restore): will not come back: "
+    )
+    assert client.history.operations() == operations
+    command = step.rpartition(": ")[2]
+    assert client.session("main").exec(command).by == "waypoint", "the session was replaced"
+    assert client.session("main").exec("echo $kept").output == b"more\n"
