@@ -81,8 +81,10 @@ def test_a_command_of_its_own_has_its_own_json(home: Home) -> None:
 
 
 @pytest.mark.parametrize("words", ["--timeout nonsense ls", "--nosuch", "--tty ls", "-b '' ls", ""])
-def test_the_value_of_an_exec_always_says_whose_its_status_is(home: Home, words: str) -> None:
-    done = home.cli("exec", "--json", *(word.strip("'") for word in words.split()))
+@pytest.mark.parametrize("first", [False, True], ids=["", "--home first"])
+def test_the_value_of_an_exec_always_says_whose_its_status_is(home: Home, words: str, *, first: bool) -> None:
+    before = ["--home", str(home.path)] if first else []
+    done = home.cli(*before, "exec", "--json", *(word.strip("'") for word in words.split()))
     found = done.json()
     assert (done.code, found["exit"], found["by"], found["ended"], found["output"]) == (2, 2, "waypoint", False, "")
     assert set(found["error"]) == PARTS
