@@ -5,6 +5,8 @@ import os
 import sqlite3
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +15,8 @@ from tests.store.test_names_store import capture_of, row_of
 from waypoint.capture.captures import Captures
 from waypoint.capture.pause import PATIENCE_S, Quiet
 from waypoint.capture.sweeping import sweep
-from waypoint.model.errors import HostLacks
+from waypoint.capture.taking import Wanted
+from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture
@@ -67,6 +70,10 @@ def _no_spawn(init_pid: int) -> Spawn:
     raise AssertionError(f"nothing is to be dumped, not even {init_pid}")
 
 
+def _killed_criu() -> CriuProgram:
+    raise Failed("use CRIU at", "/usr/sbin/criu", "it was killed", "try again")
+
+
 @pytest.fixture
 def owner(tmp_path: Path) -> Owner:
     """The places have the mark of the database, as those of a home that a daemon has opened."""
@@ -86,6 +93,13 @@ class TestOnDisk:
             assert owner.is_there(made)
             assert os.path.isdir(first.files)
         assert not owner.is_there(made)
+
+    def test_what_happens_while_a_criu_is_looked_for_is_no_reason_to_keep_less(self, owner: Owner) -> None:
+        captures = Captures(owner.home, owner.pool, owner.names, _killed_criu, _no_spawn)
+        subject: Any = SimpleNamespace(processes=lambda: [1], facts=SimpleNamespace(branch="main"))
+        with pytest.raises(Failed, match="it was killed"):
+            captures.take(subject, Wanted(None, "checkpoint"))
+        assert owner.sweep() == []
 
     def test_a_capture_that_nobody_holds_is_dropped_at_once(self, owner: Owner) -> None:
         made, other = owner.make(on_record=False), owner.make()

@@ -76,6 +76,8 @@ def test_a_stop_that_fails_for_one_tells_of_the_others(home: Home) -> None:
 def test_a_command_of_its_own_has_its_own_json(home: Home) -> None:
     done = home.cli("exec", "-b", "nosuch", "ls", "--json")
     assert (done.code, done.stdout) == (125, "")
+    done = home.cli("--home", str(home.path), "exec", "--timeout", "nonsense", "ls", "--json")
+    assert (done.code, done.stdout) == (2, "")
     done = home.cli("exec", "-b", "nosuch", "--json", "ls")
     assert (done.code, done.json()["by"], set(done.json()["error"])) == (125, "waypoint", PARTS)
 

@@ -33,9 +33,9 @@ def main(argv: list[str]) -> "NoReturn":
 
 def _fail(argv: list[str], error: WaypointError) -> int:
     """As `fail`. With `exec --json` the value has the usual fields of an outcome, too, which say whose the exit status
-    is (exec_json.py).
+    is (exec_json.py). Of `argv`, click has taken away what stood before the verb.
     """
-    is_exec = _behind_options(argv)[:1] == ["exec"]
+    is_exec = argv[:1] == ["exec"]
     beside: dict[str, object] = {"exit": error.exit_code, "by": "waypoint", "ended": False, "output": ""}
     return fail(error, as_json=_asks_for_json(argv), beside=beside if is_exec else None)
 
@@ -44,15 +44,7 @@ def _asks_for_json(argv: list[str]) -> bool:
     """Whether the result, and so an error, is to be one JSON value. The verbs that are not in `fast` take no words of
     a command line, so `--json` means the same in all of them.
     """
-    words = _behind_options(argv)
-    return bool(words) and asks_for_json(fast.VERBS.get(words[0]), words[1:])
-
-
-def _behind_options(argv: list[str]) -> list[str]:
-    """`argv` from the verb on: `--home` may stand before it."""
-    if argv and argv[0].startswith("--home"):
-        return _behind_options(argv[1 if "=" in argv[0] else 2 :])
-    return argv
+    return bool(argv) and asks_for_json(fast.VERBS.get(argv[0]), argv[1:])
 
 
 def _occupy_standard_streams() -> None:
