@@ -363,7 +363,7 @@ ELSEWHERE = {
     "agree to that: waypoint undo {} --lose-processes": "tests/session/test_degraded.py",
     "say where: waypoint restore {} --new BRANCH, or with -b {}": "tests/cli/test_history.py",
     "ask again: the session that has replaced it answers": "tests/service/test_within.py",
-    "see the kernel's log (dmesg), and try again": "tests/upper/test_contract.py",
+    "see the kernel's log (dmesg), and try again": "tests/upper/test_open_pool.py",
     "send frames as docs/protocol.md, section 2, describes them": "tests/daemon/test_stream.py",
     "mend that, or let the output go elsewhere; then try again": "tests/cli/test_odd_input.py",
     "try again; if it happens again, see 'waypoint doctor'": "tests/processes/test_criu_rpc.py",

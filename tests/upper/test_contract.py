@@ -1,6 +1,5 @@
 """What `waypoint.upper.contract.Pool` promises, on each driver."""
 
-import errno
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from tests.upper.pictures import furnish, picture
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs, mounts
 from waypoint.model.errors import Failed, StateConflict, UnknownName
-from waypoint.upper.contract import GrowthOutcome, Pool, refusals
+from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.copy_pool import SEALED
 from waypoint.upper.open_pool import open_pool
 
@@ -30,13 +29,6 @@ def write(path: str, text: str = "content") -> None:
 
 def read(path: str) -> str:
     return Path(path).read_text()
-
-
-def test_what_the_machine_refuses_is_told_with_a_next_step() -> None:
-    for error in (PermissionError(errno.EPERM, "no"), subprocess.CalledProcessError(1, "mkfs", stderr=b"no")):
-        with pytest.raises(Failed, match="no") as caught, refusals("make", "it"):
-            raise error
-        assert caught.value.next_step == "see the kernel's log (dmesg), and try again"
 
 
 def test_the_driver_is_the_one_that_was_asked_for(pool: Pool, ground: Ground) -> None:

@@ -1,13 +1,16 @@
-"""Which driver a home gets."""
+"""Which driver a home gets, and what is said where the machine refuses."""
 
+import errno
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.upper.grounds import MIB, SIZES, hide_program, mount_new, used_bytes
 from waypoint.linux.storage import mounts
-from waypoint.model.errors import HostLacks, StateConflict
+from waypoint.model.errors import Failed, HostLacks, StateConflict
+from waypoint.upper.contract import refusals
 from waypoint.upper.open_pool import Driver, open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
@@ -112,3 +115,10 @@ def test_the_home_may_be_reached_by_a_symlink(corner: Path) -> None:
     pool.remove("one")
     pool.close()
     assert mounts.list_mount_points_in(corner) == []
+
+
+def test_what_the_machine_refuses_is_told_with_a_next_step() -> None:
+    for error in (PermissionError(errno.EPERM, "no"), subprocess.CalledProcessError(1, "mkfs", stderr=b"no")):
+        with pytest.raises(Failed, match="no") as caught, refusals("make", "it"):
+            raise error
+        assert caught.value.next_step == "see the kernel's log (dmesg), and try again"

@@ -10,8 +10,8 @@ from waypoint.model.verbs import MAX_FORKS
 from waypoint.service.home import Home
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
-from waypoint.session import restore as restoring
 from waypoint.session import lacking, session_facts
+from waypoint.session import restore as restoring
 from waypoint.session.checkpoint import Loss
 
 
