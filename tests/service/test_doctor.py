@@ -132,7 +132,7 @@ def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Even
         (
             replace(SOUND, disk_free_bytes=900 * MIB),
             "degraded",
-            "2048 MiB of the disk stay free, and 900 MiB are",
+            "its room runs short: 700 MiB are free, it can grow by 500 MiB; 2048 MiB of the disk stay free (it has 900",
             "gc",
         ),
         (replace(SOUND, growth_bytes=None), "degraded", "its room runs short: 700 MiB are free", "gc"),
