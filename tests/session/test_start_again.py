@@ -31,7 +31,6 @@ def program(folder: Path, role: Role = "job", **fields: object) -> Program:
         "role": role,
         "group": 1,
         "argv": [word.encode(errors="surrogateescape") for word in words],
-        "exe": sys.executable,
         "folder": str(folder),
         "environ": [b"PATH=/usr/bin:/bin", b"A=it's $(touch ran)\n", b"WAYPOINT_BRANCH=old", b"-x=1", b"none"],
         "streams": [],
