@@ -7,27 +7,20 @@ brought back with its processes. WAYPOINT_TEST_CHAOS_S: for how many seconds, WA
 run that is to be repeated, WAYPOINT_TEST_CHAOS_TRACE: a file that gets a line for each operation.
 """
 
-import json
 import os
 import random
-import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.chaos import witness
-from tests.chaos.accidents import Accidents, Rebooted
+from tests.chaos.accidents import Rebooted
+from tests.chaos.moving import ADD, Moving, is_told, look, to_undo
 from tests.corner import corner as corner
 from tests.homes import Home
 from tests.session import ledger
 from tests.session.full_disks import Disk
 from tests.session.full_disks import small_disk as small_disk
-from tests.waiting import wait_until
-from waypoint.client.sdk import Client
-from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.model.facts import UndoneFacts
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "btrfs")]
 
@@ -35,65 +28,31 @@ SECONDS = float(os.environ.get("WAYPOINT_TEST_CHAOS_S", "40"))
 SEED = int(os.environ.get("WAYPOINT_TEST_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 DISK_BYTES = 16 << 30  # of a sparse file: only what is used takes room
 MOST_BRANCHES, MOST_NAMES = 4, 6
-ADD = 'ask add; steps=$((steps + 1)); echo "tally $steps"'
 
 
-class Chaos:
-    """`live`: the branches with a session, `kept`: the checkpoints, each with its count. `former`: by the number of an
-    operation that has replaced a session, and the branch, its count.
-    """
-
-    def __init__(self, home: Home, choose: random.Random) -> None:
-        self.home, self.choose = home, choose
-        self.client = Client(home.path)
-        self.accidents = Accidents(home, choose)
-        self.live: dict[str, int] = {}
-        self.kept: dict[str, int] = {}
-        self.former: dict[tuple[int, str], int] = {}
-        self.number = 0
-
-    def begin(self) -> None:
-        self.home.must("shell", "-d", "main", "--user", "nobody")
-        self.home.must("exec", "--", f"{witness.ASK}; steps=0; echo 'tally 0'")
-        self.home.must("exec", "--", f"python3 {Path(witness.__file__)} /tmp >/tmp/witness.log 2>&1 &")
-        wait_until(lambda: '"memory"' in self.home.must("exec", "--", "ask look 2>&1").stdout, "the witness answers")
-        self.live["main"] = 0
-        self.home.must("checkpoint", "k0", "--tier", "live")
-        self.kept["k0"] = 0
+class Chaos(Moving):
+    """Does the operations."""
 
     def step(self) -> None:
         """One operation, and what must be true after it."""
         self.number += 1
-        acts = [self.add, self.checkpoint, self.restore, self.fork, self.end, self.undo]
-        act = self.choose.choices(acts, weights=[3, 2, 2, 1, 1, 2])[0]
+        self.touched.clear()
+        often = [self.add, self.checkpoint, self.restore, self.undo]
+        seldom = [self.fork, self.end, self.park, self.stop, self.restore_files, self.remove, self.gc]
+        act = self.choose.choices([*often, *seldom], weights=[4, 3, 3, 3, *[1] * len(seldom)])[0]
         branch = self.choose.choice(list(self.live))
         before, (last,) = dict(self.live), self.client.history.operations(limit=1)
-        try:
-            act(branch)
-        except Rebooted:
-            self.go_on(branch)
+        with self.mourning():
+            try:
+                act(branch)
+            except Rebooted:
+                self.go_on(branch)
         self.note_replaced(last.number, before)
         ledger.check(self.home)
         assert self.branches == self.live.keys()
-        for branch, count in self.live.items():
-            assert counts_of(self.client, branch) == {count}, f"{branch} should have {count}"
-
-    def go_on(self, branch: str) -> None:
-        """After a reboot, which has interrupted an operation on `branch`."""
-        rows = self.home.must("ps", "--all", "--json").json()
-        assert {row["state"] for row in rows} <= {"lost", "ended"}, f"after a reboot: {rows}"
-        lost = {row["branch"] for row in rows if row["state"] == "lost"}
-        # Of the operation on `branch` nobody was told whether it is done: an end, or a fork.
-        assert self.live.keys() - {branch} <= lost <= self.live.keys() | {f"b{self.number}"}
-        self.remember(f"k{self.number}", branch)
-        self.live.clear()
-        for other in {row["branch"] for row in rows} - {"main"}:
-            self.home.must("rm", other)
-        name = self.choose.choice(list(self.kept))
-        self.home.must("restore", name, "-b", "main")
-        self.live["main"] = self.kept[name]
-
-    # --- operations
+        for branch, count in list(self.live.items()):
+            with self.mourning():
+                assert set(look(self.client, branch).values()) == {count}, f"{branch} should have {count}"
 
     def add(self, branch: str) -> None:
         code = self.accidents.run("add", branch, "exec", "-b", branch, "--", ADD)
@@ -105,19 +64,36 @@ class Chaos:
         is_there = self.remember(name, branch)
         assert is_there or code != 0, f"{name} was acknowledged and is not there"
         while len(self.kept) > MOST_NAMES:
-            oldest = next(iter(self.kept))
-            self.client.history.remove(oldest)
-            del self.kept[oldest]
+            self.forget(next(iter(self.kept)))
+
+    def park(self, branch: str) -> None:
+        """End the session with a checkpoint, then bring that back."""
+        name, count = f"k{self.number}", self.live[branch]
+        code = self.accidents.run("park", branch, "checkpoint", name, "-b", branch, "--park")
+        is_there, is_live = self.remember(name, branch), branch in self.branches
+        assert is_there != is_live, f"after a park with exit {code} there is {name}, and the session: {is_there}"
+        assert is_there or code != 0, f"{name} was acknowledged and is not there"
+        if is_live:
+            return
+        code = self.accidents.run("unpark", branch, "restore", name, "-b", branch)
+        if branch not in self.branches:
+            assert code != 0, f"{branch} was brought back, by its word, and is not live"
+            self.home.must("restore", name, "-b", branch)
+        self.settle(branch, 0, count)
 
     def restore(self, branch: str) -> None:
-        name = self.choose.choice(list(self.kept))
+        name = self.any_kept()
         code = self.accidents.run("restore", branch, "restore", name, "-b", branch)
         self.settle(branch, code, self.kept[name])
+
+    def restore_files(self, branch: str) -> None:
+        name = self.any_kept()
+        exchange_files(self, "restore files", branch, self.kept[name], "restore", name, "-b", branch, "--only", "files")
 
     def fork(self, branch: str) -> None:
         if len(self.live) == MOST_BRANCHES:
             return self.end(branch)
-        name, new = self.choose.choice(list(self.kept)), f"b{self.number}"
+        name, new = self.any_kept(), f"b{self.number}"
         code = self.accidents.run("fork", new, "fork", name, new)
         is_there = new in self.branches
         assert is_there or code != 0, f"{new} was acknowledged and is not there"
@@ -134,6 +110,8 @@ class Chaos:
         was_live, _ = entry.sessions.get(branch, (True, True))
         if not was_live:
             return self.end(branch, "undo", "-b", branch)
+        if "its files only" in (entry.undo or ""):
+            return exchange_files(self, "undo", branch, self.former[planned.number, branch], "undo", "-b", branch)
         names = entry.moves.keys() & self.kept.keys()
         if len(names) == len(self.kept):  # after a reboot, there must be something to go on from
             return self.add(branch)
@@ -155,60 +133,43 @@ class Chaos:
             assert code != 0, f"the end of {branch} was acknowledged and it lives"
         return None
 
-    # --- what is there
+    def stop(self, branch: str) -> None:
+        """End the session, and see that files and variables of its shell are kept."""
+        code = self.accidents.run("stop", branch, "stop", branch)
+        if branch in self.branches:
+            assert code != 0, f"the end of {branch} was acknowledged and it lives"
+            return
+        self.home.must("shell", "-d", branch, "--user", "nobody")
+        said = self.client.session(branch).exec("echo $(cat /tmp/count) $steps").output.decode()
+        assert said == "{0} {0}\n".format(self.live[branch]), f"{branch} should have {self.live[branch]}: {said}"
+        self.throw_away(branch)
 
-    @property
-    def branches(self) -> set[str]:
-        return {row.branch for row in self.client.sessions()}
+    def remove(self, branch: str) -> None:
+        """Remove a checkpoint."""
+        if len(self.kept) == 1:
+            return self.add(branch)
+        name = self.any_kept()
+        code = self.accidents.run("rm", branch, "rm", name)
+        if not self.is_there(name):
+            del self.kept[name]
+        else:
+            assert code != 0, f"the removal of {name} was acknowledged and it is there"
+        return None
 
-    def remember(self, name: str, branch: str, count: int | None = None) -> bool:
-        """Whether there is a checkpoint `name`, which was to be made of the session on `branch`. `count`: its count,
-        None: that of the session.
-        """
-        try:
-            self.client.history.show(name)
-        except UnknownName:
-            return False
-        self.kept[name] = self.live[branch] if count is None else count
-        return True
-
-    def note_replaced(self, last: int, before: dict[str, int]) -> None:
-        """Note the operations since the one with the number `last` that have replaced sessions, whose counts were
-        `before`.
-        """
-        for entry in self.client.history.operations():
-            if entry.number <= last:
-                break
-            replaced = [branch for branch, states in entry.sessions.items() if all(states)]
-            self.former.update({(entry.number, branch): before[branch] for branch in replaced})
-
-    def settle(self, branch: str, code: int, after: int) -> None:
-        """An operation on the session has ended: its count is `after`, or, if it failed, perhaps as it was."""
-        counts = counts_of(self.client, branch)
-        allowed = [{after}] if code == 0 else [{after}, {self.live[branch]}]
-        assert counts in allowed, f"{branch} has {counts}, exit {code}, allowed {allowed}"
-        self.live[branch] = counts.pop()
+    def gc(self, branch: str) -> None:
+        self.accidents.run("gc", branch, "gc", "--keep-operations", "0s")
 
 
-def to_undo(chaos: Chaos, branch: str) -> UndoneFacts | None:
-    """What an undo on the branch would take back; None if that is a checkpoint whose name was removed since."""
-    said = ""
-    try:
-        return chaos.client.history.plan_undo(branch=branch)
-    except StateConflict as error:
-        said = error.said
-    oldest = re.match(r"(k\d+) has been moved since", said)
-    assert oldest, said
-    assert oldest[1] not in chaos.kept, said
-    return None
-
-
-def counts_of(client: Client, branch: str) -> set[int]:
-    """What each witness in the session says."""
-    session = client.session(branch)
-    said, steps = session.exec("ask look; echo $steps").output.splitlines()
-    seen = re.findall(rb"tally (\d+)", b"".join(session.logs()))
-    return {*json.loads(said).values(), int(steps), int(seen[-1])}
+def exchange_files(moving: Moving, kind: str, branch: str, count: int, *argv: str) -> None:
+    """A command that gives the session files with that count, and leaves its processes alone. Then all agree again by
+    one step more.
+    """
+    code, now = moving.accidents.run(kind, branch, *argv), moving.live[branch]
+    seen = look(moving.client, branch)
+    assert seen["file"] in ({count} if code == 0 else {count, now}), f"{seen}, exit {code}: it was to be {count}"
+    assert {**seen, "file": now} == dict.fromkeys(seen, now), f"more than the files was changed: {seen}"
+    moving.home.must("exec", "-b", branch, "--", ADD)
+    moving.live[branch] += 1
 
 
 @pytest.fixture
@@ -217,7 +178,8 @@ def chaos(small_disk: Home) -> Iterator[Chaos]:
     chaos.begin()
     yield chaos
     told = chaos.accidents
-    print(f"seed {SEED}, operations: {dict(told.done)}, accidents: {dict(told.happened)}, away: {told.away_s:.2f} s")
+    print(f"seed {SEED}, {told.done.total()} operations: {is_told(told.done)}; {told.happened.total()} accidents:")
+    print(f"{is_told(told.happened)}; harmed: {chaos.harmed}; away: {told.away_s:.2f} s")
 
 
 @pytest.mark.parametrize("small_disk", [Disk(DISK_BYTES)], indirect=True, ids=["on-a-disk-of-its-own"])

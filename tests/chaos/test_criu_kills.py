@@ -148,15 +148,17 @@ def campaign(tmp_path: Path) -> Iterator[Campaign]:
         yield Campaign(home, pauses)
 
 
-@pytest.mark.timeout(120 + 3 * KILLS)
-@pytest.mark.parametrize("also", [(), ("daemon",)], ids=["criu", "criu and daemon"])
-def test_a_session_whose_criu_is_killed_while_it_dumps_is_whole(campaign: Campaign, also: tuple[str, ...]) -> None:
-    """But for one program of it, in the microseconds in which it runs code of CRIU's: that may end by a signal."""
-    harms: collections.Counter[str] = collections.Counter()
-    kills = KILLS // 4 if also else KILLS
+def most_harmed(killed: int) -> int:
+    """Of so many sessions whose CRIU was killed. 5 % were measured on a busy machine (docs/criu.md)."""
+    return max(1, killed // 12)
+
+
+def strike(campaign: Campaign, kills: int, also: tuple[str, ...], harms: collections.Counter[str]) -> None:
+    """Kill so many CRIUs, of which some have ended by then, and count in `harms` what that did to their sessions."""
+    first = campaign.killed
     for number in range(4 * kills):
-        if number >= kills and campaign.killed > kills / 3:
-            break
+        if number >= kills and campaign.killed - first > kills / 3:
+            return
         before = campaign.killed
         taken_s = campaign.dump(campaign.dump_s * (number % kills) / kills, *also)
         if campaign.killed == before:  # too late: the machine was busier when the dumps were measured
@@ -165,8 +167,21 @@ def test_a_session_whose_criu_is_killed_while_it_dumps_is_whole(campaign: Campai
             harms[harm] += 1
             campaign.leave()
             campaign.begin()
+    assert campaign.killed - first > kills / 3
+
+
+@pytest.mark.timeout(120 + 12 * KILLS)
+@pytest.mark.parametrize("also", [(), ("daemon",)], ids=["criu", "criu and daemon"])
+def test_a_session_whose_criu_is_killed_while_it_dumps_is_whole(campaign: Campaign, also: tuple[str, ...]) -> None:
+    """But for one program of it, in the microseconds in which it runs code of CRIU's: that may end by a signal. Two
+    such programs of a dozen sessions may be bad luck, so that three dozen more are asked.
+    """
+    harms: collections.Counter[str] = collections.Counter()
+    kills = KILLS // 4 if also else KILLS
+    strike(campaign, kills, also, harms)
+    if harms.total() > most_harmed(campaign.killed):
+        strike(campaign, 3 * kills, also, harms)
     ledger.check(campaign.home)
-    print(f"killed {campaign.killed} of {kills}, a dump takes {1000 * campaign.dump_s:.0f} ms, harmed: {dict(harms)}")
-    assert campaign.killed > kills / 3
+    print(f"killed {campaign.killed}, a dump takes {1000 * campaign.dump_s:.0f} ms, harmed: {dict(harms)}")
     assert harms.keys() <= {f"a program has ended with {status}" for status in victims.STATUS_BY_CRIU}
-    assert harms.total() <= 2 + campaign.killed // 8
+    assert harms.total() <= most_harmed(campaign.killed)

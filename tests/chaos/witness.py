@@ -46,7 +46,7 @@ def _tell(ours: socket.socket, sign: bytes) -> int:
         ours.sendall(sign * WORD_BYTES)
         answer = ours.recv(WORD_BYTES, socket.MSG_WAITALL)
     if not answer:
-        _, status = os.waitpid(-1, os.WNOHANG)
+        _, status = os.waitpid(-1, 0)
         if os.WIFSIGNALED(status):
             signal.raise_signal(os.WTERMSIG(status))
     return int(answer)

@@ -1,12 +1,16 @@
 """`setup --remove` that fails: it leaves a home that works or can be removed, and no unit that would start it anew."""
 
+import json
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.cli.test_setup import bare as bare
 from tests.cli.test_setup import unit_of
 from tests.homes import Home
+from tests.places import home_id
 
 pytestmark = pytest.mark.privileged
 
@@ -21,6 +25,26 @@ def test_a_removal_that_ends_half_way_has_removed_the_unit_first(bare: Home) -> 
     (bare.path / "theirs").unlink()
     bare.must("setup", "--remove", "--yes")
     assert not bare.path.exists()
+
+
+def test_a_home_in_whose_place_somebody_else_could_put_another_folder_is_not_removed(
+    bare: Home, tmp_path: Path
+) -> None:
+    """Root would remove what that folder, or a link in it, leads to."""
+    precious = tmp_path / "precious"
+    (precious / "tree").mkdir(parents=True)
+    theirs = bare.path.parent / "theirs"
+    theirs.mkdir()
+    config = {"format": 1, "home_id": home_id(theirs), "owner_uid": 0}
+    (theirs / "config.json").write_text(json.dumps(config))
+    (theirs / "pool").symlink_to(precious)
+    os.chown(theirs, 65534, 65534)
+    done = bare.cli("setup", "--remove", "--yes", env={"WAYPOINT_HOME": str(theirs)})
+    assert (done.code, "belongs to user 65534" in done.stderr) == (3, True)
+    assert sorted(path.name for path in theirs.iterdir()) == ["config.json", "pool"]
+    assert (precious / "tree").is_dir()
+    os.chown(theirs, 0, 0)
+    bare.must("setup", "--remove", "--yes", env={"WAYPOINT_HOME": str(theirs)})
 
 
 def test_a_removal_that_cannot_begin_changes_nothing(bare: Home) -> None:

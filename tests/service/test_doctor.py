@@ -21,7 +21,13 @@ WHY = "/ cannot be shown with other owners: Invalid argument"
 UNHELD = "memory: not enforced, the machine has no controller 'memory' for groups"
 LEFT_OUT = ["/mnt/nas (nfs4: not a local file system)", "/boot/efi (vfat: ...)"]
 MIB = 1 << 20
-SOUND = Outlook(free_bytes=700 * MIB, headroom_bytes=1024 * MIB, growth_bytes=500 * MIB, floor_bytes=2048 * MIB)
+SOUND = Outlook(
+    free_bytes=700 * MIB,
+    headroom_bytes=1024 * MIB,
+    growth_bytes=500 * MIB,
+    floor_bytes=2048 * MIB,
+    disk_free_bytes=2548 * MIB,
+)
 
 
 def live_session(branch: str, seccomp: str) -> Any:
@@ -123,6 +129,12 @@ def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Even
     [
         (SOUND, "ok", "700 MiB are free, it can grow by 500 MiB; 2048 MiB of the disk stay free", ""),
         (replace(SOUND, growth_bytes=0), "degraded", "its room runs short: 700 MiB are free, it can grow by 0", "gc"),
+        (
+            replace(SOUND, disk_free_bytes=900 * MIB),
+            "degraded",
+            "its room runs short: 700 MiB are free, it can grow by 500 MiB; 2048 MiB of the disk stay free (it has 900",
+            "gc",
+        ),
         (replace(SOUND, growth_bytes=None), "degraded", "its room runs short: 700 MiB are free", "gc"),
         (replace(SOUND, free_bytes=1024 * MIB, growth_bytes=None, floor_bytes=0), "ok", "1024 MiB are free", ""),
         (replace(SOUND, is_readonly=True), "missing", "it has become read-only", "dmesg"),

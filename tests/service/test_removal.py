@@ -19,7 +19,7 @@ from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Jobs
 from waypoint.store.names import Names
-from waypoint.upper.contract import Growth, GrowthOutcome
+from waypoint.upper.contract import Outlook
 
 NEVER, ALWAYS = float("inf"), 0.0
 """Since when operations are kept."""
@@ -151,16 +151,26 @@ def test_after_a_failure_nothing_is_removed_and_all_can_be_read(
     assert remove(captures, names) == [first.id]
 
 
+SHORT, ROOM = Outlook(free_bytes=10, headroom_bytes=20), Outlook(free_bytes=20, headroom_bytes=20)
+
+
+def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
+    """A home whose pool stands as `looks` says, one after the other, and cannot shrink."""
+    # Two looks at each turn of the work: whether the disk is low, and whether there is room.
+    answers = iter([look for look in looks for _ in range(2)])
+    pool = SimpleNamespace(settle=lambda: None, free_bytes=lambda: 0, outlook=lambda: next(answers))
+    return SimpleNamespace(
+        names=names, captures=captures, pool=pool, between=lambda: None, due_for_removal={}, free_in_vain_bytes=0
+    )
+
+
 def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
     names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [one.id for one in chain(names, 2 * housekeeping.AT_ONCE + 5)]
     dropped: list[str] = []
     monkeypatch.setattr(captures, "drop", lambda capture: dropped.append(capture.id))
-    refused = GrowthOutcome.REFUSED
-    answers = [refused, refused, refused, GrowthOutcome.GROWN, refused, refused, GrowthOutcome.GROWN]
-    pool = SimpleNamespace(settle=lambda: None, grow_if_needed=lambda: Growth(answers.pop(0), 0))
-    home: Any = SimpleNamespace(names=names, captures=captures, pool=pool, between=lambda: None, due_for_removal={})
+    home = home_with(names, captures, [SHORT, SHORT, SHORT, ROOM, SHORT, SHORT, ROOM])
     reported: list[dict[str, int]] = []
     job: Any = SimpleNamespace(report=lambda **numbers: reported.append(numbers))
 
@@ -193,11 +203,7 @@ def test_what_could_not_be_removed_is_removed_later_though_nothing_asks_for_room
 
     monkeypatch.setattr(captures, "drop", drop)
     monkeypatch.setattr(housekeeping, "RELIEVE_S", 0.0)
-    outcomes = [GrowthOutcome.REFUSED]
-    pool = SimpleNamespace(
-        settle=lambda: None, grow_if_needed=lambda: Growth(outcomes.pop() if outcomes else GrowthOutcome.ENOUGH, 0)
-    )
-    home: Any = SimpleNamespace(names=names, captures=captures, pool=pool, between=lambda: None, due_for_removal={})
+    home = home_with(names, captures, [SHORT, *5 * [ROOM]])
     home.relieve_later, home.keep_operations_s = lambda: housekeeping.relieve(home), -1.0
 
     async def relieve() -> None:

@@ -23,10 +23,11 @@ SECONDS = 5.0
 
 
 class Disk(NamedTuple):
-    """`files`: how many files the file system can have; 0: as many as is usual."""
+    """`files`: how many files the file system can have; 0: as many as is usual. `kind`: of the file system."""
 
     size_bytes: int = HOME_FITS
     files: int = 0
+    kind: str = "ext4"
 
 
 @pytest.fixture
@@ -37,8 +38,9 @@ def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
     folder.mkdir()
     image.touch()
     os.truncate(image, disk.size_bytes)
-    number = ["-N", str(disk.files)] if disk.files else []
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", *number, str(image)], check=True)
+    options = ["-m", "0"] if disk.kind == "ext4" else []
+    options += ["-N", str(disk.files)] if disk.files else []
+    subprocess.run([f"mkfs.{disk.kind}", "-q", *options, str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
     try:
         with open_home("full", within=folder) as home:
@@ -47,6 +49,13 @@ def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
             wait_served(home)
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def leave(home: Home, free_bytes: int) -> None:
+    """Leave so many bytes of the file system."""
+    with (home.path.parent / "fill").open("wb") as file:
+        found = os.statvfs(home.path)
+        os.posix_fallocate(file.fileno(), 0, found.f_bavail * found.f_frsize - free_bytes)
 
 
 def fill(home: Home, *, reserve: bool = False) -> None:

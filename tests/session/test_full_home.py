@@ -153,14 +153,16 @@ def test_what_can_still_be_taken_back_stays_however_short_the_disk_is(small_disk
     assert client.history.show("x").capture == before[-1]
 
 
-def crowd(home: Home, keep_s: float) -> tuple[Client, list[str]]:
-    """Four captures, of which one has a name; operations are kept for so long. The client, and what has a name."""
+def crowd(home: Home, keep_s: float, program: str = ":", **settings: object) -> tuple[Client, list[str]]:
+    """Four captures, of which one has a name; operations are kept for so long. The client, and what has a name.
+    `program`: shell text that the session has run before. `settings`: of config.json, besides.
+    """
     config = home.path / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "keep_operations_s": keep_s}))
+    config.write_text(json.dumps({**json.loads(config.read_text()), "keep_operations_s": keep_s, **settings}))
     home.must("daemon", "stop")
     client = Client(home.path)
     main = client.start("main")
-    main.exec("kept=yes")
+    main.exec(f"kept=yes; {program}")
     return client, [main.checkpoint("x", tier="live", force=True).capture for _ in range(4)][-1:]
 
 

@@ -1,7 +1,7 @@
 """Each part killed, and each pair of parts, while a session stands still for a checkpoint: how long that is felt.
 
 WAYPOINT_TEST_OUTAGES: the distances of a pair's two kills, in milliseconds, for which every ordered pair is killed.
-Without it, the pairs with a daemon in it are killed, with a distance that hits its successor at its start.
+Without it, that is a distance that hits a daemon's successor at its start.
 WAYPOINT_TEST_OUTAGES_FILE: a file to which the figures are written.
 """
 
@@ -25,7 +25,8 @@ from tests.session.pauses import Pauses
 from tests.waiting import wait_until
 from waypoint.capture.steps import Step
 from waypoint.client import Client, Session
-from waypoint.daemon.siblings import QUICK_DEATH_S
+from waypoint.daemon.siblings import FIRST_DELAY_S, QUICK_DEATH_S
+from waypoint.linux.tasks import procfs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
@@ -33,15 +34,15 @@ BUDGET_S = 0.5
 ASYNCIO_S = 0.1
 """A Python that imports asyncio starts and ends in this time, unless other work keeps the processors busy."""
 DEADLINE_S = 10.0  # then it hangs; what is measured is BUDGET_S
-DISTANCES = [int(word) for word in os.environ.get("WAYPOINT_TEST_OUTAGES", "").split()]
+DISTANCES = [int(word) for word in os.environ.get("WAYPOINT_TEST_OUTAGES", "60").split()]
+YOUNG_MS = (60, 250)
+"""A daemon of this age is about to open its home; one of that age serves it, and counts as one that has died early."""
 
 
 def cases() -> list[tuple[tuple[str, ...], int]]:
     single: list[tuple[tuple[str, ...], int]] = [((part,), 0) for part in victims.PARTS]
     pairs = list(itertools.product(victims.PARTS, repeat=2))
-    if DISTANCES:
-        return single + [(pair, distance) for pair in pairs for distance in DISTANCES]
-    return [(("daemon",), 0), *((pair, 60) for pair in pairs if "daemon" in pair)]
+    return single + [(pair, distance) for pair in pairs for distance in DISTANCES]
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,15 @@ def standing_still(home: Home, pauses: Pauses) -> Iterator[subprocess.Popen[byte
         with contextlib.suppress(OSError):  # the daemon is dead
             armed.go_on()
         command.communicate(timeout=DEADLINE_S)
+
+
+def rest(home: Home) -> None:
+    """Let daemon and supervisor grow older than one that counts as having died early: Waypoint waits before it starts
+    another one after the second such death in a row (waypoint/daemon/siblings.py).
+    """
+    started = [procfs.stat(pid).start_ticks for part in ("daemon", "supervisor") for pid in victims.pids(home, part)]
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - max(started) / os.sysconf("SC_CLK_TCK")
+    time.sleep(max(0.0, QUICK_DEATH_S - age_s))
 
 
 def kill(home: Home, pauses: Pauses, parts: tuple[str, ...], distance_ms: int) -> tuple[float, float]:
@@ -121,7 +131,7 @@ def test_whatever_is_killed_is_back_at_once(
     assert facts.pid is not None
     budget = budget_s()
     with outage.Probe(home, facts.id, facts.pid) as probe:
-        time.sleep(QUICK_DEATH_S)  # a daemon that dies younger is suspected to die again
+        rest(home)
         first, last = kill(home, pauses, parts, distance_ms)
         wait_until(lambda: probe.is_back(last), "all is back", DEADLINE_S)
         check(home, session, facts.pid)
@@ -133,12 +143,36 @@ def test_whatever_is_killed_is_back_at_once(
 
 
 @pytest.mark.alone("measures how long something takes")
+@pytest.mark.parametrize("age_ms", YOUNG_MS)
+def test_young_daemons_that_are_killed_one_after_the_other_are_replaced_too(
+    home: Home, session: Session, age_ms: int
+) -> None:
+    """The second that dies early is replaced at once, too; before the third is, Waypoint waits FIRST_DELAY_S."""
+    facts = session.refresh()
+    assert facts.id is not None
+    assert facts.pid is not None
+    budget = budget_s() + FIRST_DELAY_S
+    with outage.Probe(home, facts.id, facts.pid) as probe:
+        rest(home)
+        moments = []
+        for _ in range(3):
+            wait_until(lambda: bool(victims.pids(home, "daemon")), "there is a daemon", DEADLINE_S)
+            for pid in victims.pids(home, "daemon"):
+                victims.end(pid)
+            moments.append(time.monotonic())
+            time.sleep(age_ms / 1000)
+        wait_until(lambda: probe.is_back(moments[-1]), "all is back", DEADLINE_S)
+        check(home, session, facts.pid)
+    assert probe.away_s(moments[0], moments[-1]) <= max(budget, budget_s() + FIRST_DELAY_S)
+
+
+@pytest.mark.alone("measures how long something takes")
 def test_a_criu_that_does_not_end_by_itself_is_not_waited_for(home: Home, pauses: Pauses, session: Session) -> None:
     """As one that writes gigabytes does not."""
     facts = session.refresh()
     assert facts.id is not None
     assert facts.pid is not None
-    time.sleep(QUICK_DEATH_S)
+    rest(home)
     budget = budget_s()
     with outage.Probe(home, facts.id, facts.pid) as probe:
         with standing_still(home, pauses):
@@ -160,7 +194,7 @@ def test_a_session_does_not_stand_still_until_somebody_asks(
     facts = session.refresh()
     assert facts.id is not None
     assert facts.pid is not None
-    time.sleep(QUICK_DEATH_S)
+    rest(home)
     budget = budget_s()
     with outage.Probe(home, facts.id, facts.pid, asks=False) as probe:
         first, last = kill(home, pauses, ("client", *parts), distance_ms)

@@ -6,7 +6,9 @@ processes and the pool snapshots its files; then the session goes on. `layers.ta
 """
 
 import contextlib
+import errno
 import logging
+import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +22,9 @@ from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Pause, Quiet
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import CannotCapture, Failed, as_text, cleaned
+from waypoint.model.errors import CannotCapture, Failed, WaypointError, as_text, cleaned
 from waypoint.model.records import Capture, Layers, Machine, Reason, Tier
+from waypoint.processes.criu.cause_table import DISK_FULL
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
 from waypoint.processes.criu.rpc import Criu, CriuProgram
@@ -84,6 +87,13 @@ def take(order: Order) -> Capture:
         taken = tries.without_processes("respawn")
         taken.degraded.insert(0, f"{WITHOUT_PROCESSES}: {error.said}")
         return taken
+
+
+def is_disk_full(error: WaypointError) -> bool:
+    """Whether `take` has failed since the disk is full: for the kernel's calls, or for CRIU's images."""
+    if isinstance(error, CriuFailed):
+        return error.diagnosis.name == DISK_FULL
+    return os.strerror(errno.ENOSPC) in error.said
 
 
 class _Tries:

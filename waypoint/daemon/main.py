@@ -28,7 +28,7 @@ def main() -> int:
     environ = dict(os.environ)
     criu, pause_at = environ.get("WAYPOINT_CRIU"), environ.get("WAYPOINT_PAUSE_AT", "")
     open_home = functools.partial(
-        Home.open, criu=criu, pause_at=pause_at, serve_inside=serving.serve, relieve=housekeeping.relieve
+        Home.open, criu=criu, pause_at=pause_at, serve_inside=serving.serve, relief=housekeeping.RELIEF
     )
     return run(sys.argv[1:], environ, open_home, ROUTES)
 

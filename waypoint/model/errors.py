@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 # Next steps for what a disk does, wherever it is met.
 READ_ONLY = "see the kernel's log (dmesg): the file system is read-only; make it writable"
+MAKE_ROOM = (
+    "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run "
+    "'waypoint gc': without --keep-operations 0 it keeps what undo needs"
+)
 DISK_FAILED = "see the kernel's log (dmesg): the disk has failed; copy the home to another disk before anything else"
 
 

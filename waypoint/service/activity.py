@@ -98,12 +98,13 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
     why = f"{mib(found.free_bytes)} are free"
     if found.growth_bytes is not None:
         why += f", it can grow by {mib(growth)}; {mib(found.floor_bytes)} of the disk stay free"
+        why += f" (it has {mib(found.disk_free_bytes)} now)" if found.is_disk_low else ""
     if found.is_readonly:
         return "missing", f"it has become read-only; {why}", NEXT_STEPS[errno.EROFS]
     if found.errors:
         said = f"the disk has failed {found.errors} reads, writes or checks; {why}"
         return "degraded", said, NEXT_STEPS[errno.EIO]
-    if found.free_bytes + growth < found.headroom_bytes:
+    if found.is_short:
         return "degraded", f"its room runs short: {why}", NEXT_STEPS[errno.ENOSPC]
     return "ok", why, ""
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,6 +55,16 @@ from waypoint.upper.open_pool import has_pool, open_pool
 KEEP_OPERATIONS_S = 7 * 86400.0
 RELIEVE_S = 10.0
 
+
+class Relief(NamedTuple):
+    """What makes room where the disk runs short (housekeeping.py). `begin`: begins it; `whole`: frees all that can be,
+    and returns whether that is anything.
+    """
+
+    begin: Callable[["Home"], None]
+    whole: Callable[["Home"], Awaitable[bool]]
+
+
 InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
 """What a session's own processes ask, and what they get: service.inside.serving."""
 
@@ -61,7 +72,7 @@ InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
 class Home:
     """What the service functions work on. Made by `open`, from then on complete.
 
-    `stop_daemon`: asks the process to end; set by the daemon. `relieve`: makes room when the disk runs short
+    `stop_daemon`: asks the process to end; set by the daemon. `relief`: makes room when the disk runs short
     (housekeeping.py). `between`: waits as long as a session stands still; called in a worker thread before each piece
     of a long list is made. `stands_still`: whether a session stands still; does not wait.
     """
@@ -71,8 +82,9 @@ class Home:
         self.path = path
         self.started = time.time()
         self.stop_daemon: Callable[[], None] = _do_nothing
-        self.relieve: Callable[[], None] = _do_nothing
+        self.relief: Relief | None = None
         self._relieved_at = float("-inf")
+        self.free_in_vain_bytes = 0  # what was free in the pool after its last shrink where the disk ran short
         self.keep_operations_s = KEEP_OPERATIONS_S
         self.strangers: list[StrangerFacts] = []
         # By id: captures that are off the record and not yet off the disk. Only a `gc` job uses this.
@@ -102,7 +114,7 @@ class Home:
         self.users: HomeUsers = config
         captures = self.captures
         resources = Resources(
-            *(self._places, self.names, self.pool, writing, captures, launcher, spawner, overdue),
+            *(self._places, self.names, self.pool, writing, self._relieve_whole, captures, launcher, spawner, overdue),
             trusted=self.users.trusted_uid,
         )
         self.sessions = Registry(resources)
@@ -115,14 +127,14 @@ class Home:
         criu: str | None = None,
         pause_at: str = "",
         serve_inside: "InsideService | None" = None,
-        relieve: "Callable[[Home], None] | None" = None,
+        relief: "Relief | None" = None,
     ) -> "Home":
         """Open the home at `path` (made if it is not there) and find the sessions that outlived the last daemon.
 
         `host_mounts`: a descriptor of the machine's mount namespace, if the caller's is to follow it; it must stay
         open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: that of WAYPOINT_PAUSE_AT (capture/steps.py).
-        `serve_inside`: what answers the sessions' own processes; None: nothing does. `relieve`: begins to make room
-        where the disk runs short; None: nothing does.
+        `serve_inside`: what answers the sessions' own processes; None: nothing does. `relief`: what makes room where
+        the disk runs short; None: nothing does.
         Raises WaypointError, OSError.
         """
         steps.arm(pause_at)
@@ -136,8 +148,7 @@ class Home:
             home.sessions.serve_inside = functools.partial(serve_inside, home)
         home._watch.start()  # before anything that may take long, since the sessions of the last daemon go on writing
         home.strangers = adopt_all(home.sessions)
-        if relieve is not None:
-            home.relieve = functools.partial(relieve, home)
+        home.relief = relief
         home.sessions.on_change = home._tell_session  # set only now: adopted sessions are no news
         home._launcher.open()
         if home._host_watch is not None:
@@ -155,11 +166,21 @@ class Home:
         return [stranger for stranger in self.strangers if os.path.lexists(stranger.path)]
 
     def relieve_later(self) -> None:
-        """Have room made, at most once in RELIEVE_S: the pool has too little room, or something is due for removal."""
-        now = asyncio.get_running_loop().time()
-        if now - self._relieved_at >= RELIEVE_S:
-            self._relieved_at = now
-            self.relieve()
+        """The pool has too little room, or something is due for removal: have room made, once in RELIEVE_S. If that is
+        not over, it is made then: who has written may be at rest by that time, and nobody would ask again.
+        """
+        loop = asyncio.get_running_loop()
+        if self._relieved_at > loop.time():  # that is going to happen
+            return
+        self._relieved_at = max(loop.time(), self._relieved_at + RELIEVE_S)
+        loop.call_at(self._relieved_at, self._relieve)
+
+    def _relieve(self) -> None:
+        if self.relief is not None:
+            self.relief.begin(self)
+
+    async def _relieve_whole(self) -> bool:
+        return self.relief is not None and await self.relief.whole(self)
 
     def left_out(self) -> list[str]:
         """The mounts of the machine that a session on it would not have now, each with the reason. Blocks."""
@@ -186,7 +207,7 @@ class Home:
 
     async def shutdown(self) -> None:
         """The last call: streams and requests have ended. The process exits after it; sessions go on."""
-        self.relieve = _do_nothing
+        self.relief = None
         if self._host_watch is not None:
             await self._host_watch.stop()
         await self.jobs.close()

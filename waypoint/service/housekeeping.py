@@ -16,16 +16,18 @@ from waypoint.model.records import Capture
 from waypoint.model.requests import GcRequest
 from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
-from waypoint.service.home import RELIEVE_S, Home
+from waypoint.service.home import RELIEVE_S, Home, Relief
 from waypoint.service.usage import home_bytes
 from waypoint.session.birth import rights
 from waypoint.session.live.shelves import shelves_of
-from waypoint.upper.contract import GrowthOutcome
+from waypoint.upper.contract import mib
 
 Told = TypeVar("Told")
 
 AT_ONCE = 8
 """When the disk runs short, how many captures are removed before the pool's room is looked at again."""
+SHRINK_AGAIN_BYTES = 16 << 20
+"""So much more must be free in the pool than after a shrink before it is shrunk again."""
 
 log = logging.getLogger(__name__)
 
@@ -69,18 +71,35 @@ async def gc_job(home: Home, job: Job, keep_s: float) -> GcFacts:
 
 
 def relieve(home: Home) -> None:
-    """Begin a job of the kind `gc` that makes room in the pool; does nothing if a gc is running. The job removes
-    captures that nothing keeps, the oldest first, until the pool has its headroom again. What names.db does not know
-    stays.
+    """Begin a job of the kind `gc` that makes room; does nothing if a gc is running. The job gives free space of the
+    pool back to the disk if that runs short, and removes captures that nothing keeps, the oldest first, until there is
+    room (`Outlook.is_short`). What names.db does not know stays.
     """
     with contextlib.suppress(StateConflict):  # a gc is running, which makes more room than this
-        home.jobs.start("gc", lambda job: _relieve_job(home, job))
+        home.jobs.start("gc", lambda job: _relieve_job(home, job, whole=False))
 
 
-async def _relieve_job(home: Home, job: Job) -> int:
-    """Returns the number of captures that were removed."""
+async def relieve_whole(home: Home) -> bool:
+    """As `relieve`, but all that can be freed is: the disk was too full for a capture, whose size nobody knows. Waits
+    for the end of a gc that is running, and for that of the job. Returns whether anything was freed.
+    """
+    freed = False
+    running = home.jobs.running("gc")
+    if running is not None:
+        with contextlib.suppress(WaypointError):
+            freed = bool(await home.jobs.result(running))
+    with contextlib.suppress(WaypointError):  # the next gc has begun already
+        freed |= bool(await home.jobs.result(home.jobs.start("gc", lambda job: _relieve_job(home, job, whole=True))))
+    return freed
+
+
+async def _relieve_job(home: Home, job: Job, *, whole: bool) -> int:
+    """Returns how many pieces were freed: captures, and of the pool."""
     work = _Work(home, job, home.keep_operations_s)
-    return await work.in_thread(work.make_room)
+    return await work.in_thread(functools.partial(work.make_room, whole=whole))
+
+
+RELIEF = Relief(relieve, relieve_whole)
 
 
 class _Work:
@@ -126,20 +145,45 @@ class _Work:
             failed=self._failed,
         )
 
-    def make_room(self) -> int:
-        """Remove a few captures at a time until the pool has its headroom. Returns how many were removed."""
-        home, count = self._home, 0
-        while not self.is_cancelled and home.pool.grow_if_needed().outcome is GrowthOutcome.REFUSED:
+    def make_room(self, *, whole: bool = False) -> int:
+        """Shrink the pool where the disk runs short, and remove a few captures at a time, until there is room. `whole`:
+        until nothing is left that could go. Returns how many captures were removed, and one more if the pool shrank.
+        """
+        home, count, given = self._home, 0, 0
+        while not self.is_cancelled:
+            given += self._give_back(lambda: whole or home.pool.outlook().is_disk_low)
+            if not whole and not home.pool.outlook().is_short:
+                break
             chosen = removal.remove(home.captures, home.names, time.time() - self._keep_s, AT_ONCE)
             if not chosen:
                 break
             self._drop_all(chosen)
             count += len(chosen)
             home.pool.settle()
-        self._drop_all([])  # tries again what could not be removed while the pool was fuller
-        if count:
-            log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
-        return count
+        self._drop_all([])  # what could not be removed while the pool was fuller
+        if count or given:
+            said = "the disk ran short: %d captures that nothing keeps were removed, and the pool gave %s back"
+            log.warning(said, count, mib(given))
+        return count + bool(given)
+
+    def _give_back(self, is_wanted: Callable[[], bool]) -> int:
+        """Shrink the pool as long as `is_wanted`. Returns by how many bytes.
+
+        As long as the disk is low this is asked again and again, so that what could not be given back is not tried
+        anew before more is free: a try moves what lies in the pool.
+        """
+        home, given = self._home, 0
+
+        def shrink() -> None:
+            nonlocal given
+            given = home.pool.shrink(lambda: not self.is_cancelled and is_wanted(), lambda: not home.names.live())
+
+        free = home.pool.free_bytes()
+        home.free_in_vain_bytes = min(free, home.free_in_vain_bytes)
+        if is_wanted() and free > home.free_in_vain_bytes + SHRINK_AGAIN_BYTES:
+            self._try("the free space of the pool", shrink)
+            home.free_in_vain_bytes = home.pool.free_bytes()
+        return given
 
     def _drop_all(self, chosen: list[Capture]) -> None:
         """Remove from disk the captures `chosen`, and those that an earlier gc could not remove. If this is cut off or

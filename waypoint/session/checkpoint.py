@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach
-from waypoint.capture.taking import Wanted
-from waypoint.model.errors import CannotCapture, StateConflict
+from waypoint.capture.taking import Wanted, is_disk_full
+from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture, Reason, Ref, Tier
 from waypoint.processes.criu.causes import CriuFailed
@@ -109,8 +109,18 @@ async def capture_tip(sessions: Registry, branch: str, reason: Reason) -> Captur
 async def capture(resources: Resources, live: LiveSession, wanted: Wanted) -> Capture:
     """Take a capture of the session; the capture is on no record yet. The caller has the turn of the branch.
 
-    Raises as `Captures.take`.
+    If the disk is too full for it, what nothing keeps is removed, and the capture is tried once more. Raises as
+    `Captures.take`.
     """
+    try:
+        return await _take(resources, live, wanted)
+    except Failed as error:
+        if not is_disk_full(error) or not await resources.relieve():
+            raise
+    return await _take(resources, live, wanted)
+
+
+async def _take(resources: Resources, live: LiveSession, wanted: Wanted) -> Capture:
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
     live.capturing = asyncio.ensure_future(asyncio.to_thread(resources.captures.take, subject, wanted))
     return await live.capturing

@@ -55,6 +55,7 @@ def main(argv: list[str]) -> int:
                 rows = try_everything(Path(home), options.get("--criu"))
                 print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}), flush=True)
             case "remove":
+                ownership.check_home(home)  # who could put another folder in its place would have root remove that
                 home_removal.check(Path(home))
                 # First: a unit that stayed would start the daemon, which would make a home anew, as it is removed and
                 # after a failure. A home without one works.

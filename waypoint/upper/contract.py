@@ -19,19 +19,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from waypoint.model.errors import DISK_FAILED, READ_ONLY, Failed, StateConflict
+from waypoint.model.errors import DISK_FAILED, MAKE_ROOM, READ_ONLY, Failed, StateConflict
 
 GIB = 1 << 30
 MAX_NAME_BYTES = 200
 NAME_TAKEN = "the name is taken"
-_MAKE_ROOM = (
-    "free some disk space, or remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run "
-    "'waypoint gc': without --keep-operations 0 it keeps what undo needs"
-)
 _LOOK = "see the kernel's log (dmesg), and try again"
 NEXT_STEPS = {
-    errno.ENOSPC: _MAKE_ROOM,
-    errno.EDQUOT: _MAKE_ROOM,
+    errno.ENOSPC: MAKE_ROOM,
+    errno.EDQUOT: MAKE_ROOM,
     errno.EROFS: READ_ONLY,
     errno.EIO: DISK_FAILED,
 }
@@ -69,16 +65,29 @@ class Outlook:
 
     `headroom_bytes`: what should be free in it. `growth_bytes`: by how much it could grow; None if it lies directly on
     the disk's file system, which Waypoint cannot enlarge. `floor_bytes`: what growing leaves free on the disk.
-    `is_readonly`: nothing can be written, as after a failure of the disk. `errors`: how many reads, writes and checks
-    of data have failed so far.
+    `disk_free_bytes`: what is free there. `is_readonly`: nothing can be written, as after a failure of the disk.
+    `errors`: how many reads, writes and checks of data have failed so far.
     """
 
     free_bytes: int
     headroom_bytes: int
     growth_bytes: int | None = None
     floor_bytes: int = 0
+    disk_free_bytes: int = 0
     is_readonly: bool = False
     errors: int = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether room has to be made: in the pool, which has less than the headroom and cannot grow by what is
+        missing, or on the disk under it.
+        """
+        return self.free_bytes + (self.growth_bytes or 0) < self.headroom_bytes or self.is_disk_low
+
+    @property
+    def is_disk_low(self) -> bool:
+        """Whether others than the pool, such as the memory of captures, have taken half of what growing leaves them."""
+        return 2 * self.disk_free_bytes < self.floor_bytes
 
 
 @dataclass(frozen=True, slots=True)

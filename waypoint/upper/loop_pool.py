@@ -70,12 +70,14 @@ class _GrowingFile:
 
     def outlook(self) -> Outlook:
         sizes, space = self._sizes, btrfs.space_on_device(self.folder)
-        spare = _whole(filesystem.free_bytes(self._home) - sizes.floor_bytes)
+        on_disk = filesystem.free_bytes(self._home)
+        spare = _whole(on_disk - sizes.floor_bytes)
         return Outlook(
             free_bytes=min(btrfs.free_bytes(self.folder), _METADATA_SHARE * _free_for_metadata(space)),
             headroom_bytes=sizes.headroom_bytes,
             growth_bytes=spare if spare >= _whole(sizes.step_bytes) // _LEAST_SHARE else 0,
             floor_bytes=sizes.floor_bytes,
+            disk_free_bytes=on_disk,
         )
 
     @contextlib.contextmanager

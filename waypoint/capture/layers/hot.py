@@ -10,6 +10,8 @@ shm/          the files of the session's /dev/shm; missing if there were none
 """
 
 import contextlib
+import logging
+import shutil
 from pathlib import Path
 
 from waypoint.linux.storage import files, filesystem
@@ -18,6 +20,7 @@ from waypoint.model.errors import Failed
 from waypoint.model.paths import spelled
 
 _KEPT_LOGS = 20
+_log = logging.getLogger(__name__)
 
 
 class Hot:
@@ -74,12 +77,16 @@ class Hot:
 
     def keep_log(self, log: Path | None, name: str) -> Path | None:
         """Move the file `log` to the folder of logs, as `name`; returns its new path. The folder keeps the newest
-        _KEPT_LOGS logs. Returns None if there is no such file.
+        _KEPT_LOGS logs. Returns None if there is no such file, or no room for it.
         """
         if log is None or not log.exists():  # CRIU failed before it opened its log
             return None
         kept = self.logs / name
-        log.replace(kept)
+        try:
+            shutil.move(log, kept)  # that of a restore lies on another file system: in the runtime folder
+        except OSError as error:  # such as a full disk, which must not hide why CRIU has failed
+            _log.warning("cannot keep %s: %s", log, error)
+            return None
         for old in sorted(self.logs.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_LOGS]:
             old.unlink(missing_ok=True)
         return kept

@@ -5,6 +5,8 @@ Each row has a recorded log in tests/processes/logs. Rows are tried from the top
 
 from dataclasses import dataclass
 
+from waypoint.model.errors import MAKE_ROOM
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -21,12 +23,14 @@ class Cause:
     is_accident: bool = False
 
 
+DISK_FULL = "disk-full"
+
 CAUSES: tuple[Cause, ...] = (
     Cause(
-        "disk-full",
+        DISK_FULL,
         r"No space left on device",
         "the disk for the image is full",
-        "make room on the disk that holds the home",
+        MAKE_ROOM,
         is_accident=True,
     ),
     Cause(  # of images only: other files give these errors for what the processes are, a terminal that has hung up

@@ -6,6 +6,8 @@ milliseconds, but seconds while much is being written.
 
 Nobody writes without using the processor. So the looking ends when the sessions come to rest, and the kernel tells when
 they have used the processor again (linux/tasks/use_notice.py). Where the kernel cannot, the looking never ends.
+
+A pool that lies directly on the disk's file system cannot grow, but run short like any other.
 """
 
 import contextlib
@@ -37,12 +39,14 @@ log = logging.getLogger(__name__)
 class PoolWatch:
     """Watches one pool in a thread of its own, from `start` to `stop`: no other work of the daemon delays a look."""
 
-    def __init__(self, pool: Pool, group: str, on_refusal: Callable[[], object] = lambda: None) -> None:
-        """`group`: the path of the cgroup of which the sessions' groups are children. `on_refusal`: called in the
-        thread, at each look, while the pool has less than the headroom and cannot grow; must not block or raise.
+    def __init__(self, pool: Pool, group: str, on_short: Callable[[], object] = lambda: None) -> None:
+        """`group`: the path of the cgroup of which the sessions' groups are children. `on_short`: called in the
+        thread, at looks that are LONGEST_S apart, while the pool or the disk under it runs short (`Outlook.is_short`);
+        must not block or raise.
         """
         self._pool = pool
-        self._on_refusal = on_refusal
+        self._on_short = on_short
+        self._judged_at = float("-inf")
         self._group = group
         self._notice: UseNotice | None = None
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -75,17 +79,15 @@ class PoolWatch:
             yield
         finally:
             self._writers.remove(writer)
+            os.eventfd_write(self._bell, 1)  # the last look was before the last write
 
     def _run(self) -> None:
         self._notice = _notice_of(self._group)
         while not self._ends:
             outcome, free = self._look()
-            if outcome is GrowthOutcome.REFUSED:
-                self._on_refusal()
-            if outcome is GrowthOutcome.FIXED:
-                return
-            is_refused = outcome in (None, GrowthOutcome.REFUSED)
-            self._wait(LONGEST_S if is_refused else _seconds_until_next(free))
+            self._judge()
+            grows = outcome in (GrowthOutcome.ENOUGH, GrowthOutcome.GROWN)
+            self._wait(_seconds_until_next(free) if grows else LONGEST_S)
 
     def _look(self) -> tuple[GrowthOutcome | None, int]:
         """Let the pool grow if needed. Returns the outcome, None after an error, and the free bytes."""
@@ -97,6 +99,15 @@ class PoolWatch:
         self._written.note(growth)
         self._say(growth.said)
         return growth.outcome, growth.free_bytes
+
+    def _judge(self) -> None:
+        """Tell if the pool runs short, at most once in LONGEST_S: while much is being written, the looks are many."""
+        if time.monotonic() - self._judged_at < LONGEST_S:
+            return
+        self._judged_at = time.monotonic()
+        with contextlib.suppress(WaypointError):  # `_look` has said what is wrong with the pool
+            if self._pool.outlook().is_short:
+                self._on_short()
 
     def _say(self, said: str) -> None:
         """Log why the pool does not grow, once until it grows again. "": nothing is in its way."""

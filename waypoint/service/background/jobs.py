@@ -122,10 +122,10 @@ class Jobs:
         with their threads and processes, than kinds.
         """
         self._forget_old()
-        for job_id in self._tasks:
-            if self._jobs[job_id].kind == kind:
-                next_step = "'waypoint events' shows when it has ended; try again then"
-                raise StateConflict("start", f"a {kind} job", f"the job {job_id} of this kind runs already", next_step)
+        running = self.running(kind)
+        if running is not None:
+            next_step = "'waypoint events' shows when it has ended; try again then"
+            raise StateConflict("start", f"a {kind} job", f"the job {running.id} of this kind runs already", next_step)
         loop = asyncio.get_running_loop()
         job = Job(kind, self._events, loop)
         self._jobs[job.id] = job
@@ -134,6 +134,10 @@ class Jobs:
         # Not in a `finally` of the task: a task that is cancelled before its first step never enters its `try`.
         task.add_done_callback(functools.partial(self._conclude, job))
         return job
+
+    def running(self, kind: str) -> Job | None:
+        """The job of this kind that runs."""
+        return next((self._jobs[job_id] for job_id in self._tasks if self._jobs[job_id].kind == kind), None)
 
     async def result(self, job: Job) -> object:
         """Wait for the end of a running job, and return its result. Raises what the job has raised, StateConflict if

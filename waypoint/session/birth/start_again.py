@@ -18,14 +18,16 @@ from waypoint.terminal.shell.asked import last_status
 from waypoint.terminal.shell.putting_back import Nobody
 
 PORTS_S = 10.0  # how long a server may take until it listens
+ALL_PORTS_S = 20.0  # how long all of them may take together: the restore is not done before
 _SEEN_S = 1.0  # how long a program may take until it runs
 _PAUSE_S = 0.02
 _START_S = 10.0
 
 
 async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> Again | None:
-    """Start the programs of `origin` in their order, each one when those before it listen on their ports, at most
-    PORTS_S seconds. What was in the foreground is put on the shell's line, or run if it only shows something.
+    """Start the programs of `origin` in their order, each one when those before it listen on their ports: for that, one
+    is waited for PORTS_S seconds, and all together ALL_PORTS_S. What was in the foreground is put on the shell's line,
+    or run if it only shows something.
 
     Returns None if the capture is not of the tier `respawn`. What cannot be started is told as lost.
     """
@@ -58,7 +60,7 @@ async def _start_all(live: LiveSession, manifest: Manifest, done: Again) -> None
     if manifest.omitted:
         done.lost.append(f"{manifest.omitted} more: there are too many")
     last: Sequence[Program] = ()
-    status = await last_status(live.shell)
+    status, left_s = await last_status(live.shell), ALL_PORTS_S
     for line in _lines(manifest.programs):
         why = next((program.lost for program in line if program.lost), "")
         if why:
@@ -68,7 +70,12 @@ async def _start_all(live: LiveSession, manifest: Manifest, done: Again) -> None
         elif said := await _start(live, line, status):
             done.lost.append(f"{_shown(line)}: {said}")
         else:
-            done.respawned.append(_shown(line))
+            begin = time.monotonic()
+            if said := await _wait_listening(live, line, left_s):
+                done.lost.append(f"{_shown(line)}: {said}")
+            else:
+                done.respawned.append(_shown(line))
+            left_s = max(0.0, left_s - (time.monotonic() - begin))
     if last:
         await _offer(live, last, done)
 
@@ -102,11 +109,19 @@ async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str
         return str(ended["said"])
     if not await _until(lambda: all(_runs(live, program) for program in line), _SEEN_S):
         return "it has ended at once"
-    wanted = {port for program in line for port in program.ports}
-    if not await _until(lambda: wanted <= _ports(live), PORTS_S):
-        missing = ", ".join(sorted(wanted - _ports(live)))
-        return f"it runs, and does not listen on {missing} after {PORTS_S:.0f} s"
     return ""
+
+
+async def _wait_listening(live: LiveSession, line: Sequence[Program], left_s: float) -> str:
+    """Wait until the programs listen on their ports, PORTS_S seconds and no longer than `left_s`. Returns what is
+    missing then, in words; "" if nothing is.
+    """
+    wanted = {port for program in line for port in program.ports}
+    if await _until(lambda: wanted <= _ports(live), min(PORTS_S, left_s)):
+        return ""
+    missing = ", ".join(sorted(wanted - _ports(live)))
+    said = f"{PORTS_S:.0f} s" if left_s >= PORTS_S else f"the {ALL_PORTS_S:.0f} s that all programs have for that"
+    return f"it runs, and does not listen on {missing} after {said}"
 
 
 def _runs(live: LiveSession, program: Program) -> bool:

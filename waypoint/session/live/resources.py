@@ -1,6 +1,6 @@
 """The resources that all sessions of a home share."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
@@ -15,14 +15,16 @@ from waypoint.upper.contract import Pool
 
 class Resources(NamedTuple):
     """`pool`: for the upper trees of live sessions. Only `captures` uses the upper trees of captures. `writing`: for a
-    `with` block in which the daemon writes any amount into the pool; the pool grows in time. `trusted`: the user who
-    may do all that root may; None: nobody.
+    `with` block in which the daemon writes any amount into the pool; the pool grows in time. `relieve`: frees all of
+    the disk that nothing keeps, and returns whether that is anything. `trusted`: the user who may do all that root may;
+    None: nobody.
     """
 
     places: SharedPlaces
     names: Names
     pool: Pool
     writing: Callable[[], AbstractContextManager[None]]
+    relieve: Callable[[], Awaitable[bool]]
     captures: Captures
     launcher: Launcher
     criu: CriuSpawner

@@ -1,0 +1,36 @@
+"""The logs of a CRIU that has failed are kept, wherever they lie, and never hide why it has failed."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from waypoint.capture.layers.hot import Hot
+
+pytestmark = pytest.mark.privileged
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, as the runtime folder is on most machines."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_log_on_another_file_system_is_kept(tmp_path: Path, elsewhere: Path) -> None:
+    log = elsewhere / "restore.log"
+    log.write_text("Error (x.c:1): no\n")
+    kept = Hot(tmp_path).keep_log(log, "1-restore.log")
+    assert kept is not None
+    assert (kept.read_text(), log.exists()) == ("Error (x.c:1): no\n", False)
+
+
+def test_a_log_for_which_there_is_no_room_is_left(tmp_path: Path, elsewhere: Path) -> None:
+    log, hot = tmp_path / "dump.log", Hot(elsewhere)
+    log.write_bytes(bytes(100_000))
+    assert hot.keep_log(log, "1-dump.log") is None
+    assert hot.keep_log(tmp_path / "none", "1-dump.log") is None

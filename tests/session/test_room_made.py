@@ -1,0 +1,88 @@
+"""The daemon makes room where the disk runs short, whatever has taken it: memory of captures, a pool that was larger
+once, or others; and whatever the pool lies on.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.homes import MIB, SMALL_POOL, Home
+from tests.session import ledger
+from tests.session.full_disks import HOME_FITS, Disk, leave
+from tests.session.full_disks import small_disk as small_disk
+from tests.session.test_full_home import crowd, said
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.client import Client
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+
+KEEP_S = 0.5
+_PROGRAM = 'x = bytearray(b"x") * (40 << 20); open("/srv/ready", "w"); import time; time.sleep(10000)'
+HOLD_MEMORY = f"mkfifo /srv/ready; python3 -c '{_PROGRAM}' & cat /srv/ready"
+"""A program with 40 MiB of memory, of which each capture has as much."""
+REMOVED = ["removed 3 captures"]
+
+
+def age(since: float) -> None:
+    wait_until(lambda: time.time() > since + KEEP_S, "what was done is older than what is kept")
+
+
+def pool_bytes(home: Home) -> int:
+    return Path(home.path, "pool.img").stat().st_blocks * 512
+
+
+@pytest.mark.parametrize("small_disk", [Disk(), Disk(kind="btrfs")], indirect=True, ids=["in a file", "of the machine"])
+def test_what_nothing_keeps_goes_where_the_disk_runs_short_and_the_pool_does_not(small_disk: Home) -> None:
+    client, kept = crowd(small_disk, KEEP_S)
+    age(time.time())
+    leave(small_disk, 200 * MIB)
+    client.session("main").exec("head -c 1M /dev/urandom | sha256sum")  # nobody looks while nobody does anything
+    wait_until(lambda: bool(said(client)), "it has made room", PATIENCE_S)
+    assert said(client) == REMOVED
+    assert client.fork(kept[0], "again")[0].exec("echo $kept").output == b"yes\n"
+    ledger.check(small_disk)
+
+
+@pytest.mark.parametrize("small_disk", [Disk(HOME_FITS + 2048 * MIB)], indirect=True, ids=["with room to grow"])
+def test_a_pool_that_was_larger_once_gives_its_room_back_to_a_disk_that_runs_short(small_disk: Home) -> None:
+    client = Client(small_disk.path)
+    main = client.start("main")
+    main.exec("head -c 1500M /dev/zero > /srv/data; sync; rm /srv/data; sync", timeout_s=PATIENCE_S)
+    large = pool_bytes(small_disk)
+    leave(small_disk, 100 * MIB)
+    main.exec("head -c 1M /dev/urandom | sha256sum")
+    wait_until(lambda: pool_bytes(small_disk) <= large - 400 * MIB, "the pool has become smaller", PATIENCE_S)
+    assert said(client) == []
+
+
+NO_FLOOR = {**SMALL_POOL, "headroom_bytes": 64 * MIB, "floor_bytes": 0}
+"""Nothing is seen to run short before it is full."""
+
+
+def crowd_disk(home: Home) -> None:
+    """Leave less of the disk than a capture takes, and nothing in the pool that could be given back."""
+    home.must("gc", "--keep-operations", "1h")
+    leave(home, 20 * MIB)
+
+
+def test_a_capture_for_which_there_is_no_room_is_tried_again_when_room_was_made(small_disk: Home) -> None:
+    client, kept = crowd(small_disk, KEEP_S, HOLD_MEMORY, pool=NO_FLOOR)
+    age(time.time())
+    crowd_disk(small_disk)
+    client.session("main").checkpoint("more", tier="live")
+    assert said(client) == REMOVED
+    assert {client.history.show(name).capture for name in ("x", "more")} > set(kept)
+    assert client.fork("more", "again")[0].exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
+    ledger.check(small_disk)
+
+
+def test_where_no_room_can_be_made_the_advice_leads_to_it(small_disk: Home) -> None:
+    crowd(small_disk, 3600.0, HOLD_MEMORY, pool=NO_FLOOR)
+    crowd_disk(small_disk)
+    done = small_disk.cli("checkpoint", "more", "-b", "main", "--tier", "live")
+    assert (done.code, done.stdout) == (125, "")
+    assert "'waypoint gc': without --keep-operations 0 it keeps what undo needs" in done.stderr
+    small_disk.must("gc", "--keep-operations", "0")
+    small_disk.must("checkpoint", "more", "-b", "main", "--tier", "live")
+    ledger.check(small_disk)
