@@ -12,6 +12,7 @@ from waypoint.branch.undo import is_from_within
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
 from waypoint.service.inside import acts
+from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
 from waypoint.store.names import Names
 from waypoint.store.reading import belongs_to
@@ -75,6 +76,26 @@ def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture
     sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names), turn=turn)
     with pytest.raises(StateConflict, match="there is a branch of this name"):
         asyncio.run(forking.fork(sessions, "own", ["main"]))
+
+
+@pytest.mark.parametrize("verb", ["fork", "checkpoint"])
+def test_whether_a_name_is_free_is_asked_without_writing(
+    names: Names, own: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Whoever writes waits for all others that do, and the event loop with it."""
+
+    def change(_verb: str) -> None:
+        raise AssertionError("it was written to names.db")
+
+    monkeypatch.setattr(names, "change", change)
+    sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names))
+    taken = own.id[:6]
+    asked = {
+        "fork": lambda: forking.fork(sessions, "own", [taken]),
+        "checkpoint": lambda: checkpointing.checkpoint(sessions, "main", checkpointing.Wish(taken)),
+    }
+    with pytest.raises(StateConflict, match="the beginning of a capture's id"):
+        asyncio.run(asked[verb]())
 
 
 def test_forks_from_inside_are_bounded_by_the_sessions_that_are_live() -> None:

@@ -48,7 +48,7 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
 
 
 def _tell(home: Home, keep_s: float) -> GcFacts:
-    removable = removal.survey(home.names, time.time() - keep_s).removable
+    removable = removal.survey(home.names, time.time() - keep_s, home.between).removable
     return GcFacts(
         dry_run=True,
         removed=[_removed(capture) for capture in home.names.captures_of(removable, may_lack=True).values()],
@@ -110,7 +110,7 @@ class _Work:
 
     def carry_out(self) -> GcFacts:
         home, before = self._home, home_bytes(self._home)
-        chosen = removal.remove(home.captures, home.names, time.time() - self._keep_s)
+        chosen = self._remove()
         self._drop_all(chosen)
         strangers = self._remove_strangers()
         self._try("the free space of the pool", self._shrink)
@@ -129,7 +129,7 @@ class _Work:
         """Remove a few captures at a time until the pool has its headroom. Returns how many were removed."""
         home, count = self._home, 0
         while not self.is_cancelled and home.pool.grow_if_needed().outcome is GrowthOutcome.REFUSED:
-            chosen = removal.remove(home.captures, home.names, time.time() - self._keep_s, AT_ONCE)
+            chosen = self._remove(AT_ONCE)
             if not chosen:
                 break
             self._drop_all(chosen)
@@ -139,6 +139,10 @@ class _Work:
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
         return count
+
+    def _remove(self, limit: int | None = None) -> list[Capture]:
+        home = self._home
+        return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit, home.between)
 
     def _drop_all(self, chosen: list[Capture]) -> None:
         """Remove what the captures have on disk, and what an earlier gc was to remove. What is left if that is cut off

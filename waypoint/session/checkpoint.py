@@ -177,5 +177,4 @@ def _check_name(resources: Resources, branch: str, wish: Wish) -> None:
         next_step = "choose another name" + (move if can_move else "")
         raise StateConflict("create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step)
     if found is None:
-        with resources.names.change("check") as change:
-            change.check_new(name, "checkpoint")
+        resources.names.check_new(name, "checkpoint")
