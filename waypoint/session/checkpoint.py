@@ -112,8 +112,15 @@ async def capture(resources: Resources, live: LiveSession, wanted: Wanted) -> Ca
 
     Raises as `Captures.take`.
     """
+    return await capture_by(resources, live, lambda subject: resources.captures.take(subject, wanted))
+
+
+async def capture_by(resources: Resources, live: LiveSession, take: Callable[[LiveSubject], Capture]) -> Capture:
+    """As `capture`. `take`: takes the capture and, where the session stands still for more than that, does the rest of
+    the work, too. It is called in one thread, so that no step of the work waits for the event loop.
+    """
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
-    live.capturing = asyncio.ensure_future(asyncio.to_thread(resources.captures.take, subject, wanted))
+    live.capturing = asyncio.ensure_future(asyncio.to_thread(take, subject))
     return await live.capturing
 
 
