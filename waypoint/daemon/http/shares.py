@@ -21,12 +21,14 @@ class Share:
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._is_taken = False  # whether somebody has had the turn in this round of the event loop
 
-    async def turn(self) -> None:
+    async def turn(self, *, has_waited: bool) -> None:
         """Wait for a turn to compute: the connections of a limited user have one a round of the event loop, in the
-        order in which they came. Everybody else gets theirs in the next round.
+        order in which they came. Everybody else gets theirs in the next round, or in this one if the connection
+        `has_waited` for its client until now.
         """
         if not self.limited:
-            await asyncio.sleep(0)
+            if not has_waited:
+                await asyncio.sleep(0)
         elif self._is_taken:
             turn = self._loop.create_future()
             self._waiting.append(turn)
