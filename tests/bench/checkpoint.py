@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tests.bench.frame import (
     Figure,
@@ -58,6 +59,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
             yield [
                 *_pauses(bench),
                 *_pauses_under_load(bench, captures),
+                _files_pause(bench),
                 *_checkpoints(bench),
                 *_forks(bench),
                 _crowd(bench),
@@ -147,6 +149,21 @@ def _pauses_under_load(bench: _Bench, captures: int) -> list[Figure]:
         Figure(f"pause, {asked}", "ms", measure(lambda: take(bench.spun)), bench.pause_ms, "idle pause", aim),
         Figure("longest gap felt meanwhile without a checkpoint", "ms", measure(lambda: rest.poll(1000 * REST_S))),
     ]
+
+
+def _files_pause(bench: _Bench) -> Figure:
+    """The pause of a restore of the files alone, of which one was changed. The least is that of its capture."""
+    bench.spun.checkpoint("files", tier="live")
+
+    def restore() -> None:
+        bench.spun.restore("files", only="files")
+
+    def change() -> None:
+        bench.spun.run("sh", "-c", "date >/var/tmp/changed")
+
+    aim = above_floor_at_most(10, "ms")
+    measure = partial(bench.spinner.gap_ms, restore)
+    return Figure("pause of restore --only files", "ms", measure, bench.pause_ms, "pause of a checkpoint", aim, change)
 
 
 def _checkpoints(bench: _Bench) -> list[Figure]:

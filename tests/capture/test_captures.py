@@ -4,6 +4,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,9 @@ import msgspec
 import pytest
 
 from tests.store.test_names_store import capture_of, row_of
+from waypoint.capture import pause
 from waypoint.capture.captures import Captures
-from waypoint.capture.pause import PATIENCE_S, Quiet
+from waypoint.capture.pause import PATIENCE_S, Pause, Quiet
 from waypoint.capture.sweeping import sweep
 from waypoint.capture.taking import Wanted
 from waypoint.model.errors import Failed, HostLacks
@@ -193,3 +195,20 @@ def test_a_pause_without_end_does_not_stop_everybody_else() -> None:
 
 def test_without_a_pause_nobody_waits() -> None:
     Quiet().wait()
+
+
+@pytest.mark.parametrize("is_longer", [True, False], ids=["until the stack is closed", "until its end"])
+def test_others_are_kept_quiet_until_who_holds_a_session_is_done(
+    monkeypatch: pytest.MonkeyPatch, *, is_longer: bool
+) -> None:
+    monkeypatch.setattr(pause, "freeze_for_dump", lambda _: time.monotonic())
+    quiet = Quiet()
+    with contextlib.ExitStack() as until:
+        held = Pause("/no/such/group", quiet, until if is_longer else None)
+        held.announce()
+        held.begin(for_dump=True)
+        assert quiet.stands_still()
+        held.stop_clock()
+        assert held.ms > 0
+        assert quiet.stands_still() == is_longer
+    assert not quiet.stands_still()

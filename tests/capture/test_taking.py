@@ -116,7 +116,7 @@ class Stage:
         self.log = Log()
         layers = tuple(LoggedLayer(kind, self.log) for kind in ("shell", "files", "processes", "terminal"))
         monkeypatch.setattr(taking, "LAYERS", layers)
-        monkeypatch.setattr(taking, "Pause", lambda cgroup, quiet: LoggedPause(self.log))
+        monkeypatch.setattr(taking, "Pause", lambda *_: LoggedPause(self.log))
         self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the layers do not ask for the pool
 
     def take(self, wanted: Wanted, *, with_criu: bool = True) -> Capture:

@@ -1,8 +1,10 @@
 """What a well-behaved client sees: docs/protocol.md, section 1."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -200,3 +202,27 @@ def test_stopping_tells_the_server_and_answers(serve: Callable[..., RunningServe
     with server.connect() as client:
         assert client.ask("POST", "/v1/daemon/stop").json == {}
         assert client.ended()
+
+
+def test_a_small_request_takes_two_rounds_of_the_event_loop_and_no_timer(
+    server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round finds that the client has sent something, the second one answers."""
+    done: list[str] = []
+
+    def count(name: str) -> None:
+        act = getattr(asyncio.BaseEventLoop, name)
+
+        def counted(*given: Any, **how: Any) -> Any:
+            done.append(name)
+            return act(*given, **how)
+
+        monkeypatch.setattr(asyncio.BaseEventLoop, name, counted)
+
+    assert client.ask("GET", "/v1/status").status == 200
+    count("_run_once")
+    count("call_at")
+    for _ in range(20):
+        assert client.ask("GET", "/v1/status").status == 200
+    assert done.count("call_at") == 0
+    assert 20 <= done.count("_run_once") <= 2 * 20 + 2

@@ -158,13 +158,14 @@ def test_requests_that_are_there_already_take_turns_with_others(serve: Callable[
         assert served.index(0) < 20
 
 
-def test_a_users_connections_have_one_turn_a_round_between_them() -> None:
+@pytest.mark.parametrize("has_waited", [False, True], ids=["one after the other", "each waited for its client"])
+def test_a_users_connections_have_one_turn_a_round_between_them(*, has_waited: bool) -> None:
     async def most_in_a_round(share: Share) -> int:
         rounds = [0]
 
         async def take() -> None:
             for _ in range(10):
-                await share.turn()
+                await share.turn(has_waited=has_waited)
                 rounds[-1] += 1
 
         tasks = [asyncio.create_task(take()) for _ in range(20)]
@@ -181,4 +182,4 @@ def test_a_users_connections_have_one_turn_a_round_between_them() -> None:
 
     limited, unlimited = asyncio.run(both())
     assert limited <= 2
-    assert unlimited == 19
+    assert unlimited == (190 if has_waited else 19)

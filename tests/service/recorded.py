@@ -5,6 +5,7 @@ Sessions are rows on record, which start and end as fast as they are written.
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -105,10 +106,14 @@ class History:
     """The service functions on a home of names and recorded sessions."""
 
     def __init__(self, names: Names, sessions: RecordedSessions) -> None:
-        self._home: Any = SimpleNamespace(names=names, sessions=sessions, between=lambda: None)
+        self.waits: list[bool] = []
+        """One entry for each time that the gate between pieces was waited at: whether that was in the main thread."""
+        self._home: Any = SimpleNamespace(
+            names=names, sessions=sessions, between=lambda: self.waits.append(is_main_thread())
+        )
 
-    async def undo(self, number: int | None) -> UndoFacts:
-        return await service_history.undo(self._home, UndoRequest(number=number))
+    async def undo(self, number: int | None, branch: str | None = None) -> UndoFacts:
+        return await service_history.undo(self._home, UndoRequest(number=number, branch=branch))
 
     async def rename(self, branch: str, new: str) -> None:
         await service_history.rename(self._home, branch, RenameRequest(to=new))
@@ -135,8 +140,12 @@ def tip(names: Names) -> Capture:
     return capture
 
 
-def undo(history: History, number: int | None = None) -> UndoFacts:
-    return asyncio.run(history.undo(number))
+def undo(history: History, number: int | None = None, branch: str | None = None) -> UndoFacts:
+    return asyncio.run(history.undo(number, branch))
+
+
+def is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def state(names: Names) -> tuple[object, ...]:

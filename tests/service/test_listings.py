@@ -20,6 +20,7 @@ from waypoint.model.facts import CaptureFacts
 from waypoint.model.ids import new_id
 from waypoint.model.records import HOST_IDS, Capture, Ref, SessionLimits
 from waypoint.model.requests import MOST_NAMES, DuQuery, GcRequest, LogQuery, OperationsQuery, SessionsQuery
+from waypoint.model.verbs import COMPLETE
 from waypoint.service import history, housekeeping, sessions, usage
 from waypoint.service.inside import serving
 from waypoint.session import session_facts
@@ -263,8 +264,8 @@ def test_a_dry_run_of_gc_leaves_out_what_another_gc_has_forgotten(
     put_chain(place.names, [1.0, 2.0])
     surveyed = removal.survey
 
-    def and_another_gc(names: Any, since: float) -> removal.Survey:
-        found = surveyed(names, since)
+    def and_another_gc(*given: Any) -> removal.Survey:
+        found = surveyed(*given)
         forget(place)
         return found
 
@@ -295,6 +296,30 @@ def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list
     answer = asyncio.run(serving.serve(place.home, live, ["log", "-n", str(COUNT)]))
     assert (answer.exit, answer.text.count("\n")) == (0, COUNT)
     assert place.waits == [False] * (COUNT // PIECE)
+
+
+@pytest.mark.parametrize("words", [["log", "-n", str(COUNT)], [COMPLETE, "restore", ""]], ids=["log", "TAB"])
+def test_the_names_of_a_long_history_are_looked_up_beside_the_loop(
+    place: Place, chain: list[Capture], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    live: Any = SimpleNamespace(branch="main")
+    place.home.sessions.find = lambda branch: live
+    with place.names.change("name") as change:
+        change.put("cp", Ref(kind="checkpoint", capture=chain[0].id, created=1.0))
+    on_loop: list[bool] = []
+    ref = place.names.ref
+
+    def note(name: str) -> Ref | None:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return ref(name)
+
+    monkeypatch.setattr(place.names, "ref", note)
+    answer = asyncio.run(serving.serve(place.home, live, words))
+    assert answer.exit == 0
+    assert "cp" in answer.text
+    assert "b0001" not in answer.text
+    assert on_loop.count(False) >= COUNT
+    assert on_loop.count(True) < 5
 
 
 # --- measuring

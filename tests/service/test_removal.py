@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,3 +223,23 @@ def test_the_oldest_go_first_where_only_some_are_to_go(names: Names, captures: C
     assert remove(captures, names, limit=2) == made[:2]
     assert remove(captures, names, limit=1) == made[2:3]
     assert {one.id for one in names.captures()} == set(made)
+
+
+def test_others_write_while_it_is_looked_what_may_go_and_what_they_need_then_stays(
+    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, _ = chain(names, 3)
+    surveys: list[object] = []
+    survey = removal.survey
+    monkeypatch.setattr(removal, "survey", lambda *given: surveys.append(given[0]) or survey(*given))
+    writes = [lambda: move(names, "kept", second)]
+
+    def between() -> None:
+        if writes:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(writes.pop()).result(DEADLINE_S)
+
+    assert [one.id for one in removal.remove(captures, names, NEVER, None, between)] == [first.id]
+    assert len(surveys) == 2, "it was not looked again after another's write"
+    assert [one.id for one in removal.remove(captures, names, NEVER, None, between)] == []
+    assert surveys[2:] == [names], "it was looked while nobody can write"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.service.recorded import History, RecordedSessions, park, restore, state, undo
+from tests.service.recorded import History, RecordedSessions, is_main_thread, park, restore, state, undo
 from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
 from tests.waiting import DEADLINE_S
 from waypoint.model.errors import StateConflict, UnknownName
@@ -17,6 +17,7 @@ from waypoint.model.facts import UndoFacts
 from waypoint.model.records import Capture, Operation
 from waypoint.store import log
 from waypoint.store.names import Names
+from waypoint.store.reading import PIECE
 
 
 def test_an_undo_says_what_it_took_back(names: Names, history: History, tip: Capture) -> None:
@@ -212,34 +213,66 @@ def test_a_name_comes_back_where_its_own_new_one_was_in_the_way(names: Names, hi
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of all operations that were decoded."""
-    numbers: list[int] = []
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One entry for each operation that was decoded: whether that was in the main thread."""
+    seen: list[bool] = []
     decode = log.LogReader._operation
 
-    def count(reader: log.LogReader, number: int, *rest: Any) -> Operation:
-        numbers.append(number)
-        return decode(reader, number, *rest)
+    def note(*given: Any) -> Operation:
+        seen.append(is_main_thread())
+        return decode(*given)
 
-    monkeypatch.setattr(log.LogReader, "_operation", count)
-    return numbers
+    monkeypatch.setattr(log.LogReader, "_operation", note)
+    return seen
 
 
 def test_an_undo_costs_the_same_however_long_the_log_is(
-    names: Names, history: History, tip: Capture, decoded: list[int]
+    names: Names, history: History, tip: Capture, decoded: list[bool]
 ) -> None:
     name_it(names, "last", tip)
     undo(history)
     short = len(decoded)
     assert 0 < short < 10
-    number = names.last_number()
-    with names.change("many") as change:
-        for filler in range(3000):  # taken back, all of them
-            record = names._execute("SELECT record FROM operations WHERE number = ?", (number,)).fetchone()[0]
-            change._execute("INSERT INTO operations (undone_by, record) VALUES (?, ?)", (filler, record))
+    repeat(names, names.last_number(), undone_by=1)
     decoded.clear()
     undo(history)
     assert len(decoded) <= short
+
+
+MANY = 3000
+
+
+def repeat(names: Names, number: int, undone_by: int | None = None) -> None:
+    """Log the operation `number` so many times more."""
+    record = names._execute("SELECT record FROM operations WHERE number = ?", (number,)).fetchone()[0]
+    with names.change("many") as change:
+        for _ in range(MANY):
+            change._execute("INSERT INTO operations (undone_by, record) VALUES (?, ?)", (undone_by, record))
+
+
+@pytest.mark.parametrize("is_last", [True, False], ids=["the newest of all", "behind those of others"])
+def test_the_last_operation_of_a_branch_is_found_in_one_scan_beside_the_loop(
+    names: Names, history: History, tip: Capture, decoded: list[bool], *, is_last: bool
+) -> None:
+    begin(names, row_of("other"), tip.id)
+    others = names.last_number()
+
+    def checkpoint() -> None:
+        later = capture_of(row_of("main"), parents=[tip.id])
+        with names.change("checkpoint") as change:
+            change.add(later)
+            change.advance("main", later.id)
+
+    for step in (lambda: repeat(names, others), checkpoint)[:: 1 if is_last else -1]:
+        step()
+    decoded.clear()
+    told = undo(history, branch="main")
+    assert (told.undone.verb, told.undone.undo) == ("checkpoint", f"let main be {tip.id[:12]} again")
+    scanned = PIECE if is_last else MANY + PIECE
+    assert len(decoded) <= scanned + 10
+    assert decoded.count(True) < 10, "the log was read in the event loop"
+    assert len(history.waits) >= scanned // PIECE
+    assert True not in history.waits
 
 
 def test_a_listing_of_operations_reads_the_names_once(names: Names, history: History, tip: Capture) -> None:

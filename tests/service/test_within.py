@@ -14,6 +14,7 @@ from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
 from waypoint.service.inside import acts
 from waypoint.service.inside.serving import serve
+from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
 from waypoint.session.restore import branch_of
 from waypoint.store.names import Names
@@ -141,6 +142,26 @@ def test_a_process_whose_session_was_replaced_asks_again() -> None:
     refused = asyncio.run(serve(home, live, ["status"]))
     assert refused.exit == 4
     assert "its session has been replaced\n  next: ask again: the session that has replaced it answers" in refused.text
+
+
+@pytest.mark.parametrize("verb", ["fork", "checkpoint"])
+def test_whether_a_name_is_free_is_asked_without_writing(
+    names: Names, own: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Whoever writes waits for all others that do, and the event loop with it."""
+
+    def change(_verb: str) -> None:
+        raise AssertionError("it was written to names.db")
+
+    monkeypatch.setattr(names, "change", change)
+    sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names))
+    taken = own.id[:6]
+    asked = {
+        "fork": lambda: forking.fork(sessions, "own", [taken]),
+        "checkpoint": lambda: checkpointing.checkpoint(sessions, "main", checkpointing.Wish(taken)),
+    }
+    with pytest.raises(StateConflict, match="the beginning of a capture's id"):
+        asyncio.run(asked[verb]())
 
 
 def test_forks_from_inside_are_bounded_by_the_sessions_that_are_live() -> None:

@@ -7,13 +7,23 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from shellwrap.ring import Ring
 from tests.session.stage import Client, Stage
-from tests.store.test_names_store import row_of
+from tests.store.conftest import names as names
+from tests.store.test_names_store import begin, begin_and_end, capture_of, row_of
+from waypoint.capture.pause import Quiet
+from waypoint.capture.taking import Wanted
+from waypoint.linux.tasks import cgroups
+from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RING_FILE
-from waypoint.model.records import HOST_IDS
+from waypoint.model.records import HOST_IDS, Capture
+from waypoint.session import restore
 from waypoint.session.live.subject import LiveSubject
+from waypoint.store.names import Names
 from waypoint.terminal.exec import ending
 
 BLOCKED_S = 2.0
@@ -67,6 +77,8 @@ async def test_no_step_of_a_pause_waits_for_the_event_loop(stage: Stage, tmp_pat
     assert await asyncio.to_thread(subject.ask_shell) is not None
     os.write(stage.master, b"typed ahead")
     await asyncio.to_thread(subject.hold)
+    assert ends_without_the_loop(subject.processes)
+    assert ends_without_the_loop(subject.leader)
     assert ends_without_the_loop(subject.drain)
     assert ends_without_the_loop(subject.shell_holds)
     assert ends_without_the_loop(subject.take_typed_ahead)
@@ -74,6 +86,55 @@ async def test_no_step_of_a_pause_waits_for_the_event_loop(stage: Stage, tmp_pat
     assert ends_without_the_loop(subject.give_typed_ahead_back)
     assert {path.name for path in copy.iterdir()} >= {RING_FILE, COMMAND_FILE}
     await asyncio.to_thread(subject.go_on)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["it works", "it fails half-way"])
+async def test_a_restore_of_files_stands_still_without_the_event_loop_and_with_others_quiet(
+    names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    origin, row = begin_and_end(names), row_of("main")
+    begin(names, row, origin.id)
+    taken = capture_of(row)
+    quiet, steps = Quiet(), list[tuple[str, bool]]()
+
+    def note(step: str) -> None:
+        steps.append((step, quiet.stands_still()))
+
+    def take(_subject: object, wanted: Wanted) -> Capture:
+        assert wanted.hold
+        assert wanted.quiet_until is not None
+        wanted.quiet_until.enter_context(quiet.pause())
+        note("frozen")
+        return taken
+
+    def rewind(_resources: object, _live: object, capture: Capture) -> None:
+        note("brought back" if capture.id == origin.id else "taken back")
+        if fails and capture.id == origin.id:
+            raise Failed("restore the files of", origin.id, "No space left on device")
+
+    monkeypatch.setattr(restore, "rewind_files", rewind)
+    monkeypatch.setattr(cgroups, "thaw", lambda _group: note("thawed"))
+    (tmp_path / row.session).mkdir()
+    live: Any = SimpleNamespace(branch="main", record=SimpleNamespace(row=row, cgroup=""))
+    subject: Any = SimpleNamespace(go_on=lambda: note("goes on"))
+    resources: Any = SimpleNamespace(
+        captures=SimpleNamespace(take=take), names=names, places=SimpleNamespace(sessions=tmp_path)
+    )
+    problems: list[Failed] = []
+
+    def work() -> None:
+        try:
+            restore.exchange_files(resources, live, subject, origin)
+        except Failed as error:
+            problems.append(error)
+
+    assert ends_without_the_loop(work)
+    back = ["brought back", "taken back"] if fails else ["brought back"]
+    assert steps == [(step, True) for step in ["frozen", *back, "thawed", "goes on"]]
+    assert not quiet.stands_still()
+    assert bool(problems) == fails
+    assert names.resolve("main").id == taken.id
+    assert list((tmp_path / row.session).iterdir()) == []
 
 
 async def test_what_is_asked_of_the_shell_would_wait_for_the_event_loop(bash: Stage) -> None:

@@ -55,9 +55,13 @@ class Pause:
     end of the pause.
     """
 
-    def __init__(self, cgroup: str, quiet: Quiet) -> None:
+    def __init__(self, cgroup: str, quiet: Quiet, quiet_until: contextlib.ExitStack | None = None) -> None:
+        """`quiet_until`: a stack; the daemon's long computations are kept back until it is closed, not only until the
+        end of the pause.
+        """
         self._cgroup = cgroup
         self._quiet = contextlib.ExitStack()
+        self._quiet_until = self._quiet if quiet_until is None else quiet_until
         self._enter_quiet = quiet.pause
         self._began = 0.0
         self._is_frozen = False
@@ -67,7 +71,7 @@ class Pause:
         """Keep the daemon's long computations back from now on, so that none is under way when the pause begins. To be
         called some milliseconds before `begin`. Call `end` in any case.
         """
-        self._quiet.enter_context(self._enter_quiet())
+        self._quiet_until.enter_context(self._enter_quiet())
 
     def begin(self, *, for_dump: bool) -> None:
         """Freeze the session. With `for_dump`, freeze it at a moment at which CRIU can stop all its tasks.

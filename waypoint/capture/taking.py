@@ -38,13 +38,15 @@ WITHOUT_PROCESSES = "without its processes"
 class Wanted(NamedTuple):
     """The capture that is asked for. `tier` None: `live` if the processes can be dumped, else `respawn`. `hold`: leave
     the session frozen and its terminal held; the caller then either ends the session, or thaws it and calls
-    `Subject.go_on`.
+    `Subject.go_on`. `quiet_until`: a stack; the daemon's long computations are kept back until the caller closes it,
+    for a caller with `hold` whose own work is a part of the pause.
     """
 
     tier: Tier | None
     reason: Reason
     message: str = ""
     hold: bool = False
+    quiet_until: contextlib.ExitStack | None = None
 
 
 class Dumper(NamedTuple):
@@ -133,7 +135,7 @@ class _Tries:
         if self._begun:
             drop_layers(order.area, order.capture_id)
         self._begun = True
-        pause = Pause(order.subject.facts.cgroup, order.quiet)
+        pause = Pause(order.subject.facts.cgroup, order.quiet, order.wanted.quiet_until)
         try:
             taken = _take(order, pause, dumper, log_level, tier)
         finally:

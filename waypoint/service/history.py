@@ -115,12 +115,15 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
     same time.
     """
     while True:
-        chosen = _to_undo(home.names, request)
+        seen = home.names.last_number()
+        chosen = await asyncio.to_thread(_to_undo, home, request)
         if request.dry_run:
             _check_rights(home, chosen)
             return UndoFacts(operation=None, undone=_undone(home.names, chosen, plan(home.names.ref, chosen)))
         async with home.sessions.turn(*chosen.moves, *chosen.sessions):
-            if _to_undo(home.names, request).number == chosen.number:
+            # Others may have done something while this one waited for its turns.
+            is_chosen = home.names.last_number() == seen
+            if is_chosen or (await asyncio.to_thread(_to_undo, home, request)).number == chosen.number:
                 _check_rights(home, chosen)
                 return await _take_back(home, chosen.number, lose_processes=request.lose_processes)
 
@@ -230,10 +233,12 @@ def _branch(name: str, ref: Ref, tip: Capture | None, *, is_live: bool) -> Branc
     )
 
 
-def _to_undo(names: LogReader, request: UndoRequest) -> Operation:
-    """The operation that is meant. Raises UnknownName, StateConflict if no operation is left."""
+def _to_undo(home: Home, request: UndoRequest) -> Operation:
+    """The operation that is meant. Raises UnknownName, StateConflict if no operation is left. May read all of the log:
+    not on the loop.
+    """
     if request.number is not None:
-        return _numbered(names, request.number)
+        return _numbered(home.names, request.number)
     caller = callers.current()
     branch = request.branch if request.branch is not None else caller.branch if caller else None
 
@@ -243,12 +248,14 @@ def _to_undo(names: LogReader, request: UndoRequest) -> Operation:
     def is_meant(one: Operation) -> bool:
         return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended)
 
-    found = names.last_to_undo(is_meant)
-    shared = names.last_to_undo(lambda one: branch in one.sessions and len(one.sessions) > 1) if branch else None
-    if shared is not None and (found is None or shared.number > found.number):
-        others = ", ".join(sorted(one for one in shared.sessions if one != branch))
-        said = f"it is operation {shared.number} ({shared.verb}), which is on {others} too"
-        next_step = f"take it back on all of them: waypoint undo {shared.number}"
+    def is_shared(one: Operation) -> bool:
+        return branch in one.sessions and len(one.sessions) > 1
+
+    found = home.names.last_to_undo(lambda one: is_meant(one) or is_shared(one), home.between)
+    if found is not None and not is_meant(found):
+        others = ", ".join(sorted(one for one in found.sessions if one != branch))
+        said = f"it is operation {found.number} ({found.verb}), which is on {others} too"
+        next_step = f"take it back on all of them: waypoint undo {found.number}"
         raise StateConflict("take back", f"the last operation of branch {branch}", said, next_step)
     if found is not None:
         return found

@@ -50,7 +50,7 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
 
 
 def _tell(home: Home, keep_s: float) -> GcFacts:
-    removable = removal.survey(home.names, time.time() - keep_s).removable
+    removable = removal.survey(home.names, time.time() - keep_s, home.between).removable
     return GcFacts(
         dry_run=True,
         removed=[_removed(capture) for capture in home.names.captures_of(removable, may_lack=True).values()],
@@ -130,7 +130,7 @@ class _Work:
 
     def carry_out(self) -> GcFacts:
         home, before = self._home, home_bytes(self._home)
-        chosen = removal.remove(home.captures, home.names, time.time() - self._keep_s)
+        chosen = self._remove()
         self._drop_all(chosen)
         strangers = self._remove_strangers()
         self._try("the free space of the pool", self._shrink)
@@ -154,7 +154,7 @@ class _Work:
             given += self._give_back(lambda: whole or home.pool.outlook().is_disk_low)
             if not whole and not home.pool.outlook().is_short:
                 break
-            chosen = removal.remove(home.captures, home.names, time.time() - self._keep_s, AT_ONCE)
+            chosen = self._remove(AT_ONCE)
             if not chosen:
                 break
             self._drop_all(chosen)
@@ -184,6 +184,10 @@ class _Work:
             self._try("the free space of the pool", shrink)
             home.free_in_vain_bytes = home.pool.free_bytes()
         return given
+
+    def _remove(self, limit: int | None = None) -> list[Capture]:
+        home = self._home
+        return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit, home.between)
 
     def _drop_all(self, chosen: list[Capture]) -> None:
         """Remove from disk the captures `chosen`, and those that an earlier gc could not remove. If this is cut off or

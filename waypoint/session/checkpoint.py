@@ -112,17 +112,24 @@ async def capture(resources: Resources, live: LiveSession, wanted: Wanted) -> Ca
     If the disk is too full for it, what nothing keeps is removed, and the capture is tried once more. Raises as
     `Captures.take`.
     """
+
+    def take(subject: LiveSubject) -> Capture:
+        return resources.captures.take(subject, wanted)
+
     try:
-        return await _take(resources, live, wanted)
+        return await capture_by(resources, live, take)
     except Failed as error:
         if not is_disk_full(error) or not await resources.relieve():
             raise
-    return await _take(resources, live, wanted)
+    return await capture_by(resources, live, take)
 
 
-async def _take(resources: Resources, live: LiveSession, wanted: Wanted) -> Capture:
+async def capture_by(resources: Resources, live: LiveSession, take: Callable[[LiveSubject], Capture]) -> Capture:
+    """Have `take` take a capture of the session and, where the session stands still for more than that, do the rest of
+    the work, too. `take` is called in one thread, so that no step of the work waits for the event loop.
+    """
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
-    live.capturing = asyncio.ensure_future(asyncio.to_thread(resources.captures.take, subject, wanted))
+    live.capturing = asyncio.ensure_future(asyncio.to_thread(take, subject))
     return await live.capturing
 
 
@@ -188,5 +195,4 @@ def _check_name(resources: Resources, branch: str, wish: Wish) -> None:
         next_step = "choose another name" + (move if can_move else "")
         raise StateConflict("create", f"checkpoint {name}", f"there is a {found.kind} of this name", next_step)
     if found is None:
-        with resources.names.change("check") as change:
-            change.check_new(name, "checkpoint")
+        resources.names.check_new(name, "checkpoint")

@@ -46,10 +46,9 @@ def _plan(resources: Resources, origin: Capture, branches: Sequence[str]) -> lis
 
 
 def _check_new(names: Names, branches: Sequence[str]) -> None:
-    """Raise as `Change.check_new` if one of `branches` cannot be made."""
-    with names.change("check") as change:
-        for branch in branches:
-            change.check_new(branch, "branch")
+    """Raise as `Names.check_new` if one of `branches` cannot be made."""
+    for branch in branches:
+        names.check_new(branch, "branch")
 
 
 def too_many(on: str) -> UsageProblem:

@@ -5,19 +5,22 @@ import contextlib
 from collections.abc import Awaitable
 from typing import NamedTuple
 
+from waypoint.capture.layers.subject import Subject
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach
 from waypoint.capture.taking import Wanted
 from waypoint.launch.ground import start_plan
+from waypoint.linux.tasks import cgroups
 from waypoint.model.names import parse_name
 from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap
 from waypoint.processes import ports
 from waypoint.session.birth import birth as births
 from waypoint.session.birth import rights
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
-from waypoint.session.checkpoint import Loss, capture, capture_to_end, drop
+from waypoint.session.checkpoint import Loss, capture, capture_by, capture_to_end, drop
 from waypoint.session.end import Kept
 from waypoint.session.lacking import of_copy, of_kept
+from waypoint.session.live.holding import holding
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import let_go_on
@@ -72,7 +75,7 @@ async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Res
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
             return Restored(live, replaced, of_copy(live, origin))
-        with sessions.resources.captures.hold(origin):  # until it is the branch's tip
+        async with holding(sessions.resources.captures, origin):  # until it is the branch's tip
             new, aside = await _replace(sessions, live, birth, name, loss)
         return Restored(new, aside, [*of_copy(new, origin), *of_kept(aside, "replaced")])
 
@@ -106,26 +109,30 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
             replaced = _tip_beside(resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
             return Restored(live, replaced, [])
-        with resources.captures.hold(origin):
-            aside = await _exchange_files(resources, live, origin)
+        async with holding(resources.captures, origin):
+            aside = await capture_by(resources, live, lambda subject: exchange_files(resources, live, subject, origin))
         return Restored(live, aside, of_kept(aside, "replaced"))
 
 
-async def _exchange_files(resources: Resources, live: LiveSession, origin: Capture) -> Capture:
-    """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Returns the capture."""
-    taken = await capture(resources, live, Wanted(None, "replaced", hold=True))
-    try:
+def exchange_files(resources: Resources, live: LiveSession, subject: Subject, origin: Capture) -> Capture:
+    """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Returns the capture. Blocks.
+
+    `subject`: the session as a capture sees it. The session stands still all the time, so all of it is in one thread:
+    nothing waits for the event loop, and the daemon's long computations are kept back to the end.
+    """
+    with contextlib.ExitStack() as standing:
+        taken = resources.captures.take(subject, Wanted(None, "replaced", hold=True, quiet_until=standing))
+        standing.callback(subject.go_on)
+        standing.callback(cgroups.thaw, live.record.cgroup)
         with noted(resources.places.sessions / live.record.row.session, origin, taken):
-            aside = await _record_aside(resources, live, taken, "files")
-            await asyncio.to_thread(reach, Step.RECORDED)
+            aside = _record_aside(resources, live, taken, "files")
+            reach(Step.RECORDED)
             try:
-                await asyncio.to_thread(rewind_files, resources, live, origin)
-                await asyncio.to_thread(reach, Step.REWOUND)
+                rewind_files(resources, live, origin)
+                reach(Step.REWOUND)
             except BaseException:
-                await asyncio.to_thread(rewind_files, resources, live, aside)
+                rewind_files(resources, live, aside)
                 raise
-    finally:
-        let_go_on(live)
     return aside
 
 
@@ -150,7 +157,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
         except BaseException:
             await drop(resources, taken)
             raise
-        aside = await _record_aside(resources, live, taken, "shell")
+        aside = await asyncio.to_thread(_record_aside, resources, live, taken, "shell")
         stays = await put_back(live.shell, branch, now, then, f"waypoint restore {name} --only shell")
         return Restored(live, aside, [*stays, *of_kept(taken, "replaced")])
 
@@ -160,10 +167,10 @@ def _read_state(resources: Resources, origin: Capture) -> ShellDump:
         return parse_state(origin, held.shell_state())
 
 
-async def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
+def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
     """Record the capture `taken` before the aspect `only` of the session is replaced: `taken` is the branch's new tip.
 
-    Returns the capture as recorded. If that fails, `taken` is dropped.
+    Returns the capture as recorded. If that fails, `taken` is dropped. Blocks.
     """
     try:
         with resources.names.change("restore") as change:
@@ -171,7 +178,7 @@ async def _record_aside(resources: Resources, live: LiveSession, taken: Capture,
             change.add(aside)
             change.replace_aspect(live.branch, aside.id, only)
     except BaseException:
-        await drop(resources, taken)
+        resources.captures.drop(taken)
         raise
     return aside
 

@@ -1,7 +1,6 @@
 """Starting the session of a branch, and stopping it."""
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from waypoint.session.birth.setting import plan_setting
 from waypoint.session.birth.unchanged import check_live, check_processes
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
+from waypoint.session.live.holding import holding
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
@@ -55,9 +55,8 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Begun:
         if origin is not None:
             check_own(resources, origin.setting.user, "go on with", f"branch {branch}")
             check_owner(branch, origin.setting.user, asker, command, is_live=False)
-        with contextlib.ExitStack() as pins:
-            held = pins.enter_context(resources.captures.hold(origin)) if origin else None
-            tree = held.files if held else None
+        async with holding(resources.captures, *([origin] if origin else [])) as held:
+            tree = held[0].files if held else None
             own, look = origin.setting if origin else None, functools.partial(looking, resources)
             setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, look)
         processes = origin is not None and origin.tier == "live"

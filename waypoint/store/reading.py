@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName
-from waypoint.model.ids import is_id_prefix
+from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
+from waypoint.model.ids import is_id, is_id_prefix
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, LiveRow, Ref, Standing, StoreIdentity
 from waypoint.store.failures import damaged_record
@@ -17,6 +17,10 @@ PIECE = 64
 """Rows per query of a listing that may be long. A thread that decodes a long listing can pause between two pieces, so
 that other threads run.
 """
+
+
+def do_not_wait() -> None:
+    """Do nothing: a `between`, called between two pieces, for who does not wait there."""
 
 
 class Link(NamedTuple):
@@ -132,10 +136,8 @@ class CaptureReader:
         return {found for (found,) in self._execute("SELECT capture FROM standings WHERE removed", ()).fetchall()}
 
 
-class RecordReader(CaptureReader):
-    """Reads records. The base of `Names`, which sees committed records only, and of `Change`, which also sees what its
-    own transaction has written.
-    """
+class NameReader(CaptureReader):
+    """Reads names: what they stand for, and whether one is free. A part of `RecordReader`."""
 
     def ref(self, name: str) -> Ref | None:
         """The ref of the name: what it stands for; None if there is no such name."""
@@ -178,6 +180,42 @@ class RecordReader(CaptureReader):
         for capture, name in sorted(_rows_of(self._execute, query, captures), key=lambda row: in_order(row[1])):
             found[capture].append(name)
         return found
+
+    def check_new(self, name: str, kind: str) -> None:
+        """Raise StateConflict if `NameChange.create` would, or if a capture could not be reached any more by the
+        beginning of its id; UsageProblem for a name that is like a whole id, of which one may be made later. As with
+        git, a name that could be the beginning of an id is taken if there is no such id.
+        """
+        on = f"{kind} {name}"
+        if is_id(name):
+            raise UsageProblem("create", on, "a name may not look like the id of a capture", "choose another name")
+        if is_id_prefix(name):
+            row = self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 1", (f"{name}*",)).fetchone()
+            if row is not None:
+                said = "it is the beginning of a capture's id"
+                raise StateConflict("create", on, said, "choose another name")
+        self.check_free(name, kind)
+
+    def check_free(self, name: str, kind: str) -> None:
+        """Raise StateConflict if `NameChange.create` would."""
+        taken = self.ref(name)
+        on = f"{kind} {name}"
+        if taken is not None:
+            raise StateConflict("create", on, f"there is a {taken.kind} of this name", "choose another name")
+        above = [name[:place] for place, character in enumerate(name) if character == "/"]
+        # The names below `name` sort between "name/" and "name0": "0" is the character after "/".
+        query = f"SELECT name FROM refs WHERE name IN ({', '.join('?' * len(above))}) OR name > ? AND name < ? LIMIT 1"
+        row = self._execute(query, (*above, f"{name}/", f"{name}0")).fetchone()
+        if row is not None:
+            found = self.ref(row[0])
+            said = f"the {found.kind if found else 'name'} {row[0]} exists"
+            raise StateConflict("create", on, said, "choose another name")
+
+
+class RecordReader(NameReader):
+    """Reads records. The base of `Names`, which sees committed records only, and of `Change`, which also sees what its
+    own transaction has written.
+    """
 
     def identity(self) -> StoreIdentity:
         """The identity of this database, by which it recognises the places whose content it names (belonging.py)."""

@@ -36,11 +36,16 @@ class Connection:
 
         Raises ConnectionError. Safe to cancel: no byte is lost.
         """
-        while True:
-            try:
-                return self._sock.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                await self._wait(self._loop.add_reader, self._loop.remove_reader)
+        while (data := self.receive_now()) is None:
+            await self._wait(self._loop.add_reader, self._loop.remove_reader)
+        return data
+
+    def receive_now(self) -> bytes | None:
+        """As `receive`; None if nothing has arrived."""
+        try:
+            return self._sock.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return None
 
     async def wait_writable(self) -> None:
         await self._wait(self._loop.add_writer, self._loop.remove_writer)

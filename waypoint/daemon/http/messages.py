@@ -5,8 +5,9 @@ h11 knows the protocol. Out of scope: what a request means (reading.py) and what
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import h11
 import msgspec
@@ -38,6 +39,12 @@ class Limits:
     requests_of_user: int = 8
 
 
+class Turn(Protocol):
+    """Waits until a connection may compute again. `has_waited`: it has just waited for its client."""
+
+    def __call__(self, *, has_waited: bool) -> Awaitable[None]: ...
+
+
 class Messages:
     """The server's end of one connection. The calls for each request, in this order: `request`, `body` or `upload`, an
     answer, `next`.
@@ -45,8 +52,7 @@ class Messages:
     Calls raise ConnectionError if the client is gone, TimeoutError if it takes no answer.
     """
 
-    def __init__(self, connection: Connection, limits: Limits, turn: Callable[[], Awaitable[None]]) -> None:
-        """`turn`: waits until this connection may compute again."""
+    def __init__(self, connection: Connection, limits: Limits, turn: Turn) -> None:
         self._connection = connection
         self._turn = turn
         self._limits = limits
@@ -75,25 +81,27 @@ class Messages:
 
         Waits for the first byte without a limit, between calls of `on_idle` and `on_busy`. Raises HttpProblem.
         """
+        has_waited = False
         if not self.rest:
             on_idle()
             try:
-                self._http.receive_data(await self._connection.receive())
+                data = self._connection.receive_now()
+                if data is None:
+                    has_waited, data = True, await self._connection.receive()
+                self._http.receive_data(data)
             finally:
                 on_busy()
-        await self._turn()  # requests that are there already follow each other without any other wait
-        async with _complete_within(self._limits.incomplete_s):
-            event = await self._event()
+        await self._turn(has_waited=has_waited)  # requests that are there already follow each other without a wait
+        event = await self._event(self._deadline())
         return event if isinstance(event, h11.Request) else None
 
     async def body(self, request: h11.Request, limit: int) -> bytes:
         """The whole body, of at most `limit` bytes. Raises HttpProblem."""
         _check_announced(request, limit)
-        body = bytearray()
-        async with _complete_within(self._limits.incomplete_s):
-            while isinstance(event := await self._event(), h11.Data):
-                body += event.data
-                _check_size(len(body), limit)
+        body, deadline = bytearray(), self._deadline()
+        while isinstance(event := await self._event(deadline), h11.Data):
+            body += event.data
+            _check_size(len(body), limit)
         return bytes(body)
 
     async def upload(self, request: h11.Request, limit: int) -> AsyncGenerator[bytes, None]:
@@ -101,8 +109,7 @@ class Messages:
         _check_announced(request, limit)
         size = 0
         while True:
-            async with _complete_within(self._limits.incomplete_s):
-                event = await self._event()
+            event = await self._event(self._deadline())
             if not isinstance(event, h11.Data):
                 return
             size += len(event.data)
@@ -143,11 +150,15 @@ class Messages:
             described.append(("content-length", str(len(content))))
             await self._send(h11.Response(status_code=status, headers=described), h11.Data(content), h11.EndOfMessage())
 
-    async def _event(self) -> object:
-        """The next part of the request. Raises HttpProblem if what comes is no HTTP."""
+    def _deadline(self) -> float:
+        """When what is begun now has to be complete, in the time of the event loop."""
+        return asyncio.get_running_loop().time() + self._limits.incomplete_s
+
+    async def _event(self, deadline: float) -> object:
+        """The next part of the request. Raises HttpProblem if what comes is no HTTP, or not there at `deadline`."""
         self._events += 1
         if self._events % _EVENTS_PER_TURN == 0:
-            await self._turn()  # a body in chunks of one byte may have thousands of parts at hand
+            await self._turn(has_waited=False)  # a body in chunks of one byte may have thousands of parts at hand
         while True:
             try:
                 event = self._http.next_event()
@@ -157,12 +168,19 @@ class Messages:
                 return event
             if self._http.they_are_waiting_for_100_continue:
                 await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            self._http.receive_data(await self._connection.receive())
+            try:
+                async with asyncio.timeout_at(deadline):
+                    self._http.receive_data(await self._connection.receive())
+            except TimeoutError:
+                said = f"the request was not complete after {self._limits.incomplete_s:g} s"
+                raise HttpProblem(408, said) from None
 
     async def _send(self, *events: h11.Event) -> None:
         data = b"".join(self._http.send(event) or b"" for event in events)
-        async with asyncio.timeout(self._limits.answer_s):
-            await self._connection.send(data)
+        sent = self._connection.send_now([data])
+        if sent < len(data):  # no timer for what is taken at once
+            async with asyncio.timeout(self._limits.answer_s):
+                await self._connection.send(data[sent:])
 
 
 def wants_stream(request: h11.Request) -> bool:
@@ -194,12 +212,3 @@ def _check_announced(request: h11.Request, limit: int) -> None:
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
         raise HttpProblem(413, f"the body may have at most {limit} bytes")
-
-
-@contextlib.asynccontextmanager
-async def _complete_within(seconds: float) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        raise HttpProblem(408, f"the request was not complete after {seconds:g} s") from None

@@ -42,14 +42,14 @@ def find_route(routes: Routes, method: bytes, target: bytes) -> Target:
     path, _, query = text.partition("?")
     verb = method.decode("ascii", "replace")
     on = f"{verb} {path}"
-    fitting = [(route, found) for route in routes if (found := route.pattern.fullmatch(path))]
-    if not fitting:
-        raise HttpProblem(404, "there is no such path", _SEE, on)
-    for route, found in fitting:
-        if route.method == verb:
+    for route in routes:
+        if route.method == verb and (found := route.pattern.fullmatch(path)):
             names = {name: parse_name(_decoded(part, on)) for name, part in found.groupdict().items()}
             return Target(route, names, query, on)
-    raise HttpProblem(405, f"this path takes {' or '.join(route.method for route, _ in fitting)}", _SEE, on)
+    others = [route.method for route in routes if route.pattern.fullmatch(path)]
+    if not others:
+        raise HttpProblem(404, "there is no such path", _SEE, on)
+    raise HttpProblem(405, f"this path takes {' or '.join(others)}", _SEE, on)
 
 
 def _decoded(text: str, on: str) -> str:

@@ -21,12 +21,14 @@ class Share:
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._is_taken = False  # whether a connection has had a turn in this round of the event loop
 
-    async def turn(self) -> None:
+    async def turn(self, *, has_waited: bool) -> None:
         """Wait until this connection may compute. All connections of a limited user together get one turn in each round
-        of the event loop, in the order in which they asked. A user without limits gets a turn in the next round.
+        of the event loop, in the order in which they asked. A user without limits gets a turn in the next round, or at
+        once if the connection `has_waited` for its client until now.
         """
         if not self.limited:
-            await asyncio.sleep(0)
+            if not has_waited:
+                await asyncio.sleep(0)
         elif self._is_taken:
             turn = self._loop.create_future()
             self._waiting.append(turn)

@@ -45,8 +45,7 @@ async def log(home: Home, live: LiveSession, given: Given) -> Printed:
     if start is None:
         return Printed("", [])
     query = LogQuery(name=start.id, limit=given.number("limit") or LIMIT)
-    found = await asyncio.to_thread(_listed, home, await history.log(home, query))
-    found = [_in_sight(home, live.branch, one) for one in found]
+    found = await _history(home, live.branch, query)
     return Printed("".join(map(_capture_line, found)), found)
 
 
@@ -90,9 +89,15 @@ async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
     offer = offered_inside(words)
     names = [live.branch]
     if offer.kind == "names" and (start := own.tip(home, live.branch)) is not None:
-        found = await asyncio.to_thread(_listed, home, await history.log(home, LogQuery(name=start.id)))
-        names += [name for one in found for name in own.in_sight(home, live.branch, one.names) if name != live.branch]
+        found = await _history(home, live.branch, LogQuery(name=start.id))
+        names += [name for one in found for name in one.names if name != live.branch]
     return offer.answer(names)
+
+
+async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFacts]:
+    """As `history.log`, with the names of each capture that processes on `branch` are told."""
+    found = await history.log(home, query)
+    return await asyncio.to_thread(_listed, home, (_in_sight(home, branch, one) for one in found))
 
 
 def _listed(home: Home, found: Iterator[T]) -> list[T]:

@@ -60,7 +60,7 @@ async def operation(home: Home, branch: str, number: int | None) -> Operation:
     def is_meant(one: Operation) -> bool:
         return is_from_within(home.names, one, branch) and one.sessions.get(branch) != (False, True)
 
-    found = await asyncio.to_thread(home.names.last_to_undo, is_meant)
+    found = await asyncio.to_thread(home.names.last_to_undo, is_meant, home.between)
     if found is None:
         said = "none is left to be taken back"
         raise StateConflict("take back", f"the last operation of branch {branch}", said, "see 'waypoint op log'")

@@ -21,6 +21,7 @@ from waypoint.processes.criu.causes import CriuAccident
 from waypoint.session.birth import fresh, revive, shell_back, start_again
 from waypoint.session.birth.rights import bounded
 from waypoint.session.live import record
+from waypoint.session.live.holding import holding
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.upper.contract import NEXT_STEPS
@@ -75,9 +76,8 @@ async def bring_up_all(resources: Resources, births: Sequence[Birth], verb: str)
     CannotCapture if CRIU cannot restore the processes. After a failure nothing of any session is left; the left-overs
     of a crash are removed when the next daemon starts.
     """
-    with contextlib.ExitStack() as held:
-        for origin in {birth.origin.id: birth.origin for birth in births if birth.origin is not None}.values():
-            held.enter_context(resources.captures.hold(origin))  # until a name stands for it
+    origins = {birth.origin.id: birth.origin for birth in births if birth.origin is not None}
+    async with holding(resources.captures, *origins.values()):  # until a name stands for them
         return await _bring_up_all(resources, births, verb)
 
 

@@ -26,6 +26,7 @@ from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow
 from waypoint.processes.criu.external_names import name_externals
 from waypoint.session.live import record
+from waypoint.session.live.holding import holding
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
@@ -45,7 +46,7 @@ async def revive(
     Raises CannotCapture with CRIU's reason, Failed, OSError; the caller removes what is left then (`birth.undo`).
     """
     folder = record.make_folder(resources.places.sessions, row.session)
-    with resources.captures.hold(origin) as held:
+    async with holding(resources.captures, origin) as (held,):
         layer = held.processes
         spec = _plan_spec(resources, row, held, size)
         externals = name_externals(spec.outside, APART_SEEN)
