@@ -36,10 +36,11 @@ NEWER = {"by": None, "note": "", "expired": False}
 
 def with_no_walls(captures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The captures, whose processes had the host's ids and no filter, as those of all captures that do not say it; nor
-    do they say what ran, in which folder the shell was, or of another moment of it than the capture's own.
+    do they say what ran, in which folder the shell was, of another moment of it than the capture's own, or when the
+    branch was made.
     """
     for one in captures:
-        one["folder"] = ""
+        one |= {"folder": "", "branch_created": 0.0}
         layers = one["layers"]
         layers["programs"] = None
         if layers["shell"] is not None:
