@@ -117,6 +117,7 @@ def _framed(body: bytes, framing: str) -> tuple[str, bytes]:
 
 FOLDER_NAMES = [
     *("nonce", "req", "go", "branch", "state", "state.0", "back", "told", "exit", "exit.new", "bell", "run.0"),
+    *("last.0", "last.1", "hist.0", "hist.1", "history"),
     *("r.1.1", "w.1.1", "c.1.1", "a.1.1", "r.2.1", "a.2.1", "r.9999999999.9999", "t.1.1", "cmd.0", "in.0"),
     *(".waypoint-req", "r.", "r.x", "r.1", "é", "x" * 255),
 ]
@@ -125,6 +126,7 @@ CONTENTS = [
     *(b"", b"\0", b"\n", b"ps\n", b"ps\n--json\n", b"log\n-n\n18446744073709551616\n", b"undo\n99999999999999999999\n"),
     *(b"checkpoint\n\xff\xfe\n", b"show\n" + b"a" * 5000, b"\n" * 4096, b"restore\n../..\n", b"fork\ngood\nx\n"),
     *(b"__complete\n", b"checkpoint\nname\n-m\n\xff\n--tier\nfiles\n", b"--json", b"op\nlog\n-n\n-1\n", b"exec 0 0\n"),
+    *(b"\0s\x001\0bash\x000\0d\0\0\0/\0m\0\0\x000022\0h\0\0\0hist.0\0e\x001\0\0\0", b"\0s\x002\0zsh\x00"),
     *(b"d / \0\0\0", b"999999999999", b"-1", b"S 0\nE 0\nE+ 0\n", b"\x1b]7717;P;1;0;bash\x07"),
 ]
 TARGETS = ["/etc/passwd", "/proc/self/mem", "/dev/zero", "bell", "..", "/proc/1/fd/3", "x" * 4000]

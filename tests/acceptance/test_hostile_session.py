@@ -138,3 +138,33 @@ def test_descriptors_that_it_sends_to_nobody_are_an_error_of_a_checkpoint_and_no
             assert "a limit that sessions share is used up" in failed.stderr
         home.must("stop", "copy", "new", "--discard")
         assert home.must("checkpoint", "after", "-b", other, "--json").json()["tier"] == "live"
+
+
+FORGED_STATE = r"""
+import time
+lines = ''.join(f'declare -- a{number:06d}=1\n' for number in range(700_000))
+for number in ('1000001', '1000002'):
+    state = ['', 's', number, 'bash', '0', 'd', '', '', '/', 'm', '', '', '0022', 'v', '', '', lines]
+    with open(f'/run/waypoint/last.{int(number) % 2}', 'w') as file:
+        file.write('\0'.join([*state, 'e', number, '', '', '']))
+print('begun', flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_state_of_its_shell_that_it_has_made_up_holds_up_nobody(home: Home) -> None:
+    with session(home, "root") as hostile:
+        with home.background(
+            "exec", "-b", hostile, "--", f"python3 -c '{FORGED_STATE.replace(chr(39), chr(34))}'"
+        ) as it:
+            assert it.stdout is not None
+            assert it.stdout.readline() == b"begun\n"
+            home.must("checkpoint", "forged", "-b", hostile, "--tier", "files")
+        with home.background("fork", "forged", "forged-1", "forged-2") as forks:
+            assert longest_answer_s(home, 5) < 2
+            assert forks.wait(PATIENCE_S) == 0
+            assert forks.stderr is not None
+            said = forks.stderr.read().decode()
+        assert "its shell is a new one: it has more than 20000 variables" in said
+        home.must("stop", "forged-1", "forged-2", "--discard")
+        home.must("rm", "forged")

@@ -1,6 +1,7 @@
 """Giving the new shell of a session the state that the shell had in the capture from which the session goes on."""
 
 import asyncio
+import functools
 
 from waypoint.capture.layers.shell import MAX_BYTES, STATE_FILE, history_in
 from waypoint.launch.ground import start_plan
@@ -9,8 +10,9 @@ from waypoint.model.records import Capture, Setting
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.hooks.run_folder import RunFolder, apart
 from waypoint.terminal.shell.asked import ask_state
-from waypoint.terminal.shell.dump import ShellDump, parse
+from waypoint.terminal.shell.dump import ShellDump, ShellKind, parse
 from waypoint.terminal.shell.putting_back import parse_state, put_back
 
 _TRIES = 3  # a machine that is busy makes a new shell slower than the question's wait
@@ -56,9 +58,14 @@ async def _present(line: CommandLine) -> ShellDump | str:
             break
     else:
         return line.watch.obstacle(line.watch.look()) if line.watch.shell is None else "it does not answer"
-    data = line.desk.folder.read(STATE_FILE, MAX_BYTES)
+    return await apart(line.desk.folder, functools.partial(_parse, kind=asked.layer.kind))
+
+
+def _parse(folder: RunFolder, kind: ShellKind) -> ShellDump:
+    """The state of the shell of `kind` in the folder. Raises OSError, ValueError. Blocks."""
+    data = folder.read(STATE_FILE, MAX_BYTES)
     name = history_in(data)
-    return parse(data, asked.layer.kind, line.desk.folder.read(name, MAX_BYTES) if name else None)
+    return parse(data, kind, folder.read(name, MAX_BYTES) if name else None)
 
 
 def _given_anew(setting: Setting, before: Setting) -> set[bytes]:

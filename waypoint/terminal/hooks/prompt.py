@@ -104,7 +104,7 @@ def _editing(modes: terminals.Modes, shell: Shell) -> bool:
     return (call.name == "read" and call.first >= 10) or call.name in ("poll", "ppoll", "select", "pselect6")
 
 
-def foreground(master: int, processes: list[int]) -> str:
+def foreground(master: int, processes: Iterable[int]) -> str:
     """The foreground program for a message: the newest of `processes` in the foreground group; "" if there is none."""
     group = terminals.foreground_group(master)
     found: list[tuple[int, int]] = []

@@ -4,16 +4,19 @@ The daemon reaches the folder through a directory fd. The folder belongs to the 
 there: the daemon follows no links, checks the type of what it opens, and bounds its reads.
 """
 
+import asyncio
 import contextlib
 import errno
 import itertools
 import os
 import stat
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from waypoint.linux.storage import beneath, idmapped
 from waypoint.model.paths import RUN_FOLDER
+
+T = TypeVar("T")
 
 _ASIDE = ".waypoint-"  # prefix of the daemon's files in the spare folder, which others use too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -168,6 +171,21 @@ class RunFolder:
             return os.readlink(name, dir_fd=self.fd) == f"{self.spare.path}/{_ASIDE}{name}"
         except OSError as error:
             return error.errno == errno.ENOENT
+
+
+async def apart(folder: RunFolder, work: Callable[[RunFolder], T]) -> T:
+    """What `work` returns or raises, in a thread: the session chooses how large its files are. The thread has a
+    descriptor of its own, since that of `folder` may be closed while the thread still works.
+    """
+    own = RunFolder(os.dup(folder.fd), folder.spare)
+
+    def do() -> T:
+        try:
+            return work(own)
+        finally:
+            os.close(own.fd)
+
+    return await asyncio.shield(asyncio.to_thread(do))
 
 
 def _unlink(folder: int, name: str) -> None:

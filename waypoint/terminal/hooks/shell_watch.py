@@ -119,7 +119,7 @@ class ShellWatch:
         """Why the shell cannot take a command now, in words for a message. `seen`: what the probe found."""
         if self._terminal.closed.is_set() or seen is Look.GONE:
             return self._terminal.epitaph or "the session's shell has ended"
-        name = prompt.foreground(self._terminal.master, self._processes())
+        name = prompt.foreground(self._terminal.master, self._candidates())
         match self.shell:
             case None:
                 running = f"{name} runs in the foreground" if name else "nothing runs in the foreground"

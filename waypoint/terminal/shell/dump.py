@@ -17,7 +17,11 @@ _LIMIT = {
     "zsh": re.compile(rb"-(\w): .* (unlimited|\d{1,20})"),
 }
 _MOST_OF_LINE = 200  # characters of a line about a limit: the time to match one grows with the square of its length
-
+_MOST_OF_OPTIONS = 1 << 14
+MOST_ENTRIES = 20_000
+"""Variables, functions and whatever else a state consists of. Programs may write a state too, and each entry costs the
+daemon, and the shell that is given the state, some microseconds.
+"""
 
 _RECORD = 4  # fields of a record, each ended by a NUL
 
@@ -53,7 +57,10 @@ class ShellDump:
 
 
 def parse(data: bytes, kind: ShellKind, history: bytes | None = None) -> ShellDump:
-    """Parse what a shell of `kind` has written. Raises ValueError if `data` is not the whole state of such a shell."""
+    """Parse what a shell of `kind` has written. Raises ValueError if `data` is not the whole state of such a shell, or
+    has more than MOST_ENTRIES.
+    """
+    _check_number(data, b"\0", _RECORD * MOST_ENTRIES)
     fields = iter(data.split(b"\0"))
     dump = ShellDump(kind, history=history)
     types: dict[bytes, bytes] = {}
@@ -79,7 +86,14 @@ def parse(data: bytes, kind: ShellKind, history: bytes | None = None) -> ShellDu
     return dump
 
 
+def _check_number(text: bytes, end: bytes, most: int) -> None:
+    if text.count(end) > most:
+        raise ValueError(f"it has more than {MOST_ENTRIES} variables, functions and other entries")
+
+
 def _take(dump: ShellDump, what: bytes, name: bytes, attributes: bytes, text: bytes) -> None:
+    if what in (b"l", b"v", b"t"):  # an entry is a line
+        _check_number(text, b"\n", MOST_ENTRIES)
     match what:
         case b"o":
             _take_options(dump, attributes, text)
@@ -110,12 +124,17 @@ def _take_moment(dump: ShellDump, what: bytes, text: bytes) -> None:
         case b"s":
             dump.status = int(text) & 0xFF
         case b"g":  # the first one is $0
-            dump.args = [] if dump.args is None else [*dump.args, text]
+            if dump.args is None:
+                dump.args = []
+            else:
+                dump.args.append(text)
         case _:
             pass  # "h": the name of the file with the history
 
 
 def _take_options(dump: ShellDump, attributes: bytes, text: bytes) -> None:
+    if len(attributes) + len(text) > _MOST_OF_OPTIONS:
+        raise ValueError("it has more options than a shell")
     if dump.kind == "bash":
         dump.options = set(attributes.decode().split(":"))
         dump.shopts = set(text.decode().split(":"))

@@ -1,6 +1,7 @@
 """Giving a live session's shell a captured state: one that this shell had, or another shell of the same kind."""
 
 import asyncio
+import functools
 from typing import NoReturn
 
 from waypoint.capture.layers.shell import KeptShell, unreadable
@@ -9,7 +10,7 @@ from waypoint.model.records import Capture
 from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Frame
 from waypoint.terminal.exec.command_line import CommandLine
-from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.hooks.run_folder import RunFolder, apart
 from waypoint.terminal.shell import script
 from waypoint.terminal.shell.asked import comes_to_prompt, is_in_a_command
 from waypoint.terminal.shell.dump import ShellDump, parse
@@ -19,7 +20,9 @@ _TOLD_BYTES = 1 << 16
 
 
 def parse_state(origin: Capture, state: KeptShell) -> ShellDump:
-    """Parse the shell's state in the capture `origin`. Raises StoreDamaged if the state is not complete."""
+    """Parse the shell's state in the capture `origin`. Raises StoreDamaged if the state is not complete or too large.
+    Blocks.
+    """
     try:
         return parse(state.data, state.layer.kind, state.history)
     except ValueError as error:
@@ -50,12 +53,10 @@ async def put_back(line: CommandLine, branch: str, now: ShellDump, then: ShellDu
     `title`: words that are shown to viewers, without anything that means something to a shell. Raises Failed if the
     shell breaks off; a part of the state may have changed by then.
     """
-    made = script.compose(now, then, title)
+    made = await asyncio.to_thread(script.compose, now, then, title)
     folder = line.desk.folder
     try:
-        folder.write("back", made.body)
-        if made.history is not None:
-            folder.write("history", made.history)
+        await apart(folder, functools.partial(_write, made=made))
         # With a terminal (tty): a plain exec sets variables such as PAGER while its command runs, which would mix with
         # the variables that are restored.
         request = ExecRequest(text=made.command, tty=True, timeout_s=LIMIT_S)
@@ -70,6 +71,12 @@ async def put_back(line: CommandLine, branch: str, now: ShellDump, then: ShellDu
     if told is None:
         raise _failed(branch, str(ended["said"]) or "the shell broke off in the midst of it")
     return made.stays + told
+
+
+def _write(folder: RunFolder, made: script.Script) -> None:
+    folder.write("back", made.body)
+    if made.history is not None:
+        folder.write("history", made.history)
 
 
 def _read_told(folder: RunFolder) -> str:
