@@ -12,11 +12,12 @@ from waypoint.branch.undo import is_from_within
 from waypoint.capture.sealing import placed
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
-from waypoint.service.inside import acts
 from waypoint.service.inside.serving import serve
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
 from waypoint.session.restore import branch_of
+from waypoint.session.birth.rights import MOST_LIVE, check_crowd
+from waypoint.store.callers import asked_by
 from waypoint.store.names import Names
 from waypoint.store.reading import belongs_to
 
@@ -164,10 +165,21 @@ def test_whether_a_name_is_free_is_asked_without_writing(
         asyncio.run(asked[verb]())
 
 
-def test_forks_from_inside_are_bounded_by_the_sessions_that_are_live() -> None:
+def of(uid: int) -> Any:
+    return SimpleNamespace(setting=SimpleNamespace(user=SimpleNamespace(uid=uid)))
+
+
+def test_who_is_neither_root_nor_trusted_gets_no_more_sessions_than_are_good_for_all() -> None:
     """Those that are being started are counted, too."""
-    rows = {True: [object()] * (acts.MOST_LIVE - 4), False: [object()] * 2}
-    home: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]))
-    acts.check_crowd(home, 2)
-    with pytest.raises(StateConflict, match="more than 256 sessions would be live"):
-        acts.check_crowd(home, 3)
+    rows = {True: [of(7)] * (MOST_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
+    resources: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]), trusted=9)
+    for caller, said in ((WITHIN, "in this home"), (Caller(uid=7), "of yours")):
+        free = 2 if caller is WITHIN else 4
+        with asked_by(caller):
+            check_crowd(resources, free)
+            with pytest.raises(StateConflict, match=f"more than 256 sessions {said} would be live"):
+                check_crowd(resources, free + 1)
+    for caller in (Caller(uid=0), Caller(uid=9), Caller(uid=8)):
+        with asked_by(caller):
+            check_crowd(resources, 250)
+    check_crowd(resources, 1000)

@@ -1,13 +1,15 @@
 """Which file of which group holds a limit, on machines of every kind: as folders that look like groups."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from waypoint.launch.ground import id_choice
 from waypoint.launch.ground.id_choice import RANGE, IdChoice
-from waypoint.launch.ground.limits import Limiter, checked, fill_in
-from waypoint.linux.tasks import namespaces
+from waypoint.launch.ground.limits import Limiter, checked, fill_in, of_all
+from waypoint.linux.calls import machine
+from waypoint.linux.tasks import namespaces, systemd
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import HOST_IDS, SHIFTED_IDS, IdMap, SessionLimits
 
@@ -104,3 +106,46 @@ def test_the_owner_of_a_session_s_namespace_is_nobody_in_any_session(
 def test_without_all_capabilities_root_owns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_choice.namespaces, "has_all_capabilities", lambda: False)
     assert IdChoice(2_000_683_008, tmp_path, tmp_path).owner_of("0" * 32) == 0
+
+
+def test_all_sessions_of_a_home_together_have_a_bound_in_cgroup2_the_home_s_group(group: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    limiter = Limiter(frozenset({"memory", "pids", "cpu"}), {}, {})
+    limiter.hold_all(str(home))
+    (home / "one").rmdir()
+    assert written(home) == {"memory.max": str(of_all().memory), "pids.max": str(of_all().pids)}
+    assert limiter.entered == []
+
+
+def test_in_version_1_it_is_of_processes_alone_in_the_group_in_which_the_launcher_is(
+    group: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "old/home").mkdir()
+    old = str(tmp_path / "old/home")
+    limiter = Limiter(frozenset(), {"memory": old, "pids": old, "cpu": old}, {})
+    limiter.hold_all(str(tmp_path / "home"))
+    assert written(Path(old)) == {"pids.max": str(of_all().pids)}
+    assert limiter.entered == [old]
+
+
+def test_half_of_the_machine_s_processes_and_a_tenth_of_its_memory_are_not_for_sessions() -> None:
+    bounds, pid_max = of_all(), int(Path("/proc/sys/kernel/pid_max").read_text())
+    assert bounds.pids
+    assert 64 <= bounds.pids <= pid_max / 2
+    assert bounds.memory == int(machine.total_memory_bytes() * 0.9)
+
+
+def test_a_scope_of_systemd_has_the_bound_of_all_sessions_and_not_that_of_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busctl = tmp_path / "busctl"
+    busctl.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/asked\n')
+    busctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    systemd.start_scope("waypoint-test.scope", 7, "Sessions", SessionLimits(memory=1 << 30, pids=100))
+    words = (tmp_path / "asked").read_text().splitlines()
+    assert words[words.index("StartTransientUnit") :] == [
+        *("StartTransientUnit", "ssa(sv)a(sa(sv))", "waypoint-test.scope", "fail", "5"),
+        *("PIDs", "au", "1", "7", "Delegate", "b", "true", "Description", "s", "Sessions"),
+        *("TasksMax", "t", "100", "MemoryMax", "t", "1073741824", "0"),
+    ]

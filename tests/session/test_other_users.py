@@ -96,6 +96,18 @@ def test_a_session_as_somebody_else_is_refused(shared: Home, trusting: Home, per
     stop(trusting, "other")
 
 
+@pytest.mark.parametrize("limit", [("--pids", "4097"), ("--memory", "8388607T")], ids=["pids", "memory"])
+def test_a_user_gets_no_higher_limit_than_the_usual_one(
+    shared: Home, trusting: Home, person: Person, limit: tuple[str, str]
+) -> None:
+    words = ("shell", "large", "-d", *limit)
+    refused(person.can(shared, *words), "more than usual, which is")
+    succeeds(person.can(shared, "shell", "large", "-d", "--pids", "4096", "--memory", "128M"))
+    stop(shared, "large")
+    succeeds(person.can(trusting, *words))
+    stop(trusting, "large")
+
+
 def test_of_an_undo_that_is_refused_nothing_is_told(shared: Home, person: Person) -> None:
     shared.must("shell", "roots-2", "-d", "--user", "root")
     shared.must("stop", "roots-2")

@@ -118,6 +118,9 @@ def check(home: Home, session: Session, pid: int) -> None:
     assert session.exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
     ledger.check(home)
     wait_until(all_run, "each part runs once", budget_s())
+    for part in ("supervisor", "daemon"):  # a launcher is counted with the sessions, and may become a supervisor
+        (found,) = victims.pids(home, part)
+        assert f":pids:/waypoint/{home.id}" not in Path(f"/proc/{found}/cgroup").read_text(), part
     assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
 
 

@@ -1,8 +1,9 @@
 """The launcher: the small process that forks sessions and CRIU, because the daemon is large and has threads.
 
-The launcher runs as `python -I -S launcher.py FD` with a SOCK_SEQPACKET socket. A request is a LaunchSpec in JSON
-together with a socket for the answer and up to three more descriptors (spec.py). The launcher carries out each request
-in a forked task, so that several run side by side. The launcher ends when the daemon closes its side of the socket; if
+The launcher runs as `python -I -S launcher.py FD GROUP...` with a SOCK_SEQPACKET socket. It enters the GROUPs (of
+version 1 hierarchies), so that what it forks is in them: to enter them takes milliseconds. A request is a LaunchSpec in
+JSON together with a socket for the answer and up to three more descriptors (spec.py). The launcher carries out each
+request in a forked task, so that several run side by side. It ends when the daemon closes its side of the socket; if
 the daemon has left a will, the launcher carries that out first (survivor.py).
 The launcher is also the reaper of the sessions that it has started.
 
@@ -28,15 +29,15 @@ from waypoint.launch.program import set_resource_limits
 from waypoint.launch.spec import CriuBeside, CriuInto, LaunchAnswer, LaunchSpec, StartSpec, Will
 from waypoint.launch.start import start
 from waypoint.launch.walls import refused
-from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks import cgroups, namespaces
 from waypoint.linux.tasks.clone import fork_into, leave_killed_group
 
 MAX_REQUEST_BYTES = 4 << 20
 _MAX_FDS = 5
 
 
-def serve(control: socket.socket) -> None:
-    """Answer requests on `control` until the daemon closes it."""
+def serve(control: socket.socket, groups: list[str]) -> None:
+    """Answer requests on `control` until the daemon closes it. `groups`: those that were entered."""
     namespaces.set_process_name("wp-launcher")
     namespaces.become_subreaper()
     leave_killed_group()
@@ -71,7 +72,7 @@ def serve(control: socket.socket) -> None:
         for fd in fds:
             os.close(fd)
     if bequest is not None:
-        survivor.carry_out(bequest)
+        survivor.carry_out(bequest, groups)
 
 
 def fork_for(spec: LaunchSpec) -> int:
@@ -134,4 +135,6 @@ def _failure(error: BaseException) -> LaunchAnswer:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    for each in sys.argv[2:]:
+        cgroups.enter(each)
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

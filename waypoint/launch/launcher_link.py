@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +50,9 @@ class Launcher:
     The launcher inherits the mount namespace of the process that calls `open`. If it dies, it is started again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, groups: Sequence[str] = ()) -> None:
+        """`groups`: of version 1 hierarchies, in which the launcher and all that it forks are to be."""
+        self._groups = groups
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._will: tuple[Will, int] | None = None
@@ -65,7 +67,8 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
-            boot = f"import sys; sys.path[:0] = {paths!r}; sys.argv = ['launcher', '{theirs.fileno()}']"
+            argv = ["launcher", str(theirs.fileno()), *self._groups]
+            boot = f"import sys; sys.path[:0] = {paths!r}; sys.argv = {argv!r}"
             code = f"{boot}; import runpy; runpy.run_module('waypoint.launch.launcher', run_name='__main__')"
             with _sealed_interpreter() as program:  # the launcher's tasks become processes of sessions
                 self._process = subprocess.Popen(

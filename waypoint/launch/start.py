@@ -24,7 +24,7 @@ from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import wait_entered
 from waypoint.model.paths import RUN_FOLDER
 
-MOST_TERMINALS = 256  # of a session at a time
+MOST_TERMINALS = 64  # of a session at a time: 256 let twelve sessions take all of the machine
 GROUP_MAX = 2**31 - 1  # of net.ipv4.ping_group_range
 
 

@@ -7,10 +7,11 @@ session that the daemon was capturing would stand still until somebody asks. So 
 import contextlib
 import os
 import socket
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from waypoint.launch.spec import Will
-from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks import cgroups, namespaces
 
 _REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: waypoint\r\nConnection: close\r\n\r\n"
 
@@ -22,9 +23,9 @@ class Bequest(NamedTuple):
     mounts_fd: int
 
 
-def carry_out(bequest: Bequest) -> None:
+def carry_out(bequest: Bequest, groups: Sequence[str]) -> None:
     """Return when a daemon answers at the socket, or the socket's name is gone: somebody has stopped Waypoint. If
-    nobody listens on the socket, become the program of the will.
+    nobody listens on the socket, become the program of the will, out of the home's `groups`, which are for sessions.
 
     Waits as long as somebody listens who does not answer. Raises OSError.
     """
@@ -36,6 +37,8 @@ def carry_out(bequest: Bequest) -> None:
         except FileNotFoundError:
             return
         except ConnectionRefusedError:
+            for group in groups:
+                cgroups.enter(os.path.dirname(os.path.dirname(group)))
             namespaces.setns(bequest.mounts_fd, namespaces.CLONE_NEWNS)
             os.execve(will.argv[0], will.argv, will.env)
 

@@ -89,10 +89,10 @@ class Home:
         self.strangers: list[StrangerFacts] = []
         # By id: captures that are off the record and not yet off the disk. Only a `gc` job uses this.
         self.due_for_removal: dict[str, Capture] = {}
-        self._launcher = Launcher()
         name = home_id(str(path))
         places = make_places(path, Path(runtime_folder(str(path))), name, config.ids.first, host_mounts)
         self._places = places._replace(filters=config.seccomp)
+        self._launcher = Launcher(places.limiter.entered)
         self._host_watch = HostWatch(self._places.host) if self._places.host is not None else None
         self.events = Events(asyncio.get_running_loop())
         self.jobs = Jobs(self.events)

@@ -8,6 +8,9 @@ the daemon into a group of theirs is left alone: a part of the tree has one owne
 Delegation).
 
 Without a controller for processes, the kernel counts those of each user of the session (RLIMIT_NPROC).
+
+All sessions of a home have a bound together, too: the home's group has it. In a version 1 hierarchy the launcher is in
+that group, once and for all, and with it whatever it forks. Of memory there is none such: who allocates it would pay.
 """
 
 import os
@@ -22,6 +25,8 @@ from waypoint.model.verbs import LIMIT_BOUNDS, parse_amount, parse_size
 USUAL_PIDS = 4096
 MEMORY_SHARE = 0.75
 """The share of the machine's memory that a session may usually have."""
+ALL_MEMORY_SHARE, ALL_PIDS_SHARE = 0.9, 0.5
+"""The shares of the machine's memory and processes that all sessions of a home together may have."""
 SHARED_FILES = 65_536
 """Files in a session's /dev/shm, each of which takes a kilobyte of the kernel's memory."""
 DEPTH, GROUPS = 32, 1024
@@ -49,6 +54,14 @@ def fill_in(asked: SessionLimits) -> SessionLimits:
     """The limits of a session for which `asked` was asked: the usual ones in place of those that are None."""
     memory = asked.memory or int(machine.total_memory_bytes() * MEMORY_SHARE)
     return SessionLimits(memory=memory, cpus=asked.cpus, pids=asked.pids or USUAL_PIDS, disk=asked.disk)
+
+
+def of_all() -> SessionLimits:
+    """What all sessions of a home may use together."""
+    return SessionLimits(
+        memory=int(machine.total_memory_bytes() * ALL_MEMORY_SHARE),
+        pids=int(machine.most_processes() * ALL_PIDS_SHARE),
+    )
 
 
 def shared_memory_bytes(asked: SessionLimits) -> int:
@@ -88,6 +101,16 @@ class Limiter(NamedTuple):
                 cgroups.write(group, new_name, value if controller != "cpu" else f"{value} {_PERIOD_US}")
             elif controller in self.legacy:
                 cgroups.write(f"{self.legacy[controller]}/{os.path.basename(group)}", old_name, value)
+
+    def hold_all(self, group: str) -> None:
+        """Limit what all sessions of the home together use. `group`: the home's. Raises OSError."""
+        legacy = {controller: os.path.dirname(above) for controller, above in self.legacy.items()}
+        self._replace(legacy={"pids": legacy["pids"]} if "pids" in legacy else {}).hold(group, of_all())
+
+    @property
+    def entered(self) -> list[str]:
+        """The groups in which the launcher is to be, so that what it forks is counted with all of the home."""
+        return [self.legacy["pids"]] if "pids" in self.legacy else []
 
     def most_of_each_user(self, asked: SessionLimits) -> int | None:
         """How many processes each user of a session may have, where no controller counts all; None where one does."""

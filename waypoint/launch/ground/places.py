@@ -9,7 +9,7 @@ from typing import NamedTuple
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.host_mounts import HostMounts
 from waypoint.launch.ground.id_choice import IdChoice
-from waypoint.launch.ground.limits import DEPTH, NO_LIMITER, Limiter, find_limiter
+from waypoint.launch.ground.limits import DEPTH, NO_LIMITER, Limiter, find_limiter, of_all
 from waypoint.launch.ground.lower_check import LowerCheck
 from waypoint.launch.ground.skeleton import Kit
 from waypoint.linux.storage import mounts
@@ -79,6 +79,8 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
     The mounts vanish with that namespace; `remove_group` removes the cgroup. Raises OSError.
     """
     group, controllers = _make_group(home_id)
+    limiter = find_limiter(group, controllers)
+    limiter.hold_all(group)
     # A bound for all sessions together, above the bound of each: a session whose root is the host's may be able to
     # raise its own.
     cgroups.confine(group, depth=DEPTH + 1)
@@ -94,7 +96,7 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
         cgroup=group,
         profile_env=session_environment(),
         host=None if host_mounts is None else HostMounts(host_mounts, _hidden(home, runtime)),
-        limiter=find_limiter(group, controllers),
+        limiter=limiter,
     )
     homes.note(home, runtime)
     for folder in (places.sessions, places.sys):
@@ -131,7 +133,7 @@ def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
     """
     group = f"{root}/system.slice/{unit}"
     if not os.path.isdir(group):
-        systemd.start_scope(unit, os.getpid(), "Waypoint sessions")
+        systemd.start_scope(unit, os.getpid(), "Waypoint sessions", of_all())
         group = _wait_in_scope(root, unit)
     cgroups.create(f"{group}/daemon")
     cgroups.enter(f"{group}/daemon")

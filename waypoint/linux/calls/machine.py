@@ -51,6 +51,15 @@ def total_memory_bytes() -> int:
     return _memory_bytes("MemTotal")
 
 
+def most_processes() -> int:
+    """How many processes and threads the machine can have (proc(5): pid_max, threads-max)."""
+    found = []
+    for name in ("pid_max", "threads-max"):
+        with open(f"/proc/sys/kernel/{name}") as file:
+            found.append(int(file.read()))
+    return min(found)
+
+
 def _memory_bytes(name: str) -> int:
     with open("/proc/meminfo") as file:
         for line in file:

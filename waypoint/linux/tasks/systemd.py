@@ -8,6 +8,8 @@ Where systemd is the init, only systemd may change the cgroup tree, except for t
 import os
 import subprocess
 
+from waypoint.model.records import SessionLimits
+
 ANSWER_S = 20.0
 
 
@@ -16,16 +18,19 @@ def is_manager() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
-def start_scope(unit: str, pid: int, description: str) -> None:
-    """Start the scope `unit` (`NAME.scope`) with process `pid` in it and its cgroup subtree delegated.
+def start_scope(unit: str, pid: int, description: str, most: SessionLimits) -> None:
+    """Start the scope `unit` (`NAME.scope`) with process `pid` in it and its cgroup subtree delegated. `most`: what all
+    in it may have; the scope's own limits are systemd's, which else are for a single service (DefaultTasksMax).
 
     The scope ends by itself with its last process. Raises OSError with systemd's message if systemd refuses, for
     example because such a unit is running, and TimeoutError if systemd does not answer within ANSWER_S seconds.
     """
     manager = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"]
     properties = ["PIDs", "au", "1", str(pid), "Delegate", "b", "true", "Description", "s", description]
+    bounds = {"TasksMax": most.pids, "MemoryMax": most.memory}
+    limits = [word for name, value in bounds.items() for word in (name, "t", str(value))]
     argv = ["busctl", "--quiet", "call", *manager, "StartTransientUnit", "ssa(sv)a(sa(sv))"]
-    argv += [unit, "fail", "3", *properties, "0"]
+    argv += [unit, "fail", str(3 + len(bounds)), *properties, *limits, "0"]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, check=False)
     except subprocess.TimeoutExpired as error:

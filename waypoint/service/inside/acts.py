@@ -6,7 +6,6 @@ An answer of a verb that replaces or ends the session that asks is read by nobod
 import dataclasses
 from collections.abc import Sequence
 
-from waypoint.model.errors import StateConflict
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
 from waypoint.model.verbs.told import HEADINGS, told, told_replaced
@@ -14,20 +13,8 @@ from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed
+from waypoint.session.birth.rights import check_crowd
 from waypoint.session.live.session import LiveSession
-
-MOST_LIVE = 256
-"""The most sessions that may be live in a home after a fork that a session asks for. Each fork has limits of its own,
-so a session could use any amount of the machine by forking.
-"""
-
-
-def check_crowd(home: Home, count: int) -> None:
-    """Raise StateConflict if a session may not make `count` more sessions."""
-    live = len(home.names.live()) + len(home.names.live(ready=False))
-    if live + count > MOST_LIVE:
-        said = f"with these, more than {MOST_LIVE} sessions would be live in this home"
-        raise StateConflict("fork to", f"{count} branches", said, "ask for it outside of the session")
 
 
 async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -45,7 +32,7 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
 async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     capture, new = await own.capture(home, live.branch, given.required("name")), given.text("new")
     if new is not None:
-        check_crowd(home, 1)
+        check_crowd(home.sessions.resources, 1)
         (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new]))
         return Printed(_text([new], made.session), made.session)
     only = given.text("only")
@@ -62,7 +49,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     name, count, prefix = given.required("name"), given.number("count"), given.text("prefix")
     if count is not None and prefix is None:
         prefix = name  # the request below may name the capture by its id, which makes no good prefix
-    check_crowd(home, count if count is not None else len(given.texts("branches")))
+    check_crowd(home.sessions.resources, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
     made = await captures.fork(home, request)

@@ -19,7 +19,7 @@ from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting
 from waypoint.processes.criu.causes import CriuAccident
 from waypoint.session.birth import fresh, revive, shell_back, start_again
-from waypoint.session.birth.rights import bounded
+from waypoint.session.birth.rights import bounded, check_crowd
 from waypoint.session.live import record
 from waypoint.session.live.holding import holding
 from waypoint.session.live.resources import Resources
@@ -113,6 +113,8 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
         leaving = instead_of.processes() if instead_of is not None else []
         with naming_a_way(births[0].row.branch, origin):
             await asyncio.to_thread(_check, resources, births, origin, leaving)
+    if instead_of is None:
+        check_crowd(resources, len(births))
     await asyncio.to_thread(resources.pool.grow_if_needed)
     with resources.names.change("reserve") as change:
         for birth in births:

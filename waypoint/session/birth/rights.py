@@ -12,16 +12,19 @@ import msgspec
 
 from waypoint.launch.ground import homes, id_choice
 from waypoint.launch.ground.base import is_below
+from waypoint.launch.ground.limits import fill_in
 from waypoint.linux.storage import access, beneath, mounts
 from waypoint.linux.storage.descriptors import open_folder
-from waypoint.model.errors import NotAllowed, UsageProblem
+from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
 from waypoint.model.paths import spelled
-from waypoint.model.records import Bind, Ref, Setting, User
+from waypoint.model.records import Bind, Ref, SessionLimits, Setting, User
 from waypoint.session.birth.users import find_user, user_name
 from waypoint.session.live.resources import Resources
 from waypoint.store import callers
 from waypoint.store.names import Names
 
+MOST_LIVE = 256
+"""Live sessions, where one who is neither root nor trusted fully asks for one more: each has limits of its own."""
 _OUTSIDE = "ask for it outside of the session"
 # Where nothing of the system lies, so that anybody may have something of their own there.
 _DATA = ("/mnt", "/media", "/srv")
@@ -74,6 +77,21 @@ def check_unbound(resources: Resources, tried: str, on: str, said: str) -> None:
     uid = _bound_user(resources)
     if uid is not None:
         raise _not_allowed(uid, tried, on, said)
+
+
+def check_crowd(resources: Resources, count: int) -> None:
+    """Raise StateConflict if whoever asks may not have `count` more live sessions: a user counts the own ones, a
+    process in a session all of the home, since it could have as many as it likes by forking.
+    """
+    uid, caller = _bound_user(resources), callers.current()
+    if uid is None and (caller is None or caller.branch is None or caller.uid is not None):
+        return
+    rows = [*resources.names.live(), *resources.names.live(ready=False)]
+    live = len(rows) if uid is None else sum(row.setting.user.uid == uid for row in rows)
+    if live + count > MOST_LIVE:
+        whose, next_step = ("in this home", _OUTSIDE) if uid is None else ("of yours", "stop some: waypoint ps")
+        said = f"with these, more than {MOST_LIVE} sessions {whose} would be live"
+        raise StateConflict("start", f"{count} more sessions", said, next_step)
 
 
 def check_base(resources: Resources, base: str) -> None:
@@ -152,6 +170,13 @@ def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
         said = f"it has groups that {who.name} is not in: {', '.join(map(str, foreign))}"
         raise _as_other_user(resources, who, who.name, said)
     check_base(resources, setting.base)
+    usual = fill_in(SessionLimits())
+    for name in ("memory", "pids"):
+        asked, most = getattr(setting.limits, name), getattr(usual, name)
+        if asked is not None and asked > most:
+            raise _not_allowed(
+                who.uid, "start a session with", f"--{name} {asked}", f"more than usual, which is {most}"
+            )
     for bind in setting.binds:
         said = _why_not_bind(who, bind)
         if said:
