@@ -1,12 +1,13 @@
 """What a session's root can do to the daemon that serves all sessions, and through it: nothing that others notice."""
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.sessions import inside, session
-from tests.homes import Home
+from tests.homes import Home, open_home
 from tests.waiting import DEADLINE_S, PATIENCE_S
 
 pytestmark = pytest.mark.privileged
@@ -168,3 +169,18 @@ def test_a_state_of_its_shell_that_it_has_made_up_holds_up_nobody(home: Home) ->
         assert "its shell is a new one: it has more than 20000 variables" in said
         home.must("stop", "forged-1", "forged-2", "--discard")
         home.must("rm", "forged")
+
+
+def test_only_root_fills_the_machine_s_disk_with_checkpoints() -> None:
+    """No limit of the session's holds what a checkpoint has of its memory, and what has a name stays."""
+    with open_home("floor") as home:
+        home.must("shell", "main", "-d", "--user", "root")
+        home.must("daemon", "stop")
+        config = json.loads((home.path / "config.json").read_text())
+        config["pool"]["floor_bytes"] = 1 << 60
+        (home.path / "config.json").write_text(json.dumps(config))
+        done = home.cli("exec", "-b", "main", "--", "waypoint checkpoint within")
+        assert done.code == 125, done
+        assert "No space left on device: with " in done.stdout
+        assert "the disk of the home would have less than" in done.stdout
+        assert home.must("checkpoint", "by-root", "-b", "main", "--json").json()["tier"] == "live"

@@ -68,3 +68,21 @@ def test_processes_that_have_ended_are_skipped() -> None:
         found.look([child])
         found.check()
         assert found.number == 0
+
+
+def test_more_lists_than_the_most_are_refused_also_if_nothing_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "MOST_WATCHES", 20)
+    inotify = ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC)
+    copies = [os.dup(inotify) for _ in range(10)]
+    try:
+        with Watches(os.getpid(), []) as found:
+            found.look([os.getpid()])
+            assert 11 <= found.number <= 20
+        copies += [os.dup(inotify) for _ in range(10)]
+        with Watches(os.getpid(), []) as found, pytest.raises(CannotCapture, match=r"more than 20 files or lists"):
+            found.look([os.getpid()])
+    finally:
+        for fd in (inotify, *copies):
+            os.close(fd)

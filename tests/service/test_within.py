@@ -14,6 +14,7 @@ from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
 from waypoint.service.inside.serving import serve
 from waypoint.session import checkpoint as checkpointing
+from waypoint.service.inside import acts
 from waypoint.session import fork as forking
 from waypoint.session.restore import branch_of
 from waypoint.session.birth.rights import MOST_LIVE, check_crowd
@@ -173,13 +174,33 @@ def test_who_is_neither_root_nor_trusted_gets_no_more_sessions_than_are_good_for
     """Those that are being started are counted, too."""
     rows = {True: [of(7)] * (MOST_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
     resources: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]), trusted=9)
+    steps = {WITHIN: "ask for it outside of the session", Caller(uid=7): "stop some of them: 'waypoint ps' lists them"}
     for caller, said in ((WITHIN, "in this home"), (Caller(uid=7), "of yours")):
         free = 2 if caller is WITHIN else 4
         with asked_by(caller):
             check_crowd(resources, free)
-            with pytest.raises(StateConflict, match=f"more than 256 sessions {said} would be live"):
+            with pytest.raises(StateConflict, match=f"more than 256 sessions {said} would be live") as caught:
                 check_crowd(resources, free + 1)
+            assert caught.value.next_step == steps[caller]
     for caller in (Caller(uid=0), Caller(uid=9), Caller(uid=8)):
         with asked_by(caller):
             check_crowd(resources, 250)
     check_crowd(resources, 1000)
+
+
+def test_checkpoints_of_a_branch_are_bounded_where_one_of_its_processes_asks(
+    names: Names, own: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`own` is one already."""
+    monkeypatch.setattr(acts, "MOST_NAMED", 3)
+    other = begin_and_end(names, "other")
+    for name in ("of-other-1", "of-other-2", "of-other-3"):
+        name_it(names, name, other)
+    name_it(names, "own-2", own)
+    acts.check_named(names, "main", "own-3")
+    name_it(names, "own-3", own)
+    with pytest.raises(StateConflict, match="branch main has 3 already") as caught:
+        acts.check_named(names, "main", "own-4")
+    assert caught.value.next_step == "move one of them: --force; or ask outside of the session"
+    acts.check_named(names, "main", "own-3")
+    acts.check_named(names, "elsewhere", "first")

@@ -11,6 +11,7 @@ import pytest
 from tests.linux.test_deep import make_levels
 from waypoint.linux.storage import deep
 from waypoint.linux.storage.descriptors import open_folder
+from waypoint.upper import rewind as rewind_module
 from waypoint.upper.changes import count_changes
 from waypoint.upper.rewind import Views, rewind
 
@@ -68,3 +69,18 @@ def test_changes_deep_in_a_tree_are_counted(trees: Trees) -> None:
     (trees.present / "root/upper").mkdir(parents=True)
     make_levels(trees.present / "root/upper", 900, "x" * 10)
     assert count_changes(str(trees.present)) == (900, False)
+
+
+@pytest.mark.parametrize("side", ["wanted", "present"])
+def test_more_entries_than_are_held_at_a_time_are_refused_and_nothing_is_changed(
+    trees: Trees, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewind_module, "MOST_ENTRIES", 3)
+    for number in range(4):
+        (getattr(trees, side) / f"file-{number}").touch()
+    with pytest.raises(OSError, match="more than 3 of its files differ from the base") as caught:
+        trees.rewind()
+    assert caught.value.errno == errno.E2BIG
+    assert len(os.listdir(trees.present)) == (4 if side == "present" else 0)
+    (getattr(trees, side) / "file-3").unlink()
+    assert trees.rewind() == 3

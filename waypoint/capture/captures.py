@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from waypoint.capture import sealing, taking
+from waypoint.capture import bounds, sealing, taking
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.layer import Area, Place
@@ -78,6 +78,7 @@ class Captures:
         with self._names.change("capture") as change:
             change.doom(capture_id)  # until it is on record
         try:
+            bounds.check(self._area, subject, wanted.tier)
             dumper = self._dumper(subject, wanted)
             return taking.take(Order(self._area, self.quiet, subject, dumper, capture_id, wanted))
         except BaseException as error:

@@ -63,7 +63,7 @@ class _List(NamedTuple):
 
 class Watches:
     """The watched files on overlays of one session. To be used by one thread, in a `with`. `number`: how many there
-    were at the last look.
+    were at the last look, an empty list counted as one.
     """
 
     def __init__(self, init_pid: int, overlays: Iterable[OverlayLayers]) -> None:
@@ -99,7 +99,7 @@ class Watches:
             lists = self._lists[pid]
             for watcher in lists:
                 lists[watcher] = self._look_at(watcher, lists[watcher])
-                self.number += len(lists[watcher].seen)
+                self.number += max(1, len(lists[watcher].seen))  # an empty list, too, has to be read
                 _check_number(watcher, self.number)
                 nameless |= dict.fromkeys(lists[watcher].seen & self._nameless.keys(), watcher)
         self._nameless = nameless
@@ -214,14 +214,18 @@ class _Finder:
 
 
 def _inotify_of(pid: int) -> dict[_Watcher, _List]:
+    found: dict[_Watcher, _List] = {}
     with contextlib.suppress(ProcessLookupError):
-        return {_Watcher(pid, fd): _List() for fd, path in procfs.open_files(pid).items() if path == _INOTIFY}
-    return {}
+        for fd, path in procfs.open_files(pid).items():
+            if path == _INOTIFY:
+                found[_Watcher(pid, fd)] = _List()
+                _check_number(_Watcher(pid, fd), len(found))
+    return found
 
 
 def _check_number(watcher: _Watcher, number: int) -> None:
     if number > MOST_WATCHES:
-        said = f"{_who(watcher)} is one of those that watch more than {MOST_WATCHES} files (inotify)"
+        said = f"{_who(watcher)} is one of those that watch more than {MOST_WATCHES} files or lists (inotify)"
         raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
 
 

@@ -76,6 +76,8 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> int:
         where = f" {os.fsdecode(error.filename)}" if error.filename else ""
         if error.errno in (errno.ENOENT, beneath.MISPLACED):
             next_step = f"mount it again, or restore it on a new branch: waypoint restore {origin.id[:12]} --new BRANCH"
+        elif error.errno == errno.E2BIG:
+            next_step = "restore all of it"
         else:
             next_step = NEXT_STEPS.get(error.errno or 0, "try again")
         raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", next_step) from error

@@ -21,6 +21,11 @@ def current() -> Caller | None:
     return _CALLER.get()
 
 
+def is_root(caller: Caller | None) -> bool:
+    """Whether `caller` is the machine's root, or the daemon itself."""
+    return caller is None or caller.uid == 0
+
+
 @contextlib.contextmanager
 def asked_by(caller: Caller) -> Iterator[None]:
     """What the `with` block does, and what it begins, is done for `caller`."""

@@ -22,6 +22,8 @@ from waypoint.upper.changes import stands_alone
 
 _COPY_BYTES = 1 << 20
 _READ = os.O_RDONLY | os.O_DIRECTORY
+MOST_ENTRIES = 1_000_000
+"""Of an upper directory: all of them are held at a time, with some hundred bytes each."""
 _MOST_PATH = 16_384
 """The longest path that is followed, in characters: the path of each folder takes memory and time."""
 
@@ -59,7 +61,8 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
 
     `present_upper`, `wanted_upper`: the upper directories of the two views. `keep`: paths, relative to the view, that
     stay as they are, with the folders that they are in. A changed file is replaced by a new one, so processes keep the
-    old file that they have open. Raises OSError; a part of the entries is changed then.
+    old file that they have open. Raises OSError; a part of the entries is changed then, none if there are more than
+    MOST_ENTRIES.
     """
     present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
     job = _Job(views, keep, {})
@@ -134,7 +137,11 @@ class _Facts(NamedTuple):
 
 def _entries(upper: str) -> Iterator[tuple[str, _Facts]]:
     with open_folder(upper) as root:
-        yield from _walk(root)
+        for number, entry in enumerate(_walk(root)):
+            if number == MOST_ENTRIES:
+                said = f"more than {MOST_ENTRIES} of its files differ from the base"
+                raise OSError(errno.E2BIG, said)
+            yield entry
 
 
 def _walk(root: int) -> Iterator[tuple[str, _Facts]]:

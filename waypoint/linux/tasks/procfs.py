@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import os
+import resource
 import sys
 from typing import NamedTuple
 
@@ -116,6 +117,14 @@ def open_files(pid: int) -> dict[int, str]:
     return found
 
 
+def count_open_files(pid: int) -> int:
+    """How many open files the process has, 0 if it is gone."""
+    with contextlib.suppress(FileNotFoundError):
+        folder = f"/proc/{pid}/fd"
+        return os.stat(folder).st_size or len(os.listdir(folder))  # before Linux 6.2 the size is 0
+    return 0
+
+
 def fdinfo(pid: int, fd: int, most_bytes: int) -> bytes:
     """What the kernel tells of the process's descriptor `fd` (proc_pid_fdinfo(5)), at most `most_bytes` of it; b"" if
     the descriptor was closed, or the process is gone.
@@ -217,6 +226,14 @@ def share_bytes(pid: int) -> int:
                 return int(line.split()[1]) * 1024
     except ProcessLookupError:
         return 0
+    return 0
+
+
+def own_bytes(pid: int) -> int:
+    """The memory of the process that is in no file and no shared memory (proc_pid_statm(5)); 0 if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        _size, resident, shared, *_rest = map(int, _read(pid, "statm").split())
+        return (resident - shared) * resource.getpagesize()
     return 0
 
 

@@ -3,9 +3,11 @@
 An answer of a verb that replaces or ends the session that asks is read by nobody: no process is left to read it.
 """
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 
+from waypoint.model.errors import StateConflict
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
 from waypoint.model.verbs.told import HEADINGS, told, told_replaced
@@ -15,9 +17,30 @@ from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed
 from waypoint.session.birth.rights import check_crowd
 from waypoint.session.live.session import LiveSession
+from waypoint.store.reading import RecordReader
+
+MOST_NAMED = 1000
+"""Checkpoints of a branch, where one more is asked for from inside: no time takes away what has a name."""
+
+
+def check_named(names: RecordReader, branch: str, name: str) -> None:
+    """Raise StateConflict if `branch` has as many checkpoints as it may make itself, and `name` would be one more.
+    Reads all names.
+    """
+    refs = names.refs()
+    kept = [ref.capture for ref in refs.values() if ref.kind == "checkpoint" and ref.capture is not None]
+    if name in refs or len(kept) < MOST_NAMED:
+        return
+    own = {found.id for found in names.captures_of(kept, may_lack=True).values() if found.branch == branch}
+    if sum(capture_id in own for capture_id in kept) >= MOST_NAMED:
+        said = f"branch {branch} has {MOST_NAMED} already"
+        raise StateConflict(
+            "create", f"checkpoint {name}", said, "move one of them: --force; or ask outside of the session"
+        )
 
 
 async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
+    await asyncio.to_thread(check_named, home.names, live.branch, given.required("name"))
     request = CheckpointRequest(
         name=given.required("name"),
         message=given.text("message") or "",

@@ -89,7 +89,8 @@ def check_crowd(resources: Resources, count: int) -> None:
     rows = [*resources.names.live(), *resources.names.live(ready=False)]
     live = len(rows) if uid is None else sum(row.setting.user.uid == uid for row in rows)
     if live + count > MOST_LIVE:
-        whose, next_step = ("in this home", _OUTSIDE) if uid is None else ("of yours", "stop some: waypoint ps")
+        whose = "in this home" if uid is None else "of yours"
+        next_step = _OUTSIDE if uid is None else "stop some of them: 'waypoint ps' lists them"
         said = f"with these, more than {MOST_LIVE} sessions {whose} would be live"
         raise StateConflict("start", f"{count} more sessions", said, next_step)
 

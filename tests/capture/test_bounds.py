@@ -1,0 +1,73 @@
+"""What is looked at before a capture is begun."""
+
+import mmap
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waypoint.capture import bounds
+from waypoint.linux.storage import filesystem
+from waypoint.linux.tasks import procfs
+from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.records import Caller
+from waypoint.store.callers import asked_by
+from waypoint.upper.contract import Outlook
+
+MIB = 1 << 20
+WITHIN, SOMEBODY, ROOT = Caller(branch="main"), Caller(uid=1000), Caller(uid=0)
+
+
+@pytest.fixture
+def subject() -> Any:
+    """This process as a session."""
+    facts = SimpleNamespace(init_pid=os.getpid(), branch="main")
+    return SimpleNamespace(processes=lambda: [os.getpid(), os.getpid()], facts=facts)
+
+
+def area_with_floor(home: Path, floor_bytes: int) -> Any:
+    """A home on whose disk so much is to be left."""
+    outlook = Outlook(0, 0, floor_bytes=floor_bytes)
+    return SimpleNamespace(pool=SimpleNamespace(outlook=lambda: outlook), hot=SimpleNamespace(folder=home))
+
+
+def test_open_files_are_counted_as_they_are() -> None:
+    before = procfs.count_open_files(os.getpid())
+    assert before == len(procfs.open_files(os.getpid()))
+    held = [os.dup(0) for _ in range(50)]
+    assert procfs.count_open_files(os.getpid()) == before + 50
+    for fd in held:
+        os.close(fd)
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(child, 0)
+    assert procfs.count_open_files(child) == procfs.own_bytes(child) == 0
+
+
+def test_more_open_files_than_any_program_has_are_refused(
+    subject: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2 * procfs.count_open_files(os.getpid())
+    for most, tier in ((count, None), (count, "live"), (count - 1, "files")):
+        monkeypatch.setattr(bounds, "MOST_OPEN_FILES", most)
+        bounds.check(area_with_floor(tmp_path, 1), subject, tier)  # type: ignore[arg-type]
+    for tier in (None, "live", "respawn"):
+        with pytest.raises(CannotCapture, match=f"they have more than {count - 1} open files") as caught:
+            bounds.check(area_with_floor(tmp_path, 1), subject, tier)  # type: ignore[arg-type]
+        assert caught.value.next_step == "end some; or keep the files alone: --tier files"
+
+
+@pytest.mark.parametrize("caller", [WITHIN, SOMEBODY, ROOT])
+def test_only_root_fills_the_disk_with_memory(subject: Any, tmp_path: Path, caller: Caller) -> None:
+    with mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held, asked_by(caller):
+        held.write(b"x" * (64 * MIB))
+        free, needed = filesystem.free_bytes(tmp_path), 2 * procfs.own_bytes(os.getpid())
+        assert needed > 128 * MIB
+        bounds.check(area_with_floor(tmp_path, free - needed - 256 * MIB), subject, "live")
+        bounds.check(area_with_floor(tmp_path, free - 96 * MIB), subject, "respawn")
+        if caller == ROOT:
+            bounds.check(area_with_floor(tmp_path, 2 * free), subject, "live")
+        else:
+            with pytest.raises(Failed, match=r"No space left on device: with .* MiB of memory kept"):
+                bounds.check(area_with_floor(tmp_path, free - 96 * MIB), subject, "live")

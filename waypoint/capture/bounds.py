@@ -1,0 +1,63 @@
+"""What is looked at before a capture is begun, so that none costs the machine more than a capture should: a session's
+processes may ask for one after the other, and choose what is to be captured.
+"""
+
+import errno
+import os
+
+from waypoint.capture.layers.layer import Area
+from waypoint.capture.layers.subject import Subject
+from waypoint.linux.storage import beneath, filesystem
+from waypoint.linux.tasks import procfs
+from waypoint.model.errors import CannotCapture, Failed
+from waypoint.model.paths import SHARED_MEMORY
+from waypoint.model.records import Tier
+from waypoint.store import callers
+from waypoint.upper.contract import NEXT_STEPS, mib
+
+MOST_OPEN_FILES = 500_000
+"""Descriptors of all processes together: more than one program can have. Each is looked at, for some microseconds."""
+
+
+def check(area: Area, subject: Subject, tier: Tier | None) -> None:
+    """Raise CannotCapture if the processes have more than MOST_OPEN_FILES, Failed if the disk would have too little
+    room left. `tier`: as `Wanted.tier`.
+    """
+    processes = subject.processes() if tier != "files" else []
+    if tier != "files":
+        _check_open_files(processes)
+    if not callers.is_root(callers.current()):
+        _check_room(area, subject, processes if tier != "respawn" else [])
+
+
+def _check_open_files(processes: list[int]) -> None:
+    count = 0
+    for pid in processes:
+        count += procfs.count_open_files(pid)
+        if count > MOST_OPEN_FILES:
+            said = f"they have more than {MOST_OPEN_FILES} open files"
+            raise CannotCapture("dump", "the processes", said, "end some; or keep the files alone: --tier files")
+
+
+def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
+    """What a capture has of memory lies on the machine's disk, where only root may fill it: no limit of a session's is
+    held there, and checkpoints stay. As much is left free as a pool leaves that grows.
+    """
+    needed = sum(map(procfs.own_bytes, processes)) + _shared_memory(subject.facts.init_pid)
+    outlook = area.pool.outlook()
+    floor = outlook.floor_bytes or outlook.headroom_bytes
+    if filesystem.free_bytes(area.hot.folder) - needed < floor:
+        no_space = os.strerror(errno.ENOSPC)
+        said = f"{no_space}: with {mib(needed)} of memory kept, the disk of the home would have less than {mib(floor)}"
+        raise Failed("capture", f"branch {subject.facts.branch}", said, NEXT_STEPS[errno.ENOSPC])
+
+
+def _shared_memory(init_pid: int) -> int:
+    """Bytes in the session's /dev/shm; 0 where the session has something else there, which is not captured."""
+    try:
+        with procfs.opened_mount(init_pid, SHARED_MEMORY, "tmpfs") as source:
+            return filesystem.total_bytes(beneath.name_of(source)) - filesystem.free_bytes(beneath.name_of(source))
+    except OSError as error:
+        if error.errno != beneath.MISPLACED:
+            raise
+        return 0
