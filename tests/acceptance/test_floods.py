@@ -2,6 +2,7 @@
 besides what a program that just computes takes from them.
 """
 
+import contextlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.homes import Home, open_home
+from tests.waiting import PATIENCE_S
 from waypoint.client import Client
 
 pytestmark = pytest.mark.privileged
@@ -93,3 +95,42 @@ def test_a_flood_delays_nobody_else(homes: tuple[Home, Client], flood: str) -> N
         if pairs[-1][0] < pairs[-1][1] + WITHIN_MS:
             return
     raise AssertionError(f"ms beside a flood and beside a computation: {pairs}")
+
+
+CAPTURING = """
+import itertools, subprocess, sys
+print('begun', flush=True)
+for number in itertools.count():
+    words = ['checkpoint', '--force', sys.argv[1] + '-cp']
+    if number % 8 == 7:
+        words = ['fork', sys.argv[1], f'{sys.argv[1]}-of-{number}']
+    subprocess.run(['waypoint', *words], capture_output=True)
+"""
+CROWD = [f"crowd-{number}" for number in range(12)]
+EXEC_S, CHECKPOINT_S = 2.0, 10.0
+"""At most beside twelve sessions that are captured as fast as the processors can."""
+
+
+@pytest.mark.alone("leaves little of the machine to tests beside it")
+@pytest.mark.requires("criu")
+def test_sessions_that_capture_themselves_without_end_keep_nobody_from_being_served(homes: tuple[Home, Client]) -> None:
+    home, client = homes
+    home.must("shell", "evil", "-d", "--user", "root")
+    home.must("fork", "evil", *CROWD)
+    with contextlib.ExitStack() as running:
+        for branch in CROWD:
+            program = ("python3", "-I", "-S", "-c", CAPTURING, branch)
+            command = running.enter_context(home.background("run", "-b", branch, "--", *program))
+            assert command.stdout is not None
+            assert command.stdout.readline() == b"begun\n"
+        good, took = client.session("good"), []
+        for _ in range(ASKS // 3):
+            began = time.perf_counter()
+            assert good.exec("true").exit == 0
+            took.append(time.perf_counter() - began)
+        assert statistics.median(took) < EXEC_S
+        home.must("checkpoint", "of-good", "-b", "good", timeout_s=CHECKPOINT_S)
+        home.must("shell", "new", "-d", "--user", "root", timeout_s=CHECKPOINT_S)
+        home.must("stop", "evil", "--discard", timeout_s=CHECKPOINT_S)
+    home.must("stop", "--all", timeout_s=PATIENCE_S + len(CROWD))
+    home.must("shell", "good", "-d", "--user", "root")

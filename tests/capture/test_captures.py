@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.store.test_names_store import capture_of, row_of
+from tests.waiting import wait_until
 from waypoint.capture import pause
 from waypoint.capture.captures import Captures
 from waypoint.capture.pause import PATIENCE_S, Pause, Quiet
@@ -191,6 +192,22 @@ def test_a_pause_without_end_does_not_stop_everybody_else() -> None:
         thread.start()
         thread.join(20 * PATIENCE_S)
         assert not thread.is_alive()
+
+
+def test_for_a_pause_that_is_long_already_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each piece of a long list waited, for hours in all where sessions are captured without end."""
+    monkeypatch.setattr(pause, "PATIENCE_S", PATIENCE_S * 100)
+    monkeypatch.setattr(pause, "LONG_S", 0.01)
+    quiet, waited, began = Quiet(), threading.Event(), time.monotonic()
+    with quiet.pause():
+        wait_until(lambda: time.monotonic() > began + 0.01, "the pause is long")
+        quiet.wait()
+        assert time.monotonic() < began + PATIENCE_S * 50
+        monkeypatch.setattr(pause, "LONG_S", 1000)
+        thread = threading.Thread(target=lambda: (quiet.wait(), waited.set()))
+        thread.start()
+        assert not waited.wait(PATIENCE_S)
+    thread.join()
 
 
 def test_without_a_pause_nobody_waits() -> None:

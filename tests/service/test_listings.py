@@ -50,6 +50,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
         waits.append(threading.current_thread() is threading.main_thread())
 
     resources = SimpleNamespace(names=names, captures=SimpleNamespace(quiet=SimpleNamespace(wait=wait)), pool=None)
+    resources.trusted = None
     registry = SimpleNamespace(live=[], running=set(), unreachable={}, resources=resources, find=lambda branch: None)
     yield Place(SimpleNamespace(names=names, between=wait, sessions=registry), names, waits)
     names.close()
@@ -279,7 +280,8 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
     place: Place, chain: list[Capture], decoded: list[bool]
 ) -> None:
     (foreign,) = put_chain(place.names, [1.0])
-    live: Any = SimpleNamespace(branch="main")
+    live: Any = SimpleNamespace(branch="main", inside=SimpleNamespace(moving=asyncio.Lock()))
+    place.home.places_inside = asyncio.Semaphore(1)
     place.home.sessions.find = lambda branch: live
     for words in (["restore", foreign.id], ["fork", foreign.id, "new"], ["log", foreign.id], ["restore", new_id()]):
         answer = asyncio.run(serving.serve(place.home, live, words))
@@ -291,7 +293,8 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
 
 
 def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list[Capture]) -> None:
-    live: Any = SimpleNamespace(branch="main")
+    live: Any = SimpleNamespace(branch="main", inside=SimpleNamespace(moving=asyncio.Lock()))
+    place.home.places_inside = asyncio.Semaphore(1)
     place.home.sessions.find = lambda branch: live
     answer = asyncio.run(serving.serve(place.home, live, ["log", "-n", str(COUNT)]))
     assert (answer.exit, answer.text.count("\n")) == (0, COUNT)

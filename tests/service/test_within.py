@@ -12,12 +12,13 @@ from waypoint.branch.undo import is_from_within
 from waypoint.capture.sealing import placed
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
+from waypoint.service.inside import acts, serving
+from waypoint.service.inside.printed import Printed
 from waypoint.service.inside.serving import serve
 from waypoint.session import checkpoint as checkpointing
-from waypoint.service.inside import acts
 from waypoint.session import fork as forking
-from waypoint.session.restore import branch_of
 from waypoint.session.birth.rights import MOST_LIVE, check_crowd
+from waypoint.session.restore import branch_of
 from waypoint.store.callers import asked_by
 from waypoint.store.names import Names
 from waypoint.store.reading import belongs_to
@@ -139,7 +140,7 @@ def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture
 
 def test_a_process_whose_session_was_replaced_asks_again() -> None:
     """It goes on in the session that has replaced it."""
-    home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None))
+    home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None), places_inside=asyncio.Semaphore(1))
     live: Any = SimpleNamespace(branch="main")
     refused = asyncio.run(serve(home, live, ["status"]))
     assert refused.exit == 4
@@ -204,3 +205,54 @@ def test_checkpoints_of_a_branch_are_bounded_where_one_of_its_processes_asks(
     assert caught.value.next_step == "move one of them: --force; or ask outside of the session"
     acts.check_named(names, "main", "own-3")
     acts.check_named(names, "elsewhere", "first")
+
+
+def live_on(branch: str) -> Any:
+    return SimpleNamespace(branch=branch, inside=SimpleNamespace(moving=asyncio.Lock()))
+
+
+def test_requests_of_all_sessions_have_few_places_and_a_session_moves_once_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asyncio.run(_few_places(monkeypatch))
+
+
+async def _few_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = [live_on(name) for name in ("one", "two", "three")]
+    home: Any = SimpleNamespace(
+        places_inside=asyncio.Semaphore(2),
+        sessions=SimpleNamespace(find=lambda branch: next(live for live in lives if live.branch == branch)),
+    )
+    begun, may_end = list[str](), asyncio.Event()
+
+    async def act(_home: Any, live: Any, _given: Any) -> Printed:
+        begun.append(live.branch)
+        await may_end.wait()
+        return Printed(live.branch)
+
+    monkeypatch.setitem(serving.ACTS, "checkpoint", act)
+    order = [lives[0]] * 8 + lives[1:]
+    asked = [asyncio.ensure_future(serving.serve(home, live, ["checkpoint", "name"])) for live in order]
+    await asyncio.sleep(0)
+    while not all(live.inside.moving.locked() for live in lives):
+        await asyncio.sleep(0)
+    assert begun == ["one", "two"]  # a session that waits for itself has no place
+    may_end.set()
+    assert [answer.text for answer in await asyncio.gather(*asked)] == [live.branch for live in order]
+
+
+def test_a_request_that_has_waited_while_its_session_was_replaced_is_not_served() -> None:
+    asyncio.run(_replaced_meanwhile())
+
+
+async def _replaced_meanwhile() -> None:
+    live = live_on("main")
+    now = [live]
+    sessions = SimpleNamespace(find=lambda _branch: now[-1])
+    home: Any = SimpleNamespace(places_inside=asyncio.Semaphore(1), sessions=sessions)
+    await live.inside.moving.acquire()
+    asked = asyncio.ensure_future(serving.serve(home, live, ["stop"]))
+    await asyncio.sleep(0)
+    now.append(object())
+    live.inside.moving.release()
+    assert "its session has been replaced" in (await asked).text

@@ -12,6 +12,8 @@ from waypoint.processes.freeze import freeze_for_dump
 # The longest time for which `Quiet.wait` blocks. It is bounded so that sessions that are captured one after another
 # without end do not stop the daemon's other work.
 PATIENCE_S = 0.05
+# A pause that lasts longer is one of much memory, or one of many that follow each other: nobody waits for its end.
+LONG_S = 0.1
 
 
 class Quiet:
@@ -21,20 +23,21 @@ class Quiet:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._pauses = 0
+        self._pauses: dict[object, float] = {}  # when each has begun
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
         """Mark the `with` block as a time in which a session stands still, or is about to. Any number of pauses may
         overlap.
         """
+        pause = object()
         with self._changed:
-            self._pauses += 1
+            self._pauses[pause] = time.monotonic()
         try:
             yield
         finally:
             with self._changed:
-                self._pauses -= 1
+                del self._pauses[pause]
                 self._changed.notify_all()
 
     def stands_still(self) -> bool:
@@ -42,12 +45,16 @@ class Quiet:
         return bool(self._pauses)
 
     def wait(self) -> None:
-        """Return when no session stands still nor is about to, or after PATIENCE_S seconds. A thread with a long
-        computation calls this about once a millisecond. The event loop must not call it.
+        """Return when no session stands still nor is about to, but for those that have for LONG_S, or after PATIENCE_S
+        seconds. A thread with a long computation calls this about once a millisecond. The event loop must not call it.
         """
         if self._pauses:
             with self._changed:
-                self._changed.wait_for(lambda: not self._pauses, PATIENCE_S)
+                self._changed.wait_for(self._all_are_long, PATIENCE_S)
+
+    def _all_are_long(self) -> bool:
+        recent = time.monotonic() - LONG_S
+        return all(began < recent for began in self._pauses.values())
 
 
 class Pause:

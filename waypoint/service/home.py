@@ -54,6 +54,10 @@ from waypoint.upper.open_pool import has_pool, open_pool
 
 KEEP_OPERATIONS_S = 7 * 86400.0
 RELIEVE_S = 10.0
+PLACES_INSIDE = 8
+"""Requests of the processes of all sessions together that are served at a time: the daemon has 32 threads for what
+takes long, and whoever asks from outside must find one.
+"""
 
 
 class Relief(NamedTuple):
@@ -74,7 +78,8 @@ class Home:
 
     `stop_daemon`: asks the process to end; set by the daemon. `relief`: makes room when the disk runs short
     (housekeeping.py). `between`: waits as long as a session stands still; called in a worker thread before each piece
-    of a long list is made. `stands_still`: whether a session stands still; does not wait.
+    of a long list is made. `stands_still`: whether a session stands still; does not wait. `places_inside`: one is held
+    while a request of a session's own processes is served.
     """
 
     def __init__(self, path: Path, config: "_Config", criu: str | None, host_mounts: int | None) -> None:
@@ -94,6 +99,7 @@ class Home:
         self._places = places._replace(filters=config.seccomp)
         self._launcher = Launcher(places.limiter.entered)
         self._host_watch = HostWatch(self._places.host) if self._places.host is not None else None
+        self.places_inside = asyncio.Semaphore(PLACES_INSIDE)
         self.events = Events(asyncio.get_running_loop())
         self.jobs = Jobs(self.events)
         reserve = Reserve(path)

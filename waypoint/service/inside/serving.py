@@ -3,6 +3,7 @@
 The table of verbs parses a request, and the same functions carry it out that serve the control interface.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from waypoint.model.errors import StateConflict, UsageProblem
@@ -36,20 +37,30 @@ ACTS: dict[str, Inward] = {
 """The function of each verb in `INSIDE` of the table of verbs."""
 
 
+MOVES = frozenset({"checkpoint", "restore", "fork", "stop", "undo"})
+"""Those that take long: of a session one after the other."""
+
+
 async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
     """Answer the request `words` of a process in the session `live`, which can name only captures in the history of its
-    own branch. An error becomes an answer with an exit status, with `--json` one JSON value.
+    own branch. Waits for one of the home's places for such requests. An error becomes an answer with an exit status,
+    with `--json` one JSON value.
     """
     try:
-        if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in another session
-            next_step = "ask again: the session that has replaced it answers"
-            raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)
         if words[:1] == [COMPLETE]:
-            return Answer(0, await looks.completion(home, live, words[1:]))
+            async with home.places_inside:
+                return Answer(0, await looks.completion(home, live, words[1:]))
         verb, given = parse(words)
         _check_branch(verb, given, live.branch)
-        with asked_by(Caller(branch=live.branch)):
-            printed = await ACTS[verb.name](home, live, given)
+        async with contextlib.AsyncExitStack() as turns:
+            if verb.name in MOVES:  # else one session had all places, to wait for itself
+                await turns.enter_async_context(live.inside.moving)
+            await turns.enter_async_context(home.places_inside)
+            if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in another session
+                next_step = "ask again: the session that has replaced it answers"
+                raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)
+            with asked_by(Caller(branch=live.branch)):
+                printed = await ACTS[verb.name](home, live, given)
         return Answer(0, printed.as_json() if wants_json(words) else printed.text)
     except HelpWanted as wanted:
         return Answer(wanted.exit_code, wanted.text)

@@ -61,7 +61,10 @@ OnRequest = Callable[[list[str]], Awaitable[Answer]]
 
 
 class Spool:
-    """The requests of one session. Costs nothing while there are none: a byte in the FIFO `bell` announces one."""
+    """The requests of one session. Costs nothing while there are none: a byte in the FIFO `bell` announces one.
+
+    `moving`: to be held by whoever serves a request that moves the session's branch.
+    """
 
     def __init__(self, folder: RunFolder, tidy: Callable[[RunFolder], None]) -> None:
         """`tidy`: cleans the folder; called once, in the spool's thread. It may take long: only the session's requests
@@ -75,6 +78,7 @@ class Spool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._one_served = asyncio.Event()
         self._pace = _Pace()
+        self.moving = asyncio.Lock()
 
     def open(self, on_request: OnRequest, restored: Answer | None = None) -> None:
         """Serve requests from now on. A request that an earlier daemon had begun to serve is answered with a failure.
