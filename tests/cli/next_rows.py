@@ -311,7 +311,6 @@ ROWS = (
 )
 
 ELSEWHERE = {
-    "move one of them: --force; or ask outside of the session": "tests/service/test_within.py",
     "stop some of them: 'waypoint ps' lists them": "tests/service/test_within.py",
     "end some; or keep the files alone: --tier files": "tests/capture/test_bounds.py",
     "make room, or remove from {} what cannot be copied, and try again": "tests/acceptance/test_only_files.py",

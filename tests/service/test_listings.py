@@ -306,6 +306,7 @@ def test_the_names_of_a_long_history_are_looked_up_beside_the_loop(
     place: Place, chain: list[Capture], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     live: Any = SimpleNamespace(branch="main")
+    place.home.places_inside = asyncio.Semaphore(1)
     place.home.sessions.find = lambda branch: live
     with place.names.change("name") as change:
         change.put("cp", Ref(kind="checkpoint", capture=chain[0].id, created=1.0))

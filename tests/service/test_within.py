@@ -202,7 +202,7 @@ def test_checkpoints_of_a_branch_are_bounded_where_one_of_its_processes_asks(
     name_it(names, "own-3", own)
     with pytest.raises(StateConflict, match="branch main has 3 already") as caught:
         acts.check_named(names, "main", "own-4")
-    assert caught.value.next_step == "move one of them: --force; or ask outside of the session"
+    assert caught.value.next_step == "ask for it outside of the session"
     acts.check_named(names, "main", "own-3")
     acts.check_named(names, "elsewhere", "first")
 

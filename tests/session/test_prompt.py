@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from shellwrap.ring import Ring
+from tests.terminals import open_pair
 from waypoint.linux.tasks import procfs
-from waypoint.linux.tty import terminals
 from waypoint.terminal.hooks import prompt
 from waypoint.terminal.hooks.prompt import Look, Shell
 from waypoint.terminal.hooks.shell_watch import ShellWatch
@@ -33,7 +33,7 @@ async def test_why_a_shell_cannot_be_asked_is_found_among_few_of_its_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session may have as many as it likes, and all sessions wait for the answer."""
-    master, slave = terminals.open_pair()
+    master, slave = open_pair()
     terminal = Terminal(master, Ring.create(str(tmp_path / "ring"), 1 << 21))
     watch = ShellWatch(terminal, "nonce", lambda: [os.getpid()] * 100_000)
     looked, stat = list[int](), procfs.stat

@@ -33,10 +33,8 @@ def check_named(names: RecordReader, branch: str, name: str) -> None:
         return
     own = {found.id for found in names.captures_of(kept, may_lack=True).values() if found.branch == branch}
     if sum(capture_id in own for capture_id in kept) >= MOST_NAMED:
-        said = f"branch {branch} has {MOST_NAMED} already"
-        raise StateConflict(
-            "create", f"checkpoint {name}", said, "move one of them: --force; or ask outside of the session"
-        )
+        said = f"branch {branch} has {MOST_NAMED} already, of which --force moves one"
+        raise StateConflict("create", f"checkpoint {name}", said, "ask for it outside of the session")
 
 
 async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
