@@ -11,6 +11,7 @@ from waypoint.model.errors import WaypointError
 from waypoint.model.records import Capture
 from waypoint.model.requests import ExecRequest
 from waypoint.processes.respawn.manifest import Manifest, Program
+from waypoint.session.birth.users import change_of
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import Again, LiveSession
 from waypoint.terminal.shell import again
@@ -36,9 +37,7 @@ async def start_again(resources: Resources, live: LiveSession, origin: Capture) 
     done = Again([], [], [])
     try:
         manifest = await asyncio.to_thread(_read, resources, origin)
-        user, before = live.record.row.setting.user, origin.setting.user
-        if user.uid != before.uid:
-            said = f"it was {before.name}'s, and the session is {user.name}'s"
+        if said := change_of(origin.setting.user, live.record.row.setting.user):
             done.lost.extend(f"{program.shown}: {said}" for program in manifest.programs)
         elif live.shell.watch.shell is None or live.shell.watch.shell.kind == "none":
             done.lost.extend(

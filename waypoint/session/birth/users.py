@@ -61,6 +61,13 @@ def is_same(user: User, who: str) -> bool:
     return who in (user.name, str(user.uid))
 
 
+def change_of(before: User, now: User) -> str:
+    """In words, that a session which goes on from one of the user `before` is another user's; "" if it is the same's.
+    What one user's shell would run is nothing that another's runs.
+    """
+    return "" if now.uid == before.uid else f"it was {before.name}'s, and the session is {now.name}'s"
+
+
 def check_owner(branch: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
     """Raise StateConflict if a branch of `owner` is to be gone on with by somebody else who does not say as whom, or if
     a live session is to have another user. root is nobody else: it may become anybody, and gains nothing by it.
