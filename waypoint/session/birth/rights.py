@@ -6,7 +6,7 @@ is made of, so that a capture, a fork or an undo gives nobody more than a start 
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -16,11 +16,13 @@ from waypoint.linux.storage import access, beneath, mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import NotAllowed, UsageProblem
 from waypoint.model.paths import spelled
-from waypoint.model.records import Bind, Ref, Setting, User
+from waypoint.model.records import NOBODY, Bind, Ref, Setting, User
 from waypoint.session.birth.users import find_user, user_name
 from waypoint.session.live.resources import Resources
 from waypoint.store import callers
 from waypoint.store.names import Names
+
+Sight = Callable[[User], bool]
 
 _OUTSIDE = "ask for it outside of the session"
 # Where nothing of the system lies, so that anybody may have something of their own there.
@@ -62,6 +64,17 @@ def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> N
     if ref is not None and ref.capture is not None and _bound_user(resources) is not None:
         for capture in resources.names.captures_of([ref.capture], may_lack=True).values():
             check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
+
+
+def sight(resources: Resources) -> Sight:
+    """Whose programs, folders and variables whoever asks may see, for any thread: everybody's, or the own. A process in
+    a session sees what its session's user may.
+    """
+    uid, caller = _bound_user(resources), callers.current()
+    if caller is not None and caller.uid is None and caller.branch is not None:
+        uid = next((row.setting.user.uid for row in resources.names.live() if row.branch == caller.branch), NOBODY)
+        uid = uid or None  # root sees all
+    return lambda owner: uid in (None, owner.uid)
 
 
 def is_bound(resources: Resources) -> bool:
