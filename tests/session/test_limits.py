@@ -288,6 +288,7 @@ def test_a_session_has_the_same_resource_limits_whoever_started_the_daemon() -> 
             found = {int(kind): tuple(values) for kind, values in json.loads(done.stdout).items()}
             wanted = {int(kind): tuple(least(one, most[int(kind)]) for one in both) for kind, both in usual.items()}
             assert found == wanted
+            assert found[resource.RLIMIT_CORE][0] == 1  # core(5), fs/coredump.c: keeps the machine's handler off, too
 
 
 QUEUES = """

@@ -102,8 +102,13 @@ def _shown(line: Sequence[Program]) -> str:
 
 async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str:
     """Returns why that did not work; "" if it did."""
-    text = again.job_text(line, live.branch, status)
-    ended = await live.shell.execute(ExecRequest(text=text, tty=True, timeout_s=_START_S), Nobody(), Nobody())
+    job, folder = again.job(line, live.branch, status), live.shell.desk.folder
+    folder.write("back", job.body)
+    try:
+        request = ExecRequest(text=job.command, tty=True, timeout_s=_START_S)
+        ended = await live.shell.execute(request, Nobody(), Nobody())
+    finally:
+        folder.remove("back")
     if ended["by"] != "command":
         return str(ended["said"])
     if not await _until(lambda: all(_runs(live, program) for program in line), _SEEN_S):
