@@ -1,5 +1,6 @@
 """`shell --base`: a session on a root file system of its own."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -102,3 +103,38 @@ def test_what_is_mounted_below_a_base_is_left_out_and_said(tmp_path: Path) -> No
 @pytest.mark.parametrize("where", ["/no/such/folder", "/etc/passwd", "/dev/null", ""])
 def test_a_base_that_is_no_folder_is_refused(home: Home, where: str) -> None:
     assert "base" in refused(home, "--base", where)
+
+
+SECRET = "of the machine's root"
+
+
+def test_a_base_leads_to_no_file_of_the_machine(home: Home, tmp_path: Path) -> None:
+    """Its resolver, its list of users and its loader are links that somebody else has put there."""
+    tmp_path.chmod(0o755)
+    hostile = make_base(tmp_path / "hostile")
+    (tmp_path / "secret").write_text(SECRET)
+    (tmp_path / "users").write_text("led:x:1234:1234::/:/bin/bash\n")
+    (hostile / "run").mkdir()
+    (hostile / "run/r").symlink_to(tmp_path / "secret")
+    (hostile / "etc/resolv.conf").symlink_to("/run/r")
+    with session(home, "root", "--base", str(hostile)) as branch:
+        assert inside(home, branch, "cat /run/r /etc/resolv.conf 2>/dev/null; ls -A1 /run") == "lock\nwaypoint\n"
+    (hostile / "etc/passwd").unlink()
+    (hostile / "etc/passwd").symlink_to(tmp_path / "users")
+    assert "the base has no such user" in refused(home, "--base", str(hostile), "--user", "led")
+    for waits in ("/proc/kmsg", "/run/fifo"):
+        (hostile / "etc/passwd").unlink()
+        (hostile / "etc/passwd").symlink_to(waits)
+        (hostile / "run/fifo").unlink(missing_ok=True)
+        os.mkfifo(hostile / "run/fifo")
+        assert "the base has no such user" in refused(home, "--base", str(hostile), "--user", "led")
+
+
+def test_the_resolver_of_a_base_is_there(home: Home, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    usual = make_base(tmp_path / "usual")
+    (usual / "run/resolve").mkdir(parents=True)
+    (usual / "run/resolve/stub.conf").write_text("nameserver 192.0.2.1\n")
+    (usual / "etc/resolv.conf").symlink_to("../run/resolve/stub.conf")
+    with session(home, "root", "--base", str(usual)) as branch:
+        assert inside(home, branch, "cat /etc/resolv.conf") == "nameserver 192.0.2.1\n"

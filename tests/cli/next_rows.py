@@ -315,6 +315,7 @@ ELSEWHERE = {
     "end some; or keep the files alone: --tier files": "tests/capture/test_bounds.py",
     "make room, or remove from {} what cannot be copied, and try again": "tests/acceptance/test_only_files.py",
     "give it more: waypoint shell NEW --from {} --memory {}M": "tests/session/test_captured_limits.py",
+    "restore all of it: waypoint restore {} -b {}": "tests/session/test_changed_user.py",
     "make it shorter, or ask from outside of the session": "tests/acceptance/test_inside.py",
     "put a copy of it back, or {}; captures and running sessions stay until a gc, and are known again when the file is "
     "back": "tests/session/test_strangers.py",

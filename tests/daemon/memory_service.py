@@ -7,6 +7,8 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import waypoint
 from waypoint.daemon.http.route import Routes
@@ -58,6 +60,8 @@ class MemoryService:
         self.shut_down = False
         self.events = Events(asyncio.get_running_loop())
         self.jobs = Jobs(self.events)
+        self.path = Path("/home/of/none")
+        self.sessions = SimpleNamespace(resources=SimpleNamespace(trusted=None))
         self.stop_daemon: Callable[[], None] = _do_nothing
         self.between: Callable[[], None] = _do_nothing
         self.stands_still: Callable[[], bool] = lambda: False

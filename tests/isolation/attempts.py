@@ -143,6 +143,12 @@ def mounts(fstype: str, where: str = "/mnt") -> None:
     call("mount", b"none", where.encode(), fstype.encode(), 0, None, passed=(errno.EBUSY,))
 
 
+def mounts_cgroups() -> None:
+    """In namespaces of its own: who owns the cgroup namespace may. Those of the machine are in the mount."""
+    call("unshare", 0x12020000)  # CLONE_NEWUSER, NEWCGROUP, NEWNS
+    mounts("cgroup2")
+
+
 def unmounts(where: str) -> None:
     call("umount2", where.encode(), 2)  # MNT_DETACH
 

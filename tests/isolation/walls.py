@@ -6,11 +6,15 @@ all sessions, or in the session that has the thing, the same attempt must reach 
 
 from typing import NamedTuple
 
+from tests.isolation.attempts import REACHED
+
 
 class Wall(NamedTuple):
     """`refused`: what comes of the attempt. `host_root`: of root's where the session has the machine's ids; `user`: of
     an ordinary user's; "": the same. `is_others`: another session has it, not the machine. `may_lack`: there are
-    machines without it, or whose own root may not reach it.
+    machines without it, or whose own root may not reach it. `of_network`: a session on the machine's network reaches
+    it. `by_filter`: nothing but the filter of system calls refuses it, which also holds in a namespace of a session's
+    own; else the walls behind do. `nested`: in such a namespace it is reached, and is then the namespace's own.
     """
 
     attempt: str
@@ -19,9 +23,14 @@ class Wall(NamedTuple):
     user: str = ""
     is_others: bool = False
     may_lack: bool = False
+    of_network: bool = False
+    by_filter: bool = False
+    nested: bool = False
 
-    def expected(self, *, is_root: bool, has_host_ids: bool) -> str:
+    def expected(self, *, is_root: bool, has_host_ids: bool, on_network: bool = False, filtered: bool = True) -> str:
         """What must come of it in a session of root or of a user, with shifted ids or the machine's."""
+        if (self.of_network and on_network) or (self.by_filter and not filtered):
+            return REACHED
         if not is_root:
             return self.user or self.refused
         return (self.host_root if has_host_ids else "") or self.refused
@@ -42,6 +51,14 @@ def _refused(attempt: str) -> Wall:
 
 def _rare(wall: Wall) -> Wall:
     return wall._replace(may_lack=True)
+
+
+def _of_network(wall: Wall) -> Wall:
+    return wall._replace(of_network=True)
+
+
+def _nested(wall: Wall) -> Wall:
+    return wall._replace(nested=True)
 
 
 def _others(attempt: str, refused: str) -> Wall:
@@ -101,18 +118,23 @@ _KERNEL = {
     "kernel: a hard limit": _rare(_refused("raises_a_limit()")),
     # MODULE, RAWIO, PTRACE, PACCT, ADMIN, BOOT, NICE, RESOURCE, TIME, TTY_CONFIG, MKNOD, LINUX_IMMUTABLE, NET_ADMIN,
     # MAC_ADMIN, SYSLOG, PERFMON, BPF, CHECKPOINT_RESTORE, DAC_READ_SEARCH
-    "kernel: capabilities": Wall("holds(*range(16, 18), *range(19, 28), 9, 12, 33, 34, 38, 39, 40, 2)", "none"),
+    "kernel: capabilities": _nested(
+        Wall("holds(*range(16, 18), *range(19, 28), 9, 12, 33, 34, 38, 39, 40, 2)", "none")
+    ),
 }
 
 _MOUNTS = {
-    **{f"mount: {fstype}": _refused(f"mounts({fstype!r})") for fstype in ("tmpfs", "proc", "sysfs", "cgroup2")},
-    **{f"mount: {fstype}": _rare(_refused(f"mounts({fstype!r})")) for fstype in ("debugfs", "bpf", "binfmt_misc")},
+    **{f"mount: {fstype}": _refused(f"mounts({fstype!r})") for fstype in ("proc", "sysfs", "cgroup2")},
+    **{f"mount: {fstype}": _rare(_refused(f"mounts({fstype!r})")) for fstype in ("debugfs", "bpf")},
+    "mount: tmpfs": _nested(_refused("mounts('tmpfs')")),
+    "mount: binfmt_misc": _nested(_rare(_refused("mounts('binfmt_misc')"))),  # each namespace has one: Linux 6.7
+    "mount: cgroups in a namespace of its own": _refused("mounts_cgroups()")._replace(by_filter=True),
     "mount: without a mask": _refused("unmounts('/proc')"),
     "mount: without a local mount": _refused("unmounts(facts.second)"),
     "mount: writable": _refused("remounts('/proc')"),
     "mount: a copy": _refused("call('open_tree', -100, b'/', 1)"),
-    "mount: by descriptor": _refused("call('fsopen', b'tmpfs', 0)"),
-    "mount: a namespace": _refused("call('unshare', 0x20000)"),
+    "mount: by descriptor": _nested(_refused("call('fsopen', b'tmpfs', 0)")),
+    "mount: a namespace": _nested(_refused("call('unshare', 0x20000)")),
     "mount: another's namespace": Wall("call('setns', os.open(f'/proc/{facts.pid}/ns/mnt', os.O_RDONLY), 0)", "ENOENT"),
     "mount: the root by chroot": Wall("leaves_a_chroot(facts.root)", "its own", user="EPERM"),
     "mount: the root of pid 1": _rare(
@@ -150,9 +172,9 @@ _TALK = {
     "process: a descriptor": Wall("os.pidfd_open(facts.pid)", "ESRCH"),
     "process: environment": Wall("opens(f'/proc/{facts.pid}/environ')", "ENOENT"),
     "process: secrets": Wall("sees_a_process_with(facts.secret)", "not there"),
-    "talk: loopback": Wall("connects(facts.port)", "ECONNREFUSED"),
-    "talk: the machine's address": _rare(Wall("connects(facts.port, facts.address)", "ENETUNREACH")),
-    "talk: an abstract name": Wall("connects_to('\\0' + facts.abstract)", "ECONNREFUSED"),
+    "talk: loopback": _of_network(Wall("connects(facts.port)", "ECONNREFUSED")),
+    "talk: the machine's address": _of_network(_rare(Wall("connects(facts.port, facts.address)", "ENETUNREACH"))),
+    "talk: an abstract name": _of_network(Wall("connects_to('\\0' + facts.abstract)", "ECONNREFUSED")),
     "talk: a socket in /run": Wall("connects_to(facts.socket)", "ENOENT"),
     "talk: a socket in the base": Wall("connects_to(f'{facts.folder}/socket')", "ECONNREFUSED"),
     "talk: the control socket": Wall("connects_to(facts.control)", "ENOENT"),
@@ -162,7 +184,7 @@ _TALK = {
     "talk: semaphores": Wall("call('semget', facts.key, 0, 0)", "ENOENT"),
     "talk: a named queue": Wall("call('mq_open', facts.queue.encode(), os.O_RDONLY)", "ENOENT"),
     "talk: a key's description": _rare(Wall("has_line('/proc/keys', facts.secret)", "not there")),
-    "talk: interfaces": _rare(Wall("sees_interfaces()", "its own")),
+    "talk: interfaces": _of_network(_rare(Wall("sees_interfaces()", "its own"))),
     "talk: an interface's state": _refused("sets_an_interface()"),
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux.storage import beneath
+from waypoint.linux.storage import beneath, mounts
 
 
 @pytest.fixture
@@ -70,3 +70,37 @@ def test_a_failure_at_a_place_tells_the_place(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError) as caught, beneath.MountPlace(str(tmp_path), "/sub").opened() as name:
         raise NotADirectoryError(errno.ENOTDIR, "so", name)
     assert caught.value.filename == "/sub"
+
+
+def test_a_file_is_read_in_the_root_alone_and_nobody_is_waited_for(folder: int, tmp_path: Path) -> None:
+    os.close(folder)
+    inside = tmp_path / "inside"
+    (inside / "absolute").symlink_to("/file")
+    (inside / "out").symlink_to("../../sub")
+    (tmp_path / "secret").write_text("outside")
+    (inside / "host").symlink_to(tmp_path / "secret")
+    os.mkfifo(inside / "fifo")
+    read = {name: beneath.read_in_root(inside, name, 4) for name in os.listdir(inside)}
+    nothing = dict.fromkeys(("sub", "out", "host", "fifo"))
+    assert read == {"file": b"insi", "link": b"insi", "absolute": b"insi", **nothing}
+    assert (beneath.read_in_root(inside, "none", 4), beneath.read_in_root(tmp_path / "none", "file", 4)) == (None, None)
+    assert [beneath.is_in_root(inside, name) for name in ("file", "out/", "file/", "host")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("root")
+def test_what_is_mounted_below_the_root_is_read_only_if_that_is_wanted(folder: int, tmp_path: Path) -> None:
+    os.close(folder)
+    place = tmp_path / "inside/sub"
+    mounts.mount("tmpfs", place, "tmpfs", 0)
+    try:
+        (place / "file").write_text("below")
+        found = [beneath.read_in_root(tmp_path / "inside", "sub/file", 9, across=across) for across in (False, True)]
+    finally:
+        mounts.umount(place)
+    assert found == [None, b"below"]

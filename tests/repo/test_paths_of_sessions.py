@@ -9,8 +9,43 @@ import pytest
 from tests.repo import tree
 
 BENEATH = Path("waypoint/linux/storage/beneath.py")
-FOLDERS = ("merged", "views.wanted", "views.present", "present_upper", "wanted_upper")
-"""How folders are named whose content is a session's; besides, what `upper_of` returns."""
+NAMED_BY_OTHERS = ("base", "item.source")
+FOLDERS = ("merged", "views.wanted", "views.present", "present_upper", "wanted_upper", *NAMED_BY_OTHERS)
+"""How folders are named whose content is a session's, or of whoever made the base; besides, what `upper_of` returns."""
+
+MAY_JOIN = {
+    (
+        "waypoint/launch/ground/start_plan.py",
+        "Path(setting.base) / target.lstrip('/')",
+    ): "a mount point of the machine's",
+    ("waypoint/launch/ground/skeleton.py", "Path(base) / target.lstrip('/')"): "a mount point of the machine's",
+    ("waypoint/capture/layers/processes.py", "f'{base}{target}'"): "a mount point of the machine's",
+    ("waypoint/launch/externals.py", "os.path.isdir(item.source)"): "a bind that is a link by now is refused later",
+    ("waypoint/session/birth/setting.py", "os.path.isdir(base)"): "the base itself, which who asks has named",
+}
+"""Paths that are put together from such a folder, and looked at, all the same. (Of a base that is not the machine's
+root nothing but that root itself is a mount point.)"""
+
+MAY_FOLLOW = {
+    (
+        "waypoint/linux/tasks/removed.py",
+        "/fd/",
+    ): "the very folder that the process has open, O_PATH: no path is followed",
+    ("waypoint/linux/tasks/lock_holder.py", "/fd/"): "of the daemon's own kind of process; looked at alone",
+    ("waypoint/linux/calls/sealed.py", "/fd/"): "this process's own",
+}
+"""Links of processes to their files that are opened or looked at by name."""
+
+LOOKING = (
+    "open",
+    "os.open",
+    "os.stat",
+    "os.listdir",
+    "os.path.exists",
+    "os.path.isdir",
+    "os.path.isfile",
+    "os.readlink",
+)
 
 MOUNTS = {"mounts.mount": 1, "mounts.bind": 1, "mounts.remount_bind": 0, "idmapped.attach": 1}
 """Which argument of these is the mount point."""
@@ -31,19 +66,34 @@ def openers(path: Path) -> Iterator[str]:
         match node:
             case ast.Call(args=[ast.Constant(value="openat2"), *_]):
                 yield f"{path}:{node.lineno}: openat2"
-            case ast.JoinedStr(values=[ast.Constant(value="/proc/"), _, ast.Constant(value=str(rest))]):
-                if rest.startswith(("/root", "/cwd")) and rest not in ("/root", "/cwd"):
+            case ast.JoinedStr(values=[ast.Constant(value="/proc/"), _, ast.Constant(value=str(rest)), *_]):
+                if rest.startswith(("/root/", "/cwd/")):
                     yield f"{path}:{node.lineno}: a path below another process's root"
+                elif rest.startswith("/fd/") and (str(path), rest) not in MAY_FOLLOW:
+                    yield f"{path}:{node.lineno}: another process's file"
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Paths put together from a folder whose content is a session's: f"{merged}/proc", Path(upper_of(tree)) / "run"."""
+    """Paths put together from a folder whose content is a session's, as f"{merged}/proc" or Path(upper_of(tree)) /
+    "run", and what looks at such a folder by its name, as os.path.isdir(base).
+    """
     for node in ast.walk(tree.parsed(path)):
         match node:
-            case ast.JoinedStr(values=[ast.FormattedValue(value=first), _, *_]) if is_a_sessions(first):
-                yield f"{path}:{node.lineno}: {ast.unparse(node)}"
-            case ast.BinOp(left=left, op=ast.Div() | ast.Add()) if is_a_sessions(left):
-                yield f"{path}:{node.lineno}: {ast.unparse(node)}"
+            case ast.JoinedStr(values=[ast.FormattedValue(value=first), second, *_]) if is_a_sessions(first):
+                found = is_of_a_path(second)
+            case ast.BinOp(left=left, op=ast.Div() | ast.Add()):
+                found = is_a_sessions(left)
+            case ast.Call(func=called, args=[first, *_]):
+                found = ast.unparse(called) in LOOKING and is_one_of(first, NAMED_BY_OTHERS)
+            case _:
+                continue
+        if found and (str(path), ast.unparse(node)) not in MAY_JOIN:
+            yield f"{path}:{node.lineno}: {ast.unparse(node)}"
+
+
+def is_of_a_path(part: ast.expr) -> bool:
+    """Whether this, behind a folder in a text, makes a path of it, and not a sentence."""
+    return not isinstance(part, ast.Constant) or str(part.value).startswith("/")
 
 
 def is_a_sessions(node: ast.expr) -> bool:
@@ -52,8 +102,12 @@ def is_a_sessions(node: ast.expr) -> bool:
             return is_a_sessions(one)
         case ast.Call(func=called):
             return ast.unparse(called).rpartition(".")[2] == "upper_of"
+    return is_one_of(node, FOLDERS)
+
+
+def is_one_of(node: ast.expr, names: Sequence[str]) -> bool:
     text = ast.unparse(node)
-    return any(text == name or text.endswith(f".{name}") for name in FOLDERS)
+    return any(text == name or text.endswith(f".{name}") for name in names)
 
 
 def mount_points(path: Path) -> Iterator[tuple[str, str]]:
@@ -115,6 +169,9 @@ def test_what_reads_all_of_a_sessions_folder_is_called_by_threads_alone() -> Non
         'Path(layout.upper_of(str(tree))) / "run"',
         'merged + "/proc"',
         'f"{views.wanted}/{path}"',
+        'Path(setting.base) / "etc/passwd"',
+        'os.path.exists(f"{base}{loader}")',
+        "open(item.source)",
     ],
 )
 def test_such_a_path_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +179,9 @@ def test_such_a_path_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(list(texts(Path("waypoint/trial.py")))) == 1
 
 
-@pytest.mark.parametrize("source", ['f"/proc/{pid}/root/dev/shm"', 'libc.syscall("openat2", 3)'])
+@pytest.mark.parametrize(
+    "source", ['f"/proc/{pid}/root/dev/shm"', 'f"/proc/{pid}/fd/{number}"', 'libc.syscall("openat2", 3)']
+)
 def test_another_opener_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(openers(Path("waypoint/trial.py")))) == 1

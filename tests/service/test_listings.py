@@ -49,8 +49,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
     def wait() -> None:
         waits.append(threading.current_thread() is threading.main_thread())
 
-    resources = SimpleNamespace(names=names, captures=SimpleNamespace(quiet=SimpleNamespace(wait=wait)), pool=None)
-    resources.trusted = None
+    resources = SimpleNamespace(
+        names=names, captures=SimpleNamespace(quiet=SimpleNamespace(wait=wait)), pool=None, trusted=None
+    )
     registry = SimpleNamespace(live=[], running=set(), unreachable={}, resources=resources, find=lambda branch: None)
     yield Place(SimpleNamespace(names=names, between=wait, sessions=registry), names, waits)
     names.close()
@@ -356,14 +357,14 @@ def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monke
     pool: Any = Pool()
 
     async def ask() -> None:
-        asked = [asyncio.ensure_future(session_facts.of_live(live, pool)) for _ in range(20)]
+        asked = [asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)) for _ in range(20)]
         await asyncio.to_thread(wait_until, lambda: bool(measured), "one measures")
-        asked.append(asyncio.ensure_future(session_facts.of_live(live, pool)))
+        asked.append(asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)))
         asked[0].cancel()  # the client that has begun it leaves: the others are answered all the same
         may_end.set()
         assert [one.upper_bytes for one in await asyncio.gather(*asked[1:])] == [1] * 20
         assert measured == [row.tree]
-        assert (await session_facts.of_live(live, pool)).upper_bytes == 2
+        assert (await session_facts.of_live(live, pool, lambda _: True)).upper_bytes == 2
 
     asyncio.run(ask())
 

@@ -324,6 +324,16 @@ def test_nobody_shortens_the_time_in_which_others_may_undo(shared: Home, person:
     shared.must("gc", "--keep-operations", "1d")
 
 
+def test_nobody_ends_what_others_run(shared: Home, person: Person) -> None:
+    """A run, an exec and an attached terminal end with the daemon."""
+    with shared.background("run", "-b", "roots", "--", "sh", "-c", "echo begun; exec sleep 1000") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"begun\n"
+        refused(person.can(shared, "daemon", "stop"), "commands of others would end with it")
+        assert running.poll() is None
+    assert shared.must("daemon", "status").stdout
+
+
 def test_the_machines_network_is_said_whenever_a_branch_goes_on_with_it(shared: Home, person: Person) -> None:
     said = "on the machine's network: what listens here is reached, on 127.0.0.1 and on abstract sockets too"
     assert said in person.can(shared, "shell", "net", "-d", "--net", "host").stderr

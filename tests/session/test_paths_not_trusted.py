@@ -91,6 +91,33 @@ def test_no_fork_has_a_proc_elsewhere(place: Home, made: str) -> None:
         assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
 
 
+@pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC], ids=["changing", "link"])
+def test_no_session_is_restored_in_place_with_a_proc_elsewhere(place: Home, made: str) -> None:
+    with begun(place) as branch:
+        run(place, branch, replaced("proc", by=made))
+        place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
+        before = session_on(place, branch)
+        refused(place.cli("restore", f"{branch}-cp", "-b", branch, "--lose-processes"), "/proc")
+        assert session_on(place, branch) == before
+
+
+def session_on(home: Home, branch: str) -> str:
+    return next(str(one["id"]) for one in home.must("ps", "--json").json() if one["branch"] == branch)
+
+
+def test_what_lies_in_place_of_a_local_mount_is_mounted_on_in_no_copy(place: Home, second: Path) -> None:
+    """Neither in a fork nor in a restore in place, of processes that lie behind all that."""
+    with begun(place) as branch:
+        run(place, branch, replaced(str(second).lstrip("/"), by=link_to(place.runtime / "kit")))
+        before = session_on(place, branch)
+        refused(place.cli("fork", branch, f"{branch}-2"), str(second))
+        place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "live")
+        refused(place.cli("restore", f"{branch}-cp", "-b", branch), str(second))
+        assert [(one["branch"], one["id"]) for one in place.must("ps", "--json").json()] == [(branch, before)]
+    with begun(place) as other:  # whose devices come from the kit
+        assert inside(place, other, "stat -f -c %T /dev; test ! -e /dev/kmsg && echo none") == "tmpfs\nnone\n"
+
+
 def test_devices_come_from_nowhere_else(place: Home, second: Path) -> None:
     """A mount that followed the link would cover the kit, from which the session gets /dev."""
     with begun(place) as branch:
@@ -185,20 +212,30 @@ os.execv("/usr/bin/dash", ["/bin/sh", *sys.argv[1:]])
 """
 
 
-@pytest.mark.parametrize("way", ["shell", "run"])
+@pytest.mark.parametrize("way", ["shell", "run", "restore", "a user's shell", "a user's run"])
 def test_what_a_program_is_executed_by_is_not_the_daemons_interpreter(place: Home, way: str) -> None:
     ours = os.stat(Path(f"/proc/{_daemon(place)}/exe"))
     with begun(place) as branch:
         new = "/usr/bin/sh.new"
         inside(place, branch, f"printf %s {shlex.quote(SCRIPT)} >{new}; chmod 755 {new}; mv {new} /usr/bin/sh")
-        if way == "shell":
+        if way == "restore":
+            place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
+            place.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
+        elif way != "run":
             place.must("stop", branch)
-            place.must("shell", branch, "-d")
-        else:
+            place.must("shell", branch, "-d", "--user", "nobody" if way.startswith("a user") else "root")
+        if way.endswith("run"):
+            inside(place, branch, "rm -f /tmp/exe")
             place.must("run", "-b", branch, "--", "true")
-        device, inode, *said = inside(place, branch, "cat /tmp/exe").strip().split(":")
-        assert (int(device), int(inode)) != (ours.st_dev, ours.st_ino)
-        assert "opened to be written" not in said
+        expect_another(inside(place, branch, "cat /tmp/exe"), ours)
+
+
+def expect_another(found: str, ours: os.stat_result) -> None:
+    """`found`: what SCRIPT has written."""
+    device, inode, *said = found.strip().split(":")
+    assert (int(device), int(inode)) != (ours.st_dev, ours.st_ino)
+    assert len(said) == 2
+    assert "opened to be written" not in said
 
 
 def _daemon(home: Home) -> int:

@@ -16,7 +16,7 @@ from waypoint.linux.calls.libc import MACHINE
 from waypoint.model.records import Seccomp
 
 ALLOWED = 0
-EPERM, ENOSYS = errno.EPERM, errno.ENOSYS
+EPERM, ENOSYS, EAFNOSUPPORT = errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT
 CASES = [(machine, architecture) for machine, ran in ON_MACHINE.items() for architecture in ran]
 KINDS: tuple[Seccomp, ...] = ("default", "userns")
 
@@ -24,7 +24,7 @@ HEADERS = {"aarch64": "asm-generic/unistd.h"}
 if MACHINE == "x86_64":
     HEADERS |= {"x86_64": "x86_64-linux-gnu/asm/unistd_64.h", "i386": "x86_64-linux-gnu/asm/unistd_32.h"}
 
-NEWUSER, NEWNS, NEWTIME, SIGCHLD, THREAD = 0x10000000, 0x00020000, 0x80, 17, 0x003D0F00
+NEWUSER, NEWNS, NEWCGROUP, NEWTIME, SIGCHLD, THREAD = 0x10000000, 0x00020000, 0x02000000, 0x80, 17, 0x003D0F00
 # By the name of a call: lists of arguments, and what becomes of the call behind the filters `default` and `userns`.
 IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
     "clone": [
@@ -32,25 +32,36 @@ IN_PART: dict[str, list[tuple[tuple[int, ...], int, int]]] = {
         ((THREAD,), ALLOWED, ALLOWED),
         ((NEWUSER | SIGCHLD,), EPERM, ALLOWED),
         ((NEWNS | SIGCHLD,), EPERM, ALLOWED),
+        ((NEWUSER | NEWCGROUP | SIGCHLD,), EPERM, EPERM),
         ((1 << 32 | SIGCHLD,), ALLOWED, ALLOWED),
     ],
-    "clone3": [((0x1000, 88), ENOSYS, ALLOWED)],
+    "clone3": [((0x1000, 88), ENOSYS, ENOSYS)],
     "unshare": [
         ((0x400,), ALLOWED, ALLOWED),  # CLONE_FILES
         ((NEWUSER,), EPERM, ALLOWED),
         ((NEWTIME,), EPERM, ALLOWED),
-        ((0x02000000,), EPERM, ALLOWED),  # CLONE_NEWCGROUP
+        ((NEWCGROUP,), EPERM, EPERM),
+        ((NEWUSER | NEWCGROUP,), EPERM, EPERM),
     ],
     "socket": [
         ((1, 1), ALLOWED, ALLOWED),
         ((10, 1), ALLOWED, ALLOWED),
         ((16, 3), ALLOWED, ALLOWED),
-        ((39, 1), ALLOWED, ALLOWED),
+        ((17, 3), ALLOWED, ALLOWED),
+        ((0, 1), EAFNOSUPPORT, EAFNOSUPPORT),
+        ((30, 1), EAFNOSUPPORT, EAFNOSUPPORT),  # AF_TIPC
+        ((29, 3), EAFNOSUPPORT, EAFNOSUPPORT),  # AF_CAN
+        ((1 << 32 | 30, 1), EAFNOSUPPORT, EAFNOSUPPORT),
         ((38, 5), EPERM, EPERM),
         ((40, 1), EPERM, EPERM),
         ((1 << 32 | 40, 1), EPERM, EPERM),  # the kernel looks at an int
     ],
-    "socketcall": [((1, 0x1000), EPERM, EPERM), ((3, 0x1000), ALLOWED, ALLOWED)],
+    "socketpair": [((1, 1), ALLOWED, ALLOWED), ((30, 1), EAFNOSUPPORT, EAFNOSUPPORT), ((40, 1), EPERM, EPERM)],
+    "socketcall": [
+        ((1, 0x1000), EPERM, EPERM),
+        ((8, 0x1000), EPERM, EPERM),
+        ((3, 0x1000), ALLOWED, ALLOWED),
+    ],
     "ioctl": [
         ((0, 0x5401), ALLOWED, ALLOWED),
         ((0, 0x5412), EPERM, EPERM),

@@ -64,12 +64,13 @@ ARGUMENTS: dict[str, tuple[int, ...]] = {
     "request_key": (),
     "setns": (-1, 0),
     "socket": (40, 1, 0),
+    "socketpair": (40, 1, 0),
     "unshare": (NEWUSER,),
     "umount2": (0, 1 << 30),
 }
 ELSE = {"clone3": errno.ENOSYS}
 # What `--allow userns` allows.
-OF_NAMESPACES = {"clone3", "setns", "unshare", "umount2"}
+OF_NAMESPACES = {"setns", "unshare", "umount2"}
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,8 @@ def expect_namespaces(home: Home, branch: str) -> None:
     assert (session["seccomp"], session["why_no_seccomp"], walls(session)) == ("userns", None, {("2", "1")})
     found = answers(home, branch, ARGUMENTS)
     assert errno.EPERM not in {found[name] for name in OF_NAMESPACES}
-    assert {found[name] for name in set(ARGUMENTS) - OF_NAMESPACES} == {errno.EPERM}
+    expected = {name: ELSE.get(name, errno.EPERM) for name in set(ARGUMENTS) - OF_NAMESPACES}
+    assert {name: found[name] for name in expected} == expected
     assert inside(home, branch, "unshare -Urm sh -c 'mount -t tmpfs none /mnt && id -u'") == "0\n"
 
 
@@ -214,6 +216,32 @@ def expect_namespaces(home: Home, branch: str) -> None:
 def test_what_is_allowed_namespaces_has_them_in_every_life(home: Home, person: Person, who: str) -> None:
     begin(home, f"ns-{who}", person.name if who == USER else "root", "--allow", "userns")
     expect_in_every_life(home, f"ns-{who}", expect_namespaces)
+
+
+@pytest.mark.requires("userns")
+def test_what_is_allowed_namespaces_has_no_cgroups(home: Home, unfiltered: Home) -> None:
+    """Where the session's ids are the machine's, its root could write to the groups of the machine and lift its limits.
+
+    The home without a filter is the negative control.
+    """
+    with open_home("cgroups", host_ids=True) as by_ids:
+        for place in (home, by_ids, unfiltered):
+            begin(place, "groups", "root", "--allow", "userns")
+            for fstype in hierarchies():
+                mount = f"mount -t {fstype} none /mnt && ls /mnt/cgroup.procs >/dev/null"
+                done = place.cli("run", "-b", "groups", "--", "unshare", "-UrmC", "sh", "-c", mount)
+                assert (done.code == 0) == (place is unfiltered), (fstype, done)
+                done = place.cli("run", "-b", "groups", "--", "unshare", "-Urm", "sh", "-c", mount)
+                assert (done.code, "permission denied" in done.stderr) == (32, True), (fstype, done)
+            place.must("stop", "groups", "--discard")
+
+
+def hierarchies() -> list[str]:
+    """Types and options of mount(8) for the hierarchies of cgroups that the machine has."""
+    fields = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    kinds = [(fstype, options.split(",")) for _, _, fstype, options, *_ in fields if fstype in ("cgroup", "cgroup2")]
+    named = {f"cgroup -o {options[-1]}" for fstype, options in kinds if fstype == "cgroup"}
+    return sorted(named | {fstype for fstype, _ in kinds if fstype == "cgroup2"})
 
 
 @pytest.mark.requires("criu", "userns")

@@ -41,6 +41,37 @@ def program(folder: Path, role: Role = "job", **fields: object) -> Program:
     return Program(**{**given, **fields})  # type: ignore[arg-type]  # the fields are the test's own business
 
 
+async def start(stage: Stage, *line: Program) -> None:
+    job = again.job(line, "new", 7)
+    (stage.run / "back").write_bytes(job.body)
+    await stage.exec(job.command, tty=True)
+
+
+async def test_a_shell_that_traces_shows_no_variable_of_the_program(stage: Stage) -> None:
+    await stage.open()
+    folder = stage.home / "x"
+    folder.mkdir()
+    await stage.exec("set -xv")
+    environ = [b"PATH=/usr/bin:/bin", b"TOKEN=hunter2"]
+    await start(stage, program(folder, environ=environ, streams=[StandardStream(number=0)]))
+    wait_until(lambda: (folder / "told").exists(), "it runs")
+    await stage.exec("set +xv; echo so far")
+    assert json.loads((folder / "told").read_text())["env"]["TOKEN"] == "hunter2"
+    printed = stage.printed()
+    assert (b"builtin read" in printed, b"so far" in printed, b"hunter2" in printed) == (True, True, False)
+
+
+@pytest.mark.parametrize(
+    "line", ["less +!touch log", "man -Ptouch ls", "watch touch", "./less log", "vi log", "tail log|tee copy"]
+)
+def test_only_what_runs_no_other_program_runs_unasked(tmp_path: Path, line: str) -> None:
+    def programs(text: str) -> list[Program]:
+        return [program(tmp_path, argv=one.encode().split()) for one in text.split("|")]
+
+    assert again.may_run_unasked(programs("tail -f log|less")) is True
+    assert again.may_run_unasked(programs(line)) is False
+
+
 async def test_it_is_the_program_with_its_words_folder_environment_and_files(stage: Stage) -> None:
     await stage.open()
     folder = stage.home / "a 'b"
@@ -52,7 +83,7 @@ async def test_it_is_the_program_with_its_words_folder_environment_and_files(sta
         StandardStream(number=1, path=str(folder / "out")),
         StandardStream(number=2, path=str(folder / "out"), append=True),
     ]
-    await stage.exec(again.job_text([program(folder, streams=streams)], "new", 7), tty=True)
+    await start(stage, program(folder, streams=streams))
     wait_until(lambda: (folder / "out").read_text().count("\n") == 3, "it has ended")
     told = json.loads((folder / "told").read_text())
     assert told["argv"][1:] == HOSTILE

@@ -27,10 +27,13 @@ KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
 # And half of the message queues: the kernel counts these, and pending signals (`set_resource_limits`), for the owner of
 # the session's user namespace, too, who may be root, so the other half is left to root.
 _NONE = resource.RLIM_INFINITY
+# No file, and no program of the machine's either that the kernel would run as the machine's root and hand the process
+# to (core(5)): 0 does not stop that, 1 does (fs/coredump.c).
+_NO_CORE = 1
 _MIB = 1 << 20
 RESOURCE_LIMITS = {
     resource.RLIMIT_AS: (_NONE, _NONE),
-    resource.RLIMIT_CORE: (0, _NONE),
+    resource.RLIMIT_CORE: (_NO_CORE, _NONE),
     resource.RLIMIT_CPU: (_NONE, _NONE),
     resource.RLIMIT_DATA: (_NONE, _NONE),
     resource.RLIMIT_FSIZE: (_NONE, _NONE),

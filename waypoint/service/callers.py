@@ -15,6 +15,11 @@ def serving(peer: Peer, branch: str | None) -> contextlib.AbstractContextManager
     return asked_by(Caller(uid=peer.uid, login=_login_of(peer.pid), branch=branch))
 
 
+def showing(peer: Peer) -> contextlib.AbstractContextManager[None]:
+    """As `serving`, for what leaves nothing in the operation log: where the peer was logged in is not looked up."""
+    return asked_by(Caller(uid=peer.uid))
+
+
 def _login_of(pid: int) -> Login | None:
     """The process session (setsid(2)) of process `pid`, which all processes of its terminal share; None if it cannot be
     found.

@@ -1,25 +1,44 @@
 """Facts about captures, as the control interface answers them."""
 
+import dataclasses
 from collections.abc import Sequence
 
 from waypoint.model.facts import CaptureFacts, LayerFacts
 from waypoint.model.records import Capture, Layers, Standing
 from waypoint.model.times import iso_time
+from waypoint.session.birth.rights import Sight
 from waypoint.session.session_facts import of_limits
 from waypoint.store.reading import RecordReader
 
 
-def of_all(names: RecordReader, captures: Sequence[Capture]) -> list[CaptureFacts]:
-    """The facts about each of these captures, without the sizes of their files."""
+def of_all(names: RecordReader, captures: Sequence[Capture], sees: Sight) -> list[CaptureFacts]:
+    """The facts about each of these captures that may be seen, without the sizes of their files."""
     ids = [capture.id for capture in captures]
     found, standings = names.names_of_all(ids), names.standings(ids)
-    return [of(capture, found[capture.id], standings[capture.id]) for capture in captures]
+    return [of(capture, found[capture.id], standings[capture.id], sees) for capture in captures]
 
 
-def of(capture: Capture, names: list[str], standing: Standing, files_bytes: int | None = None) -> CaptureFacts:
-    """The facts about one capture. `names`: the names that stand for it. `files_bytes`: the size of its files layer in
-    bytes; None: not measured.
+def of(
+    capture: Capture, names: list[str], standing: Standing, sees: Sight, files_bytes: int | None = None
+) -> CaptureFacts:
+    """The facts about one capture; without what ran in it, if whoever asks may not see that. `names`: the names that
+    stand for it. `files_bytes`: the size of its files layer in bytes; None: not measured.
     """
+    facts = _of(capture, names, standing, files_bytes)
+    if sees(capture.setting.user):
+        return facts
+    layers = {kind: _without_programs(layer) if layer else None for kind, layer in facts.layers.items()}
+    return dataclasses.replace(facts, cwd="", environment=[], degraded=[], layers=layers)
+
+
+def _without_programs(layer: LayerFacts) -> LayerFacts:
+    hidden: LayerFacts = {**layer}
+    hidden.pop("programs", None)
+    hidden.pop("lost", None)
+    return hidden
+
+
+def _of(capture: Capture, names: list[str], standing: Standing, files_bytes: int | None) -> CaptureFacts:
     processes, machine = capture.layers.processes, capture.machine
     return CaptureFacts(
         capture=capture.id,

@@ -33,27 +33,28 @@ async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
     The iterator blocks, since each step may read from the store; it is for use in one thread, any thread. Its first
     step raises UnknownName.
     """
-    return itertools.chain.from_iterable(_iter_log(home, query))
+    return itertools.chain.from_iterable(_iter_log(home, query, rights.sight(home.sessions.resources)))
 
 
-def _iter_log(home: Home, query: LogQuery) -> Iterator[list[CaptureFacts]]:
+def _iter_log(home: Home, query: LogQuery, sees: rights.Sight) -> Iterator[list[CaptureFacts]]:
     if query.all:
         for ids in in_pieces(walk_all(home.names, home.between), query.limit):
-            yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()))
+            yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()), sees)
     else:
         tip = home.names.find(query.name or DEFAULT_BRANCH)
         for piece in in_pieces(walk_back(home.names, [tip]), query.limit):
-            yield capture_facts.of_all(home.names, piece)
+            yield capture_facts.of_all(home.names, piece, sees)
 
 
 async def show(home: Home, name: str) -> CaptureFacts:
     """All facts about a capture, sizes included. Walks over the capture's files, in a thread."""
     capture = home.names.find(name)
     names, standing = home.names.names_of(capture.id), home.names.standing(capture.id)
+    sees = rights.sight(home.sessions.resources)
     if standing.removed:
-        return capture_facts.of(capture, names, standing)
+        return capture_facts.of(capture, names, standing, sees)
     sizes = await asyncio.to_thread(home.captures.sizes, capture)
-    return capture_facts.of(capture, names, standing, sizes["files"])
+    return capture_facts.of(capture, names, standing, sees, sizes["files"])
 
 
 async def branches(home: Home) -> Iterator[BranchFacts]:

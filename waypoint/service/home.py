@@ -37,6 +37,7 @@ from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
 from waypoint.session.adopt import adopt_all
+from waypoint.session.birth import rights
 from waypoint.session.live.overdue import Overdue
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
@@ -246,7 +247,11 @@ async def strangers(home: Home) -> list[StrangerFacts]:
 
 
 async def stop_daemon(home: Home) -> None:
-    """Ask the daemon and its supervisor to end; sessions go on."""
+    """Ask the daemon and its supervisor to end; sessions go on, and what others run from outside ends. Raises
+    NotAllowed for who has the own things only.
+    """
+    said = "commands of others would end with it"
+    rights.check_unbound(home.sessions.resources, "stop", f"the daemon of {home.path}", said)
     home.stop_daemon()
 
 

@@ -32,12 +32,12 @@ async def sessions(home: Home, query: SessionsQuery) -> Iterator[SessionFacts]:
     """The live sessions; with `query.all` also branches that could be started again. Sorted by branch. The iterator
     blocks, as that of `history.log`.
     """
-    return await session_facts.of_all(home.sessions, all_branches=query.all)
+    return await session_facts.of_all(home.sessions, rights.sight(home.sessions.resources), all_branches=query.all)
 
 
 async def session(home: Home, branch: str) -> SessionFacts:
     """The live session on `branch`. Raises UnknownName, StateConflict if the branch has no live session."""
-    return await session_facts.of_live(home.sessions.get(branch), home.pool)
+    return await session_facts.of_live(home.sessions.get(branch), home.pool, rights.sight(home.sessions.resources))
 
 
 async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:

@@ -11,12 +11,14 @@ from waypoint.capture.steps import Step, reach
 from waypoint.capture.taking import Wanted
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups
+from waypoint.model.errors import StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap
 from waypoint.processes import ports
 from waypoint.session.birth import birth as births
 from waypoint.session.birth import rights
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
+from waypoint.session.birth.users import change_of
 from waypoint.session.checkpoint import Loss, capture, capture_by, capture_to_end, drop
 from waypoint.session.end import Kept
 from waypoint.session.lacking import of_copy, of_kept
@@ -139,14 +141,18 @@ def exchange_files(resources: Resources, live: LiveSession, subject: Subject, or
 async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
     """Give the shell of the session on `branch` the state that is in the capture `name`. All else stays as it is.
 
-    The session is captured before, as the branch's tip. Raises UnknownName, StateConflict (the branch is not live, or
-    its shell is not at its prompt), CannotCapture (`name` has no state of a shell), Failed.
+    The session is captured before, as the branch's tip. Raises UnknownName, StateConflict (the branch is not live, its
+    shell is not at its prompt, or the capture is another user's), CannotCapture (`name` has no state of a shell),
+    Failed.
     """
     resources = sessions.resources
     origin = resources.names.resolve(name)
     async with sessions.turn(branch):
         _check_rights(resources, branch, name, origin)
         live = await sessions.settled_live(branch)
+        if said := change_of(origin.setting.user, live.record.row.setting.user):
+            way = f"restore all of it: waypoint restore {name} -b {branch}"
+            raise StateConflict("restore the shell on", f"branch {branch}", said, way)
         then = await asyncio.to_thread(_read_state, resources, origin)
         await check_shell(live.shell, branch, then)
         taken = await capture(resources, live, Wanted(None, "replaced"))

@@ -12,21 +12,33 @@ from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import WaypointError
 from waypoint.model.facts import LimitFacts, SessionFacts
 from waypoint.model.names import in_order
-from waypoint.model.records import Capture, SessionLimits
+from waypoint.model.records import Capture, SessionLimits, User
 from waypoint.model.times import iso_time
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
+Sees = Callable[[User], bool]
+"""Whether whoever asks may see the programs, folders and variables of a user (birth/rights.py)."""
 
-async def of_live(live: LiveSession, pool: Pool) -> SessionFacts:
-    """All facts about a live session. Walks over the session's upper tree and its processes, in a thread; whoever asks
-    while that is under way gets the same figures. Raises WaypointError.
+
+async def of_live(live: LiveSession, pool: Pool, sees: Sees) -> SessionFacts:
+    """All facts about a live session that may be seen. Walks over the session's upper tree and its processes, in a
+    thread; whoever asks while that is under way gets the same figures. Raises WaypointError.
     """
     if live.measuring is None or live.measuring.done():
         live.measuring = asyncio.ensure_future(_measured(live, pool))
-    return await asyncio.shield(live.measuring)
+    return _in_sight(await asyncio.shield(live.measuring), live.record.row.setting.user, sees)
+
+
+def _in_sight(facts: SessionFacts, owner: User, sees: Sees) -> SessionFacts:
+    """The facts about a session of `owner`; without what runs in it, if whoever asks may not see that."""
+    if sees(owner):
+        return facts
+    return dataclasses.replace(
+        facts, cwd=None, shared=None, shell=None, respawned=None, offered=None, lost=None, degraded=None
+    )
 
 
 async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
@@ -47,20 +59,23 @@ async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
     )
 
 
-async def of_all(sessions: Registry, *, all_branches: bool) -> Iterator[SessionFacts]:
-    """The facts about all sessions that run, sorted by branch; with `all_branches` also about branches that can be
+async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Iterator[SessionFacts]:
+    """What may be seen of all sessions that run, sorted by branch; with `all_branches` also about branches that can be
     started again. The iterator of those blocks, since each step may read from the store; it is for use in one thread.
     """
     asked, names = sessions.live, sessions.resources.names
-    found = await asyncio.gather(*(of_live(live, sessions.resources.pool) for live in asked))
+    found = await asyncio.gather(*(of_live(live, sessions.resources.pool, sees) for live in asked))
     # Some sessions may have ended while the facts were collected.
     rows = [row for live, row in zip(asked, found, strict=True) if sessions.find(live.branch) is live]
-    rows += await asyncio.to_thread(lambda lost: [*map(of_unreachable, lost)], list(sessions.unreachable.values()))
+    lost = list(sessions.unreachable.values())
+    rows += await asyncio.to_thread(
+        lambda: [_in_sight(of_unreachable(one), one.row.setting.user, sees) for one in lost]
+    )
     rows.sort(key=_by_branch)
     if not all_branches:
         return iter(rows)
     live = sessions.running
-    ended = _iter_ended(names, live, sessions.resources.captures.quiet.wait)
+    ended = _iter_ended(names, live, sees, sessions.resources.captures.quiet.wait)
     return heapq.merge(rows, itertools.chain.from_iterable(ended), key=_by_branch)
 
 
@@ -68,14 +83,17 @@ def _by_branch(row: SessionFacts) -> str:
     return in_order(row.branch)
 
 
-def _iter_ended(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[SessionFacts]]:
+def _iter_ended(names: Names, live: set[str], sees: Sees, between: Callable[[], None]) -> Iterator[list[SessionFacts]]:
     """The facts about all branches that have a capture and are not among `live`, sorted by branch. Calls `between`
     before each list of them.
     """
     for refs in names.iter_refs():
         between()
         ended = {name: ref for name, ref in refs.items() if ref.kind == "branch" and name not in live}
-        yield [of_capture(name, ended[name].created, tip) for name, tip in names.tips_of(ended).items()]
+        yield [
+            _in_sight(of_capture(name, ended[name].created, tip), tip.setting.user, sees)
+            for name, tip in names.tips_of(ended).items()
+        ]
 
 
 def _measure_processes(live: LiveSession) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from waypoint.daemon.http.shares import Share
 from waypoint.daemon.http.stream import StreamInlet, StreamOutlet
 from waypoint.model.errors import StateConflict, UsageProblem, WaypointError
 from waypoint.service.background.bugs import as_problem, log_bug
-from waypoint.service.callers import serving
+from waypoint.service.callers import serving, showing
 from waypoint.service.shapes import Download, Stream, Upload
 
 
@@ -129,8 +129,7 @@ class Conversation:
             upload = None if isinstance(body, bytes) else body
             call = Call(target.names, peer, request, upload, self._served.routes)
             service = self._served.service()
-            # A GET leaves nothing in the operation log: who asks is not looked up.
-            with contextlib.nullcontext() if route.method == "GET" else serving(peer, branch):
+            with showing(peer) if route.method == "GET" else serving(peer, branch):
                 result = await route.function(service, **route.arguments(call))
             answer = _answer(route, result, service)
         except HttpProblem as refused:  # out of the body that the function was reading

@@ -4,11 +4,11 @@ Each base gets a copy of the machine's setsid (util-linux). On a base with anoth
 loader and the library are put beside the copy, where no other program finds them.
 """
 
-import os
 import shutil
 from pathlib import Path
 
 from waypoint.linux.calls import programs
+from waypoint.linux.storage import beneath
 from waypoint.model.errors import HostLacks
 from waypoint.processes.own_libraries import give_libraries, loader_of
 
@@ -26,7 +26,7 @@ def place_setsid(own: Path, inside: str, base: str) -> None:
     if base == "/":  # the copy finds the machine's C library
         return
     loader = loader_of(program)
-    if not loader or os.path.exists(f"{base}{loader}"):
+    if not loader or beneath.is_in_root(base, loader):
         return
     libraries = own / "lib"
     libraries.mkdir(mode=0o755)

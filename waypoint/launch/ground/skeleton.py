@@ -23,7 +23,8 @@ from pathlib import Path
 
 from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.leader import place_setsid
-from waypoint.linux.storage import files, mounts
+from waypoint.linux.storage import beneath, files, mounts
+from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.paths import COMMAND_FOLDER, OWN_FOLDER, sha256_hex
 from waypoint.model.records import NOBODY, IdMap
 
@@ -43,6 +44,7 @@ _COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", COMMAND_FOLDER: "request
 that earlier versions have captured.
 """
 _PROGRAMS = ("setsid", *_SCRIPTS, "waypoint")
+_MOST_RESOLVER_BYTES = 1 << 20
 _HOOKS = Path(__file__).resolve().parents[3] / "shellwrap"
 
 
@@ -113,12 +115,12 @@ class Kit:
             (place / name).mkdir(mode=0o755)
         for name in ("dev", "run"):
             os.setxattr(place / name, "trusted.overlay.opaque", b"y")
-        if not (Path(base) / "tmp").is_dir():
+        if not beneath.is_in_root(base, "tmp/"):
             (place / "tmp").mkdir()
             (place / "tmp").chmod(0o1777)
         (place / "run/lock").mkdir()
         (place / "run/lock").chmod(0o1777)
-        _keep_resolver(place, Path(base))
+        _keep_resolver(place, base)
         own = place / OWN_FOLDER
         own.mkdir(mode=0o755)
         place_setsid(own, f"/{OWN_FOLDER}", base)
@@ -167,16 +169,20 @@ def _hide(place: Path, inside: str, home: Path) -> None:
     os.setxattr(folder, "trusted.overlay.opaque", b"y")
 
 
-def _keep_resolver(place: Path, base: Path) -> None:
+def _keep_resolver(place: Path, base: str) -> None:
     """Copy the file that the base's /etc/resolv.conf links to, if that is in /run: the session's /run is empty
     otherwise.
     """
-    link = base / "etc/resolv.conf"
-    if not link.is_symlink():
+    try:
+        with open_folder(base) as root, beneath.opened(root, "etc") as etc:
+            link = os.readlink("resolv.conf", dir_fd=etc)
+    except OSError:  # a file, or none
         return
-    target = os.path.normpath(os.path.join("/etc", link.readlink()))
-    source = base / target.lstrip("/")
-    if target.startswith("/run/") and source.is_file():
+    target = os.path.normpath(os.path.join("/etc", link))
+    if not target.startswith("/run/"):
+        return
+    content = beneath.read_in_root(base, target, _MOST_RESOLVER_BYTES, across=base == "/")
+    if content is not None:
         copy = place / target.lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, copy)
+        copy.write_bytes(content)

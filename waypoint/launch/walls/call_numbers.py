@@ -77,6 +77,7 @@ setns                 308    346     268  375
 settimeofday          164     79     170   79
 socket                 41    359     198  281
 socketcall              -    102       -  102
+socketpair             53    360     199  288
 stime                   -     25       -   25
 swapoff               168    115     225  115
 swapon                167     87     224   87

@@ -18,13 +18,21 @@ from waypoint.linux.calls.seccomp import ALLOW, Instructions, if_any_bit, if_one
 from waypoint.model.records import Allowance, Seccomp
 
 _EPERM, _ENOSYS = seccomp.refuse(errno.EPERM), seccomp.refuse(errno.ENOSYS)
+_NO_FAMILY = seccomp.refuse(errno.EAFNOSUPPORT)
 
-_NEW_NAMESPACES = 0x7E020000  # CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS
+_NEW_NAMESPACES = 0x7C020000  # CLONE_NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS
+# Refused whatever is allowed: who has a cgroup namespace of its own may mount cgroups. It begins where the session is:
+# in its own group, the limits of which its root could lift, and in all hierarchies that the session has no group of, in
+# the machine's root. Where the session's ids are the machine's, all of that is its root's to write to.
+_NEW_CGROUP_NAMESPACE = 0x02000000
 _NEW_TIME_NAMESPACE = 0x80  # for unshare alone: in clone's flags it is part of a signal's number
 # AF_ALG, by which the kernel enciphers: such a socket cannot be captured. AF_VSOCK, by which a virtual machine talks
 # with its host: it belongs to no network namespace.
 _REFUSED_FAMILIES = (38, 40)
-_SOCKETCALL_SOCKET = 1
+# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET. For others (TIPC, RDS, CAN, ...) the kernel would load a module,
+# whoever asks. Refused, it is a family that this kernel does not have, for which programs are prepared.
+_FAMILIES = (1, 2, 10, 16, 17)
+_SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 # ADDR_NO_RANDOMIZE (gdb, setarch -R), UNAME26, PER_LINUX32. Others make mappings executable, or map the first page.
 _PERSONALITIES = 0x0040000 | 0x0020000 | 0x0008
@@ -43,21 +51,26 @@ fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree open_tre
 sethostname setns umount umount2
 """
 
+_OF_FAMILIES = if_one_of(0, _REFUSED_FAMILIES, _EPERM, if_one_of(0, _FAMILIES, ALLOW, otherwise=_NO_FAMILY))
+
 _IN_PART: dict[str, Instructions] = {
+    "clone": if_any_bit(0, _NEW_CGROUP_NAMESPACE, _EPERM),
+    "clone3": _ENOSYS,
     "ioctl": if_one_of(1, (_TIOCSTI, _TIOCLINUX), _EPERM),  # these two type input on a terminal from which others read
     "personality": if_any_bit(
         0, _ASK_PERSONALITY & ~_PERSONALITIES, if_one_of(0, (_ASK_PERSONALITY,), ALLOW, otherwise=_EPERM)
     ),
-    "socket": if_one_of(0, _REFUSED_FAMILIES, _EPERM),
+    "socket": _OF_FAMILIES,
+    "socketpair": _OF_FAMILIES,
     # socketcall has the family in memory, where a filter cannot see it, so it makes no sockets at all. Programs can use
     # socket(2), since Linux 4.3.
-    "socketcall": if_one_of(0, (_SOCKETCALL_SOCKET,), _EPERM),
+    "socketcall": if_one_of(0, (_SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR), _EPERM),
+    "unshare": if_any_bit(0, _NEW_CGROUP_NAMESPACE, _EPERM),
 }
 
 _NAMESPACES_IN_PART: dict[str, Instructions] = {
-    "clone": if_any_bit(0, _NEW_NAMESPACES, _EPERM),
-    "clone3": _ENOSYS,
-    "unshare": if_any_bit(0, _NEW_NAMESPACES | _NEW_TIME_NAMESPACE, _EPERM),
+    "clone": if_any_bit(0, _NEW_NAMESPACES | _NEW_CGROUP_NAMESPACE, _EPERM),
+    "unshare": if_any_bit(0, _NEW_NAMESPACES | _NEW_CGROUP_NAMESPACE | _NEW_TIME_NAMESPACE, _EPERM),
 }
 
 

@@ -8,6 +8,7 @@ is then done is done to the descriptor. Calls that take nothing but a path get `
 import contextlib
 import errno
 import os
+import stat
 import struct
 from typing import NamedTuple
 
@@ -17,7 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NO_MAGICLINKS, _NO_SYMLINKS, _IN_ROOT = 0x02, 0x04, 0x10  # RESOLVE_*
+    from waypoint.linux.calls.paths import StrPath
+
+_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _IN_ROOT = 0x01, 0x02, 0x04, 0x10  # RESOLVE_*
 MISPLACED = errno.EXDEV
 """The errno for a place that is not what it was made: no call that mounts or opens gives it otherwise."""
 
@@ -41,6 +44,39 @@ def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0) -> int:
 def open_in_root(folder_fd: int, path: str, flags: int) -> int:
     """As `open_beneath`, but links are followed as in a process whose root is the folder."""
     return _open(folder_fd, path, flags, 0, 0)
+
+
+def is_in_root(root: "StrPath", path: str) -> bool:
+    """Whether the folder `root` has something at `path`, links followed as by `open_in_root`."""
+    try:
+        with _opened_folder(root) as folder:
+            os.close(open_in_root(folder, path, os.O_PATH))
+    except OSError:
+        return False
+    return True
+
+
+def read_in_root(root: "StrPath", path: str, most_bytes: int, *, across: bool = False) -> bytes | None:
+    """The first `most_bytes` of the file at `path` in the folder `root`, links followed as by `open_in_root`; None if
+    nothing can be read there, or it is no regular file. Waits for nobody. `across`: also on what is mounted below.
+    """
+    resolve = 0 if across else _NO_XDEV
+    with contextlib.suppress(OSError), _opened_folder(root) as folder:
+        fd = _open(folder, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, 0, resolve)
+        try:
+            return os.read(fd, most_bytes) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        finally:
+            os.close(fd)
+    return None
+
+
+@contextlib.contextmanager
+def _opened_folder(path: "StrPath") -> "Iterator[int]":
+    fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _open(folder_fd: int, path: str, flags: int, mode: int, resolve: int) -> int:

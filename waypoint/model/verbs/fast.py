@@ -104,7 +104,8 @@ SHELL = Verb(
     kept; the next 'waypoint shell BRANCH' goes on from these files. Ctrl-] d leaves the session running. bash and zsh
     show the branch in their prompts, unless WAYPOINT_PROMPT is `off`; in another shell 'waypoint exec' is refused.
     Processes in a session cannot make namespaces or mounts, which most sandboxes of programs need (bubblewrap, that of
-    Chromium): with `--allow userns` they can, as ordinary users of the machine can. The branch keeps it.
+    Chromium): with `--allow userns` they can, as ordinary users of the machine can, but for cgroup namespaces (in place
+    of `bwrap --unshare-all` name the others one by one). The branch keeps it.
 
     A branch belongs to the user it was started as ('waypoint ps' shows whose it is). Whoever goes on with a branch of
     somebody else says so with --user, but for root; only root may, and a user whom root trusts fully.

@@ -296,7 +296,9 @@ _DAEMON_STATUS = Verb(
 _DAEMON_STOP = Verb(
     "daemon stop",
     (HOME,),
-    "Stop the daemon. Sessions go on; the next command starts it again.",
+    """Stop the daemon. Sessions go on, and what is attached to them ends. The next command starts it again.
+
+    Only root may, and a user whom root trusts fully.""",
     "Example: waypoint daemon stop",
 )
 

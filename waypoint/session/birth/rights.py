@@ -6,7 +6,7 @@ is made of, so that a capture, a fork or an undo gives nobody more than a start 
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -17,7 +17,7 @@ from waypoint.linux.storage import access, beneath, mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
 from waypoint.model.paths import spelled
-from waypoint.model.records import Bind, Ref, SessionLimits, Setting, User
+from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User
 from waypoint.session.birth.users import find_user, user_name
 from waypoint.session.live.resources import Resources
 from waypoint.store import callers
@@ -25,6 +25,7 @@ from waypoint.store.names import Names
 
 MOST_LIVE = 256
 """Live sessions, where one who is neither root nor trusted fully asks for one more: each has limits of its own."""
+Sight = Callable[[User], bool]
 _OUTSIDE = "ask for it outside of the session"
 # Where nothing of the system lies, so that anybody may have something of their own there.
 _DATA = ("/mnt", "/media", "/srv")
@@ -65,6 +66,17 @@ def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> N
     if ref is not None and ref.capture is not None and _bound_user(resources) is not None:
         for capture in resources.names.captures_of([ref.capture], may_lack=True).values():
             check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
+
+
+def sight(resources: Resources) -> Sight:
+    """Whose programs, folders and variables whoever asks may see, for any thread: everybody's, or the own. A process in
+    a session sees what its session's user may.
+    """
+    uid, caller = _bound_user(resources), callers.current()
+    if caller is not None and caller.uid is None and caller.branch is not None:
+        uid = next((row.setting.user.uid for row in resources.names.live() if row.branch == caller.branch), NOBODY)
+        uid = uid or None  # root sees all
+    return lambda owner: uid in (None, owner.uid)
 
 
 def is_bound(resources: Resources) -> bool:

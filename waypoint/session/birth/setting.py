@@ -9,7 +9,7 @@ from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import SessionLimits, Setting
 from waypoint.model.requests import StartRequest
-from waypoint.session.birth.users import find_user, user_name
+from waypoint.session.birth.users import change_of, find_user, user_name
 from waypoint.upper import layout
 
 Looking = Callable[[], AbstractContextManager[None]]
@@ -21,7 +21,9 @@ def plan_setting(
     """The setting of the new session: each value is the one in the request, else the one in `origin`, else a default.
 
     `uid`: the user who asks. `origin`, `tree`: setting and upper tree of the capture that the session goes on from.
-    `looking`: what is bound is looked at in this context. Raises UsageProblem.
+    `looking`: what is bound is looked at in this context. Another user than the one in `origin` gets neither its binds
+    nor its shell, which that one has chosen: what is bound is bound with the rights of whose session it is. Raises
+    UsageProblem.
     """
     base = origin.base if origin else "/"
     if request.base is not None:
@@ -39,8 +41,9 @@ def plan_setting(
         user = find_user(base, request.user)
     else:
         user = origin.user if origin else find_user(base, request.default_user or user_name(uid))
+    own = origin if origin and not change_of(origin.user, user) else None
     with looking():
-        binds = [start_plan.parse_bind(text) for text in request.binds] or (origin.binds if origin else [])
+        binds = [start_plan.parse_bind(text) for text in request.binds] or (own.binds if own else [])
         for bind in binds:
             start_plan.check_bind(bind)
     return Setting(
@@ -51,7 +54,7 @@ def plan_setting(
         cwd=request.cwd or request.default_cwd or (origin.cwd if origin else user.home),
         env=start_plan.taken_env(request.env),
         command=request.command,
-        shell=_shell(request, base, origin, tree),
+        shell=_shell(request, base, own, tree),
         allow=request.allow or (origin.allow if origin else []),
         limits=_limits(request, origin.limits if origin else SessionLimits()),
     )

@@ -7,6 +7,7 @@ from waypoint.capture.layers.shell import MAX_BYTES, STATE_FILE, history_in
 from waypoint.launch.ground import start_plan
 from waypoint.model.errors import WaypointError
 from waypoint.model.records import Capture, Setting
+from waypoint.session.birth.users import change_of
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal.exec.command_line import CommandLine
@@ -24,9 +25,12 @@ async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *
     """Give the shell of `live`, which was just started, its state in `origin`. Returns, in words, what is not back.
 
     Variables that the session's setting gives, and that `origin` had from another setting, are those of the session.
-    `stay`: the shell stays in its folder. A shell that cannot be given its state goes on as it is.
+    `stay`: the shell stays in its folder. A shell that cannot be given its state goes on as it is. So does that of
+    another user: a state is text that the shell executes, and whoever had the other shell chose it.
     """
     setting = live.record.row.setting
+    if changed := change_of(origin.setting.user, setting.user):
+        return _of_another(setting, origin.setting, changed)
     if not start_plan.has_hooks(setting):
         return []
     if origin.layers.shell is None:
@@ -34,15 +38,21 @@ async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *
     try:
         then = await asyncio.to_thread(_read, resources, origin)
         now = await _present(live.shell)
-        if isinstance(now, str):
-            return [f"{_NOT_BACK}: {now}"]
-        if now.kind != then.kind:
-            return [f"{_NOT_BACK}: it is a {now.kind}, the state is that of a {then.kind}"]
+        if isinstance(now, str) or now.kind != then.kind:
+            why = now if isinstance(now, str) else f"it is a {now.kind}, the state is that of a {then.kind}"
+            return [f"{_NOT_BACK}: {why}"]
         _adapt(now, then, _given_anew(setting, origin.setting), stay=stay)
         stays = await put_back(live.shell, live.branch, now, then, f"the shell of {origin.id[:12]}")
     except (WaypointError, OSError, ValueError) as error:
         return [f"{_NOT_BACK}: {error.said if isinstance(error, WaypointError) else error}"]
     return [f"its shell: {said}" for said in stays]
+
+
+def _of_another(setting: Setting, before: Setting, changed: str) -> list[str]:
+    """In words, what a session does not have of another user's. `changed`: in words, that it was another's."""
+    kept = {(bind.source, bind.target) for bind in setting.binds}
+    gone = [bind for bind in before.binds if (bind.source, bind.target) not in kept]
+    return [f"{_NOT_BACK}: {changed}", *(f"{bind.source} is not bound at {bind.target}: {changed}" for bind in gone)]
 
 
 def _read(resources: Resources, origin: Capture) -> ShellDump:

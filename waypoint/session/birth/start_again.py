@@ -11,6 +11,7 @@ from waypoint.model.errors import WaypointError
 from waypoint.model.records import Capture
 from waypoint.model.requests import ExecRequest
 from waypoint.processes.respawn.manifest import Manifest, Program
+from waypoint.session.birth.users import change_of
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import Again, LiveSession
 from waypoint.terminal.shell import again
@@ -36,9 +37,7 @@ async def start_again(resources: Resources, live: LiveSession, origin: Capture) 
     done = Again([], [], [])
     try:
         manifest = await asyncio.to_thread(_read, resources, origin)
-        user, before = live.record.row.setting.user, origin.setting.user
-        if user.uid != before.uid:
-            said = f"it was {before.name}'s, and the session is {user.name}'s"
+        if said := change_of(origin.setting.user, live.record.row.setting.user):
             done.lost.extend(f"{program.shown}: {said}" for program in manifest.programs)
         elif live.shell.watch.shell is None or live.shell.watch.shell.kind == "none":
             done.lost.extend(
@@ -103,8 +102,13 @@ def _shown(line: Sequence[Program]) -> str:
 
 async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str:
     """Returns why that did not work; "" if it did."""
-    text = again.job_text(line, live.branch, status)
-    ended = await live.shell.execute(ExecRequest(text=text, tty=True, timeout_s=_START_S), Nobody(), Nobody())
+    job, folder = again.job(line, live.branch, status), live.shell.desk.folder
+    folder.write("back", job.body)
+    try:
+        request = ExecRequest(text=job.command, tty=True, timeout_s=_START_S)
+        ended = await live.shell.execute(request, Nobody(), Nobody())
+    finally:
+        folder.remove("back")
     if ended["by"] != "command":
         return str(ended["said"])
     if not await _until(lambda: all(_runs(live, program) for program in line), _SEEN_S):

@@ -7,9 +7,9 @@ files below that base are read.
 import grp
 import os
 import pwd
-from pathlib import Path
 from typing import NamedTuple
 
+from waypoint.linux.storage import beneath
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import User
 
@@ -24,6 +24,7 @@ class Asker(NamedTuple):
     uid: int
 
 
+_MOST_BYTES = 16 << 20  # of a base's passwd and group, a hundred thousand users
 _NO_UID = 2**32 - 1  # (uid_t) -1: "leave it as it is"
 
 
@@ -32,7 +33,7 @@ def find_user(base: str, who: str) -> User:
 
     Raises UsageProblem if the base has no user of this name, or if the number is too large.
     """
-    return _host_user(who) if os.path.realpath(base) == "/" else _file_user(Path(base), who)
+    return _host_user(who) if os.path.realpath(base) == "/" else _file_user(base, who)
 
 
 def _host_user(who: str) -> User:
@@ -47,18 +48,30 @@ def _host_user(who: str) -> User:
     )
 
 
-def _file_user(base: Path, who: str) -> User:
-    for fields in _rows(base / "etc/passwd", 7):
-        if who in (fields[0], fields[2]):
+def _file_user(base: str, who: str) -> User:
+    for fields in _rows(base, "etc/passwd", 7):
+        if who in (fields[0], fields[2]) and all(map(_is_id, fields[2:4])):
             name, uid, gid = fields[0], int(fields[2]), int(fields[3])
-            members = [int(row[2]) for row in _rows(base / "etc/group", 4) if name in row[3].split(",")]
+            rows = _rows(base, "etc/group", 4)
+            members = [int(row[2]) for row in rows if name in row[3].split(",") and _is_id(row[2])]
             return User(name=name, uid=uid, gid=gid, groups=[gid, *members], home=fields[5], shell=fields[6])
     return _unnamed(who)
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(_NO_UID)) and int(text) < _NO_UID
 
 
 def is_same(user: User, who: str) -> bool:
     """Whether `who`, a name or a number, is this user."""
     return who in (user.name, str(user.uid))
+
+
+def change_of(before: User, now: User) -> str:
+    """In words, that a session which goes on from one of the user `before` is another user's; "" if it is the same's.
+    What one user's shell would run is nothing that another's runs.
+    """
+    return "" if now.uid == before.uid else f"it was {before.name}'s, and the session is {now.name}'s"
 
 
 def check_owner(branch: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
@@ -95,10 +108,10 @@ def _unnamed(who: str) -> User:
     return User(name=who, uid=number, gid=number, groups=[number], home="/", shell="/bin/sh")
 
 
-def _rows(path: Path, width: int) -> list[list[str]]:
-    if not path.is_file():
-        return []
-    rows = [line.split(":") for line in path.read_text(errors="surrogateescape").splitlines()]
+def _rows(base: str, path: str, width: int) -> list[list[str]]:
+    """The rows of a file in the base, whose files may be somebody else's."""
+    data = beneath.read_in_root(base, path, _MOST_BYTES) or b""
+    rows = [line.split(":") for line in data.decode(errors="surrogateescape").splitlines()]
     return [row for row in rows if len(row) >= width]
 
 

@@ -7,36 +7,49 @@ the shell, but for the name of the branch.
 import os
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from waypoint.model.paths import OWN_FOLDER
 from waypoint.processes.respawn.manifest import Program, StandardStream
-from waypoint.terminal.shell.words import quoted
+from waypoint.terminal.shell.words import READ_BACK, quoted
 
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.%()-]*=")
-# Programs that only show something: they may be started again without being asked for.
-_SAFE = frozenset({"tail", "less", "more", "man", "watch", "top", "htop", "journalctl"})
+# Programs that only show something: they may be started again without being asked for. Not those that run others (man,
+# watch); less does so, too, if one of its words begins with `+`.
+_SAFE = frozenset({b"tail", b"less", b"more", b"top", b"htop", b"journalctl"})
 
 
-def job_text(line: Sequence[Program], branch: str, status: int) -> str:
-    """The text that starts a pipeline of programs as the shell's job in the background, or one service, which is no job
-    of the shell. `status`: what `$?` is afterwards.
+class JobText(NamedTuple):
+    """`body`: the text that becomes the programs, which the shell finds in its run folder's file `back`. `command`: the
+    command line that evaluates it. The body has the environment of the programs, with its secrets: a shell that traces
+    (`set -x`) shows the command line, and not the body.
+    """
+
+    body: bytes
+    command: str
+
+
+def job(line: Sequence[Program], branch: str, status: int) -> JobText:
+    """What starts a pipeline of programs as the shell's job in the background, or one service, which is no job of the
+    shell. `status`: what `$?` is afterwards.
     """
     first = line[0]
     is_service = first.role == "service"
     parts = [_program(line, place, branch) for place in range(len(line))]
     body = parts[0] if len(parts) == 1 else b" | ".join(b"(%s)" % part for part in parts)
     shown = quoted(" | ".join(program.shown for program in line).encode())
-    text = b"( \\builtin : %s; \\builtin eval %s ) &" % (shown, b'"$__wp_t"')
+    text = b"( \\builtin : %s; \\builtin set +xv; \\builtin eval %s ) &" % (shown, b'"$__wp_t"')
     start = b"( %s )" % text if is_service else text
-    return "\n".join(
+    command = "\n".join(
         (
             f"\\builtin : started again: {quoted(first.shown.encode()).decode()}",
-            f"__wp_t={os.fsdecode(quoted(body))}",
+            READ_BACK,
             os.fsdecode(start),
             "__wp_t=",
             f"{{ (\\builtin exit {status});}}&&\\builtin :",
         )
     )
+    return JobText(body, command)
 
 
 def offered(line: Sequence[Program]) -> str | None:
@@ -54,7 +67,8 @@ def offered(line: Sequence[Program]) -> str | None:
 
 
 def may_run_unasked(line: Sequence[Program]) -> bool:
-    return all(os.path.basename(os.fsdecode(program.argv[0])) in _SAFE for program in line)
+    words = (word for program in line for word in program.argv[1:])
+    return all(program.argv[0] in _SAFE for program in line) and not any(word.startswith(b"+") for word in words)
 
 
 def quoted_if_needed(word: bytes, *, is_first: bool) -> str:

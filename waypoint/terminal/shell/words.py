@@ -1,6 +1,9 @@
-"""Quoting for bash and zsh, and the word by which a script tells that it has come to its end."""
+"""Quoting for bash and zsh, and the words of Waypoint's own in what these execute."""
 
 DONE = "waypoint: all of it"
+"""By this a script tells that it has come to its end."""
+READ_BACK = "IFS= \\builtin read -r -d '' __wp_t <\"$__wp_d/back\" || \\builtin :"
+"""Reads the file `back` of the run folder into __wp_t."""
 
 
 def quoted(text: bytes) -> bytes:

@@ -1,0 +1,121 @@
+"""Root goes on with what a user has left, and runs nothing that this user has put there.
+
+Each way has led to the machine's root once: the user's shell state, which a shell executes, came to root's shell, with
+the user's folder of the machine bound into the session. What is left here writes who has run it to that folder.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.people import Person, new_person
+from tests.acceptance.sessions import inside
+from tests.homes import Home, open_home
+from tests.session.let_in import stop, succeeds
+from tests.session.test_other_users import OF_WAYPOINT
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "public-checkout")]
+
+TELL = "echo ran >>/mnt/by-$(id -u)"
+LEFT = f"PROMPT_COMMAND='{TELL}'; nproc() {{ {TELL}; }}; trap '{TELL}' DEBUG; mark=left"
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    with new_person("left", "/bin/bash") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def home(person: Person) -> Iterator[Home]:
+    with open_home("left") as made:
+        made.must("setup", "--user", person.name)
+        yield made
+
+
+@pytest.fixture
+def left(home: Home, person: Person) -> Iterator[Path]:
+    """The user's folder on the machine, which the session on `a` had at /mnt; `a-cp` is a capture of it."""
+    folder = person.home / "x"
+    folder.mkdir()
+    os.chown(folder, person.uid, person.gid)
+    folder.chmod(0o777)
+    succeeds(person.can(home, "shell", "a", "-d", "--bind", f"{folder}:/mnt", cwd=str(person.home)))
+    succeeds(person.can(home, "exec", "-b", "a", "--", LEFT))
+    succeeds(person.can(home, "checkpoint", "a-cp", "-b", "a", "--tier", "files"))
+    succeeds(person.can(home, "stop", "a"))
+    assert ran_by(folder) == {person.uid}  # the control: the state runs
+    yield folder
+    home.cli("branch", "delete", "a")
+    home.must("rm", "a-cp")
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+
+
+def ran_by(folder: Path) -> set[int]:
+    return {int(path.name.removeprefix("by-")) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("words", [("a", "--user", "root"), ("n", "--from", "a-cp", "--user", "root")])
+def test_roots_shell_is_not_given_a_users_state_nor_the_users_binds(
+    home: Home, person: Person, left: Path, words: tuple[str, ...]
+) -> None:
+    done = home.must("shell", *words, "-d")
+    try:
+        changed = f"it was {person.name}'s, and the session is root's"
+        assert f"degraded: its shell is a new one: {changed}\n" in done.stderr
+        assert f"degraded: {left} is not bound at /mnt: {changed}\n" in done.stderr
+        assert inside(home, words[0], "id -u; nproc --help >/tmp/x; echo ${mark-none}; findmnt /mnt || echo none") == (
+            "0\nnone\nnone\n"
+        )
+        assert ran_by(left) == {person.uid}
+    finally:
+        stop(home, words[0])
+
+
+def test_the_user_and_root_in_the_users_name_go_on_with_both(home: Home, person: Person, left: Path) -> None:
+    """Also the one who is let in, and the state is theirs."""
+    by = left / f"by-{person.uid}"
+    before = by.stat().st_size
+    done = home.must("shell", "n", "-d", "--from", "a-cp", "--user", person.name)
+    assert "degraded" not in done.stderr
+    assert inside(home, "n", "echo $mark; test -e /mnt/by-$(id -u) && echo there") == "left\nthere\n"
+    assert by.stat().st_size > before
+    assert ran_by(left) == {person.uid}
+    stop(home, "n")
+
+
+def test_binds_that_are_asked_for_are_had(home: Home, left: Path, tmp_path: Path) -> None:
+    done = home.must("shell", "n", "-d", "--from", "a-cp", "--user", "root", "--bind", f"{tmp_path}:/mnt")
+    assert f"{left} is not bound at /mnt" in done.stderr
+    inside(home, "n", ": >/mnt/file")
+    assert stat.S_ISREG((tmp_path / "file").stat().st_mode)
+    stop(home, "n")
+
+
+def test_a_users_state_is_not_put_into_a_live_shell_of_roots(home: Home, person: Person, left: Path) -> None:
+    home.must("shell", "roots", "-d", "--user", "root")
+    inside(home, "roots", "mark=own")
+    done = home.cli("restore", "a-cp", "-b", "roots", "--only", "shell")
+    said = f"cannot restore the shell on branch roots: it was {person.name}'s, and the session is root's"
+    assert (done.code, said in done.stderr) == (4, True), done
+    assert inside(home, "roots", "echo $mark") == "own\n"
+    assert ran_by(left) == {person.uid}
+    assert "next: restore all of it: waypoint restore a-cp -b roots\n" in done.stderr
+    restored = home.must("restore", "a-cp", "-b", "roots", "--lose-processes")
+    assert "degraded: its shell" not in restored.stderr
+    assert home.must("run", "-b", "roots", "--", "id", "-un").stdout == f"{person.name}\n"
+    assert home.cli("exec", "-b", "roots", "--user", "root", "--", "true").code == OF_WAYPOINT
+    assert ran_by(left) == {person.uid}
+    stop(home, "roots")
+
+
+def test_a_program_of_a_users_is_not_roots_shell(home: Home, person: Person) -> None:
+    succeeds(person.can(home, "shell", "s", "-d", "--shell", "/bin/dash"))
+    succeeds(person.can(home, "stop", "s"))
+    assert home.must("shell", "s", "-d", "--user", "root", "--json").json()["shell"] != "/bin/dash"
+    stop(home, "s")
