@@ -33,8 +33,8 @@ NOT_MADE = {
     "end the process that has this pid": "each session has pids of its own, of which only init's is in use",
     "start the session again": "a session that ends in the moment in which CRIU lets go of it",
     "end other programs, and try again": "takes all memory of the machine",
-    "end other sessions": "takes most memory of the machine; copies that are too many together are made fewer by a test",
-    "leave or close {}": "takes a file with the numbers of a removed folder, which a file system gives one after the other",
+    "end other sessions": "takes most memory of the machine",
+    "leave or close {}": "takes a file that has the numbers of a removed folder",
     "make room on the disk that holds the home, and run it again": "takes a disk that fills up during a download",
 }
 """Steps that no test follows, each with what it would take to make the situation."""
