@@ -9,7 +9,7 @@ import pytest
 from tests.repo import tree
 
 USUAL_S = 2.0
-"""A wait may be as long as this without a word about it."""
+"""A wait may be as long as this without a word about it. The default of `wait_until` is longer: waiting.py says why."""
 
 STATUSES = {"code", "returncode", "exit", "exitstatus", "exit_status", "status", "wait"}
 WAITS = {"wait", "result", "join", "wait_until", "holds_within", "wait_ended", "wait_for", "communicate", "select"}
