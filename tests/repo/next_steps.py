@@ -14,6 +14,8 @@ ADVISING = {
     *("NotAllowed", "Failed", "Bug", "AptFailed", "LauncherDied", "Misplaced", "Cause", "Diagnosis"),
 }
 """The classes whose fourth value is a next step: errors, and what errors are made of."""
+PLACES = dict.fromkeys(ADVISING, 3) | {"_Reason": 1}
+"""Where the next step stands among the values of these classes."""
 NAMES = ("next_step", "usage", "remedy")
 SAID = "next: "
 """What is in front of a step that the program prints itself."""
@@ -49,8 +51,9 @@ def _advised_by(module: ast.Module, path: Path) -> Iterator[str]:
     for node in ast.walk(module):
         match node:
             case ast.Call(func=called, args=args, keywords=keywords):
-                if ast.unparse(called).rpartition(".")[2] in ADVISING:
-                    given = args[3:4] or [one.value for one in keywords if one.arg in NAMES][:1]
+                place = PLACES.get(ast.unparse(called).rpartition(".")[2])
+                if place is not None:
+                    given = args[place : place + 1] or [one.value for one in keywords if one.arg in NAMES][:1]
                     yield from (text for one in given for text in _texts(one, module, path))
             case ast.Assign(targets=[ast.Attribute(attr="next_step")], value=value):
                 yield from _texts(value, module, path)

@@ -32,6 +32,7 @@ NOT_MADE = {
     "end the process that uses the port": "a port in use is found before CRIU is asked, with another text",
     "end the process that has this pid": "each session has pids of its own, of which only init's is in use",
     "start the session again": "a session that ends in the moment in which CRIU lets go of it",
+    "see the kernel's log (dmesg), and try again when the disk can be written": "takes a disk that fails in a dump",
     "end other programs, and try again": "takes all memory of the machine",
     "end other sessions": "takes most memory of the machine",
     "leave or close {}": "takes a file that has the numbers of a removed folder",

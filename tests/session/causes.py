@@ -15,7 +15,8 @@ def hold(kind: str) -> str:
 class Refused:
     """A program that cannot be dumped. `start`: the shell text that starts it, as job 1, and ends when it is so far.
     `said`: words of the reason. `advice`: the next step. `follow`: the shell text that does what this says; where it
-    gives a choice, one for each. `seccomp`: whether the session is behind a filter. `needs`: words of `requires`.
+    gives a choice, one for each. `code`: of the refusal. `seccomp`: whether the session is behind a filter. `needs`:
+    words of `requires`.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Refused:
     said: str
     advice: str
     follow: tuple[str, ...]
+    code: int = 5
     seccomp: bool = True
     needs: tuple[str, ...] = ()
 
@@ -42,7 +44,8 @@ REFUSED = (
         '(os.POSIX_SPAWN_OPEN, 9, "/srv/fifo", os.O_RDONLY, 0)])\' & '
         "until grep -q '^State:.D' /proc/$!/status; do :; done",
         said="(vfork)",
-        advice="end that process, or try again later",
+        advice="try again later, end that process, or ask for less: --tier respawn",
+        code=125,
         follow=("kill -KILL $(pgrep -P $(jobs -p %1)); wait %1", ": >/srv/fifo; wait %1"),
     ),
     Refused(
