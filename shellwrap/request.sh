@@ -16,6 +16,9 @@ fail() { # $1: the system's words
 }
 next='be the user whose session it is; on a full disk make room'
 umask 077
+if [ -d "$d" ] && [ ! -x "$d" ]; then
+  fail "$d: Permission denied"
+fi
 if [ ! -p "$d/bell" ]; then # else nobody would hear, and this would wait for ever
   next='ask outside of the session; its shell and files are as they were'
   fail "$d/bell is missing: Waypoint's files were removed from this session"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import leaks, needs, workers
+from tests import bounds, leaks, needs, workers
 from tests.homes import Home, open_home
 from tests.places import CACHED_CRIU, make_temp_root
 from waypoint.client import Client
@@ -22,6 +22,7 @@ _TURNS = pytest.StashKey[workers.Turns]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     workers.start_as_usual()
+    bounds.bound_waits()
     for name in [name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and not name.startswith(_OURS)]:
         del os.environ[name]
     workers.introduce()

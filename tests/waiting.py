@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 
 DEADLINE_S = 5.0
-"""For what happens at once on a quiet machine: the tests run beside each other, two on a processor."""
+"""The default, for what happens at once on a quiet machine, in less than 2 s: the tests run beside each other, two on a
+processor, and some build or dump. Where the time is what a test is about, it says its own bound.
+"""
 PATIENCE_S = 20.0
 """For a command, or a person's program, to end: longer than a CRIU that hangs is waited for and tried again."""
 _FIRST_PAUSE_S = 0.005

@@ -6,14 +6,17 @@ A worker is a process of pytest in which tests run: one of `-n`, or the only one
 import contextlib
 import fcntl
 import os
+import pwd
 import resource
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.homes import RUN_VARIABLE
+from tests.places import ROOT, make_temp_root
 from tests.processes_now import read
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces
@@ -62,6 +65,20 @@ def mount_for_itself() -> None:
     with contextlib.suppress(PermissionError):
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
+        _mount_home_of_root()
+
+
+def _mount_home_of_root() -> None:
+    """Have root's shells start as on a bare machine, with an empty ~/.bashrc: what an administrator has there may start
+    dozens of programs in each session. The folder stays if something that the tests need lies in it.
+    """
+    home = Path(pwd.getpwuid(0).pw_dir)
+    needed = (ROOT, sys.prefix, sys.base_prefix, os.environ.get("WAYPOINT_CRIU", ROOT))
+    if home.is_dir() and not any(Path(one).resolve().is_relative_to(home) for one in needed):
+        bare = make_temp_root() / "root"
+        bare.mkdir(mode=0o700, exist_ok=True)
+        (bare / ".bashrc").touch()
+        mounts.bind(str(bare), str(home))
 
 
 def worker_of(process: str) -> int | None:

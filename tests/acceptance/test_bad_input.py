@@ -3,6 +3,7 @@
 import json
 import socket
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -40,6 +41,11 @@ def is_message(text: str) -> bool:
 
 def known(home: Home) -> set[str]:
     return {one["branch"] for one in home.must("ps", "--all", "--json").json()}
+
+
+def operations(home: Home) -> Counter[str]:
+    """How many there were of each verb."""
+    return Counter(one["verb"] for one in home.must("op", "log", "-n", "1000", "--json").json())
 
 
 @pytest.mark.parametrize("name", LEGAL)
@@ -118,13 +124,18 @@ def test_starts_at_once_make_one_session(home: Home) -> None:
 
 
 def test_stops_at_once_and_a_stop_beside_a_start_leave_a_branch_that_works(home: Home, branch: str) -> None:
+    """Their order decides what a stop meets: it ends the session, as the record says, or there is none."""
     inside(home, branch, "echo kept >~/kept")
+    before = operations(home)
     with ThreadPoolExecutor(8) as pool:
         stops = [pool.submit(home.cli, "stop", branch) for _ in range(4)]
         starts = [pool.submit(home.cli, "shell", "-d", branch) for _ in range(4)]
-        for done in [job.result() for job in stops + starts]:
-            assert done.code in (0, 2, 4), done.stderr
-            assert done.code == 0 or is_message(done.stderr), done.stderr
+        assert [job.result().code for job in starts] == [0] * 4
+        refused = [job.result() for job in stops if job.result().code != 0]
+    for done in refused:
+        assert (done.code, is_message(done.stderr)) == (4, True), done
+        assert f"cannot reach branch {branch}: it has no live session\n" in done.stderr
+    assert (operations(home) - before)["end"] == 4 - len(refused) > 0
     home.must("shell", "-d", branch)
     assert inside(home, branch, "cat ~/kept") == "kept\n"
 

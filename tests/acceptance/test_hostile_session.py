@@ -137,6 +137,8 @@ def test_descriptors_that_it_sends_to_nobody_are_an_error_of_a_checkpoint_and_no
             failed = home.cli("checkpoint", "after", "-b", other)
             assert failed.code == 125
             assert "a limit that sessions share is used up" in failed.stderr
+            step = "stop the session that takes so many, or wait until it has ended, and try again"
+            assert f"\n  next: {step}\n" in failed.stderr
         home.must("stop", "copy", "new", "--discard")
         assert home.must("checkpoint", "after", "-b", other, "--json").json()["tier"] == "live"
 

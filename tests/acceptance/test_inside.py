@@ -54,6 +54,16 @@ def test_whoever_removed_waypoints_files_is_told_so_and_asks_from_outside(home: 
     assert inside(home, branch, "echo $kept") == "yes\n"
 
 
+def test_who_is_not_the_user_of_the_session_cannot_ask_inside(home: Home) -> None:
+    with session(home, "root") as branch:
+        ask = f"waypoint checkpoint {branch}-cp"
+        refused = home.cli("exec", "-b", branch, "--", f"kept=yes; setpriv --reuid nobody --clear-groups {ask}")
+        assert (refused.code, "Permission denied" in refused.stdout) == (125, True), refused
+        assert "\n  next: be the user whose session it is; on a full disk make room\n" in refused.stdout
+        inside(home, branch, ask)
+        assert inside(home, branch, "echo $kept") == "yes\n"
+
+
 def test_a_session_whose_root_removed_all_of_waypoints_files_goes_on_with_a_new_shell(home: Home) -> None:
     with session(home, "root") as branch:
         inside(home, branch, "echo kept >/srv/kept; rm -rf /.waypoint /run/waypoint")

@@ -127,6 +127,6 @@ def test_shared_memory_that_is_too_deep_to_be_copied_is_an_error_with_its_next_s
     failed = home.cli("checkpoint", f"{branch}-deep", "-b", branch)
     assert failed.code == 125
     assert "File name too long" in failed.stderr
-    assert "remove from /dev/shm" in failed.stderr
+    assert "\n  next: make room, or remove from /dev/shm what cannot be copied, and try again" in failed.stderr
     inside(home, branch, "rm -r /dev/shm/k*")
     home.must("checkpoint", f"{branch}-deep", "-b", branch)

@@ -87,7 +87,9 @@ def test_setup_says_that_a_home_without_btrfs_is_slow_and_doctor_sees_that_btrfs
     show(mkfs)
     assert remedy not in remedies(unmade)
     assert unmade.must("daemon", "status", "--json").json()["pool"] == "copy"
-    _, *words = shlex.split(next_of(said).rpartition(": ")[2])
+    seen, _, anew = next_of(said).partition("; then begin anew: ")
+    assert seen.startswith("see the row 'btrfs pool' of 'waypoint ")
+    _, *words = shlex.split(anew)
     assert words == ["--home", str(unmade.path), "setup", "--remove"]
     unmade.must(*words, "--yes")
     assert "every checkpoint copies" not in unmade.must("setup").stderr
@@ -145,6 +147,17 @@ def test_without_debian_s_keys_a_criu_of_one_s_own_is_used(unmade: Home) -> None
             check=True,
         ).stdout
     )
+
+
+@pytest.mark.requires("apt-get")
+def test_without_a_network_a_criu_of_one_s_own_is_used(unmade: Home, tmp_path: Path) -> None:
+    config = tmp_path / "apt.conf"
+    config.write_text('Acquire::http::Proxy "http://127.0.0.1:9"; Acquire::https::Proxy "http://127.0.0.1:9";')
+    refused = unmade.cli("setup", env=NO_CRIU | {"APT_CONFIG": str(config)})
+    assert (refused.code, "127.0.0.1" in refused.stderr) == (3, True), refused
+    printed = next_of(refused.stderr)
+    assert printed.startswith("check the network and run it again, or set WAYPOINT_CRIU to a CRIU")
+    unmade.must("setup")
 
 
 def test_a_home_on_a_disk_without_room_is_set_up_when_there_is_room(corner: Path) -> None:

@@ -215,7 +215,9 @@ def test_a_shell_that_cannot_take_the_command_is_an_error_with_a_way(home: Home,
         == f"waypoint: cannot {error['tried']} {error['on']}: {error['said']}\n  next: {error['next']}\n"
     )
     assert home_first.json()["error"] == error
-    command = error["next"].rpartition(": ")[2].replace("CMD", "echo beside")
+    step, _, command = error["next"].rpartition(": ")
+    assert step == "wait until its shell is at its prompt (exec --wait-prompt S), or run a process beside it"
+    command = command.replace("CMD", "echo beside")
     assert home.must(*shlex.split(command)[1:]).stdout == "beside\n"
     home.must("stop", busy, "--discard")
 
@@ -227,6 +229,7 @@ def test_a_command_whose_session_is_replaced_says_where_to_go_on(home: Home, bra
     assert (done.code, done.json()["exit"], done.json()["ended"]) == (125, 125, True)
     assert done.json()["error"]["said"] == "the session was replaced: a capture was restored in its place"
     step = done.json()["error"]["next"]
+    assert step.startswith("to go on there: waypoint ")
     home.must(*shlex.split(step.rpartition(": ")[2])[1:], "-d")
     home.must("rm", f"{branch}-cp")
 

@@ -315,7 +315,9 @@ def test_a_restore_follows_the_branch_that_was_renamed(home: Home) -> None:
     home.must("shell", "is", "-d")  # another one, too
     refused = home.cli("restore", "was-cp")
     assert (refused.code, refused.stdout) == (4, "")
-    step = refused.stderr.rpartition("say where: waypoint ")[2].partition(",")[0].replace("BRANCH", "there")
+    step, _, over = refused.stderr.rpartition("say where: waypoint ")[2].partition(" --new BRANCH, or with -b ")
+    assert over == "is\n"
+    step += " --new there"
     home.must(*step.split())
     assert value_of(home, "there", "kept") == "yes"
     assert value_of(home, "was", "kept") == "other"

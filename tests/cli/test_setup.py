@@ -230,26 +230,6 @@ def test_an_unknown_name_is_told_and_nothing_is_made(bare: Home, args: list[str]
     assert not bare.path.exists()
 
 
-@pytest.mark.requires("public-checkout")
-def test_an_ordinary_user_is_told_to_use_sudo(bare: Home) -> None:
-    done = as_nobody(bare, "setup")
-    assert done.returncode == 3
-    assert f"next: sudo waypoint --home {bare.path} setup\n" in done.stderr
-    assert not bare.path.exists()
-
-
-@pytest.mark.requires("public-checkout")
-def test_an_ordinary_user_is_told_how_a_stopped_daemon_is_started(bare: Home) -> None:
-    bare.must("setup", "--user", "nobody")
-    bare.must("daemon", "stop")
-    done = as_nobody(bare, "ps")
-    assert done.returncode == 3
-    assert "only root can start it" in done.stderr
-    assert f"next: sudo waypoint --home {bare.path} ps" in done.stderr
-    bare.must("ps")
-    assert as_nobody(bare, "ps").returncode == 0
-
-
 def test_the_checkouts_own_command_sets_up_too(bare: Home) -> None:
     subprocess.run([ROOT / "dev", "waypoint", "setup"], env=bare.env, check=True, capture_output=True)
     assert config(bare)["home_id"] == bare.id
@@ -294,24 +274,6 @@ def test_a_folder_that_others_use_stays(bare: Home) -> None:
     bare.must("setup", "--remove", "--yes")
     assert set(written(bare.root)) == {str(Path(SCRIPTS[0]).with_name("theirs"))}
     shutil.rmtree(bare.root)
-
-
-@pytest.mark.requires("public-checkout")
-def test_a_user_who_may_use_the_home_gets_completion_of_their_own(bare: Home) -> None:
-    bare.must("setup", "--user", "nobody")
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
-        env = {**bare.env, "XDG_DATA_HOME": folder}
-        done = as_nobody(bare, "setup", env=env)
-        assert done.returncode == 0, done.stderr
-        own = {script.removeprefix("usr/local/share/") for script in SCRIPTS}
-        assert set(written(Path(folder))) == own
-        assert f"fpath+=({folder}/zsh/site-functions)" in done.stderr
-        removed = as_nobody(bare, "setup", "--remove", env=env)
-        assert removed.returncode == 3
-        assert f"next: sudo waypoint --home {bare.path} setup --remove\n" in removed.stderr
-        assert written(Path(folder)) == {}
-        assert bare.path.exists()
 
 
 # --- systemd, whose folder is a made-up one

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pwd
 import re
 import resource
 import signal
@@ -295,3 +296,11 @@ def test_what_one_worker_leaves_is_not_blamed_on_another(tmp_path: Path) -> None
     left = set(re.findall(r"process: (pid \d+ (?:sleep 5|\S*python))", done.stdout))
     assert len(left) == 2, done.stdout
     assert "test_innocent" not in done.stdout, "it waited for what is not its own"
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("public-checkout")
+def test_roots_shells_start_with_nothing_of_this_machines_administrator() -> None:
+    home = Path(pwd.getpwuid(0).pw_dir)
+    assert [(path.name, path.stat().st_size) for path in home.iterdir()] == [(".bashrc", 0)]
+    assert home.stat().st_mode & 0o777 == 0o700

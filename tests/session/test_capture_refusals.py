@@ -256,7 +256,7 @@ def test_a_restore_of_a_damaged_capture_fails_in_words_and_harms_nothing(damage:
         damage(home, images_of(home, "damaged"))
         before = len(client.history.operations())
         for argv in (["fork", "damaged", "f1", "f2"], ["restore", "damaged"]):
-            check_failure(home.cli(*argv), 5 if damage is garble_core else 10)
+            check_failure(home, home.cli(*argv), 5 if damage is garble_core else 10)
             assert {row.branch for row in client.sessions()} == {"main"}
             assert session.exec("echo $kept").output == b"yes\n"
         assert len(client.history.operations()) == before
@@ -268,8 +268,13 @@ def test_a_restore_of_a_damaged_capture_fails_in_words_and_harms_nothing(damage:
         assert all("is on record and not there" in one for one in left), left
 
 
-def check_failure(done: Completed, code: int) -> None:
+def check_failure(home: Home, done: Completed, code: int) -> None:
     assert done.code == code, done
     assert done.stdout == ""
     log = check_message(done.stderr)
-    assert log is None or log.read_text()
+    if code == 10:
+        return
+    assert "\n  next: read the log; `waypoint doctor` shows what works on this machine; for its files" in done.stderr
+    assert log is not None
+    assert done.stderr.partition("does not know: ")[2].partition("\n")[0] in log.read_text()
+    assert "live" in home.must("doctor").stdout

@@ -32,7 +32,8 @@ def hit(home: Home, number: signal.Signals) -> None:
 def check_error(said: bytes) -> None:
     """It tells what happened, in four parts, and where the log is."""
     text = said.decode()
-    pattern = r"waypoint: cannot dump the processes \(log: \S+\): .*CRIU.*\n  next: try again.*\n"
+    pattern = r"waypoint: cannot dump the processes \(log: \S+\): .*CRIU.*\n"
+    pattern += r"  next: try again; if it happens again, see 'waypoint doctor'.*\n"
     assert re.fullmatch(pattern, text), text
     assert "degraded" not in text
 

@@ -65,6 +65,8 @@ def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_dis
     client.start("new").stop()
     client.session("main").restore("one")
     assert client.session("main").exec("echo $kept; ls /srv").output == b"yes\nkept\n"
+    step = "remove what is not needed ('waypoint rm', 'waypoint stop --discard') and run 'waypoint gc'"
+    assert f"free some disk space, or {step}" in small_disk.cli("doctor").stdout
     small_disk.must("rm", "full")
     small_disk.must("gc", "--keep-operations", "0")
     assert client.session("main").exec("head -c 500M /dev/zero > /srv/more").exit == 0

@@ -7,6 +7,7 @@ is. Where the session has ids of its own, that is another wall behind these; so 
 import contextlib
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,8 +68,10 @@ def refused(done: Completed, place: str) -> str:
     """The capture or branch whose files the message tells to bring into another session."""
     assert done.code == 4, done
     assert f"cannot mount what a session needs at {place}: " in done.stderr
-    assert "\n  next: have its files in another session: waypoint shell NEW -d; " in done.stderr
-    return done.stderr.split("waypoint restore ")[1].split()[0]
+    step = r"have its files in another session: waypoint shell NEW -d; waypoint restore (\S+) -b NEW --only files"
+    found = re.search(rf"\n  next: {step}\n", done.stderr)
+    assert found, done
+    return found[1]
 
 
 @pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC, "pass"], ids=["changing", "link", "missing"])

@@ -172,6 +172,8 @@ def test_who_follows_the_advice_for_a_damaged_database_loses_nothing(work: Work)
     done = home.cli("ps")
     assert (done.code, done.stdout) == (10, "")
     assert "file is not a database" in done.stderr
+    assert "\n  next: put a copy of it back, or " in done.stderr
+    assert "; captures and running sessions stay until a gc, and are known again when the file is back" in done.stderr
     follow(done.stderr)
     wait_served(home)
     assert "does not know; they are kept" in home.must("ps").stderr
@@ -218,6 +220,7 @@ def test_a_session_that_the_daemon_cannot_reach_goes_on_and_is_shown(work: Work)
         assert done.code == (125 if verb[0] == "exec" else 4), done.stderr
         assert "its session runs, and the daemon cannot reach it" in done.stderr
         assert str(file) in done.stderr
+        assert "\n  next: put back what is missing, then 'waypoint daemon stop'; or end it, its files " in done.stderr
     assert home.cli("rm", "main").code == 4
     for option in ([], ["--all"]):
         listed = home.must("ps", *option)
@@ -285,6 +288,9 @@ def test_a_pool_that_is_gone_is_told_and_known_again_when_it_is_back(work: Work)
         done = home.cli("ps")
         assert (done.code, done.stdout) == (10, "")
         assert f"cannot open the pool of {home.path}: it is gone" in done.stderr
+        assert (
+            "\n  next: put it back (pool.img, or the folder pool); or begin afresh: move names.db away" in done.stderr
+        )
         assert not pool.exists()
     away.rename(pool)
     assert work.client.start("main").exec("cat /srv/kept").output == b"changed\n"

@@ -114,6 +114,7 @@ def test_no_home_is_bound_whoever_asks(shared: Home, trusting: Home, person: Per
                 asked = person.can(home, *words)
                 code, said = asked.returncode, asked.stderr
             assert (code, "a home of Waypoint, or its runtime folder, lies there\n" in said) == (2, True), (place, said)
+            assert "\n  next: bind what lies beside that, one by one" in said
     finally:
         mounts.umount(str(beside), mounts.MNT_DETACH)
     home.must("shell", "bound", "-d", "--user", "root", "--bind", f"{tmp_path}:/srv/new")  # the step: what lies beside
@@ -124,8 +125,8 @@ def test_no_home_is_bound_whoever_asks(shared: Home, trusting: Home, person: Per
 def test_the_machines_proc_is_not_bound(shared: Home, place: str) -> None:
     refused_root = shared.cli("shell", "bound", "-d", "--user", "root", "--bind", f"{place}:/srv/new:ro")
     assert refused_root.code == 2
-    said = f"cannot bind {place} at /srv/new: it shows the machine's processes\n  next: use /proc, which shows"
-    assert said in refused_root.stderr
+    said = f"cannot bind {place} at /srv/new: it shows the machine's processes\n"
+    assert f"{said}  next: use /proc, which shows the session's" in refused_root.stderr
 
 
 @pytest.mark.parametrize("what", BINDS)

@@ -1,0 +1,59 @@
+"""What an ordinary user is told who asks for what root does with a home; it is done as it is printed."""
+
+import os
+import pwd
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_next_steps import follow, make_programs, next_of
+from tests.cli.test_setup import SCRIPTS, as_nobody, config, written
+from tests.cli.test_setup import bare as bare
+from tests.homes import Home
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("public-checkout")]
+
+
+def test_an_ordinary_user_is_told_to_use_sudo(bare: Home) -> None:
+    done = as_nobody(bare, "setup")
+    assert done.returncode == 3
+    assert next_of(done.stderr) == f"sudo waypoint --home {bare.path} setup"
+    assert not bare.path.exists()
+    make_programs(bare)
+    assert follow(bare, next_of(done.stderr)).code == 0
+    assert config(bare)["home_id"] == bare.id
+
+
+def test_an_ordinary_user_is_told_how_a_stopped_daemon_is_started(bare: Home) -> None:
+    bare.must("setup", "--user", "nobody")
+    bare.must("daemon", "stop")
+    done = as_nobody(bare, "ps")
+    assert done.returncode == 3
+    assert "only root can start it" in done.stderr
+    printed = next_of(done.stderr)
+    assert printed.startswith(f"sudo waypoint --home {bare.path} ps")
+    make_programs(bare)
+    assert follow(bare, printed.partition(" (")[0]).code == 0
+    assert as_nobody(bare, "ps").returncode == 0
+
+
+def test_a_user_who_may_use_the_home_gets_completion_of_their_own(bare: Home) -> None:
+    bare.must("setup", "--user", "nobody")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)
+        env = {**bare.env, "XDG_DATA_HOME": folder}
+        done = as_nobody(bare, "setup", env=env)
+        assert done.returncode == 0, done.stderr
+        own = {script.removeprefix("usr/local/share/") for script in SCRIPTS}
+        assert set(written(Path(folder))) == own
+        assert f"fpath+=({folder}/zsh/site-functions)" in done.stderr
+        removed = as_nobody(bare, "setup", "--remove", env=env)
+        assert removed.returncode == 3
+        printed = next_of(removed.stderr)
+        assert printed == f"sudo waypoint --home {bare.path} setup --remove"
+        assert written(Path(folder)) == {}
+        assert bare.path.exists()
+        make_programs(bare)
+        assert follow(bare, printed).code == 0
+        assert not bare.path.exists()

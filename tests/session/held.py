@@ -1,0 +1,114 @@
+"""A program for the inside of a session: it holds what CRIU refuses. `python3 held.py KIND` opens that, and then makes
+the file /srv/on; at SIGUSR1 it closes it, makes the file /srv/off, and goes on without it.
+"""
+
+import array
+import ctypes
+import os
+import pty
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+OUTSIDE = "/mnt/outside"
+"""A socket on which somebody outside of the session listens, who sends a file."""
+IO_URING_SETUP, LANDLOCK_CREATE_RULESET = 425, 444
+
+
+def system_call(*words: object) -> int:
+    got: int = ctypes.CDLL(None, use_errno=True).syscall(*words)
+    if got < 0:
+        raise OSError(ctypes.get_errno(), f"system call {words[0]}")
+    return got
+
+
+def ruleset() -> int:
+    return system_call(LANDLOCK_CREATE_RULESET, ctypes.byref(ctypes.c_uint64(1)), ctypes.c_size_t(8), 0)
+
+
+def nothing() -> int:
+    return os.open("/dev/null", os.O_RDONLY)
+
+
+def io_uring() -> int:
+    return system_call(IO_URING_SETUP, 1, ctypes.create_string_buffer(120))
+
+
+def ghost() -> int:
+    """A large file that is deleted."""
+    fd = os.open("/srv/large", os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(fd, 0, 80_000_000)
+    os.unlink("/srv/large")
+    return fd
+
+
+def dev_tty() -> int:
+    return os.open("/dev/tty", os.O_RDWR)
+
+
+def received() -> tuple[int, int]:
+    """A connection with the host, and the file that came by it."""
+    made = socket.socket(socket.AF_UNIX)
+    made.connect(OUTSIDE)
+    _, ((_, _, sent),), _, _ = made.recvmsg(1, 100)
+    return made.detach(), array.array("i", sent)[0]
+
+
+def connection() -> int:
+    made, file = received()
+    os.close(file)
+    return made
+
+
+def sent_file() -> int:
+    made, file = received()
+    os.close(made)
+    return file
+
+
+def terminal() -> int:
+    """One whose foreground process group has ended. Its leader sees that when somebody presses Enter."""
+    leader, master = pty.fork()
+    if leader:
+        os.read(master, 2)
+        return master
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    command = os.fork()
+    if not command:
+        signal.pause()
+    os.setpgid(command, command)
+    os.tcsetpgrp(0, command)
+    os.kill(command, signal.SIGKILL)
+    os.waitpid(command, 0)
+    os.write(1, b"on")
+    select.select([0], [], [])
+    os.tcsetpgrp(0, os.getpid())
+    os.write(1, b"off")
+    signal.pause()
+    os._exit(0)
+
+
+def press_enter(master: int) -> None:
+    os.write(master, b"\n")
+    said = b""
+    while b"off" not in said:
+        said += os.read(master, 10)
+
+
+def main(hold: Callable[[], int]) -> None:
+    held = hold()
+
+    def let_go(*_: object) -> None:
+        (press_enter if hold is terminal else os.close)(held)
+        os.close(os.open("/srv/off", os.O_CREAT))
+
+    signal.signal(signal.SIGUSR1, let_go)
+    os.close(os.open("/srv/on", os.O_CREAT))
+    while True:
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(globals()[sys.argv[1]])
