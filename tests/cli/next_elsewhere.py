@@ -84,7 +84,6 @@ ELSEWHERE = {
         "tests/acceptance/test_hostile_session.py"
     ),
     "try again; if it happens again, see 'waypoint doctor'": "tests/session/test_dead_criu.py",
-    "make room on the disk that holds the home": "tests/session/test_capture_full_disk.py",
     "check the network and run it again, or {}": "tests/cli/test_advice_machine.py",
     "wait until its shell is at its prompt (exec --wait-prompt S), or run a process beside it: {}": (
         "tests/cli/test_exec.py"
