@@ -78,6 +78,9 @@ ELSEWHERE = {
     "be the user whose session it is; on a full disk make room": "tests/acceptance/test_inside.py",
     "if another names.db knows them, put it back in its place after 'waypoint daemon stop'; if none does, "
     "'waypoint gc' removes them": "tests/session/test_gc.py",
+    "stop some of them: 'waypoint ps' lists them": "tests/service/test_within.py",
+    "end some; or keep the files alone: --tier files": "tests/capture/test_bounds.py",
+    "restore all of it: waypoint restore {} -b {}": "tests/session/test_changed_user.py",
     "read the log; `waypoint doctor` shows what works on this machine": "tests/session/test_capture_refusals.py",
     "see the row 'btrfs pool' of '{}'; then begin anew: {}": "tests/cli/test_advice_machine.py",
     "stop the session that takes so many, or wait until it has ended, and try again": (
