@@ -18,7 +18,6 @@ BOUNDS = {"timeout", "timeout_s", "deadline_s", "wait_prompt_s", "within_s"}
 SEVERAL_OUTCOMES: dict[str, str] = {
     "tests/session/test_exec_signals.py": "zsh says one of two of what was interrupted, by where the signal meets it",
     "tests/chaos/moving.py": "a program that a killed CRIU has ended is known by its status",
-    "tests/chaos/moving.py": "a CRIU that is killed leaves one of a few signals to the program that it had stopped",
     "tests/daemon/test_fuzz.py": "garbage gets any answer that the protocol knows",
 }
 """Files with tests that accept one of several exit statuses."""
