@@ -77,7 +77,7 @@ def test_what_was_changed_in_one_never_appears_in_another(tmp_path: Path) -> Non
         home.must("daemon", "stop")
         subprocess.run(["umount", str(first)], check=True)
         done = home.must("shell", "moved", "-d")
-        assert f"not in the session: {first} (no longer mounted here" in done.stderr
+        assert f"degraded: {first} (no longer mounted here" in done.stderr
         assert inside(home, "moved", f"ls {first} {second}") == f"{first}:\n\n{second}:\nof-second\n"
         home.must("stop", "moved")
         home.must("daemon", "stop")
@@ -280,13 +280,13 @@ def test_changes_of_a_mount_and_of_its_place_without_it_both_wait_for_their_turn
         home.must("stop", branch)
         subprocess.run(["umount", str(place)], check=True)
         done = home.must("shell", branch, "-d")
-        assert done.stderr == f"not in the session: {place} (no longer mounted here: its changes wait)\n"
+        assert done.stderr == f"degraded: {place} (no longer mounted here: its changes wait)\n"
         assert inside(home, branch, f"ls {place}; touch {place}/without") == ""
         home.must("stop", branch)
         subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], check=True)
         done = home.must("shell", branch, "-d")
         told = f"{place}, as it was changed without its mount (umount it and start the branch again: its changes wait)"
-        assert done.stderr == f"not in the session: {told}\n"
+        assert done.stderr == f"degraded: {told}\n"
         assert inside(home, branch, f"ls {place}") == "with\n"
         home.must("stop", branch)
         assert home.must("fork", branch, "twin", "--json").json()[0]["degraded"] == [told]
