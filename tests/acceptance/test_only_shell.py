@@ -129,8 +129,8 @@ def test_a_shell_in_the_midst_of_a_command_is_refused_in_words(
     home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
 
 
-def test_the_state_of_another_kind_of_shell_is_refused(home: Home, person: Person, zsh_person: Person) -> None:
-    with session(home, person.name) as one, session(home, zsh_person.name) as other:
+def test_the_state_of_another_kind_of_shell_is_refused(home: Home, person: Person) -> None:
+    with session(home, person.name) as one, session(home, person.name, "--shell", "zsh") as other:
         for branch in (one, other):
             inside(home, branch, "x=1")  # its shell is there
         home.must("checkpoint", f"{one}-cp", "-b", one)

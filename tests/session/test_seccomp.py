@@ -228,7 +228,7 @@ def test_what_is_allowed_namespaces_has_no_cgroups(home: Home, unfiltered: Home)
         for place in (home, by_ids, unfiltered):
             begin(place, "groups", "root", "--allow", "userns")
             for fstype in hierarchies():
-                mount = f"mount -t {fstype} none /mnt && ls /mnt/cgroup.procs >/dev/null"
+                mount = f"mount -t {fstype} none /mnt"
                 done = place.cli("run", "-b", "groups", "--", "unshare", "-UrmC", "sh", "-c", mount)
                 assert (done.code == 0) == (place is unfiltered), (fstype, done)
                 done = place.cli("run", "-b", "groups", "--", "unshare", "-Urm", "sh", "-c", mount)

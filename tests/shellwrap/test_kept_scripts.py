@@ -18,7 +18,7 @@ KEPT = {
     "run.sh": (467, "b83350ca108f63a0"),
     "waypoint.sh": (1112, "d49cec7a51839eaf"),
     "ask.sh": (1092, "6e53580abcb05f4e"),
-    "request.sh": (1752, "3979ae2d8673e9f5"),
+    "request.sh": (1824, "453a87e6ee8bf997"),
 }
 
 
