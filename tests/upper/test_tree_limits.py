@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.upper.grounds import MIB, Ground
+from waypoint.model.errors import Failed
 from waypoint.upper.contract import Pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
@@ -31,6 +33,23 @@ def test_a_tree_takes_no_more_than_its_limit_or_the_pool_says_why(pool: Pool, gr
     assert pool.limit("copy", 16 * MIB) == ""
     with pytest.raises(OSError, match="quota"):  # it has more than that already
         filled("copy", pool, "most")
+
+
+@pytest.mark.requires("simple-quotas")
+def test_what_lies_in_a_pool_that_counts_is_not_moved(corner: Path) -> None:
+    """Moving it can leave the file system read-only for good: the kernel finds no group for a tree that is gone."""
+    pool = Ground(corner, "btrfs").open()
+    pool.create("one")
+    assert pool.shrink(lambda: True, lambda: True) == 0
+    assert pool.limit("one", 20 * MIB) == ""
+    size = os.stat(corner / "pool.img").st_size
+    with pytest.raises(Failed, match="a session with --disk has been in it"):
+        pool.shrink(lambda: True, lambda: True)
+    pool.remove("one")
+    with pytest.raises(Failed, match="a session with --disk has been in it"):
+        pool.shrink(lambda: True, lambda: True)
+    assert os.stat(corner / "pool.img").st_size == size
+    pool.close()
 
 
 def filled(name: str, pool: Pool, file: str = "data") -> int:

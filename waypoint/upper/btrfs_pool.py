@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from waypoint.linux.storage import btrfs, filesystem, quota
+from waypoint.model.errors import Failed
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import GIB, Growth, GrowthOutcome, Outlook, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
@@ -20,6 +21,9 @@ from waypoint.upper.trees import FolderOfTrees
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
 _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine one takes 1 to 3 ms
+
+
+_COUNTED = "a session with --disk has been in it: its free space stays in it, for the sessions to come"
 
 
 class Volume(Protocol):
@@ -139,6 +143,14 @@ class _BtrfsRoom(FolderOfTrees):
             btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
 
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
+        """Raises Failed also if sessions with a limit of the disk have been in the pool: where btrfs counts for such
+        limits, moving what lies in the pool can leave a file system that is read-only for good (Linux 6.18:
+        `__btrfs_free_extent` finds no group for a tree that is gone, and aborts the transaction).
+        """
+        with refusals("shrink the pool", self._folder):
+            is_counted = self._volume.may_count and quota.is_enabled(self._folder)
+        if is_counted:
+            raise Failed("shrink the pool", self._folder, _COUNTED)
         return self._volume.shrink(go_on, is_idle)
 
 

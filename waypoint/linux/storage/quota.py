@@ -13,8 +13,11 @@ _IOC_QUOTA_CTL = 0xC0109428
 _IOC_QGROUP_LIMIT = 0x8030942B
 _ENABLE_SIMPLE = 4
 _MAX_REFERENCED = 1
+_IOC_GET_FEATURES = 0x80189439
+_SIMPLE_QUOTA = 1 << 16  # of the features without which a kernel cannot mount the file system (linux/btrfs.h)
 
 _CONTROL = struct.Struct("QQ")  # btrfs_ioctl_quota_ctl_args: command, (status)
+_FEATURES = struct.Struct("QQQ")  # btrfs_ioctl_feature_flags: compatible, read-only compatible, incompatible
 _LIMIT = struct.Struct("QQQ24x")  # btrfs_ioctl_qgroup_limit_args: group (0: the subvolume's), flags, most referenced
 
 
@@ -32,3 +35,11 @@ def limit(path: str, most_bytes: int) -> None:
     with open_folder(path) as fd:
         wanted = bytearray(_LIMIT.pack(0, _MAX_REFERENCED, most_bytes))
         ioctls.ioctl(fd, _IOC_QGROUP_LIMIT, wanted, name="BTRFS_IOC_QGROUP_LIMIT", path=path)
+
+
+def is_enabled(path: str) -> bool:
+    """Whether what is written in the file system under `path` has ever been counted (`enable`)."""
+    with open_folder(path) as fd:
+        found = bytearray(_FEATURES.size)
+        ioctls.ioctl(fd, _IOC_GET_FEATURES, found, name="BTRFS_IOC_GET_FEATURES", path=path)
+        return bool(_FEATURES.unpack(found)[2] & _SIMPLE_QUOTA)
