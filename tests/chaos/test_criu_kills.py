@@ -152,7 +152,7 @@ def most_harmed(killed: int) -> int:
     """Of so many sessions whose CRIU was killed. 5 % were measured on a busy machine (docs/criu.md), of which 1 of 12
     would be exceeded by chance in one of sixteen runs; 53 % without the guard.
     """
-    return max(1, killed // 6)
+    return 1 + killed // 8
 
 
 def strike(campaign: Campaign, kills: int, also: tuple[str, ...], harms: collections.Counter[str]) -> None:

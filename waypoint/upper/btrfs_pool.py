@@ -21,8 +21,6 @@ from waypoint.upper.trees import FolderOfTrees
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
 _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine one takes 1 to 3 ms
-
-
 _COUNTED = "a session with --disk has been in it: its free space stays in it, for the sessions to come"
 
 
