@@ -80,8 +80,9 @@ def rest(home: Home) -> None:
     another one after the second such death in a row (waypoint/daemon/siblings.py).
     """
     started = [procfs.stat(pid).start_ticks for part in ("daemon", "supervisor") for pid in victims.pids(home, part)]
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - max(started) / os.sysconf("SC_CLK_TCK")
-    time.sleep(max(0.0, QUICK_DEATH_S - age_s))
+    ticks_s = os.sysconf("SC_CLK_TCK")
+    youngest_s = time.clock_gettime(time.CLOCK_BOOTTIME) - (max(started) + 1) / ticks_s  # the kernel rounds down
+    time.sleep(max(0.0, QUICK_DEATH_S - youngest_s))
 
 
 def kill(home: Home, pauses: Pauses, parts: tuple[str, ...], distance_ms: int) -> tuple[float, float]:
@@ -105,6 +106,13 @@ def budget_s() -> float:
     begin = time.monotonic()
     subprocess.run([sys.executable, "-I", "-S", "-c", "import asyncio"], check=True)
     return BUDGET_S * max(1.0, (time.monotonic() - begin) / ASYNCIO_S)
+
+
+def note(parts: tuple[str, ...], distance_ms: int, away_s: float) -> None:
+    """Write what was measured to the file of WAYPOINT_TEST_OUTAGES_FILE."""
+    if path := os.environ.get("WAYPOINT_TEST_OUTAGES_FILE"):
+        with open(path, "a") as file:
+            file.write(f"{'+'.join(parts)} {distance_ms} {1000 * away_s:.0f}\n")
 
 
 def check(home: Home, session: Session, pid: int) -> None:
@@ -139,9 +147,7 @@ def test_whatever_is_killed_is_back_at_once(
         wait_until(lambda: probe.is_back(last), "all is back", DEADLINE_S)
         check(home, session, facts.pid)
     away_s = probe.away_s(first, last)
-    if path := os.environ.get("WAYPOINT_TEST_OUTAGES_FILE"):
-        with open(path, "a") as file:
-            file.write(f"{'+'.join(parts)} {distance_ms} {1000 * away_s:.0f}\n")
+    note(parts, distance_ms, away_s)
     assert away_s <= max(budget, budget_s())
 
 
@@ -166,7 +172,9 @@ def test_young_daemons_that_are_killed_one_after_the_other_are_replaced_too(
             time.sleep(age_ms / 1000)
         wait_until(lambda: probe.is_back(moments[-1]), "all is back", DEADLINE_S)
         check(home, session, facts.pid)
-    assert probe.away_s(moments[0], moments[-1]) <= max(budget, budget_s() + FIRST_DELAY_S)
+    away_s = probe.away_s(moments[0], moments[-1])
+    note(("daemon",) * 3, age_ms, away_s)
+    assert away_s <= max(budget, budget_s() + FIRST_DELAY_S)
 
 
 @pytest.mark.alone("measures how long something takes")
