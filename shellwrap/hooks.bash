@@ -13,15 +13,16 @@
 # Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_at: where the shell is (see
 # __wp_hook). __wp_cmd: our part of PROMPT_COMMAND. __wp_r: the status $? at the last prompt. __wp_l: the file for the state at the next prompt (see __wp_keep),
 # __wp_seq: the number of that state, __wp_most: the microseconds that writing it may take, __wp_hs, __wp_hn: the file of the history, and HISTCMD when it was written. __wp_stated: the id of the last request `state`. Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id.
-# __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
+# __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_g, __wp_et: see __wp_guard. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
 
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
 
 if \builtin shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u; fi
 \builtin shopt -u expand_aliases # else the user's aliases would be expanded in the functions below
 
-__wp_d=${WAYPOINT_RUN:-/run/waypoint}
-builtin unset -v WAYPOINT_RUN
+__wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_seq=0 __wp_rc=${BASH_SOURCE[0]}
+[[ ! ${WAYPOINT_STATE-} =~ ^([0-9]{1,18}):(hist\.[01])?$ ]] || __wp_seq=${BASH_REMATCH[1]} __wp_hs=${BASH_REMATCH[2]-}
+builtin unset -v WAYPOINT_RUN WAYPOINT_STATE
 IFS= builtin read -r __wp_s 2>/dev/null <"$__wp_d/nonce"
 __wp_names=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
 builtin declare -A __wp_values
@@ -93,14 +94,49 @@ __wp_fin() {
   # After a command text that ends within a word, the parser of bash 5.2 takes the next reserved word for a plain word. This resets it.
   builtin eval :
   [[ $__wp_op == tty ]] || __wp_loud
+  __wp_unguard
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
   __wp_done=$__wp_n __wp_n='' __wp_c=''
 }
 
+# A command must not end the session by the way (`cd x || exit 1`, `set -e`): while it runs, the shell has an EXIT trap, by which it writes its state,
+# reports the end, and executes a new shell, which the daemon gives that state, in the same process. `exit` alone does end the shell.
+__wp_guard() {
+  __wp_g='' __wp_et=''
+  [[ -n ${__wp_l-} && ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_exit_trap || return 0
+  __wp_g=1 __wp_et=$__wp_t
+  builtin trap 'builtin eval "$__wp_leave"' EXIT
+}
+
+# Undo __wp_guard, unless the command has set an EXIT trap.
+__wp_unguard() {
+  [[ -n ${__wp_g-} ]] || return 0
+  __wp_g=
+  ! __wp_exit_trap || [[ $__wp_t == *'"$__wp_leave"'* ]] || return 0
+  builtin trap - EXIT && builtin eval "$__wp_et"
+}
+
+# Set __wp_t to the command that sets the present EXIT trap, by way of the file that the next prompt overwrites: `$(trap)` would fork.
+__wp_exit_trap() {
+  { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l"
+}
+
+# The EXIT trap. "$@": the positional parameters. `set -e` is no part of the state, else the new shell would end at the next failure.
+__wp_leave='{ { __wp_r=$?; \builtin set +e; __wp_unguard; } 2>/dev/null; { \builtin trap -p; __wp_left "$@"; } 2>/dev/null 1<>"$__wp_l"; }'
+__wp_left() {
+  [[ $__wp_op == tty ]] || __wp_loud
+  __wp_rest=0
+  __wp_keep "$SHELLOPTS" "$@"
+  __wp_say "E;$__wp_n;$__wp_k;$__wp_r;X"
+  __wp_wait E
+  builtin export WAYPOINT_RUN="$__wp_d" WAYPOINT_STATE="$__wp_seq:${__wp_hs-}"
+  builtin exec "$BASH" --rcfile "$__wp_rc" -i <>"$__wp_tty" >&0 2>&0
+}
+
 # Runs before each prompt, in PROMPT_COMMAND: reports an ended command and the prompt, and writes the shell's state, of which __wp_cmd has
 # written the traps, to stdout. "$@": the positional parameters. All locals begin with __wp, as in __wp_arm.
-__wp_cmd='{ \builtin trap -p ${__wp_z0[__wp_r=$?]-}; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || \builtin :'
+__wp_cmd='{ __wp_unguard ${__wp_z0[__wp_r=$?]-}; \builtin trap -p; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || \builtin :'
 __wp_pc() {
   local __wp_e=none __wp_line_rest
   # If ^C breaks off a `read` of a file, the next `read`, of any file, gets what this one had read ahead (bash 5.2). This reads it away.
@@ -212,6 +248,7 @@ __wp() {
   case $- in *x*) builtin set +x; __wp_c="set -x; $__wp_c" ;; esac
   __wp_history
   [[ $__wp_op == tty ]] || __wp_quiet
+  __wp_guard
   __wp_say "S;$__wp_n;$__wp_k"
   __wp_wait S
   return "$r"
@@ -354,7 +391,7 @@ if [[ -n $__wp_s ]]; then
   for __wp_v in emacs vi-insert vi-command; do
     builtin bind -m "$__wp_v" -x '"\e[7717~": __wp_arm "$@"; [[ -z ${__wp_then-} ]] || \builtin eval "$__wp_then"'
   done 2>/dev/null
-  __wp_at=0 __wp_b= __wp_seq=0 __wp_most=1000000
+  __wp_at=0 __wp_b= __wp_most=1000000
   __wp_next
   __wp_branch
   __wp_hook

@@ -10,9 +10,11 @@
 
 typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt= __wp_stated= __wp_r=0 __wp_l= __wp_hs= __wp_hn= __wp_opts=
 typeset -gi __wp_seq=0 __wp_rest=0 __wp_most=1000
+[[ ${WAYPOINT_STATE-} != <->:* ]] || { __wp_seq=${WAYPOINT_STATE%%:*} __wp_hs=${WAYPOINT_STATE#*:} }
 typeset -ga __wp_args=() # the positional parameters at the last prompt, behind one more
 typeset -g __wp_tty=$TTY
-unset WAYPOINT_RUN
+typeset -g __wp_rc=$__wp_here
+unset WAYPOINT_RUN WAYPOINT_STATE
 IFS= read -r __wp_s <"$__wp_d/nonce" 2>/dev/null
 typeset -ga __wp_old=()
 
@@ -79,6 +81,28 @@ __wp_fin() {
   __wp_wait E
   __wp_done=$__wp_n __wp_n= __wp_c=
 }
+
+# Runs when `exit` is about to end the shell; does what __wp_leave does in bash. By then zsh has sent SIGHUP to its jobs, unless `setopt nohup`. zsh
+# calls no function when `set -e` ends it.
+__wp_left() {
+  local __wp_was=$?
+  local -a __wp_options
+  __wp_options=("${(@kv)options[@]}" errexit off)
+  emulate -L zsh
+  setopt noerrexit noerrreturn noxtrace
+  [[ -n $__wp_n && ! $__wp_c =~ '^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:];]*$' ]] && (( ! ZSH_SUBSHELL )) || return 0
+  [[ $__wp_op == tty ]] || __wp_loud
+  __wp_next
+  [[ -n $__wp_l ]] || return 0
+  __wp_r=$__wp_was __wp_rest=0 __wp_opts="${(j: :)__wp_options}"
+  __wp_keep "${(@)__wp_args}"
+  __wp_say "E;$__wp_n;$__wp_k;$__wp_was;X"
+  __wp_wait E
+  (( ! ${+ZDOTDIR} )) || typeset -gx WAYPOINT_ZDOTDIR=$ZDOTDIR
+  local __wp_v=/proc/self/exe
+  typeset -gx WAYPOINT_RUN=$__wp_d WAYPOINT_STATE=$__wp_seq:$__wp_hs ZDOTDIR=$__wp_rc
+  exec "${__wp_v:A}" -i <>"$__wp_tty" >&0 2>&0
+} 2>/dev/null
 
 __wp_branch() {
   emulate -L zsh
@@ -171,6 +195,7 @@ __wp_ah() {
 __wp_hook() {
   emulate -L zsh
   (( ${precmd_functions[(I)__wp_pc]} )) || precmd_functions+=(__wp_pc)
+  (( ${zshexit_functions[(I)__wp_left]} )) || zshexit_functions+=(__wp_left)
   (( ${zshaddhistory_functions[(I)__wp_ah]} )) || zshaddhistory_functions+=(__wp_ah)
 }
 

@@ -382,8 +382,11 @@ def test_git_asks_no_questions(run: Exec) -> None:
 
 def test_exit_ends_the_session_with_its_code(home: Home, person: Person) -> None:
     with session(home, person.name) as branch:
-        found = home.cli("exec", "-b", branch, "--json", "--", "echo bye; exit 5").json()
-        assert (found["exit"], found["by"], found["ended"], found["output"][:4]) == (5, "command", True, "bye\n")
+        found = home.cli("exec", "-b", branch, "--json", "--", "echo bye || exit; exit 5").json()
+        assert (found["exit"], found["by"], found["ended"], found["new_shell"]) == (5, "command", False, True)
+        assert found["output"][:4] == "bye\n"
+        found = home.cli("exec", "-b", branch, "--json", "--", "exit 5").json()
+        assert (found["exit"], found["by"], found["ended"]) == (5, "command", True)
         done = home.cli("exec", "-b", branch, "--", "echo never")
         assert (done.code, done.stdout) == (125, "")
         assert "no live session" in done.stderr

@@ -157,12 +157,32 @@ def test_the_branch_may_come_from_the_environment(home: Home, branch: str) -> No
 
 
 def test_exit_ends_the_session_with_its_status(home: Home, branch: str) -> None:
-    done = home.cli("exec", "-b", branch, "--", "set -e; (exit 7)")
-    assert (done.code, done.stdout) == (7, "")
+    done = home.cli("exec", "-b", branch, "--", "exit 7")
+    assert (done.code, done.stdout) == (7, "exit\n")  # bash says so
     said = f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}"
     assert done.stderr == f"waypoint: {said}\n"
     assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
     home.must("shell", branch, "-d")  # as is said
+
+
+@pytest.mark.requires("criu")
+def test_a_command_that_ends_the_shell_leaves_the_session_and_its_programs(home: Home, branch: str) -> None:
+    home.must(
+        "exec", "-b", branch, "--", "python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1 & f() { echo f; }"
+    )
+    done = home.cli("exec", "-b", branch, "--", "export mine=1; cd /usr; cd /nowhere 2>/dev/null || exit 3")
+    assert done.code == 3
+    assert f"the command has ended the shell of {branch}; a new one has taken its place" in done.stderr
+    found = home.cli("exec", "-b", branch, "--json", "--", "set -e; false").json()
+    assert (found["exit"], found["by"], found["ended"], found["new_shell"]) == (1, "command", False, True)
+    look = "echo $mine $(f) $PWD; exec 3<>/dev/tcp/127.0.0.1/8123 && echo listens; exec 3<&-"
+    assert home.must("exec", "-b", branch, "--", look).stdout == "1 f /usr\nlistens\n"
+    cp = f"{branch}-after"
+    home.must("checkpoint", cp, "-b", branch, "--tier", "live")
+    home.must("exec", "-b", branch, "--", "mine=2; pkill -f http.server")
+    home.must("restore", cp)
+    assert home.must("exec", "-b", branch, "--", look).stdout == "1 f /usr\nlistens\n"
+    home.must("rm", cp)
 
 
 # --- json

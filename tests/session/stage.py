@@ -23,6 +23,7 @@ from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Frame
 from waypoint.terminal.exec.command_line import CommandLine
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
+from waypoint.terminal.shell.renewal import renew
 from waypoint.terminal.terminal import Terminal
 from waypoint.terminal.view import Viewers
 
@@ -111,6 +112,7 @@ class Daemon:
             stage.processes,
             self.ended,
         )
+        self.line.renew = lambda: renew(self.line, "main")
         self.line.adopt()
         self.viewers = Viewers(self.terminal)
         self.terminal.start()
@@ -135,6 +137,7 @@ class Stage:
         self.spare = NO_SPARE
         self.master = -1
         self.pid = 0
+        self.new_shell = False  # whether the last exec has ended the shell, and a new one has taken its place
         self._stack = stack
 
     async def open(self, rc: str = "", options: tuple[str, ...] = (), *, wait: bool = True) -> "Daemon":
@@ -165,6 +168,7 @@ class Stage:
         client = client or Client()
         request = ExecRequest(text=text, **fields)  # type: ignore[arg-type]  # the fields' types are the tests' own business
         end = await self.daemon.line.execute(request, client, client)
+        self.new_shell = end["new_shell"] is True
         return Ran(
             int(str(end["exit"])), bytes(client.output_bytes), str(end["by"]), end["ended"] is True, str(end["said"])
         )

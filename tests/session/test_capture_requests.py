@@ -235,7 +235,8 @@ def test_what_meets_a_session_that_ends_by_itself_waits_for_its_end(
     home: Home, client: Client, main: Session, pauses: Pauses
 ) -> None:
     with pauses.armed(Step.ENDED) as armed, ThreadPoolExecutor(3) as threads:
-        threads.submit(home.cli, "exec", "--", "echo work > /srv/work; exit 3")
+        main.exec("echo work > /srv/work")
+        threads.submit(home.cli, "exec", "--", "exit 3")
         assert armed.wait() == Step.ENDED
         checkpoint = threads.submit(home.cli, "checkpoint", "late")
         fork = threads.submit(home.cli, "fork", "main", "f1")

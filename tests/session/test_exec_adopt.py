@@ -163,7 +163,7 @@ async def test_input_that_had_ended_is_no_matter(stage: Stage) -> None:
 async def test_the_shell_may_end_while_there_is_no_daemon(stage: Stage) -> None:
     await stage.open()
     client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.3; exit 5", client))
+    task = asyncio.create_task(stage.exec("echo one; sleep 0.3; exec sh -c 'exit 5'", client))
     await client.wait_output(b"one\n")
     stage.daemon.die()
     with contextlib.suppress(asyncio.CancelledError):

@@ -181,7 +181,8 @@ async def test_viewers_are_told_of_the_sessions_end(stage: Stage) -> None:
     await stage.open()
     client = Client()
     task = await attach(stage, client)
-    await stage.exec("echo last words; exit 3")
+    await stage.exec("echo last words")
+    await stage.exec("exit 3")
     await task
     assert b"last words\r\n" in client.output_bytes
 

@@ -217,7 +217,8 @@ class Session:
         sink = _sink(on_output, output)
         end = self._carry("exec", request, sink, sink, stdin)
         last_signal = str(end.get("signal", ""))
-        return ExecResult(**asdict(how_ended(end)), output=bytes(output), signal=last_signal)
+        new_shell = end.get("new_shell") is True
+        return ExecResult(**asdict(how_ended(end)), output=bytes(output), signal=last_signal, new_shell=new_shell)
 
     def run(
         self,

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Callable
 from typing import NamedTuple
 
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
@@ -86,7 +87,7 @@ def read_state(tree: str, layer: ShellLayer) -> KeptShell:
     try:
         data = _read(folder, layer.file)[: layer.size_bytes]
         if layer.moment == "prompt":
-            data = _in_order(data)
+            data = in_order(data)
         return KeptShell(layer, data, _history_of(folder, data))
     finally:
         os.close(folder)
@@ -96,33 +97,40 @@ def last_prompt(tree: str) -> ShellLayer | None:
     """The state that the shell of the session with the upper tree `tree` has written at its last prompt; None if there
     is none that is whole, or the last one is too large. The session must have ended, or the tree be a copy.
     """
-    found: list[tuple[int, ShellLayer | None]] = []
     try:
         folder = _open_run_folder(tree)
     except OSError:  # no session has begun in it, or its user has put something else there
         return None
     try:
-        for name in LAST:
-            try:
-                data = _read(folder, name)
-            except OSError:
-                continue
-            head = _HEAD.match(data)
-            end = data.find(b"\0e\0%s\0\0\0" % head[2]) if head else -1
-            if head and end < 0 and len(data) == MAX_BYTES:
-                found.append((int(head[2]), None))
-            elif head and end >= 0:
-                size = end + len(END) + len(head[2])
-                layer = ShellLayer(
-                    size_bytes=size, kind="zsh" if head[3] == b"zsh" else "bash", file=name, moment="prompt"
-                )
-                found.append((int(head[2]), layer))
+        found = last_states(lambda name: _read(folder, name))
     finally:
         os.close(folder)
-    return max(found, key=lambda one: one[0])[1] if found else None
+    return found[-1] if found else None
 
 
-def _in_order(data: bytes) -> bytes:
+def last_states(read: Callable[[str], bytes]) -> list[ShellLayer | None]:
+    """The states that a shell has written at its last two prompts, as far as they are whole, the older one first; None
+    in the place of one that is too large. `read`: reads a file of the session's run folder, cut at MAX_BYTES; raises
+    OSError.
+    """
+    found: list[tuple[int, ShellLayer | None]] = []
+    for name in LAST:
+        try:
+            data = read(name)
+        except OSError:
+            continue
+        head = _HEAD.match(data)
+        end = data.find(b"\0e\0%s\0\0\0" % head[2]) if head else -1
+        if head and end < 0 and len(data) == MAX_BYTES:
+            found.append((int(head[2]), None))
+        elif head and end >= 0:
+            size = end + len(END) + len(head[2])
+            layer = ShellLayer(size_bytes=size, kind="zsh" if head[3] == b"zsh" else "bash", file=name, moment="prompt")
+            found.append((int(head[2]), layer))
+    return [layer for _, layer in sorted(found, key=lambda one: one[0])]
+
+
+def in_order(data: bytes) -> bytes:
     """The state of a prompt, in the order of one that was asked for. Raises ValueError if it is none."""
     head = _HEAD.match(data)
     if head is None:

@@ -59,6 +59,11 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
         complain(str(end["said"]))
     elif end.get("ended") is True:
         complain(f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}")
+    if end.get("new_shell") is True:
+        complain(
+            f"the command has ended the shell of {branch}; a new one has taken its place, with its variables, functions"
+            " and folder; what it had started in the background runs on, but is no job of the new one"
+        )
     code = end.get("exit")
     return code if isinstance(code, int) else EXIT_FAILED
 

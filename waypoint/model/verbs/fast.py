@@ -43,6 +43,11 @@ EXEC = Verb(
     are words that are quoted. stdout and stderr come as one stream. With --cwd or --env the command runs in a subshell,
     and nothing of it stays.
 
+    A CMD that is `exit N` alone ends the session. One that ends the shell by the way (`cd x || exit 1`, `set -e`) does
+    not: a new shell goes on in its place, with its variables, functions and directory, without `set -e`. What was
+    started in the background runs on, and is no job of the new shell. The session does end where CMD sets an EXIT trap,
+    or becomes another program (`exec`), and in zsh by `set -e`, and there `exit` hangs jobs up, as always.
+
     Exit status: the command's; 124 after --timeout, 125 if waypoint itself failed. If the reader of stdout goes away,
     the command is interrupted and the status is 141. At its timeout the command gets SIGINT, then SIGTERM, then
     SIGKILL; half a second after the timeout the call returns in any case, and says which signal was the last. For an

@@ -28,6 +28,7 @@ from waypoint.terminal.exec.command_record import begin_ring_anew
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 from waypoint.terminal.inside.spool import Spool
 from waypoint.terminal.shell.asked import clear_unread
+from waypoint.terminal.shell.renewal import renew
 from waypoint.terminal.standstill import give_typed_ahead_back
 from waypoint.terminal.terminal import Terminal
 from waypoint.terminal.view import Viewers
@@ -103,14 +104,9 @@ class LiveSession:
         self.viewers = Viewers(self.terminal)
         run_folder = RunFolder(self._run_dir, Spare("/dev/shm", lambda: _open_folder(record.init_pid, "dev/shm")))
         self.inside = Spool(run_folder, clear_unread)
-        self.shell = CommandLine(
-            self.terminal,
-            folder=run_folder,
-            nonce=record.nonce,
-            state_path=str(folder / COMMAND_FILE),
-            processes=self.processes,
-            ended=self.ended,
-        )
+        state_path = str(folder / COMMAND_FILE)
+        self.shell = CommandLine(self.terminal, run_folder, record.nonce, state_path, self.processes, self.ended)
+        self.shell.renew = lambda: renew(self.shell, self.branch)
         if (expected_by := record.row.started + FIRST_PROMPT_S) > time.time() and has_hooks(record.row.setting):
             self.shell.first_prompt_by = expected_by
         if hold is None:

@@ -6,7 +6,7 @@ conversation with the shell.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -57,6 +57,7 @@ class CommandLine:
 
         `ended`: gets the exit status of the shell when the session has ended (None: unknown).
         """
+        self.renew: Callable[[], Awaitable[None]] = _no_renewal  # gives a new shell the state of the one before
         self.first_prompt_by = 0.0  # when the shell's first prompt is overdue, in seconds since the epoch
         self.watch = ShellWatch(terminal, nonce, processes)
         self.file = StateFile(state_path)  # the record of the command in flight
@@ -67,6 +68,7 @@ class CommandLine:
         self._adopted = asyncio.Event()  # set while no command of an earlier daemon is in flight
         self._adopted.set()
         self._current: Execution | None = None
+        self._before: Execution | None = None  # the command that has ended the shell whose state a new one is given
         self._tasks: set[asyncio.Task[Any]] = set()  # `release` cancels them
         self.watch.on_new_shell = self._save_shell
         self.watch.start(self._state.shell)
@@ -82,7 +84,7 @@ class CommandLine:
         if record.phase is Phase.DONE:
             self._current.result.set_result(record.end or End(125, "waypoint"))
             self._current.started.set()
-        else:
+        if record.phase is not Phase.DONE or record.new_shell:
             self._adopted.clear()
             self._begin(self._current, self._adopted.set)
 
@@ -123,15 +125,20 @@ class CommandLine:
         async with self._turn:
             await self._adopted.wait()
 
-    async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
+    async def execute(
+        self, request: ExecRequest, inlet: Inlet, outlet: Outlet, *, in_turn: bool = False
+    ) -> dict[str, object]:
         """Run a command line, or go on with one that was begun (`resume`). Returns the payload of the `x` frame, which
-        also tells why a command could not be run.
+        also tells why a command could not be run. `in_turn`: the caller is `renew`, during which no other runs.
         """
         client = ExecClient(inlet, outlet, (request.rows, request.cols))
         task = asyncio.current_task()
         self._tasks |= {task} if task is not None else set()
         try:
-            end = await self._carry_out(request, client)
+            if known := request.resume or (request.id if request.id in self._state.begun else ""):
+                end = await self._resume(known, request.offset, client)
+            else:
+                end = await self._execute(request, client, in_turn=in_turn)
         except NotAtPrompt as lost:
             end = End(125, "waypoint", said=str(lost))
         except FileNotFoundError as error:
@@ -149,22 +156,20 @@ class CommandLine:
             self._tasks -= {task}
         return msgspec.structs.asdict(end)
 
-    async def _carry_out(self, request: ExecRequest, client: ExecClient) -> End:
-        known = request.resume or (request.id if request.id in self._state.begun else "")
-        return await (self._resume(known, request.offset, client) if known else self._execute(request, client))
-
-    async def _execute(self, request: ExecRequest, client: ExecClient) -> End:
+    async def _execute(self, request: ExecRequest, client: ExecClient, *, in_turn: bool) -> End:
         text = text_of(request)
         if "\0" in text:
             return End(2, "waypoint", said="a command line cannot contain a NUL character")
-        await client.wait_for(self._take_turn(request))
+        if not in_turn:
+            await client.wait_for(self._take_turn(request))
+        done = _nothing if in_turn else self._turn.release
         try:
             await client.wait_for(self.watch.wait_prompt(request.wait_prompt_s))
             run = await self._prepare(request, text, client)
         except BaseException:
-            self._turn.release()
+            done()
             raise
-        self._begin(run, self._turn.release)
+        self._begin(run, done)
         return await self._delivery.serve(run, run.record.asked_at, client)
 
     async def _take_turn(self, request: ExecRequest) -> None:
@@ -211,8 +216,9 @@ class CommandLine:
         return Execution(self.desk, record, self.file.save_command, feed, request.wait_prompt_s)
 
     async def _resume(self, ident: str, offset: int, client: ExecClient) -> End:
-        run = self._current
-        if run is None or run.record.id != ident:
+        runs = (run for run in (self._current, self._before) if run is not None and run.record.id == ident)
+        run = next(runs, None)
+        if run is None:
             return End(125, "waypoint", said="the daemon does not know this command any more")
         self._delivery.keep_for(client)
         await client.wait_for(run.started.wait())
@@ -229,11 +235,26 @@ class CommandLine:
 
     def _begin(self, run: Execution, then: Callable[[], object]) -> None:
         self._current = run
-        task = asyncio.create_task(run.run())
+        task = asyncio.create_task(self._carry_on(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: then())
 
+    async def _carry_on(self, run: Execution) -> None:
+        if run.record.phase is not Phase.DONE:
+            await run.run()
+        if run.record.new_shell:  # until the record of the command by which `renew` works takes the place of this one
+            self._before = run
+            await self.renew()
+
     def _save_shell(self) -> None:
         self._state.shell = self.watch.shell
         self.file.save()
+
+
+async def _no_renewal() -> None:
+    """For a shell that is given no state."""
+
+
+def _nothing() -> None:
+    """Done with a command that had no turn of its own."""

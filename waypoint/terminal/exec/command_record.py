@@ -23,7 +23,8 @@ class Phase(StrEnum):
 
 class End(msgspec.Struct, frozen=True):
     """How an exec ended, as told in the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that was
-    sent to the command at its timeout; "": none.
+    sent to the command at its timeout; "": none. `new_shell`: the command has ended the session's shell, and a new one
+    takes its place.
     """
 
     exit: int
@@ -31,6 +32,7 @@ class End(msgspec.Struct, frozen=True):
     ended: bool = False
     said: str = ""
     signal: str = ""
+    new_shell: bool = False
 
 
 class ExecRecord(msgspec.Struct, kw_only=True):
@@ -51,6 +53,7 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     deadline: float | None = None  # seconds of CLOCK_BOOTTIME
     stdin_open: bool = False
     half_line: int = 0
+    new_shell: bool = False  # the command has ended the shell; the new one has not got its state yet
     is_output_lost: bool = False  # output between `start` and a later moment lay in a ring that is lost
     end: End | None = None
 

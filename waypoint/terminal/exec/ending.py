@@ -29,6 +29,9 @@ _ENDING_S = 5.0
 # tried all the same.
 _PROMPT_S = 2.0
 _LOOK_S = 0.25
+# Seconds that a new shell gets to its prompt (the user's startup files run in between), and between two looks at it.
+_NEW_SHELL_S = 5.0
+_NEW_SHELL_LOOK_S = 0.01
 
 
 async def hear_session_end(desk: Desk, talk: HookExchange) -> None:
@@ -105,6 +108,13 @@ async def wait_prompt_again(desk: Desk, prompts: int, say_again: Callable[[], No
             if watch.look() is not Look.BUSY:
                 return
             say_again()
+
+
+async def wait_new_shell(desk: Desk) -> None:
+    """Return when the shell that takes the place of one that has ended is at its prompt, or after `_NEW_SHELL_S`."""
+    watch, deadline = desk.watch, time.monotonic() + _NEW_SHELL_S
+    while watch.look() is not Look.PROMPT and time.monotonic() < deadline and not desk.terminal.closed.is_set():
+        await watch.wait_change(_NEW_SHELL_LOOK_S)
 
 
 async def put_half_line_back(desk: Desk, talk: HookExchange) -> None:

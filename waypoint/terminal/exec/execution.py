@@ -16,6 +16,8 @@ import time
 import urllib.parse
 from collections.abc import Callable
 
+import msgspec
+
 from shellwrap.marks import format_mark
 from waypoint.linux.tty import terminals
 from waypoint.terminal.exec import ending
@@ -35,6 +37,8 @@ _PATIENCE_S = 5.0
 # The longest text of a command that viewers are shown, in bytes. A mark has room for the text even if every byte must
 # be escaped.
 _SHOWN_MAX = 240
+# In the mark E: the command has ended the shell, which is about to execute a new one in its place.
+_NEW_SHELL = "X"
 
 
 class Execution:
@@ -212,11 +216,12 @@ class Execution:
                 return
             desk.go.say_again("S", self.record.nonce)
             pause_s = _FIRST_LOOK_S if self._stopped_by else min(2 * pause_s, _LAST_LOOK_S)
-        self._ended(int(mark.fields[2]), mark.start)
+        self._ended(int(mark.fields[2]), mark.start, new_shell=mark.fields[3:] == (_NEW_SHELL,))
 
-    def _ended(self, status: int, position: int) -> None:
+    def _ended(self, status: int, position: int, *, new_shell: bool = False) -> None:
         record = self.record
         record.phase = Phase.ENDED
+        record.new_shell = new_shell
         if self.result.done():
             return  # the command outlived its timeout, and its client was told so
         record.stop = max(position, record.start or 0)
@@ -228,6 +233,7 @@ class Execution:
             record.end = End(
                 125, "waypoint", said=f"the command's input was cut when the daemon was replaced (it gave {status})"
             )
+        record.end = msgspec.structs.replace(record.end, new_shell=new_shell)
 
     async def _let_end(self) -> None:
         """While the shell waits after E: put the terminal's modes back, let the shell go on to its prompt, and give the
@@ -249,6 +255,9 @@ class Execution:
         self._settle()
         desk.terminal.keyboard.hold(signals_pass=False)
         await ending.wait_prompt_again(desk, prompts, lambda: desk.go.say_again(word, record.nonce))
+        if record.new_shell:
+            await ending.wait_new_shell(desk)
+            return
         zsh = desk.watch.shell is not None and desk.watch.shell.kind == "zsh"
         if record.half_line and not zsh and self._talk.heard("R") is None:
             await ending.put_half_line_back(desk, self._talk)

@@ -46,11 +46,14 @@ def refuse(branch: str, said: str) -> NoReturn:
     raise StateConflict("restore the shell on", f"branch {branch}", said, next_step)
 
 
-async def put_back(line: CommandLine, branch: str, now: ShellDump, then: ShellDump, title: str) -> list[str]:
+async def put_back(
+    line: CommandLine, branch: str, now: ShellDump, then: ShellDump, title: str, *, in_turn: bool = False
+) -> list[str]:
     """Bring the shell on `branch` from its state `now` to the state `then`. Returns, in words, what could not be
     changed.
 
-    `title`: words that are shown to viewers, without anything that means something to a shell. Raises Failed if the
+    `title`: words that are shown to viewers, without anything that means something to a shell. `in_turn`: as for
+    `CommandLine.execute`. Raises Failed if the
     shell breaks off; a part of the state may have changed by then.
     """
     made = await asyncio.to_thread(script.compose, now, then, title)
@@ -60,7 +63,7 @@ async def put_back(line: CommandLine, branch: str, now: ShellDump, then: ShellDu
         # With a terminal (tty): a plain exec sets variables such as PAGER while its command runs, which would mix with
         # the variables that are restored.
         request = ExecRequest(text=made.command, tty=True, timeout_s=LIMIT_S)
-        ended = await line.execute(request, Nobody(), Nobody())
+        ended = await line.execute(request, Nobody(), Nobody(), in_turn=in_turn)
         told = script.read_told(_read_told(folder))
     except OSError as error:
         raise _failed(branch, error.strerror or str(error)) from error

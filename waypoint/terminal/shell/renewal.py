@@ -1,0 +1,42 @@
+"""After a command has ended the shell: the new one in its place gets the state that the old one wrote at its end."""
+
+from waypoint.capture.layers.shell import MAX_BYTES, history_in, in_order, last_states
+from waypoint.model.errors import WaypointError
+from waypoint.model.records import ShellLayer
+from waypoint.terminal.exec.command_line import CommandLine
+from waypoint.terminal.hooks.run_folder import RunFolder, apart
+from waypoint.terminal.shell.dump import ShellDump, parse
+from waypoint.terminal.shell.putting_back import put_back
+
+_TITLE = "the shell before has ended, its state goes on here"
+
+
+async def renew(line: CommandLine, branch: str) -> None:
+    """Give the new shell the state of the one before. What cannot be brought back is told on the terminal.
+
+    To be called by `line` alone, when the new shell is at its first prompt.
+    """
+    try:
+        then, now = await apart(line.desk.folder, _read_states)
+        stays = await put_back(line, branch, now, then, _TITLE, in_turn=True)
+    except (WaypointError, OSError, ValueError) as error:
+        stays = [error.said if isinstance(error, WaypointError) else str(error)]
+    for said in stays:
+        line.desk.terminal.append(f"\r\n» not as in the shell before: {said}\r\n".encode(errors="backslashreplace"))
+
+
+def _read_states(folder: RunFolder) -> tuple[ShellDump, ShellDump]:
+    """The state at the end of the shell before, and that of the new one at its first prompt. Raises OSError,
+    ValueError. Blocks.
+    """
+    match last_states(lambda name: folder.read(name, MAX_BYTES)):
+        case [ShellLayer() as then, ShellLayer() as now]:
+            return _parse(folder, then), _parse(folder, now)
+        case _:
+            raise ValueError("its state is not whole")
+
+
+def _parse(folder: RunFolder, layer: ShellLayer) -> ShellDump:
+    data = in_order(folder.read(layer.file, layer.size_bytes))
+    name = history_in(data)
+    return parse(data, layer.kind, folder.read(name, MAX_BYTES) if name else None)
