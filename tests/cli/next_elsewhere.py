@@ -1,6 +1,7 @@
 """The next steps that tests with situations of their own follow."""
 
 ELSEWHERE = {
+    "to have that again: waypoint undo {}": "tests/session/test_others_captures.py",
     "make room, or remove from {} what cannot be copied, and try again": "tests/acceptance/test_only_files.py",
     "give it more: waypoint shell NEW --from {} --memory {}M": "tests/session/test_captured_limits.py",
     "make it shorter, or ask from outside of the session": "tests/acceptance/test_inside.py",

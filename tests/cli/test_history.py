@@ -214,7 +214,9 @@ def test_a_branch_that_is_new_moves_no_name(home: Home) -> None:
 def test_a_checkpoint_can_be_undone(home: Home, branch: str, made: list[str]) -> None:
     told = home.must("op", "log", "-n", "1", "--json").json()[0]
     done = home.must("undo")
-    assert done.stdout == f"took back {told['number']} (checkpoint): {told['undo']}\n"
+    did, when = done.stdout.splitlines()
+    assert did == f"took back {told['number']} (checkpoint): {told['undo']}"
+    assert when == f"it was done by root, {told['at']}"
     assert re.match(r"took back \d+ \(checkpoint\): .*remove the name", done.stdout)
     assert home.cli("show", f"{branch}-three").code == 2
     assert branches(home)[f"{branch}-f"]["tip"] == made[0]

@@ -234,9 +234,9 @@ class OperationFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneFacts:
-    """The operation that an undo took back. `undo`: what taking it back did, in words. `lost`: what it has not brought
-    back, in words. `degraded`: in words, what was not kept of sessions that the undo replaced or ended, and what could
-    not be brought back as it was.
+    """The operation that an undo took back. `at`, `by`: when it was done, and by whom, in words. `undo`: what taking it
+    back did, in words. `lost`: what it has not brought back, in words. `degraded`: in words, what was not kept
+    of sessions that the undo replaced or ended, and what could not be brought back as it was.
     """
 
     number: int
@@ -244,6 +244,8 @@ class UndoneFacts:
     undo: str
     lost: list[str]
     degraded: list[str]
+    at: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,13 @@ from waypoint.linux.tasks import procfs
 from waypoint.model.errors import StateConflict, UnknownName, WaypointError
 from waypoint.model.facts import BranchFacts, CaptureFacts, NameFacts, OperationFacts, UndoFacts, UndoneFacts
 from waypoint.model.names import DEFAULT_BRANCH
-from waypoint.model.records import Capture, Login, Operation, Ref
+from waypoint.model.records import Caller, Capture, Login, Operation, Ref
 from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.model.times import iso_time
 from waypoint.service import capture_facts
 from waypoint.service.home import Home
 from waypoint.session.birth import rights
+from waypoint.session.birth.users import user_name
 from waypoint.session.checkpoint import Loss, Wish, checkpoint
 from waypoint.session.lacking import of_kept
 from waypoint.session.restore import restore, restore_files, restore_shell
@@ -171,7 +172,23 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
 
 def _undone(names: LogReader, operation: Operation, steps: Plan) -> UndoneFacts:
     lost = losses(steps, operation, names.ref, names.capture)
-    return UndoneFacts(number=operation.number, verb=operation.verb, undo=steps.words, lost=lost, degraded=[])
+    return UndoneFacts(
+        number=operation.number,
+        verb=operation.verb,
+        undo=steps.words,
+        lost=lost,
+        degraded=[],
+        at=iso_time(operation.at),
+        by=_asked_by(operation.by),
+    )
+
+
+def _asked_by(by: Caller | None) -> str:
+    """Who has asked for an operation, in words."""
+    if by is None:
+        return "by itself"
+    works_on = f"{'for' if by.uid is not None else 'from within'} {by.branch}" if by.branch else ""
+    return " ".join(filter(None, [f"by {user_name(by.uid)}" if by.uid is not None else "", works_on]))
 
 
 async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) -> list[str]:
@@ -240,17 +257,22 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     """
     if request.number is not None:
         return _numbered(home.names, request.number)
-    caller = callers.current()
+    caller, is_bound = callers.current(), rights.is_bound(home.sessions.resources)
     branch = request.branch if request.branch is not None else caller.branch if caller else None
+    if branch is not None:
+        rights.check_name(home.sessions.resources, branch, "take back what was done on")
 
     def has_ended(login: Login) -> bool:
         return not procfs.is_same(login.pid, login.start)
 
+    def is_anothers(one: Operation) -> bool:
+        return is_bound and one.by is not None and one.by.uid not in (None, caller.uid if caller else None)
+
     def is_meant(one: Operation) -> bool:
-        return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended)
+        return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended) and not is_anothers(one)
 
     def is_shared(one: Operation) -> bool:
-        return branch in one.sessions and len(one.sessions) > 1
+        return branch in one.sessions and len(one.sessions) > 1 and not is_anothers(one)
 
     found = home.names.last_to_undo(lambda one: is_meant(one) or is_shared(one), home.between)
     if found is not None and not is_meant(found):
@@ -261,8 +283,19 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     if found is not None:
         return found
     whose = f"of branch {branch}" if branch is not None else "that you asked for"
-    next_step = "choose one by its number: waypoint op log, then waypoint undo N"
-    raise StateConflict("take back", f"the last operation {whose}", "none is left to be taken back", next_step)
+    raise _none_left(home, whose, is_meant)
+
+
+def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) -> StateConflict:
+    """The error for when all operations were taken back. It names the last undo of those that are meant."""
+    said, next_step = "none is left to be taken back", "choose one by its number: waypoint op log, then waypoint undo N"
+    undos = (one for piece in home.names.iter_operations() for one in piece if one.undoes is not None)
+    last = next((one for one in undos if not one.undone and is_meant(one)), None)
+    if last is not None and last.undoes is not None:
+        undone = _numbered(home.names, last.undoes)
+        said += f": the last undo, {last.number}, took back operation {undone.number} ({undone.verb})"
+        next_step = f"to have that again: waypoint undo {last.number}"
+    return StateConflict("take back", f"the last operation {whose}", said, next_step)
 
 
 def _numbered(names: LogReader, number: int) -> Operation:

@@ -118,5 +118,5 @@ def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, comm
     """
     live = _own(home, branch, "go on with")
     asker = Asker(request.user, request.default_user if peer.uid == 0 else None, peer.uid)
-    check_owner(branch, live.record.row.setting.user, asker, command, is_live=True)
+    check_owner(f"branch {branch}", live.record.row.setting.user, asker, command, is_live=True)
     return live

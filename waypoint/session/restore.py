@@ -85,7 +85,7 @@ async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Res
 def _check_rights(resources: Resources, branch: str, name: str, origin: Capture) -> None:
     """Raise NotAllowed unless whoever asks may have `origin`, which `name` stands for, brought back on `branch`."""
     rights.check_name(resources, branch, f"restore {name} on")
-    rights.check_own(resources, origin.setting.user, "restore", name)
+    rights.check_origin(resources, origin.setting.user, "restore", name)
 
 
 def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture | None:

@@ -12,7 +12,7 @@ from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
 from waypoint.model.requests import StartRequest
 from waypoint.session.birth.birth import Birth, bring_up_all, plan_birth
-from waypoint.session.birth.rights import check_base, check_name, check_own, looking
+from waypoint.session.birth.rights import called, check_base, check_name, check_own, looking
 from waypoint.session.birth.setting import plan_setting
 from waypoint.session.birth.unchanged import check_live, check_processes
 from waypoint.session.birth.users import Asker, check_owner
@@ -46,15 +46,16 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Begun:
         if found is not None:
             record, look = found.record, functools.partial(looking, resources)
             check_own(resources, record.row.setting.user, "go on with", f"branch {branch}")
-            check_owner(branch, record.row.setting.user, asker, command, is_live=True)
+            check_owner(f"branch {branch}", record.row.setting.user, asker, command, is_live=True)
             await asyncio.to_thread(check_live, request, record.row.setting, record.limits, look)
             return Begun(found, is_new=False)
         check_base(resources, request.base or "/")  # before anything in it is read
         await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
         if origin is not None:
-            check_own(resources, origin.setting.user, "go on with", f"branch {branch}")
-            check_owner(branch, origin.setting.user, asker, command, is_live=False)
+            on = called(resources.names, request.from_name or branch)
+            check_own(resources, origin.setting.user, "go on with", on)
+            check_owner(on, origin.setting.user, asker, command, is_live=False)
         async with holding(resources.captures, *([origin] if origin else [])) as held:
             tree = held[0].files if held else None
             own, look = origin.setting if origin else None, functools.partial(looking, resources)

@@ -8,7 +8,7 @@ from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
 from waypoint.model.paths import spelled
 from waypoint.model.verbs import Given
-from waypoint.model.verbs.told import told
+from waypoint.model.verbs.told import told, told_taken_back
 
 
 def run(given: Given) -> int:
@@ -26,7 +26,7 @@ def run(given: Given) -> int:
     if given.flag("json"):
         print_json({**dataclasses.asdict(made), "lost": undone.lost, "degraded": undone.degraded})
     else:
-        print_lines([f"took back {undone.number} ({undone.verb}): {undone.undo}"])
+        print_lines(told_taken_back(dataclasses.asdict(undone)))
         tell_lines(told({"degraded": undone.degraded}))
         if made.ended:
             tell("the way back", [spelled(client.home, "undo", str(made.number))])

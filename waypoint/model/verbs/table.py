@@ -209,7 +209,11 @@ _UNDO = Verb(
 
     Without N it is the last operation on BRANCH, or asked for by whoever works on BRANCH ($WAYPOINT_BRANCH, processes
     in its session). Without a branch it is the last one that you asked for (your user, from this terminal or one that
-    is closed), or that was asked for inside of main. What others did is taken back by its number only.
+    is closed), or that was asked for inside of main. What others did is taken back by its number only; so is, for a
+    user who is neither root nor trusted fully, what another user did on BRANCH.
+
+    A second undo takes back what was done before, as in an editor; the start of a session, which comes at last, ends
+    it. Each says what it takes back, of when and of whom.
 
     The names stand again for what they stood for before the operation. A session that the operation ended is started
     again from what was kept, a session that it replaced comes back, a session that it began is ended. A session that

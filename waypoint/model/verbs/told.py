@@ -38,6 +38,14 @@ def told_replaced(session: "Mapping[str, object]") -> list[str]:
     return [cleaned(f"replaced: what was on {branch}, {where}; to get it back: waypoint undo -b {branch}")]
 
 
+def told_taken_back(undone: "Mapping[str, object]") -> list[str]:
+    """The lines about the operation that an undo has taken back: which one, what that did, whose it was and of when."""
+    lines = [f"took back {undone['number']} ({undone['verb']}): {undone['undo']}"]
+    return [
+        cleaned(line) for line in [*lines, *([f"it was done {undone['by']}, {undone['at']}"] if undone["by"] else [])]
+    ]
+
+
 def _items(answer: "Mapping[str, object]") -> list[tuple[str, str]]:
     return [
         (heading, str(said))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from waypoint.model.errors import StateConflict
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
-from waypoint.model.verbs.told import HEADINGS, told, told_replaced
+from waypoint.model.verbs.told import HEADINGS, told, told_replaced, told_taken_back
 from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
@@ -103,7 +103,7 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     assert done.operation is not None  # as this was no dry run
     undone = done.undone
     lines = [f"will not come back: {one}" for one in undone.lost]
-    lines.append(f"took back {undone.number} ({undone.verb}): {undone.undo}")
+    lines += told_taken_back(dataclasses.asdict(undone))
     printed = _text(lines, {"degraded": undone.degraded})
     if done.operation.ended:
         printed += f"the way back: waypoint undo {done.operation.number}\n"

@@ -68,6 +68,17 @@ def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> N
             check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
 
 
+def check_origin(resources: Resources, owner: User, tried: str, name: str) -> None:
+    """As `check_own`, for a capture of `owner`'s, which `name` stands for: a branch, a checkpoint, an id."""
+    check_own(resources, owner, tried, called(resources.names, name))
+
+
+def called(names: Names, name: str) -> str:
+    """`name` for a message, with what it is."""
+    ref = names.ref(name)
+    return f"{ref.kind if ref is not None else 'capture'} {name}"
+
+
 def sight(resources: Resources) -> Sight:
     """Whose programs, folders and variables whoever asks may see, for any thread: everybody's, or the own. A process in
     a session sees what its session's user may.

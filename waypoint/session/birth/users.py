@@ -74,9 +74,10 @@ def change_of(before: User, now: User) -> str:
     return "" if now.uid == before.uid else f"it was {before.name}'s, and the session is {now.name}'s"
 
 
-def check_owner(branch: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
-    """Raise StateConflict if a branch of `owner` is to be gone on with by somebody else who does not say as whom, or if
-    a live session is to have another user. root is nobody else: it may become anybody, and gains nothing by it.
+def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
+    """Raise StateConflict if what is `owner`'s is to be gone on with by somebody else who does not say as whom, or if a
+    live session is to have another user. root is nobody else: it may become anybody, and gains nothing by it. `on`:
+    what it is, such as `branch main`.
 
     `command`: the words behind `waypoint` that go on with the branch, to which `--user` can be added.
     """
@@ -88,7 +89,7 @@ def check_owner(branch: str, owner: User, asker: Asker, command: str, *, is_live
         f"its live session is {owner.name}'s, not {who}'s" if asker.user else f"it is {owner.name}'s, and you are {who}"
     )
     next_step = f"to go on as {owner.name}: waypoint {command} --user {owner.name}"
-    raise StateConflict("go on with", f"branch {branch}", said, next_step)
+    raise StateConflict("go on with", on, said, next_step)
 
 
 def _number(who: str) -> int | None:
