@@ -1,6 +1,8 @@
 """`restore NAME --only files`: the files go back, the shell and the processes go on as they are."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +73,25 @@ def test_it_is_undone_by_bringing_back_what_was_there(home: Home, branch: str) -
     assert inside(home, branch, "cat /srv/file; echo $X") == "one\nkept\n"
     home.must("undo")
     assert inside(home, branch, "cat /srv/file; echo $X") == "two\nkept\n"
+
+
+def test_it_says_what_was_copied_and_how_long_the_session_stood_still(home: Home, branch: str) -> None:
+    cp = f"{branch}-cp"
+    home.must("checkpoint", cp, "-b", branch)
+    inside(home, branch, "rm -rf /usr/share/doc")
+    wanted = sum(path.lstat().st_size for path in Path("/usr/share/doc").rglob("*") if path.is_file())
+    count = sum(1 for _ in Path("/usr/share/doc").rglob("*"))
+    told = home.must("restore", cp, "-b", branch, "--only", "files").stderr
+    changed, mebibytes, stood = re.search(  # type: ignore[union-attr]
+        r"^files: (\d+) changed, ([0-9.]+) MiB written; the session stood still for ([0-9.]+) s\n", told
+    ).groups()
+    assert count <= int(changed) < count + 100
+    assert float(mebibytes) == pytest.approx(wanted / (1 << 20), rel=0.2)
+    assert 0 < float(stood) < PATIENCE_S
+    inside(home, branch, "rm -rf /usr/share/doc")
+    done = home.must("restore", cp, "-b", branch, "--only", "files", "--json").json()["exchanged"]
+    assert set(done) == {"changed", "written_bytes", "paused_ms"}
+    assert count <= done["changed"] < count + 100
 
 
 def test_a_program_that_has_a_file_open_keeps_that_one(home: Home, branch: str) -> None:

@@ -24,7 +24,7 @@ class Trees(NamedTuple):
 
     def rewind(self) -> int:
         with open_folder(self.wanted) as shown, open_folder(self.present) as inside:
-            return rewind(str(self.present), str(self.wanted), Views(shown, inside), keep=frozenset())
+            return rewind(str(self.present), str(self.wanted), Views(shown, inside), keep=frozenset()).changed
 
 
 @pytest.fixture
@@ -56,6 +56,47 @@ def test_a_deep_tree_comes_back(trees: Trees) -> None:
     assert levels_of(trees.present) == levels_of(trees.wanted)
     assert (trees.present / NAME).stat().st_mode == (trees.wanted / NAME).stat().st_mode
     assert (trees.present / NAME).stat().st_mtime == 1
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("root")
+def test_what_a_missing_folder_had_comes_back_with_all_that_is_known_of_it(trees: Trees) -> None:
+    folder = trees.wanted / "folder"
+    (folder / "below/empty").mkdir(parents=True)
+    (folder / "file").write_bytes(b"content")
+    os.link(folder / "file", folder / "below/same")
+    with open(folder / "below/sparse", "wb") as sparse:
+        sparse.truncate(1 << 20)
+        sparse.seek(1 << 19)
+        sparse.write(b"x")
+    (folder / "link").symlink_to("/nowhere")
+    os.mkfifo(folder / "fifo")
+    os.setxattr(folder / "file", "user.kept", b"1")
+    os.chown(folder / "file", 1, 2)
+    (folder / "file").chmod(0o4751)
+    for path in sorted(folder.rglob("*"), reverse=True):
+        os.utime(path, ns=(1_000_000_001, 2_000_000_003), follow_symlinks=False)
+    (trees.present / "folder").write_text("in its place")
+    os.setxattr(folder, "trusted.overlay.opaque", b"y")  # so that it is looked at as a whole, as a whiteout is
+    assert trees.rewind() == 8
+
+    def facts(tree: Path) -> dict[str, tuple[object, ...]]:
+        found = {}
+        for path in tree.rglob("*"):
+            own = path.lstat()
+            times = own.st_mtime_ns if path.name != "folder" else 0
+            size = own.st_size if not path.is_dir() else 0
+            found[str(path.relative_to(tree))] = (own.st_mode, own.st_uid, own.st_gid, own.st_nlink, size, times)
+        return found
+
+    assert facts(trees.present) == facts(trees.wanted)
+    copy = trees.present / "folder"
+    assert (copy / "file").read_bytes() == b"content"
+    assert os.getxattr(copy / "file", "user.kept") == b"1"
+    assert (copy / "below/same").samefile(copy / "file")
+    assert os.readlink(copy / "link") == "/nowhere"
+    assert (copy / "below/sparse").read_bytes() == (folder / "below/sparse").read_bytes()
+    assert (copy / "below/sparse").stat().st_blocks == (folder / "below/sparse").stat().st_blocks
 
 
 def test_a_tree_that_is_deeper_than_is_sensible_is_refused(trees: Trees) -> None:

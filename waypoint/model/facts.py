@@ -14,6 +14,16 @@ class ReplacedFacts(TypedDict):
     tier: Literal["live", "respawn", "files"]
 
 
+class ExchangedFacts(TypedDict):
+    """What a restore of files has done to a live session: `changed` entries, `written_bytes` of content in them, while
+    the session stood still for `paused_ms`.
+    """
+
+    changed: int
+    written_bytes: int
+    paused_ms: float
+
+
 class LimitFacts(TypedDict):
     """How much of the machine a session may use; null: as much as there is. `cpus`: in processors. `pids`: processes
     and threads.
@@ -37,9 +47,9 @@ class SessionFacts:
     processes have lost since they were captured; in the answer to a restore, also the parts of the capture that could
     not be brought back, and what was not kept of a session that was replaced; in the answers to a start and a fork,
     also what the capture keeps less faithfully than asked. `replaced`: in the answer to a restore, what keeps what was
-    on the branch before; None if nothing was. `respawned`, `offered`, `lost`: the command lines, without secrets, of
-    what a capture of the tier `respawn` had: started again, put on the shell's line for Enter to run, and not started
-    again, with why.
+    on the branch before; None if nothing was; `exchanged`: in that to one of files alone. `respawned`, `offered`,
+    `lost`: the command lines, without secrets, of what a capture of the tier `respawn` had: started again, put on the
+    shell's line for Enter to run, and not started again, with why.
 
     `ids`: `shifted`, if the ids of its users are none that a user of the machine has, so that its root is nobody
     outside; `host`, if they are the machine's own. `why_host_ids`: then, in words, why, unless config.json wants that.
@@ -81,6 +91,7 @@ class SessionFacts:
     offered: list[str] | None = None
     lost: list[str] | None = None
     replaced: ReplacedFacts | None = None
+    exchanged: ExchangedFacts | None = None
     said: str | None = None
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import time
 
 from waypoint.model.errors import UsageProblem
-from waypoint.model.facts import CheckpointFacts, ForkFacts, ReplacedFacts, SessionFacts
+from waypoint.model.facts import CheckpointFacts, ExchangedFacts, ForkFacts, ReplacedFacts, SessionFacts
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.service.home import Home
@@ -58,7 +58,18 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
         restored = await restoring.restore(home.sessions, branch, request.name, loss)
     kept = restored.replaced
     replaced: ReplacedFacts | None = {"capture": kept.id, "tier": kept.tier} if kept else None
-    return dataclasses.replace(session_facts.of_start(restored.live), degraded=restored.degraded, replaced=replaced)
+    return dataclasses.replace(
+        session_facts.of_start(restored.live),
+        degraded=restored.degraded,
+        replaced=replaced,
+        exchanged=_exchanged(restored.exchanged),
+    )
+
+
+def _exchanged(done: restoring.Exchanged | None) -> ExchangedFacts | None:
+    if done is None:
+        return None
+    return {"changed": done.files.changed, "written_bytes": done.files.written_bytes, "paused_ms": done.paused_ms}
 
 
 async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:

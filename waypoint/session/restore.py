@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from waypoint.store.names import Names
 from waypoint.terminal.exec.proof import prove
 from waypoint.terminal.shell.dump import ShellDump
 from waypoint.terminal.shell.putting_back import check_shell, parse_state, put_back, refuse
+from waypoint.upper.rewind import Rewound
 
 
 class Restored(NamedTuple):
@@ -41,12 +43,22 @@ class Restored(NamedTuple):
 
     `replaced`: the capture that keeps what the restore has replaced: the session that was live, one aspect of it, or
     the files of the branch that was not live; None if the branch had none. `degraded`: in words, what could not be
-    brought back as it was, and what was not kept of the state before the restore.
+    brought back as it was, and what was not kept of the state before the restore. `exchanged`: how the files of a live
+    session were changed.
     """
 
     live: LiveSession
     replaced: Capture | None
     degraded: list[str]
+    exchanged: "Exchanged | None" = None
+
+
+class Exchanged(NamedTuple):
+    """`aside`: the capture of the session before. `paused_ms`: how long the session stood still, for all of it."""
+
+    aside: Capture
+    files: Rewound
+    paused_ms: float
 
 
 def branch_of(names: Names, name: str) -> str:
@@ -111,31 +123,38 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
             replaced = _tip_beside(resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
             return Restored(live, replaced, [])
+        done: list[Exchanged] = []
+
+        def exchange(subject: Subject) -> Capture:
+            done.append(exchange_files(resources, live, subject, origin))
+            return done[0].aside
+
         async with holding(resources.captures, origin):
-            aside = await capture_by(resources, live, lambda subject: exchange_files(resources, live, subject, origin))
-        return Restored(live, aside, of_kept(aside, "replaced"))
+            aside = await capture_by(resources, live, exchange)
+        return Restored(live, aside, of_kept(aside, "replaced"), done[0])
 
 
-def exchange_files(resources: Resources, live: LiveSession, subject: Subject, origin: Capture) -> Capture:
-    """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Returns the capture. Blocks.
+def exchange_files(resources: Resources, live: LiveSession, subject: Subject, origin: Capture) -> Exchanged:
+    """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
     `subject`: the session as a capture sees it. The session stands still all the time, so all of it is in one thread:
     nothing waits for the event loop, and the daemon's long computations are kept back to the end.
     """
     with contextlib.ExitStack() as standing:
         taken = resources.captures.take(subject, Wanted(None, "replaced", hold=True, quiet_until=standing))
+        captured = time.monotonic()
         standing.callback(subject.go_on)
         standing.callback(cgroups.thaw, live.record.cgroup)
         with noted(resources.places.sessions / live.record.row.session, origin, taken):
             aside = _record_aside(resources, live, taken, "files")
             reach(Step.RECORDED)
             try:
-                rewind_files(resources, live, origin)
+                files = rewind_files(resources, live, origin)
                 reach(Step.REWOUND)
             except BaseException:
                 rewind_files(resources, live, aside)
                 raise
-    return aside
+    return Exchanged(aside, files, round((taken.paused_ms or 0.0) + 1000 * (time.monotonic() - captured), 3))
 
 
 async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:

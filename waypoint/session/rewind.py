@@ -26,7 +26,7 @@ from waypoint.session.live.session import LiveSession
 from waypoint.upper import layout
 from waypoint.upper.changes import changed_targets, has_entries
 from waypoint.upper.contract import NEXT_STEPS
-from waypoint.upper.rewind import Views, rewind
+from waypoint.upper.rewind import Rewound, Views, rewind
 
 _NOTE = "rewind.json"
 VIEW = "view-"
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 _KEEP = frozenset({RUN_FOLDER, f"{RUN_FOLDER.partition('/')[0]}/lock"})
 
 
-def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> int:
-    """Give the session `live` the files of `origin`. Returns how many entries were changed. Blocks.
+def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> Rewound:
+    """Give the session `live` the files of `origin`. Blocks.
 
     The session must be frozen. Raises CannotCapture if `origin` has changes in mounts that the session does not have,
     with nothing changed; Failed if a file cannot be written (disk full), with a part of the files changed.
@@ -47,7 +47,7 @@ def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> in
         return _rewind(resources, live, held)
 
 
-def _rewind(resources: Resources, live: LiveSession, held: Held) -> int:
+def _rewind(resources: Resources, live: LiveSession, held: Held) -> Rewound:
     origin, wanted = held.capture, held.files
     resources.places.follow_host()
     present = resources.pool.path(live.record.row.tree)
@@ -55,7 +55,7 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> int:
     if foreign:
         said = f"it has changes in mounts that this session does not have: {', '.join(foreign)}"
         raise CannotCapture("restore the files of", origin.id[:12], said, "restore all of it")
-    count, root, pid = 0, live.record.ids.first, live.record.init_pid
+    done, root, pid = Rewound(0, 0), live.record.ids.first, live.record.init_pid
     try:
         for target in live.record.overlays:  # before anything is changed
             with procfs.opened_mount(pid, target, "overlay"):
@@ -71,7 +71,8 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> int:
                 idmapped.acting_as(root, root),  # an id that the session lacks could not create its files
             ):
                 keep = _KEEP | _mount_points_in(target, live.record.outside)
-                count += rewind(layout.upper_of(present, target), view.upper, Views(shown, inside), keep=keep)
+                more = rewind(layout.upper_of(present, target), view.upper, Views(shown, inside), keep=keep)
+                done = Rewound(done.changed + more.changed, done.written_bytes + more.written_bytes)
     except OSError as error:
         where = f" {os.fsdecode(error.filename)}" if error.filename else ""
         if error.errno in (errno.ENOENT, beneath.MISPLACED):
@@ -81,7 +82,7 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> int:
         else:
             next_step = NEXT_STEPS.get(error.errno or 0, "try again")
         raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", next_step) from error
-    return count
+    return done
 
 
 def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:

@@ -37,6 +37,13 @@ class Views(NamedTuple):
     present: int
 
 
+class Rewound(NamedTuple):
+    """`changed`: how many entries. `written_bytes`: how much content was copied."""
+
+    changed: int
+    written_bytes: int
+
+
 class _Entry(NamedTuple):
     """An entry of a view: a descriptor of the folder that the entry lies in, and the entry's name. If the entry is a
     link, no call follows it.
@@ -56,8 +63,8 @@ class _Entry(NamedTuple):
             yield fd
 
 
-def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> int:
-    """Make `views.present` like `views.wanted`; return how many entries were changed.
+def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> Rewound:
+    """Make `views.present` like `views.wanted`.
 
     `present_upper`, `wanted_upper`: the upper directories of the two views. `keep`: paths, relative to the view, that
     stay as they are, with the folders that they are in. A changed file is replaced by a new one, so processes keep the
@@ -65,7 +72,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
     MOST_ENTRIES.
     """
     present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
-    job = _Job(views, keep, {})
+    job = _Job(views, keep, {}, [])
     folders: list[str] = []
     count, whole = 0, ""
     for path in sorted({*present, *wanted}):
@@ -86,15 +93,18 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
                 facts = source.look()
                 if facts is not None and stat.S_ISDIR(facts.st_mode):
                     _take_times(source, target)
-    return count
+    return Rewound(count, sum(job.written))
 
 
 class _Job(NamedTuple):
-    """`links`: by device and inode, the path in the present view where files with several hard links were copied to."""
+    """`links`: by device and inode, the path in the present view where files with several hard links were copied to.
+    `written`: the sizes of the files that were copied.
+    """
 
     views: Views
     keep: frozenset[str]
     links: dict[tuple[int, int], str]
+    written: list[int]
 
     def keeps(self, path: str) -> bool:
         return path in self.keep or any(path.startswith(f"{kept}/") for kept in self.keep)
@@ -187,7 +197,7 @@ def _bring(path: str, job: _Job, *, deep: bool) -> int:
         path = waiting.pop()
         while above and not path.startswith(f"{above[-1]}/"):
             _take_folder_attributes(above.pop(), job.views)
-        step = _bring_one(path, job, deep=deep)
+        step = _Step(0) if job.keeps(path) else _bring_one(path, job, deep=deep)
         count += step.changed
         if step.names is not None:
             above.append(path)
@@ -208,8 +218,6 @@ class _Step(NamedTuple):
 
 
 def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
-    if job.keeps(path):
-        return _Step(0)
     with _pair(path, job.views) as (source, target):
         if target is None:  # the folder above it is missing, or a link as in the wanted view
             return _Step(0)
@@ -227,12 +235,31 @@ def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
             if present is not None:
                 os.unlink(target.name, dir_fd=target.folder)
             os.mkdir(target.name, dir_fd=target.folder)
-            deep = True
+            return _fill(source, target, job, path)
         names: set[str] = set()
         if deep:
             with source.opened(_READ) as one, target.opened(_READ) as other:
                 names.update(os.listdir(one), os.listdir(other))
     return _Step(1, names)
+
+
+def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> _Step:
+    """Copy the entries of the folder `source`, at `path` of the wanted view, into `target`, which is new and empty. The
+    folders among them are still to be brought. A base has tens of thousands of files, for which a session stands
+    still: so this takes few system calls for each.
+    """
+    count, folders = 1, set[str]()
+    with source.opened(_READ) as one, target.opened(_READ) as other, os.scandir(one) as found:
+        for item in found:
+            if job.keeps(f"{path}/{item.name}"):
+                continue
+            facts = item.stat(follow_symlinks=False)
+            if stat.S_ISDIR(facts.st_mode):
+                folders.add(item.name)
+                continue
+            _make(_Entry(one, item.name), _Entry(other, item.name), facts, job, f"{path}/{item.name}")
+            count += 1
+    return _Step(count, folders)
 
 
 def _take_folder_attributes(path: str, views: Views) -> None:
@@ -249,59 +276,79 @@ def _replace(
     """
     wanted, present = facts
     aside = target._replace(name=f".waypoint-{os.getpid()}-{wanted.st_ino}")
-    key = (wanted.st_dev, wanted.st_ino)
-    if wanted.st_nlink > 1 and key in job.links:
-        with beneath.parent_of(job.views.present, job.links[key]) as (folder, name):
-            os.link(name, aside.name, src_dir_fd=folder, dst_dir_fd=aside.folder, follow_symlinks=False)
-    else:
-        _copy(source, aside, wanted)
-        _take_attributes(source, aside, wanted)
-        job.links[key] = path
+    _make(source, aside, wanted, job, path)
     if present is not None and stat.S_ISDIR(present.st_mode):
         remove(target.folder, target.name)
     os.rename(aside.name, target.name, src_dir_fd=aside.folder, dst_dir_fd=target.folder)
 
 
-def _copy(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
-    if stat.S_ISLNK(wanted.st_mode):
-        os.symlink(os.readlink(source.name, dir_fd=source.folder), target.name, dir_fd=target.folder)
-    elif stat.S_ISREG(wanted.st_mode):
-        _copy_content(source, target, wanted.st_size)
-    else:  # FIFO or socket; a session cannot make device nodes
-        os.mknod(target.name, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev, dir_fd=target.folder)
+def _make(source: _Entry, target: _Entry, wanted: os.stat_result, job: _Job, path: str) -> None:
+    """Make `target`, which does not exist, a copy of `source`, which is no folder and lies at `path` of its view."""
+    key = (wanted.st_dev, wanted.st_ino)
+    if wanted.st_nlink > 1 and key in job.links:
+        with beneath.parent_of(job.views.present, job.links[key]) as (folder, name):
+            os.link(name, target.name, src_dir_fd=folder, dst_dir_fd=target.folder, follow_symlinks=False)
+        return
+    if stat.S_ISREG(wanted.st_mode):
+        _copy_file(source, target, wanted)
+        job.written.append(wanted.st_size)
+    else:
+        if stat.S_ISLNK(wanted.st_mode):
+            os.symlink(os.readlink(source.name, dir_fd=source.folder), target.name, dir_fd=target.folder)
+        else:  # FIFO or socket; a session cannot make device nodes
+            os.mknod(target.name, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev, dir_fd=target.folder)
+        _take_attributes(source, target, wanted)
+    if wanted.st_nlink > 1:
+        job.links[key] = path
 
 
-def _copy_content(source: _Entry, target: _Entry, size: int) -> None:
-    """Copy a file's content. Holes stay holes."""
-    with source.opened(os.O_RDONLY) as origin:
+def _copy_file(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
+    """Copy a file. Holes stay holes."""
+    with contextlib.ExitStack() as opened:
+        origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source.folder)
+        opened.callback(os.close, origin)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(target.name, flags, 0o600, dir_fd=target.folder)
-        try:
-            os.ftruncate(fd, size)
-            place = 0
-            while place < size:
-                try:
-                    place = os.lseek(origin, place, os.SEEK_DATA)
-                except OSError:  # ENXIO: a hole up to the end
-                    break
-                data = os.pread(origin, _COPY_BYTES, place)
-                place += os.pwrite(fd, data, place)
-        finally:
-            os.close(fd)
+        copy = os.open(target.name, flags, 0o600, dir_fd=target.folder)
+        opened.callback(os.close, copy)
+        _copy_content(origin, copy, wanted)
+        os.chown(copy, wanted.st_uid, wanted.st_gid)
+        _take_mode(origin, copy, wanted)
+        os.utime(copy, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+
+
+def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
+    size, place = wanted.st_size, 0
+    end = size
+    has_holes = wanted.st_blocks * 512 < size
+    if has_holes:
+        os.ftruncate(copy, size)
+    while place < size:
+        if has_holes:
+            try:
+                place = os.lseek(origin, place, os.SEEK_DATA)
+            except OSError:  # ENXIO: a hole up to the end
+                break
+            end = os.lseek(origin, place, os.SEEK_HOLE)
+        data = os.pread(origin, min(_COPY_BYTES, end - place), place)
+        place += os.pwrite(copy, data, place)
 
 
 def _take_attributes(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
     os.chown(target.name, wanted.st_uid, wanted.st_gid, dir_fd=target.folder, follow_symlinks=False)
     if not stat.S_ISLNK(wanted.st_mode):
         with source.opened() as one, target.opened() as other:
-            origin, copy = beneath.name_of(one), beneath.name_of(other)
-            os.chmod(copy, stat.S_IMODE(wanted.st_mode))
-            kept = set(os.listxattr(origin))
-            for name in set(os.listxattr(copy)) - kept:
-                os.removexattr(copy, name)
-            for name in kept:
-                os.setxattr(copy, name, os.getxattr(origin, name))
+            _take_mode(beneath.name_of(one), beneath.name_of(other), wanted)
     _take_times(source, target)
+
+
+def _take_mode(origin: int | str, copy: int | str, wanted: os.stat_result) -> None:
+    """Give `copy` the permissions and the extended attributes of `origin`."""
+    os.chmod(copy, stat.S_IMODE(wanted.st_mode))
+    kept = set(os.listxattr(origin))
+    for name in set(os.listxattr(copy)) - kept:
+        os.removexattr(copy, name)
+    for name in kept:
+        os.setxattr(copy, name, os.getxattr(origin, name))
 
 
 def _take_times(source: _Entry, target: _Entry) -> None:

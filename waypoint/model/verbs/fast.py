@@ -172,7 +172,10 @@ RESTORE = Verb(
     NAME is a checkpoint, a branch, or a capture's id or its beginning. Its branch is the one that NAME was taken on; a
     branch is its own. A session that is replaced is captured first, with its processes: exit status 5 if that cannot be
     done. 'waypoint undo' brings it back. Attached terminals stay attached. Prints the branch; on stderr what was
-    replaced.""",
+    replaced.
+
+    With --only files the programs of a live session stand still until the files are back, which are copied one by one:
+    some 5 s for a deleted folder of 50,000 files. The answer says how many files, how many bytes, and how long.""",
     "Example: waypoint restore before-upgrade; waypoint restore before-upgrade --new retry",
     arguments=(NAME,),
 )

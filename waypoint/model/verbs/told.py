@@ -16,6 +16,7 @@ HEADINGS = {
 }
 """The fields of an answer that tell it, which `--json` prints for every verb, with their headings for people."""
 
+_MIB = 1 << 20
 SHORT = 12  # digits of a capture's id that are printed for people
 
 
@@ -30,12 +31,20 @@ def told(*answers: "Mapping[str, object]") -> list[str]:
 
 
 def told_replaced(session: "Mapping[str, object]") -> list[str]:
-    """The line about what the answer to a restore says it has replaced; none if it has replaced nothing."""
+    """The lines about what the answer to a restore says it has replaced; none if it has replaced nothing."""
     kept, branch = session.get("replaced"), session["branch"]
     if not isinstance(kept, dict):
         return []
+    done = session.get("exchanged")
+    files = [_told_exchanged(done)] if isinstance(done, dict) else []
     where = f"kept as {kept['capture'][:SHORT]}, tier {kept['tier']}"
-    return [cleaned(f"replaced: what was on {branch}, {where}; to get it back: waypoint undo -b {branch}")]
+    lines = [*files, f"replaced: what was on {branch}, {where}; to get it back: waypoint undo -b {branch}"]
+    return [cleaned(line) for line in lines]
+
+
+def _told_exchanged(done: "Mapping[str, float]") -> str:
+    stood = f"the session stood still for {done['paused_ms'] / 1000:.3g} s"
+    return f"files: {done['changed']} changed, {done['written_bytes'] / _MIB:.1f} MiB written; {stood}"
 
 
 def told_taken_back(undone: "Mapping[str, object]") -> list[str]:
