@@ -15,7 +15,7 @@ from waypoint.cli.actions import PLACES
 from waypoint.model.verbs import fast
 
 BELOW_CAPTURE = {"store", "upper", "processes", "linux", "model"}
-BELOW_SESSION = {"terminal", "launch", "capture", *BELOW_CAPTURE}
+BELOW_SESSION = {"terminal", "launch", "egress", "capture", *BELOW_CAPTURE}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
@@ -24,8 +24,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upper": {"linux", "model"},
     "processes": {"linux", "model"},
     "capture": {*BELOW_CAPTURE, "shellwrap"},
-    "launch": {"capture", *BELOW_CAPTURE},
-    "terminal": {"capture", *BELOW_CAPTURE, "shellwrap"},
+    "egress": BELOW_CAPTURE,
+    "launch": {"capture", "egress", *BELOW_CAPTURE},
+    "terminal": {"capture", "egress", *BELOW_CAPTURE, "shellwrap"},
     "session": {*BELOW_SESSION, "shellwrap"},
     "branch": BELOW_SESSION,
     "setup": BELOW_SESSION,

@@ -15,6 +15,7 @@ SLEEPS: dict[str, str] = {
     "waypoint/linux/tty/unblocking.py": "the time that a call may take is what it measures",
     "waypoint/daemon/lifetime.py": "no event tells that a client that has connected is about to ask",
     "waypoint/linux/tasks/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
+    "waypoint/linux/net/rtnetlink.py": "before Linux 6.8 nobody can wait for an interface to carry packets",
     "waypoint/linux/storage/btrfs.py": "before Linux 6.13 nothing tells that a deleted subvolume's space is free",
     "waypoint/linux/tasks/lock_holder.py": "no event tells that whoever has just taken a lock has written its pid",
     "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",

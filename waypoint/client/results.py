@@ -20,7 +20,8 @@ class StartOptions(TypedDict, total=False):
     `from_name`: the branch or capture whose files it goes on from. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
     `cwd`: a folder that the session must have. `shell`: the path or name of a shell. `env`: of it only the terminal's
     type, language and time zone are taken. `command`: what runs in place of the user's shell. `allow`: what the session
-    may do beyond the usual. `memory`, `disk`: limits in bytes; `cpus`: in processors; `pids`: in processes and threads.
+    may do beyond the usual. `allow_net`: the only names and networks that it may reach. `memory`, `disk`: limits in
+    bytes; `cpus`: in processors; `pids`: in processes and threads.
     """
 
     from_name: str
@@ -35,6 +36,7 @@ class StartOptions(TypedDict, total=False):
     cols: int
     command: list[str]
     allow: list[Literal["userns"]]
+    allow_net: list[str]
     memory: int
     cpus: float
     pids: int

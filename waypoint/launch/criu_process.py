@@ -5,6 +5,7 @@ The launcher starts CRIU because the daemon is large and has threads, which make
 
 import asyncio
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -123,7 +124,7 @@ def furnish(start: StartSpec) -> OnNotice:
         nonlocal root
         root = notice.pid or root
         if notice.stage == "post-setup-namespaces" and start.net != "host":
-            netns.work_in(root, furnish_network)
+            netns.work_in(root, functools.partial(furnish_network, start.net))
         if notice.stage == "post-restore":
             try:
                 externals.check_mounts(start, mounts.read_mounts(root))

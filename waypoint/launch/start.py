@@ -11,7 +11,9 @@ kernel Documentation/filesystems/overlayfs.rst. Where the order of steps matters
 
 import os
 from collections.abc import Sequence
+from typing import Literal
 
+from waypoint.egress import inside
 from waypoint.launch import externals
 from waypoint.launch.program import MASTER_FD, execute, limit_processes, open_terminal, take_on
 from waypoint.launch.spec import StartSpec
@@ -74,14 +76,17 @@ def new_network(spec: StartSpec) -> None:
     if spec.net == "host":
         return
     namespaces.unshare(namespaces.CLONE_NEWNET)
-    furnish_network(spec.ids.last if spec.ids.is_shifted else GROUP_MAX)
+    furnish_network(spec.net, spec.ids.last if spec.ids.is_shifted else GROUP_MAX)
 
 
-def furnish_network(last_group: int = GROUP_MAX) -> None:
-    """Set up the caller's network namespace: loopback is up, and every user may bind low ports and ping. `last_group`:
-    the last group id of the caller's user namespace.
+def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX) -> None:
+    """Set up the caller's network namespace: loopback is up, with the session's address if it is to have a way out, and
+    every user may bind low ports and ping. `last_group`: the last group id of the caller's user namespace.
     """
-    network.raise_loopback()
+    if net == "private":
+        inside.furnish()
+    else:
+        network.raise_loopback()
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
     network.write_setting("ipv4/ping_group_range", f"0 {last_group}")
 

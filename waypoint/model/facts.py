@@ -51,6 +51,9 @@ class SessionFacts:
     `lost`: the command lines, without secrets, of what a capture of the tier `respawn` had: started again, put on the
     shell's line for Enter to run, and not started again, with why.
 
+    `allow_net`: the names and networks that it may reach, and no others; None: all that is public. `no_way_out`: in
+    words, why a session on a private network reaches nothing.
+
     `ids`: `shifted`, if the ids of its users are none that a user of the machine has, so that its root is nobody
     outside; `host`, if they are the machine's own. `why_host_ids`: then, in words, why, unless config.json wants that.
 
@@ -70,6 +73,8 @@ class SessionFacts:
     user: str | None = None
     base: str | None = None
     net: str | None = None
+    allow_net: list[str] | None = None
+    no_way_out: str | None = None
     cwd: str | None = None
     memory_bytes: int | None = None
     processes: int | None = None

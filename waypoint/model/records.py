@@ -124,7 +124,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `base`: the root file system below the session. `cwd`: the folder in which the shell starts. `env`: the variables
     taken from the caller. `command`: run in place of a shell, if it is not empty. `shell`: the path of the shell that
     was asked for; empty: that of the user. `allow`: what it may do beyond the usual. `limits`: those that were asked
-    for.
+    for. `allow_net`: the names and networks that it may reach; none: all that is public.
     """
 
     base: str
@@ -137,6 +137,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shell: str = ""
     allow: list[Allowance] = []
     limits: SessionLimits = SessionLimits()
+    allow_net: list[str] = []
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]

@@ -35,8 +35,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class StartRequest(Request, frozen=True):
     """`user`, `cwd` and `shell` are what is asked for. `default_user`, `default_cwd` and `default_shell` are the
     caller's: they are used where nothing is asked for, if they can be used. `shell`: a path or a name. `allow`: what
-    the session may do beyond the usual (records.py). `memory` and `disk` are in bytes, `cpus` in processors, `pids` in
-    processes and threads.
+    the session may do beyond the usual (records.py). `allow_net`: names and networks, the only ones that it may reach.
+    `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads.
     """
 
     branch: str
@@ -55,6 +55,7 @@ class StartRequest(Request, frozen=True):
     cols: Cells = 80
     command: list[str] = []
     allow: list[Allowance] = []
+    allow_net: list[str] = []
     memory: Count | None = None
     cpus: Processors | None = None
     pids: Count | None = None

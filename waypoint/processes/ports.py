@@ -10,7 +10,7 @@ import socket
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from waypoint.linux.net import sockets
+from waypoint.linux.net import connections, sockets
 from waypoint.linux.tasks import pidfd, procfs
 
 _UNREAD = {
@@ -56,6 +56,14 @@ def unread(pids: Collection[int]) -> list[str]:
             waiting = [one for one in waiting if one.inode in inodes]
         found += [f"{one.protocol} {one.port}: {_UNREAD[one.protocol].format(one.number)}" for one in waiting]
     return sorted(found)
+
+
+def outside(pids: Collection[int]) -> list[str]:
+    """The other ends of the connections to other machines, in the network namespace of the processes."""
+    for pid in list(pids)[:1]:
+        with sockets.open_table(pid) as table:
+            return sorted({one.name for one in connections.outside(table)})
+    return []
 
 
 @contextlib.contextmanager

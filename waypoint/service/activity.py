@@ -135,7 +135,15 @@ def _ground(home: Home) -> list[Capability]:
         remedy="a machine with the controllers memory, pids and cpu in cgroup2" if unlimited else "",
         required_for="optional",
     )
-    return [mounted, ids, limits, _refusals(home), _users(home)]
+    return [mounted, ids, limits, _egress(home), _refusals(home), _users(home)]
+
+
+def _egress(home: Home) -> Capability:
+    """Whether sessions on a private network have a way out of it."""
+    why = home.egress.why_not
+    remedy = "apt-get install passt nftables; then sessions have it from their next start on" if why else ""
+    state: Literal["degraded", "ok"] = "degraded" if why else "ok"
+    return Capability(name="way out of private networks", state=state, why=why, remedy=remedy, required_for="optional")
 
 
 def _refusals(home: Home) -> Capability:

@@ -17,6 +17,7 @@ import msgspec
 from waypoint import __version__
 from waypoint.capture import steps
 from waypoint.capture.captures import Captures
+from waypoint.egress.egress import Egress
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.id_choice import find_first
 from waypoint.launch.ground.limits import fill_in
@@ -30,7 +31,7 @@ from waypoint.model.errors import StoreDamaged
 from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder, socket_path
-from waypoint.model.records import HOST_IDS, Capture, IdMap, SessionLimits
+from waypoint.model.records import HOST_IDS, NOBODY, Capture, IdMap, SessionLimits
 from waypoint.model.times import iso_time
 from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
@@ -119,9 +120,10 @@ class Home:
         self.stands_still: Callable[[], bool] = self.captures.quiet.stands_still
         launcher, overdue, writing = self._launcher, Overdue(), self._watch.writing
         self.users: HomeUsers = config
-        captures = self.captures
+        self.egress = Egress(self._places.runtime, self._places.ids.owner_of("router") or NOBODY, host_mounts)
         resources = Resources(
-            *(self._places, self.names, self.pool, writing, self._relieve_whole, captures, launcher, spawner, overdue),
+            *(self._places, self.names, self.pool, writing, self._relieve_whole, self.captures, launcher, spawner),
+            *(overdue, self.egress),
             trusted=self.users.trusted_uid,
         )
         self.sessions = Registry(resources)
@@ -218,7 +220,10 @@ class Home:
         if self._host_watch is not None:
             await self._host_watch.stop()
         await self.jobs.close()
+        await self.egress.close()
         await self.sessions.close()
+        if not self.sessions.running:
+            self.egress.end_router()
         # No `await` from here on: a stream that is to break off with the process would run on and send an end of its
         # own.
         self._watch.stop()

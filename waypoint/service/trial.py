@@ -150,7 +150,7 @@ class _Sessions:
     async def dump_terminal(self) -> None:
         self._home = await Home.open(str(self._folder), criu=str(self._criu))
         found, _is_new = await sessions.start(
-            self._home, StartRequest(branch=SUBJECT, net="private", command=SHELL), self._peer
+            self._home, StartRequest(branch=SUBJECT, net="none", command=SHELL), self._peer
         )
         self._pid = found.pid or 0
         await self._expect_answer(SUBJECT)

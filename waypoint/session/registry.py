@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal, NamedTuple
 
+from waypoint.egress.router import Guest
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
 from waypoint.model.records import LiveRow
@@ -125,6 +126,11 @@ class Registry:
         """Make `live` the session of its branch, and serve its requests."""
         change: SessionChange = "replaced" if live.branch in self._live else "started"
         self._live[live.branch] = live
+        row, processes = live.record.row, live.processes
+        if row.setting.net == "private":
+            guest = Guest(live.record.init_pid, processes, tuple(row.setting.allow_net))
+            live.no_way_out = lambda: self.resources.egress.why_not
+            live.leading_out = self.resources.egress.lead_out(row.session, guest)
         origin = live.record.origin
         restored = Answer(0, f"restored {live.branch}  {origin}\n") if origin else None
         with contextlib.suppress(OSError):  # the session's user has put something else in place of the spool folder
@@ -134,6 +140,7 @@ class Registry:
         self.on_change(change, live)
 
     def _forget(self, live: LiveSession) -> None:
+        self.resources.egress.forget(live.record.row.session)
         if self._live.get(live.branch) is live:
             del self._live[live.branch]
             self.on_change("ended", live)

@@ -153,6 +153,8 @@ def of_start(live: LiveSession) -> SessionFacts:
         user=row.setting.user.name,
         base=row.setting.base,
         net=row.setting.net,
+        allow_net=row.setting.allow_net or None,
+        no_way_out=live.no_way_out() or None,
         cwd=row.setting.cwd,
         attached=live.attached,
         left_out=live.record.left_out,

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from waypoint.egress import router
 from waypoint.linux.storage import btrfs, files, mounts
 from waypoint.linux.storage.deep import remove_path
 from waypoint.linux.tasks import cgroups, lock_holder
@@ -174,4 +175,5 @@ def suppress_errno(number: int) -> Iterator[None]:
 
 def _remove_runtime(folder: Path) -> None:
     if folder.exists():
+        router.end(folder)
         remove_path(folder)

@@ -39,6 +39,8 @@ _SAID_OF_NESTED = "a shell within the shell: after a restore it has no ^C and no
 _SAID_OF_PORTS = "of the host's network: cannot be copied, nor restored while another program has them"
 _SAID_OF_CONNECTIONS = "of the host's network: connections, which are closed in copies; their programs connect anew"
 
+_SAID_OF_OUTSIDE = "a connection to another machine, which is reset in copies; this session keeps it"
+
 
 class ProcessesPart(Part):
     """CRIU starts, and examines the kernel, while the session still runs. The dump itself begins in the pause."""
@@ -176,6 +178,8 @@ class ProcessesPart(Part):
         """Note what the images do not have, which is known only now that the session stands still."""
         degraded = self.taking.degraded
         degraded += ports.unread(processes)
+        if self.taking.subject.facts.setting.net == "private":
+            degraded += [f"{name}: {_SAID_OF_OUTSIDE}" for name in ports.outside(processes)]
         degraded += self._watches.unread() if self._watches is not None else []
 
     @contextlib.contextmanager

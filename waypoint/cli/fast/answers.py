@@ -74,8 +74,12 @@ def tell_unlimited(session: "Facts", asked: "list[str]") -> None:
     tell("without a limit", [line for line in lines if line.partition(":")[0] in asked])
 
 
-def tell_network(session: "Facts") -> None:
-    """If the session is on the machine's network, where its branch then stays, print on stderr what that means."""
+def tell_network(session: "Facts", *, asked: bool) -> None:
+    """If the session is on the machine's network, where its branch then stays, print on stderr what that means; if a
+    network was asked for (`asked`) from which there is no way out, why.
+    """
+    if asked and session.get("no_way_out"):
+        tell("without a way out of its network", [str(session["no_way_out"])])
     if session.get("net") == "host":
         said = "what listens here is reached, on 127.0.0.1 and on abstract sockets too; no ping, no ports below 1024"
         tell("on the machine's network", [said])

@@ -40,7 +40,7 @@ def run(given: "Given") -> int:
     tell_host_ids(session)
     tell_no_seccomp(session)
     tell_unlimited(session, [name for name in _LIMITS if given[name] is not None])
-    tell_network(session)
+    tell_network(session, asked=bool(given["net"] or given["allow_net"]))
     is_here = given["cwd"] is None and not given["base"]
     tell_left_out(session, current_folder() if is_here else "")
     tell_degraded(session)
@@ -73,6 +73,7 @@ def _setting(given: "Given") -> dict[str, object]:
         "from_name": given["from"],
         "net": given["net"],
         "allow": [given["allow"]] if given["allow"] else [],
+        "allow_net": [one for text in given.texts("allow_net") for one in text.split(",") if one],
         "user": given["user"],
         "default_user": sudo_caller(),
         "shell": given["shell"],

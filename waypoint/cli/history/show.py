@@ -77,7 +77,9 @@ def _of_live(found: SessionFacts) -> list[tuple[str, str]]:
     left_out = (("not in it", one_line(line)) for line in found.left_out or [])
     limits = [("limits", _limits(found.limits))] if found.limits else []
     unlimited = [("not held", one_line(line)) for line in found.unlimited or []]
-    return [*left_out, *ids, ("system calls", ": ".join(calls)), *limits, *unlimited]
+    network = [("way out", one_line(", ".join(found.allow_net)))] if found.allow_net else []
+    network = [("way out", f"none: {one_line(found.no_way_out)}")] if found.no_way_out else network
+    return [*left_out, *network, *ids, ("system calls", ": ".join(calls)), *limits, *unlimited]
 
 
 def _limits(limits: LimitFacts) -> str:

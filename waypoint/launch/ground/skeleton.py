@@ -70,21 +70,26 @@ class Kit:
         """The host folder that is bound over `/dev` of the sessions with `ids`. Built at first use. Raises OSError."""
         return str(self._built(f"dev-{ids.first}", ids, _fill_dev))
 
-    def skeleton(self, base: str, target: str, ids: IdMap, known: Sequence[str]) -> str | None:
+    def skeleton(self, base: str, target: str, ids: IdMap, known: Sequence[str], resolver: str = "") -> str | None:
         """The skeleton for the overlay at `target` of `base`: a host folder that is its topmost lower layer, or None
-        if that overlay needs none. `ids`: the session's. `known`: the homes that it hides (homes.py). Built at first
-        use. Raises HostLacks if the machine has no setsid, OSError.
+        if that overlay needs none. `ids`: the session's. `known`: the homes that it hides (homes.py). `resolver`: the
+        address that is asked for names, "": as on the machine. Built at first use. Raises HostLacks if the machine has
+        no setsid, OSError.
         """
         inside = str(Path(base) / target.lstrip("/"))
         hidden = [home for home in sorted({str(self._home), *known}) if is_below(home, inside)]
-        if target != "/" and not hidden:
+        if not is_below("/etc", target):
+            resolver = ""  # the file is in another overlay
+        if target != "/" and not hidden and not resolver:
             return None
-        about = "\0".join((base, target, ids.lines(), *hidden))
+        about = "\0".join((base, target, ids.lines(), resolver, *hidden))
         name = sha256_hex(about.encode(errors="surrogateescape"))[:16]
 
         def fill(place: Path) -> None:
             if target == "/":
                 self._fill_root(place, base)
+            if resolver:
+                _name_resolver(place, base, target, resolver)
             for home in hidden:
                 with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                     _hide(place, inside, Path(home))
@@ -167,6 +172,17 @@ def _hide(place: Path, inside: str, home: Path) -> None:
         os.chown(folder, found.st_uid, found.st_gid)
         folder.chmod(found.st_mode & 0o7777)
     os.setxattr(folder, "trusted.overlay.opaque", b"y")
+
+
+def _name_resolver(place: Path, base: str, target: str, resolver: str) -> None:
+    """Put a resolv.conf into the skeleton `place` that names `resolver`, whatever the base's is."""
+    folder = place / os.path.relpath("/etc", target)
+    with contextlib.suppress(FileNotFoundError):  # a base without /etc
+        found = os.stat(f"{base}/etc")
+        folder.mkdir(exist_ok=True)
+        os.chown(folder, found.st_uid, found.st_gid)
+        folder.chmod(found.st_mode & 0o7777)
+        (folder / "resolv.conf").write_text(f"nameserver {resolver}\n")
 
 
 def _keep_resolver(place: Path, base: str) -> None:

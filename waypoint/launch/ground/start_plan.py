@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from waypoint.capture.layers.shell import LAST
+from waypoint.egress.plan import RESOLVER
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.base import BasePlan, plan_base
 from waypoint.launch.ground.limits import SHARED_FILES, shared_memory_bytes
@@ -299,11 +300,13 @@ def ground_spec(
     ]
     user, shared = setting.user, shared_memory_bytes(setting.limits)
     limiter = places.limiter.of_session(setting.limits)
-    known, skeleton = homes.known() if plan.homes is None else plan.homes, places.kit.skeleton
+    known, kit = homes.known() if plan.homes is None else plan.homes, places.kit
+    resolver = RESOLVER if setting.net == "private" else ""
+    skeletons = {one: kit.skeleton(setting.base, one, ids, known, resolver) for one in plan.overlays}
     return StartSpec(
         cgroup=places.cgroup_of(row.session),
         merged=str(places.merged),
-        overlays=[_overlay(setting, one, skeleton(setting.base, one, ids, known), tree) for one in plan.overlays],
+        overlays=[_overlay(setting, one, skeleton, tree) for one, skeleton in skeletons.items()],
         binds=binds,
         memory=[MemoryMount(target=SHARED_MEMORY, content=shm, size_bytes=shared, files=SHARED_FILES)],
         proc_readonly=[],

@@ -1,5 +1,6 @@
-"""Running a function in the network namespace of another process (setns(2), network_namespaces(7))."""
+"""Running a function in another network namespace (setns(2), network_namespaces(7))."""
 
+import errno
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,32 @@ def work_in(pid: int, work: Callable[[], Result]) -> Result:
     A socket that `work` opens belongs to that namespace for good, so the caller can use the socket afterwards.
     Raises ProcessLookupError if the process has ended, OSError of setns(2), and whatever `work` raises.
     """
+    process = pidfd.open(pid)
+    try:
+        return work_within(process, work)
+    finally:
+        os.close(process)
+
+
+def open_of(pid: int) -> int:
+    """A descriptor of the network namespace of process `pid`. Raises FileNotFoundError if it has ended."""
+    return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def open_held_by(pid: int) -> int:
+    """A descriptor of a network namespace that process `pid` holds open by one. Raises OSError."""
+    folder = f"/proc/{pid}/fd"
+    for number in os.listdir(folder):
+        if os.readlink(f"{folder}/{number}").startswith("net:["):
+            return os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
+    raise FileNotFoundError(errno.ENOENT, "holds no network namespace", folder)
+
+
+def work_within(fd: int, work: Callable[[], Result]) -> Result:
+    """As `work_in`, in the network namespace behind the descriptor `fd`: of that, or of a process (pidfd)."""
 
     def enter_and_work() -> Result:
-        process = pidfd.open(pid)
-        try:
-            namespaces.setns(process, namespaces.CLONE_NEWNET)
-        finally:
-            os.close(process)
+        namespaces.setns(fd, namespaces.CLONE_NEWNET)
         return work()
 
     # setns(2) changes the namespace of the calling thread only. A thread for this one call leaves the others alone.

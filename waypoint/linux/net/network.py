@@ -17,6 +17,16 @@ def raise_loopback() -> None:
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
+def leads_out_by_ipv6() -> bool:
+    """Whether this network namespace has a default route for IPv6."""
+    try:
+        with open("/proc/net/ipv6_route") as routes:
+            lines = [line.split() for line in routes]
+    except FileNotFoundError:
+        return False
+    return any(words[:2] == ["0" * 32, "00"] and words[-1] != "lo" for words in lines)
+
+
 def write_setting(name: str, value: str) -> None:
     """Write `value` to `/proc/sys/net/<name>` of this network namespace."""
     with open(f"/proc/sys/net/{name}", "w") as file:

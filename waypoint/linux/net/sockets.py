@@ -81,22 +81,24 @@ def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) ->
     for protocol in protocols:
         number, states = _PROTOCOLS[protocol]
         for family in (socket.AF_INET, socket.AF_INET6):
-            request = _REQUEST.pack(family, number, 0, 0, states) + bytes(_SOCKET_ID_BYTES)
-            table.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP_REQUEST, 0, 0) + request)
-            yield from (Unread(protocol, *found) for found in _answers(table) if found[2])
+            for body, inode in dump(table, family, number, states):
+                (port,), (waiting, _) = _PORT.unpack_from(body), _QUEUE.unpack_from(body)
+                if waiting:
+                    yield Unread(protocol, port, inode, waiting)
 
 
-def _answers(table: socket.socket) -> Iterator[tuple[int, int, int]]:
-    """Port, inode and length of the queue of each socket in the answer."""
+def dump(table: socket.socket, family: int, protocol: int, states: int) -> Iterator[tuple[bytes, int]]:
+    """The struct inet_diag_msg, and the inode, of each socket in one of `states` (a bit for each). Raises OSError."""
+    request = _REQUEST.pack(family, protocol, 0, 0, states) + bytes(_SOCKET_ID_BYTES)
+    table.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP_REQUEST, 0, 0) + request)
     while True:
         answer, place = table.recv(_MOST_OF_ANSWER), 0
         while place < len(answer):
             size, kind, *_ = _HEADER.unpack_from(answer, place)
             if kind != _BY_FAMILY:  # the end, or an error: such as a kernel without this protocol
                 return
-            (port,) = _PORT.unpack_from(answer, place + _HEADER.size)
-            waiting, inode = _QUEUE.unpack_from(answer, place + _HEADER.size)
-            yield port, inode, waiting
+            body = answer[place + _HEADER.size : place + size]
+            yield body, _QUEUE.unpack_from(body)[1]
             place += size + -size % 4
 
 

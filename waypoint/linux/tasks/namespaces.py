@@ -160,6 +160,11 @@ def set_death_signal(signal_number: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal_number)
 
 
+def path(pid: int, kind: str) -> str:
+    """The path of the namespace `kind` of process `pid`."""
+    return f"/proc/{pid}/ns/{kind}"
+
+
 def hide_from_peers() -> None:
     """Let nobody who has not this process's rights in the namespace of its program open its files, memory or program
     through /proc, or trace it, whatever user it becomes (PR_SET_DUMPABLE). Ends with its next execve.

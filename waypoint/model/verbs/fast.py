@@ -85,9 +85,10 @@ SHELL = Verb(
         Option(
             ("--net",),
             "choice",
-            "The session's network (default: private, without a way out).",
+            "The session's network (default: private, with a way out to the public).",
             choices=("private", "host", "none"),
         ),
+        Option(("--allow-net",), "texts", "Reach only these (names and networks).", "LIST"),
         Option(
             ("--allow",), "choice", "Let its processes also make namespaces and mounts (userns).", choices=("userns",)
         ),
@@ -115,8 +116,11 @@ SHELL = Verb(
     A branch belongs to the user it was started as ('waypoint ps' shows whose it is). Whoever goes on with a branch of
     somebody else says so with --user, but for root; only root may, and a user whom root trusts fully.
 
-    Networks: `private` and `none` have nothing but their own loopback. On that of the `host` all is reached that the
-    machine reaches, and what listens on the machine itself; the session's root has no rights over it, so there is no
+    Networks: a `private` one has its own loopback, and reaches what is public, by names too; not the machine, other
+    sessions, nor private networks. With `--allow-net pypi.org,10.1.0.0/16` it reaches these and nothing else; names are
+    looked up again each minute. Without passt and nftables there is no way out. `none` is loopback and no more. A copy
+    (fork, restore) has the connections to other machines reset. On that of the `host` all is reached that the machine
+    reaches, and what listens on the machine itself; the session's root has no rights over it, so there is no
     ping, and no port below 1024. A branch keeps its network. What is bound is the machine's own: where root has asked
     for the session, root writes there as root, set-uid programs too.
 

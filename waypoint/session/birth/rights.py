@@ -265,8 +265,8 @@ def _more_than(live: Setting, setting: Setting) -> str:
         return f"it was {setting.user.name}'s, and this one is {live.user.name}'s"
     if setting.base != live.base:
         return f"it had another base: {setting.base}"
-    if setting.net == "host" and live.net != "host":
-        return "it had the machine's network"
+    if _reaches_more(setting, live):
+        return "it had the machine's network" if setting.net == "host" else "it could reach more of the network"
     allowed = [one for one in setting.allow if one not in live.allow]
     if allowed:
         return f"it had --allow {allowed[0]}"
@@ -275,6 +275,14 @@ def _more_than(live: Setting, setting: Setting) -> str:
         return f"it had another limit: {raised[0]}"
     lacking = next((bind.source for bind in setting.binds if _like(live, bind) is None), None)
     return f"it had {lacking} of the machine" if lacking else ""
+
+
+def _reaches_more(setting: Setting, live: Setting) -> bool:
+    """Whether a session with `setting` may reach what one with `live` does not."""
+    widths = {"none": 0, "private": 1, "host": 2}
+    if setting.net == live.net == "private" and live.allow_net:
+        return not setting.allow_net or not {*setting.allow_net} <= {*live.allow_net}
+    return widths[setting.net] > widths[live.net]
 
 
 def _is_raised(setting: Setting, live: Setting, name: str) -> bool:

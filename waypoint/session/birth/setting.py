@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from waypoint.egress.allowed import check as check_reachable
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import checked
 from waypoint.model.errors import UsageProblem
@@ -56,8 +57,17 @@ def plan_setting(
         command=request.command,
         shell=_shell(request, base, own, tree),
         allow=request.allow or (origin.allow if origin else []),
+        allow_net=_allow_net(request, origin),
         limits=_limits(request, origin.limits if origin else SessionLimits()),
     )
+
+
+def _allow_net(request: StartRequest, origin: Setting | None) -> list[str]:
+    """Raises UsageProblem for what is neither a name nor a network."""
+    check_reachable(request.allow_net)
+    if request.allow_net and (request.net or (origin.net if origin else "private")) != "private":
+        raise UsageProblem("use", "--allow-net", "only a private network can be narrowed", "see --help")
+    return request.allow_net or (origin.allow_net if origin else [])
 
 
 def _limits(request: StartRequest, origin: SessionLimits) -> SessionLimits:

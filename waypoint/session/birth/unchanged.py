@@ -46,6 +46,7 @@ def _other_settings(request: StartRequest, setting: Setting) -> list[str]:
         if _places(asked) != _places(setting.binds):
             others.append("--bind")
     others += ["--net"] if request.net not in (None, setting.net) else []
+    others += ["--allow-net"] if request.allow_net and {*request.allow_net} != {*setting.allow_net} else []
     others += ["--allow"] if request.allow and {*request.allow} != {*setting.allow} else []
     others += ["--cwd"] if request.cwd not in (None, setting.cwd) else []
     program = start_plan.shell_argv(setting)[0][0]
@@ -67,7 +68,7 @@ def check_processes(branch: str, request: StartRequest, setting: Setting, origin
 
 def _check_unchanged(branch: str, request: StartRequest, setting: Setting, origin: Capture) -> None:
     """Raise UsageProblem if the request changes a setting of processes that come back as they were captured."""
-    names, before = ("base", "binds", "net", "user", "shell", "allow"), _plain(origin.setting)
+    names, before = ("base", "binds", "net", "allow_net", "user", "shell", "allow"), _plain(origin.setting)
     changed = [name for name in names if getattr(_plain(setting), name) != getattr(before, name)]
     changed += ["cwd"] if request.cwd not in (None, origin.setting.cwd) else []
     changed += ["command"] if request.command else []

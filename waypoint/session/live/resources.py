@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from waypoint.capture.captures import Captures
+from waypoint.egress.egress import Egress
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.launcher_link import Launcher
@@ -29,4 +30,5 @@ class Resources(NamedTuple):
     launcher: Launcher
     criu: CriuSpawner
     overdue: Overdue
+    egress: Egress
     trusted: int | None = None

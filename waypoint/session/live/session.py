@@ -36,6 +36,7 @@ from waypoint.terminal.view_filter import blank
 
 DRAIN_S = 2.0
 CLIENTS_S = 10.0
+LEAD_OUT_S = 2.0  # how long a command waits for the session's way out; the first one in a home waits for the router
 
 _RING_LOST = b"\r\nwaypoint: what this terminal has shown before is lost: the file that kept it was removed\r\n"
 
@@ -64,10 +65,13 @@ class LiveSession:
     """A session and the descriptors by which the daemon holds it; `release` closes them.
 
     `not_back`: in words, what of its shell did not come back from the capture with which it began. `again`: what has
-    become of the capture's programs, if they were to be started again.
+    become of the capture's programs, if they were to be started again. `no_way_out`: in words, why it has none, though
+    it is on a private network; "": it has one. `leading_out`: gives it its way out; None: it is to have none.
     """
 
     not_back: Sequence[str] = ()
+    no_way_out: Callable[[], str] = str
+    leading_out: asyncio.Task[None] | None = None
     again: Again | None = None
 
     def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Hold | None" = None) -> None:
@@ -172,6 +176,7 @@ class LiveSession:
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         with self._stream():
+            await _led_out(self)
             return await self.shell.execute(request, inlet, outlet)
 
     async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
@@ -179,6 +184,7 @@ class LiveSession:
         setting, ids, run_dir = record.row.setting, record.ids, self._run_dir
         host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, run_dir)
         with self._stream():
+            await _led_out(self)
             return await run_process(host, self._launcher, request, inlet, outlet)
 
     async def logs(self, request: LogsRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
@@ -228,6 +234,12 @@ class LiveSession:
             if fd >= 0:
                 os.close(fd)
         self._pidfd = self._run_dir = -1
+
+
+async def _led_out(live: LiveSession) -> None:
+    """Wait until its programs reach what they may, which is some milliseconds after its start."""
+    if live.leading_out is not None:
+        await asyncio.wait([live.leading_out], timeout=LEAD_OUT_S)
 
 
 def _open_ring(path: str) -> tuple[Ring, bool]:

@@ -1,0 +1,268 @@
+"""The way out of a private network: what a session and its copies reach, and what they do not."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.outside import ECHO, HOST, NAME, PRIVATE, PUBLIC, PUBLIC6, HomeThere, Outside, open_outside
+from tests.acceptance.sessions import inside
+from tests.homes import open_home
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.privileged]
+
+TRY = """python3 -c '
+import socket, sys, time
+began, kind = time.monotonic(), {kind}
+try:
+    family, *_, address = socket.getaddrinfo(sys.argv[1], int(sys.argv[2]), type=kind)[0]
+    with socket.socket(family, kind) as one:
+        one.settimeout(8)
+        one.connect(address)
+        one.send(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        said = one.recv(100)
+    print("reached" if said else "ended", end="")
+except OSError as error:
+    print(type(error).__name__, end="")
+print("", "late" if time.monotonic() - began > 3 else "at once")
+' {address} {port}"""
+_NUMBERS = itertools.count()
+REACHED = "reached at once\n"
+
+
+def tried(home: HomeThere, branch: str, address: str, port: int = ECHO, *, udp: bool = False) -> str:
+    kind = "socket.SOCK_DGRAM" if udp else "socket.SOCK_STREAM"
+    return inside(home, branch, TRY.format(kind=kind, address=address, port=port))
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    with open_outside(tmp_path_factory.mktemp("outside")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def there(outside: Outside) -> Iterator[HomeThere]:
+    with open_home("way-out") as home:
+        yield outside.moved(home)
+
+
+@pytest.fixture
+def branch(there: HomeThere) -> Iterator[str]:
+    name = f"b{next(_NUMBERS)}"  # its own: a branch goes on from the files of its captures
+    there.must("shell", name, "-d")
+    yield name
+    there.must("stop", "--all", "--discard")
+
+
+def pasta_of(home: HomeThere) -> int:
+    return int(json.loads((home.runtime / "router.json").read_bytes())["pid"])
+
+
+def test_a_session_reaches_what_is_public(there: HomeThere, branch: str) -> None:
+    assert tried(there, branch, PUBLIC) == REACHED
+    assert tried(there, branch, PUBLIC6) == REACHED
+    assert tried(there, branch, PUBLIC, udp=True) == REACHED
+    assert tried(there, branch, NAME) == REACHED
+    assert tried(there, branch, "unknown.test") == "gaierror at once\n"
+    assert tried(there, branch, PUBLIC, port=9) == "ConnectionRefusedError at once\n"
+
+
+def test_nothing_else_is_reached(there: HomeThere, branch: str, outside: Outside) -> None:
+    reach = f"import socket; socket.create_connection(('{PRIVATE}', {ECHO}), 5)"
+    assert outside.on_host("python3", "-c", reach).returncode == 0  # the machine itself reaches it
+    listen = f"import socket; s = socket.create_server(('{HOST}', 8000)); print('ready', flush=True); s.accept()"
+    there.must("shell", "other", "-d")
+    serve = f"python3 -m http.server -b 10.77.0.2 {ECHO} >/dev/null 2>&1 &"
+    inside(there, "other", f"{serve} until ss -Htln sport = {ECHO} | grep -q .; do sleep 0.05; done")
+    assert tried(there, "other", "10.77.0.2").startswith("reached")  # its own
+    with subprocess.Popen(outside_command(outside, listen), stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        for address, port in (
+            (PRIVATE, ECHO),
+            (HOST, 8000),
+            ("10.77.0.2", ECHO),
+            ("10.77.1.2", ECHO),
+            ("10.77.1.1", 53),
+        ):
+            said = tried(there, branch, address, port)
+            assert said.split()[0] in ("OSError", "ConnectionRefusedError"), (address, said)
+            assert said.endswith("at once\n"), (address, said)
+        assert tried(there, branch, PRIVATE, udp=True) == "OSError at once\n"
+        server.kill()
+
+
+def outside_command(outside: Outside, code: str) -> list[str]:
+    return ["nsenter", "-t", str(outside.host), "-n", "python3", "-c", code]
+
+
+def test_root_in_a_session_cannot_change_its_network(there: HomeThere) -> None:
+    there.must("shell", "u", "-d", "--allow", "userns")
+    for command in (
+        "ip route add 192.168.0.0/16 dev eth0",
+        "ip link del eth0",
+        "unshare -r ip route add 1.2.3.4 dev eth0",
+    ):
+        done = there.cli("exec", "-b", "u", "--", command)
+        assert done.code != 0, command
+    assert tried(there, "u", PUBLIC) == REACHED
+    there.must("stop", "u", "--discard")
+
+
+TALK = f"""python3 -c '
+import socket, time
+one = socket.create_connection(("{PUBLIC}", {ECHO}))
+one.recv(100)
+open("/tmp/talks", "w").close()
+number = 0
+try:
+    while True:
+        one.sendall(b"x")
+        one.recv(100)
+        number += 1
+        open("/tmp/number", "w").write(str(number))
+        time.sleep(0.02)
+except OSError as error:
+    open("/tmp/ended", "w").write(type(error).__name__)
+time.sleep(1000)
+' >/dev/null 2>&1 &
+python3 -c '
+import socket, time
+one = socket.create_connection(("{PUBLIC}", {ECHO}))
+one.recv(100)
+open("/tmp/waits", "w").close()
+try:
+    one.recv(100)
+except OSError as error:
+    open("/tmp/woken", "w").write(type(error).__name__)
+time.sleep(1000)
+' >/dev/null 2>&1 &
+until [ -e /tmp/talks ] && [ -e /tmp/waits ]; do sleep 0.05; done"""
+
+
+def is_reset(home: HomeThere, branch: str) -> bool:
+    return inside(home, branch, "cat /tmp/ended /tmp/woken 2>/dev/null; true") == "ConnectionResetError" * 2
+
+
+def test_connections_go_on_in_the_original_and_are_reset_in_copies(there: HomeThere, branch: str) -> None:
+    inside(there, branch, TALK)
+    taken = there.must("checkpoint", "-b", branch, "talking", "--json").json()
+    assert taken["tier"] == "live"
+    assert any(PUBLIC in line and "reset in copies" in line for line in taken["degraded"])
+    there.must("fork", "talking", "-n", "2", "--prefix", "copy")
+    for copy in ("copy-1", "copy-2"):
+        wait_until(lambda name=copy: is_reset(there, name), "both programs see a reset")
+        assert tried(there, copy, PUBLIC) == REACHED
+        assert tried(there, copy, NAME) == REACHED
+    before = int(inside(there, branch, "cat /tmp/number"))
+    wait_until(lambda: int(inside(there, branch, "cat /tmp/number") or 0) > before, "the original talks on")
+    assert inside(there, branch, "ls /tmp/ended /tmp/woken 2>/dev/null | wc -l") == "0\n"
+    there.must("restore", "talking", "-b", branch)
+    wait_until(lambda: is_reset(there, branch), "both programs see a reset")
+    assert tried(there, branch, PUBLIC) == REACHED
+    there.must("undo")
+    wait_until(lambda: is_reset(there, branch), "both programs see a reset")
+    assert tried(there, branch, PUBLIC) == REACHED
+    there.must("rm", "talking")
+
+
+def test_two_sessions_use_the_same_ports_at_once(there: HomeThere, branch: str) -> None:
+    there.must("shell", "c", "-d")
+    code = f"""python3 -c '
+import socket
+one = socket.create_connection(("{PUBLIC}", {ECHO}), 5, ("10.77.0.2", 5555))
+print(one.getsockname()[1], one.recv(100).decode(), end="")
+open("/tmp/up", "w").close()
+import time; time.sleep(1000)
+' > /tmp/said & until [ -e /tmp/up ]; do sleep 0.05; done; true"""
+    for one in (branch, "c"):
+        inside(there, one, code)
+    for one in (branch, "c"):
+        assert "ESTAB" in inside(there, one, "ss -Htn state established sport = 5555 | sed s/^/ESTAB/")
+
+
+def test_the_way_out_outlives_the_daemon_and_pasta(there: HomeThere, branch: str) -> None:
+    inside(there, branch, TALK)
+    pasta = pasta_of(there)
+    os.kill(int(there.must("daemon", "status", "--json").json()["pid"]), signal.SIGKILL)
+    assert tried(there, branch, PUBLIC) == REACHED
+    assert pasta_of(there) == pasta
+    assert inside(there, branch, "cat /tmp/ended /tmp/woken 2>/dev/null; true") == ""
+    os.kill(pasta, signal.SIGKILL)
+    wait_until(lambda: is_reset(there, branch), "the programs see that their connections are gone")
+    assert tried(there, branch, PUBLIC) == REACHED
+    assert pasta_of(there) != pasta
+    there.must("shell", "late", "-d")
+    assert tried(there, "late", NAME) == REACHED
+
+
+def test_only_what_is_allowed_is_reached(there: HomeThere) -> None:
+    there.must("shell", "n", "-d", "--allow-net", f"{NAME},{PRIVATE}")
+    assert tried(there, "n", PUBLIC) == REACHED
+    assert tried(there, "n", NAME) == REACHED
+    assert tried(there, "n", PRIVATE) == REACHED
+    assert tried(there, "n", "203.0.113.1") == "OSError at once\n"
+    assert tried(there, "n", "203.0.113.1", udp=True) == "OSError at once\n"
+    there.must("fork", "n", "m")
+    assert tried(there, "m", PUBLIC) == REACHED
+    assert tried(there, "m", "203.0.113.1") == "OSError at once\n"
+    assert "--allow-net" in there.cli("shell", "n", "-d", "--allow-net", PUBLIC).stderr
+    there.must("stop", "--all", "--discard")
+    done = there.cli("shell", "n", "-d", "--allow-net", "not a name")
+    assert (done.code, "neither a name nor a network" in done.stderr) == (2, True)
+    done = there.cli("shell", "n", "-d", "--net", "none", "--allow-net", NAME)
+    assert (done.code, "only a private network can be narrowed" in done.stderr) == (2, True)
+
+
+def test_none_is_loopback_and_refuses_at_once(there: HomeThere) -> None:
+    there.must("shell", "none", "-d", "--net", "none")
+    assert tried(there, "none", PUBLIC) == "OSError at once\n"
+    assert tried(there, "none", NAME) == "gaierror at once\n"
+    there.must("stop", "none", "--discard")
+
+
+def test_nothing_is_left(outside: Outside) -> None:
+    with open_home("way-out") as home:
+        there = outside.moved(home)
+        there.must("shell", "b", "-d")
+        assert tried(there, "b", PUBLIC) == REACHED
+        pasta = pasta_of(there)
+        assert Path(f"/proc/{pasta}").exists()
+    wait_until(lambda: not Path(f"/proc/{pasta}").exists(), "pasta has ended with the home")
+
+
+def test_names_are_known_where_the_machine_asks_itself(tmp_path: Path) -> None:
+    """As with systemd-resolved, which listens on an address of the machine's loopback."""
+    with open_outside(tmp_path, "127.0.0.53") as outside, open_home("way-out") as home:
+        relay = (
+            "import socket; s = socket.socket(2, 2); s.bind(('127.0.0.53', 53)); print(flush=True)\n"
+            "while True:\n d, a = s.recvfrom(999); u = socket.socket(2, 2)\n"
+            " u.sendto(d, ('203.0.113.1', 53)); s.sendto(u.recv(999), a)"
+        )
+        with subprocess.Popen(outside_command(outside, relay), stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            there = outside.moved(home)
+            there.must("shell", "b", "-d")
+            assert tried(there, "b", NAME) == REACHED
+            server.kill()
+
+
+def test_without_a_route_all_is_refused_at_once_and_it_is_said(tmp_path: Path) -> None:
+    with open_outside(tmp_path) as outside, open_home("way-out") as home:
+        outside.on_host("ip", "route", "del", "default")
+        outside.on_host("ip", "-6", "route", "del", "default")
+        there = outside.moved(home)
+        there.must("shell", "b", "-d")
+        assert tried(there, "b", PUBLIC) == "OSError at once\n"
+        assert tried(there, "b", NAME) == "gaierror at once\n"
+        (row,) = (one for one in there.must("doctor", "--json").json() if one["capability"].startswith("way out"))
+        assert (row["state"], "pasta" in row["why"]) == ("degraded", True)
+        assert "way out" in there.must("show", "b").stdout

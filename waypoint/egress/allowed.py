@@ -1,0 +1,51 @@
+"""What a session may reach (`--allow-net`): names and networks, and what they stand for by now."""
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Iterator
+
+from waypoint.model.errors import UsageProblem
+
+
+def check(entries: Iterable[str]) -> None:
+    """Raise UsageProblem for an entry that is neither a network nor a name."""
+    for entry in entries:
+        if _network(entry) is None and not _is_name(entry):
+            said = "it is neither a name nor a network"
+            raise UsageProblem("let a session reach", repr(entry), said, "see --help")
+
+
+def resolve(entries: Iterable[str]) -> list[str]:
+    """The networks that `entries` stand for now. A name that is not known stands for none. Blocks."""
+    found = list(_resolved(entries))
+    four = ipaddress.collapse_addresses(one for one in found if isinstance(one, ipaddress.IPv4Network))
+    six = ipaddress.collapse_addresses(one for one in found if isinstance(one, ipaddress.IPv6Network))
+    return [str(one).removesuffix("/32") for one in four] + [str(one).removesuffix("/128") for one in six]
+
+
+def _resolved(entries: Iterable[str]) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    for entry in entries:
+        network = _network(entry)
+        if network is not None:
+            yield network
+            continue
+        try:
+            answers = socket.getaddrinfo(entry, None, type=socket.SOCK_STREAM)
+        except OSError:
+            continue
+        for *_, address in answers:
+            yield ipaddress.ip_network(str(address[0]).partition("%")[0])
+
+
+def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return None
+
+
+def _is_name(entry: str) -> bool:
+    labels = entry.rstrip(".").split(".")
+    return len(entry) < 254 and all(
+        one.replace("-", "a").replace("_", "a").isalnum() and one.isascii() for one in labels
+    )

@@ -1,0 +1,181 @@
+"""The way out of all sessions of a home that are on a private network, as the daemon sees to it.
+
+Everything here is done beside what a session waits for: it starts, and comes back, without a way out, and gets one some
+milliseconds later.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from waypoint.egress import allowed, inside, plan
+from waypoint.egress import router as routers
+from waypoint.egress.router import Guest, Router
+from waypoint.linux.net import netns, rtnetlink
+from waypoint.linux.net.rtnetlink import RouteSocket
+from waypoint.linux.tasks import procfs
+
+RESOLVE_S = 60.0  # how often the names in --allow-net are looked up again
+
+log = logging.getLogger(__name__)
+
+
+class Egress:
+    """To be used in the event loop. `why_not`: in words, why sessions have no way out; "" as long as nothing is known
+    against it.
+    """
+
+    def __init__(self, runtime: Path, owner: int, mounts_fd: int | None) -> None:
+        """`runtime`: the home's runtime folder. `owner`, `mounts_fd`: as for `router.make`."""
+        self._runtime, self._owner, self._mounts_fd = runtime, owner, mounts_fd
+        self.why_not = routers.why_not()
+        self._guests: dict[str, Guest] = {}
+        self._router: Router | None = None
+        self._watched: Router | None = None
+        # One thread: a router is made once, for whoever needs it first.
+        self._thread = ThreadPoolExecutor(1, "egress")
+        self._changes: socket.socket | None = None
+        self._resolving: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def lead_out(self, session: str, guest: Guest) -> asyncio.Task[None]:
+        """Begin to give a session its way out, if it has none yet. The task is done when it has one, or cannot have
+        one; then all that goes to other machines is refused at once. It raises nothing.
+        """
+        self._guests[session] = guest
+        return self._begin(session)
+
+    def forget(self, session: str) -> None:
+        """A session has ended."""
+        self._guests.pop(session, None)
+
+    async def close(self, *, is_last: bool) -> None:
+        """PairEnd the work under way. `is_last`: no session is left that needs the router."""
+        if self._resolving is not None:
+            self._resolving.cancel()
+        loop = asyncio.get_running_loop()
+        if self._changes is not None:
+            loop.remove_reader(self._changes)
+            self._changes.close()
+        await asyncio.gather(*self._tasks)
+        self._unwatch()
+        self._thread.shutdown()
+        if self._router is not None:
+            self._router.close()
+
+    def end_router(self) -> None:
+        """No session is left that needs the router."""
+        routers.end(self._runtime)
+
+    def _begin(self, session: str) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._lead_out(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _lead_out(self, session: str) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._lead_out_now, session)
+        if self._router is not self._watched:
+            self._watch()
+        if self._resolving is None and any(guest.allowed for guest in self._guests.values()):
+            self._resolving = loop.call_later(RESOLVE_S, self._resolve_again)
+
+    def _lead_out_now(self, session: str) -> None:
+        guest = self._guests.get(session)
+        if guest is None:
+            return
+        try:
+            self._open(guest)
+        except OSError as error:
+            if session not in self._guests or not procfs.start_ticks(guest.pid):
+                return  # it has ended meanwhile
+            self.why_not = error.strerror or str(error)
+            log.warning("a session has no way out: %s", self.why_not)
+            with contextlib.suppress(OSError):  # it ends
+                netns.work_in(guest.pid, _refuse_all)
+        else:
+            self.why_not = ""
+
+    def _open(self, guest: Guest) -> None:
+        opened = allowed.resolve(guest.allowed) if guest.allowed else None
+        host = _addresses()
+        if self._router is None:
+            self._router = routers.find(self._runtime)
+        if self._router is None:
+            self._router = routers.make(self._runtime, self._owner, self._mounts_fd, host)
+        index = netns.work_in(guest.pid, _index)
+        if index is None:
+            self._router.attach(guest, host, opened)
+        elif opened is not None:
+            self._router.tell_opened(guest, index, host, opened)
+
+    def _watch(self) -> None:
+        """See when the router dies, and when the machine's addresses change."""
+        self._unwatch()
+        loop, router = asyncio.get_running_loop(), self._router
+        if router is not None:
+            loop.add_reader(router.pidfd, self._make_anew)
+            self._watched = router
+        if self._changes is None:
+            self._changes = rtnetlink.address_changes()
+            loop.add_reader(self._changes, self._tell_host)
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched.pidfd)
+            self._watched = None
+
+    def _make_anew(self) -> None:
+        """pasta has died, and with it every way out: have the sessions led out anew."""
+        log.warning("pasta has ended: the sessions on private networks are connected anew")
+        self._unwatch()
+        router, self._router = self._router, None
+        if router is not None:
+            router.close()
+        for session in self._guests:
+            self._begin(session)
+
+    def _tell_host(self) -> None:
+        assert self._changes is not None
+        with contextlib.suppress(BlockingIOError):
+            while self._changes.recv(1 << 16):
+                pass
+        if self._router is not None:
+            self._thread.submit(_tell_host, self._router)
+
+    def _resolve_again(self) -> None:
+        self._resolving = None
+        for session, guest in self._guests.items():
+            if guest.allowed:
+                self._begin(session)
+
+
+def _tell_host(router: Router) -> None:
+    try:
+        router.tell(plan.tell_host(_addresses()))
+    except OSError as error:
+        log.error("the router does not know of the machine's new addresses: %s", error)
+
+
+def _addresses() -> list[str]:
+    """The machine's addresses, but for those that no session reaches anyway."""
+    with RouteSocket() as route:
+        found = route.addresses()
+    text = (socket.inet_ntop(socket.AF_INET if len(one) == 4 else socket.AF_INET6, one) for one in found)
+    return sorted({one for one in text if not one.startswith(("127.", "fe80:")) and one != "::1"})
+
+
+def _index() -> int | None:
+    """The index that the session of the calling thread's network namespace has in the router; None if it has none."""
+    with RouteSocket() as route:
+        other = route.other_end(plan.SESSION_END.number)
+    return None if other is None else other - plan.router_end(0).number
+
+
+def _refuse_all() -> None:
+    with RouteSocket() as route:
+        inside.refuse_all(route)

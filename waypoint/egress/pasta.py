@@ -1,0 +1,97 @@
+"""The program that starts a router's pasta(1), and ends. It prints the pid of pasta, or why there is none.
+
+It is a program of its own, as only a process with a single thread can make a user namespace. Its child makes the
+router's network namespace, owned by a user of whom nothing else is, and holds it until pasta does: pasta runs as that
+user, so nothing that it is led to do is done by root. The mounts are its own, with a /dev that has the tun device for
+every user, as on most machines, and a /tmp for the file with its pid (AppArmor lets it write to no other).
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+from waypoint.egress import plan
+from waypoint.linux.calls import programs
+from waypoint.linux.net import network
+from waypoint.linux.storage import mounts
+from waypoint.linux.tasks import namespaces
+
+_PID_FILE = "/tmp/waypoint-pasta.pid"
+_NODES = (("null", 1, 3), ("random", 1, 8), ("urandom", 1, 9), ("net/tun", 10, 200))
+
+
+def main(argv: list[str]) -> None:
+    """Run the program. `argv`: the user that pasta is to be; a descriptor of the mount namespace that it is to see."""
+    owner, mounts_fd = map(int, argv)
+    if mounts_fd >= 0:
+        namespaces.setns(mounts_fd, namespaces.CLONE_NEWNS)
+    namespaces.unshare(namespaces.CLONE_NEWNS)
+    holder = _hold_namespace(owner)
+    try:
+        _make_places()
+        _start(owner, holder)
+    finally:
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
+
+
+def _hold_namespace(owner: int) -> int:
+    """Fork a process with new user and network namespaces, which `owner` owns. Returns its pid."""
+    told, tell = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        try:
+            namespaces.set_death_signal(signal.SIGKILL)
+            os.setgroups([])
+            os.setresgid(owner, owner, owner)
+            namespaces.unshare_user(owner)
+            namespaces.unshare(namespaces.CLONE_NEWNET)
+            namespaces.prctl(namespaces.PR_SET_DUMPABLE, 1)  # pasta opens both, as `owner`
+            os.write(tell, b".")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tell)
+    if os.read(told, 1) != b".":
+        raise OSError(0, "no network namespace could be made")
+    namespaces.map_ids(holder, f"0 {owner} 1\n")
+    return holder
+
+
+def _make_places() -> None:
+    mounts.make_private("/")
+    mounts.mount("tmpfs", "/dev", "tmpfs", mounts.MS_NOSUID, "mode=0755")
+    mounts.mount("tmpfs", "/tmp", "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=1777")
+    os.mkdir("/dev/net")
+    for name, major, minor in _NODES:
+        os.mknod(f"/dev/{name}", 0o020666, os.makedev(major, minor))
+        os.chmod(f"/dev/{name}", 0o666)
+
+
+def _start(owner: int, holder: int) -> None:
+    program = programs.find("pasta")
+    if program is None:
+        raise FileNotFoundError(2, "no program pasta", "pasta")
+    has_ipv6 = network.leads_out_by_ipv6()
+    words = [program, "--config-net", "--no-map-gw", "-I", plan.OUT, "--no-dhcp", "--no-dhcpv6", "--no-ra"]
+    for forwarded in ("-t", "-u", "-T", "-U"):
+        words += [forwarded, "none"]
+    words += [*plan.PASTA, *(plan.PASTA_IPV6 if has_ipv6 else ("-4",))]
+    words += ["--runas", f"{owner}:{owner}", "--quiet", "--pid", _PID_FILE]
+    words += ["--userns", namespaces.path(holder, "user"), "--netns", namespaces.path(holder, "net"), "--no-netns-quit"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, cwd="/")
+    if done.returncode != 0:
+        said = [line for line in done.stderr.decode(errors="replace").splitlines() if "to syslog" not in line]
+        raise OSError(0, f"pasta: {' '.join(said[-1:]) or f'exit status {done.returncode}'}")
+    with open(_PID_FILE) as file:
+        print(file.read().strip(), int(has_ipv6), flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except (OSError, subprocess.SubprocessError) as error:
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error, OSError) and error.filename else ""
+        print(f"{error.strerror or error}{where}" if isinstance(error, OSError) else str(error), file=sys.stderr)
+        sys.exit(1)

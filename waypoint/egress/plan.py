@@ -1,0 +1,131 @@
+"""The addresses of sessions and of the router, and the router's rules (nft(8)).
+
+Every session has the same address, so that what its programs have bound, and told others, is right in each copy. In the
+router each session has another one, by its index: packets are rewritten on their way in and out. Nothing of
+this is seen on the machine's network, where pasta(1) speaks, by sockets of its own.
+"""
+
+from collections.abc import Iterable
+
+from waypoint.linux.net.rtnetlink import PairEnd, Prefix
+
+INSIDE = (Prefix.parse("10.77.0.2"), Prefix.parse("fd10:77::2"))
+EVERYTHING = (Prefix.parse("0.0.0.0/0"), Prefix.parse("::/0"))
+RESOLVER = "10.77.0.1"
+OUT = "out"  # the router's interface to pasta
+PASTA = ("-a", "10.77.1.2", "-n", "30", "-g", "10.77.1.1", "--dns-forward", RESOLVER)
+PASTA_IPV6 = ("-a", "fd10:77:1::2", "-g", "fd10:77:1::1")
+INDICES = range(1, 2048)  # of sessions that may reach all that is public
+LISTED = range(2048, 4096)  # of those that may reach nothing but what is opened for them
+MOST_CONNECTIONS = 1024  # of one session at a time
+HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # of both ends of each pair: the second bit says that nobody has made it
+MTU = 65_520  # pasta's
+SESSION_END = PairEnd("eth0", 77)
+# Networks that belong to somebody else than the public: RFC 6890 and its successors.
+OF_SESSIONS = ("100.64.0.0/16", "fd10:77:2::/64")  # in the router
+CLOSED = (
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
+    *("192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3"),
+    *("::/96", "::ffff:0:0/96", "64:ff9b:1::/48", "fc00::/7", "fe80::/9", "ff00::/8"),
+)
+
+
+def router_end(index: int) -> PairEnd:
+    return PairEnd(f"wp-{'l' if index in LISTED else 's'}{index}", 1000 + index)
+
+
+def own_addresses(index: int) -> tuple[Prefix, Prefix]:
+    """The addresses that the session with `index` has in the router."""
+    four, six = _own(index)
+    return Prefix.parse(four), Prefix.parse(six)
+
+
+def _own(index: int) -> tuple[str, str]:
+    return f"100.64.{index >> 8}.{index & 255}", f"fd10:77:2::{index:x}"
+
+
+def is_ipv6(network: str) -> bool:
+    return ":" in network
+
+
+# Random ports: copies choose the same ones, and pasta may not have done with a port that is free again here.
+# pasta before November 2023 refuses a connection by a reset without ACK, which no client takes for one: it gets that.
+_CHAINS = f"""
+chain enter {{
+  type filter hook prerouting priority raw;
+  iifname "wp-*" ip saddr set iifname map @own4
+  iifname "wp-*" ip6 saddr set iifname map @own6
+  iifname "{OUT}" tcp flags & (rst | ack) == rst tcp flags set rst | ack
+}}
+chain leave {{
+  type filter hook postrouting priority 300;
+  oifname "wp-*" ip daddr set 10.77.0.2
+  oifname "wp-*" ip6 daddr set fd10:77::2
+}}
+chain hide {{
+  type nat hook postrouting priority srcnat;
+  oifname "{OUT}" masquerade fully-random
+}}
+chain input {{
+  type filter hook input priority filter; policy drop;
+  meta l4proto tcp reject with tcp reset
+  iifname "{OUT}" icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} accept
+}}
+chain forward {{
+  type filter hook forward priority filter; policy drop;
+  ct state established,related accept
+  ct state invalid drop
+  iifname != "wp-*" drop
+  oifname != "{OUT}" goto refuse
+  ip daddr {RESOLVER} udp dport 53 goto limited
+  iifname . ip daddr @open4 goto limited
+  iifname . ip6 daddr @open6 goto limited
+  iifname "wp-l*" goto refuse
+  ip daddr @closed4 goto refuse
+  ip6 daddr @closed6 goto refuse
+  ip daddr @host4 goto refuse
+  ip6 daddr @host6 goto refuse
+  goto limited
+}}
+chain limited {{
+  add @count4 {{ ip saddr ct count over {MOST_CONNECTIONS} }} goto refuse
+  add @count6 {{ ip6 saddr ct count over {MOST_CONNECTIONS} }} goto refuse
+  accept
+}}
+chain refuse {{
+  meta l4proto tcp reject with tcp reset
+  drop
+}}
+"""
+
+
+def rules(host: Iterable[str]) -> str:
+    """The rules of a new router. `host`: the addresses of the machine, which are not to be reached."""
+    return f"table inet waypoint {{\n{''.join(_sets())}{_CHAINS}}}\n{tell_host(host)}\n"
+
+
+def _sets() -> Iterable[str]:
+    for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr")):
+        own = ", ".join(f"{router_end(i).name} : {_own(i)[version == 6]}" for i in (*INDICES, *LISTED))
+        closed = ", ".join(one for one in CLOSED if is_ipv6(one) is (version == 6))
+        yield f"map own{version} {{ type ifname : {kind}; elements = {{ {own} }}; }}\n"
+        yield f"set closed{version} {{ type {kind}; flags interval; elements = {{ {closed} }}; }}\n"
+        yield f"set open{version} {{ type ifname . {kind}; flags interval; }}\n"
+        yield f"set host{version} {{ type {kind}; }}\n"
+        yield f"set count{version} {{ type {kind}; size 65535; flags dynamic; }}\n"
+
+
+def tell_host(host: Iterable[str]) -> str:
+    """The commands by which the addresses `host`, and no others, are the machine's."""
+    lines = ["flush set inet waypoint host4", "flush set inet waypoint host6"]
+    return "\n".join([*lines, *(f"add element inet waypoint {_set('host', one)} {{ {one} }}" for one in host)])
+
+
+def tell_open(index: int, networks: Iterable[str], verb: str = "add") -> str:
+    """The commands that open networks for a session. `verb`: `delete` closes them again."""
+    name = router_end(index).name
+    return "\n".join(f"{verb} element inet waypoint {_set('open', one)} {{ {name} . {one} }}" for one in networks)
+
+
+def _set(name: str, network: str) -> str:
+    return f"{name}{6 if is_ipv6(network) else 4}"

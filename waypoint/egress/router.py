@@ -1,0 +1,232 @@
+"""The router of a home: a network namespace with a pasta(1), which outlives the daemon."""
+
+import contextlib
+import functools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from waypoint.egress import inside, plan, stale
+from waypoint.linux.calls import programs
+from waypoint.linux.net import netns, network, rtnetlink
+from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
+from waypoint.linux.storage import files
+from waypoint.linux.tasks import pidfd, procfs
+
+_NOTE = "router.json"  # in the home's runtime folder: pasta's pid and start time
+_PROGRAM_S = 20.0
+_ROOT = Path(__file__).resolve().parents[2]
+_PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # each with its package of Debian
+
+
+class Guest(NamedTuple):
+    """A session on a private network. `pid`: the host's pid of its pid 1. `processes`: all of its processes. `allowed`:
+    the names and networks that it may reach; none: all that is public.
+    """
+
+    pid: int
+    processes: Callable[[], Iterable[int]]
+    allowed: tuple[str, ...] = ()
+
+
+class Router:
+    """A router that runs. Its methods block."""
+
+    def __init__(self, pid: int, *, ipv6: bool) -> None:
+        """`pid`: pasta's. Raises OSError if it has ended."""
+        self.pidfd = pidfd.open(pid)
+        self._ipv6 = ipv6
+        self._namespace = -1
+        try:
+            self._namespace = netns.open_held_by(pid)
+            self._route = netns.work_within(self._namespace, RouteSocket)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for fd in (self.pidfd, self._namespace):
+            if fd >= 0:
+                os.close(fd)
+        self.pidfd = self._namespace = -1
+
+    def set_up(self, host: Iterable[str]) -> None:
+        """Let a new router route, by the rules. `host`: the machine's addresses."""
+
+        def work() -> None:
+            network.raise_loopback()
+            network.write_setting("ipv4/ip_forward", "1")
+            network.write_setting("ipv4/conf/all/accept_source_route", "0")
+            with contextlib.suppress(FileNotFoundError):
+                network.write_setting("ipv6/conf/all/forwarding", "1")
+            _nft(["-f", "-"], plan.rules(host))
+            with RouteSocket() as route:  # what comes for a session that has ended goes nowhere
+                route.do(rtnetlink.refuse(Prefix.parse(one)) for one in plan.OF_SESSIONS if self._reaches(one))
+
+        netns.work_within(self._namespace, work)
+
+    def tell(self, commands: str) -> None:
+        """Have nft carry out `commands`. Raises OSError."""
+        if commands:
+            netns.work_within(self._namespace, lambda: _nft(["-f", "-"], commands))
+
+    def attach(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
+        """Give a session its way out, and end the connections to other machines that it has from before. `host`,
+        `opened`: as for `inside.lead_out`. Raises OSError, also if it has ended.
+        """
+        namespace = netns.open_of(guest.pid)
+        try:
+            index = self._make_pair(namespace, plan.INDICES if opened is None else plan.LISTED)
+        finally:
+            os.close(namespace)
+        end = plan.router_end(index).number
+        netns.work_in(guest.pid, inside.bring_up)
+        own = [one for one in plan.own_addresses(index) if len(one.address) == 4 or self._ipv6]
+        self._route.do([rtnetlink.bring_up(end), *(rtnetlink.add_route(one, end) for one in own)])
+        self._route.wait_up(end)
+        if opened is not None:
+            self._tell_opened(index, opened)
+        self._lead_out(guest, host, opened)
+        # Last: a program that is told so connects anew at once.
+        netns.work_in(guest.pid, lambda: stale.end(guest.pid, guest.processes()))
+
+    def tell_opened(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str]) -> None:
+        """Let the session reach the networks `opened`, and no others any more. Raises OSError, also if it has ended."""
+        if self._tell_opened(index, opened):
+            self._lead_out(guest, host, opened)
+
+    def _reaches(self, network: str) -> bool:
+        return self._ipv6 or not plan.is_ipv6(network)
+
+    def _tell_opened(self, index: int, opened: Collection[str]) -> bool:
+        """Returns whether that is new."""
+        found = self._opened(index)
+        gone, new = found.difference(opened), set(opened).difference(found)
+        self.tell("\n".join((plan.tell_open(index, gone, "delete"), plan.tell_open(index, new))).strip())
+        return bool(gone or new)
+
+    def _lead_out(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
+        def work() -> None:
+            with RouteSocket() as route:
+                inside.lead_out(route, host, opened, ipv6=self._ipv6)
+
+        netns.work_in(guest.pid, work)
+
+    def _opened(self, index: int) -> set[str]:
+        """What is opened for the session with `index`, or still is for one that had it before."""
+        found: set[str] = set()
+        for name in ("open4", "open6"):
+            words = ["list", "set", "inet", "waypoint", name]
+            text = netns.work_within(self._namespace, functools.partial(_nft, words))
+            found.update(re.findall(rf'"{plan.router_end(index).name}" \. ([0-9a-f.:/]+)', text))
+        return found
+
+    def _make_pair(self, namespace: int, indices: range) -> int:
+        for index in random.sample(indices, len(indices)):  # one that was free for long has no connections left
+            pair = rtnetlink.add_veth(plan.router_end(index), plan.SESSION_END, namespace, plan.HARDWARE, plan.MTU)
+            try:
+                self._route.do([pair])
+            except FileExistsError:
+                continue
+            return index
+        raise OSError(0, f"the router has {len(indices)} sessions")
+
+
+def why_not() -> str:
+    """In words, what of the machine is missing for a router; "" if nothing is known to be."""
+    lacking = [f"{name} (package {package})" for name, package in _PROGRAMS.items() if programs.find(name) is None]
+    return f"there is no {' and no '.join(lacking)}" if lacking else ""
+
+
+def find(runtime: Path) -> Router | None:
+    """The router that the last daemon has left; None if it is gone."""
+    pid = _noted(runtime)
+    if pid:
+        with contextlib.suppress(OSError):  # it has just ended
+            return Router(pid, ipv6=json.loads((runtime / _NOTE).read_bytes())["ipv6"])
+    return None
+
+
+def make(runtime: Path, owner: int, mounts_fd: int | None, host: Iterable[str]) -> Router:
+    """Make a router. `owner`: the user that pasta is to be. `mounts_fd`: a descriptor of the mount namespace that it is
+    to see; None: the caller's. `host`: the machine's addresses. Raises OSError.
+    """
+    said = why_not()
+    if said:
+        raise OSError(0, said)
+    end(runtime)
+    pid, ipv6 = _run_pasta(owner, -1 if mounts_fd is None else mounts_fd)
+    note = {"pid": pid, "start": procfs.start_ticks(pid), "ipv6": ipv6}
+    files.publish(str(runtime / _NOTE), json.dumps(note).encode(), durable=False)
+    router = Router(pid, ipv6=ipv6)
+    try:
+        router.set_up(host)
+    except BaseException:
+        router.close()
+        end(runtime)
+        raise
+    return router
+
+
+def end(runtime: Path) -> None:
+    """PairEnd the router that a daemon has noted in `runtime`, if it runs. Its pairs and namespace go with it."""
+    pid = _noted(runtime)
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    (runtime / _NOTE).unlink(missing_ok=True)
+
+
+def _noted(runtime: Path) -> int:
+    """The pid of the pasta that is noted in `runtime`; 0 if it has ended."""
+    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
+        note = json.loads((runtime / _NOTE).read_bytes())
+        return note["pid"] if procfs.is_same(note["pid"], note["start"]) else 0
+    return 0
+
+
+def _run_pasta(owner: int, mounts_fd: int) -> tuple[int, bool]:
+    boot = f"import sys; sys.path[:0] = [{str(_ROOT)!r}]; sys.argv = ['pasta', '{owner}', '{mounts_fd}']"
+    code = f"{boot}; import runpy; runpy.run_module('waypoint.egress.pasta', run_name='__main__')"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", code],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={"PATH": programs.SEARCH_PATH, "LC_ALL": "C"},
+            pass_fds=[mounts_fd] if mounts_fd >= 0 else [],
+            timeout=_PROGRAM_S,
+            check=False,
+            cwd="/",
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(0, f"pasta did not start within {_PROGRAM_S:g} s") from error
+    if done.returncode != 0:
+        raise OSError(0, done.stderr.decode(errors="replace").strip()[-200:] or "pasta did not start")
+    pid, ipv6 = done.stdout.split()
+    return int(pid), ipv6 == b"1"
+
+
+def _nft(words: list[str], commands: str = "") -> str:
+    """Run nft in the calling thread's network namespace, and return what it prints. Raises OSError with its words."""
+    program = programs.find("nft")
+    if program is None:
+        raise OSError(0, "there is no nft")
+    done = subprocess.run(
+        [program, *words],
+        input=commands.encode(),
+        capture_output=True,
+        env={"LC_ALL": "C"},
+        check=False,
+        timeout=_PROGRAM_S,
+    )
+    if done.returncode != 0:
+        raise OSError(0, f"nft: {done.stderr.decode(errors='replace').splitlines()[:1]}")
+    return done.stdout.decode()

@@ -1,0 +1,92 @@
+"""TCP connections of a network namespace: which there are (sock_diag(7)), and breaking one off (tcp(7), RFC 5961)."""
+
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from waypoint.linux.net import sockets
+
+# net/tcp_states.h: TCP_ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK, CLOSING
+_STATES = sum(1 << state for state in (1, 4, 5, 8, 9, 11))
+_PORTS = struct.Struct("!4xHH16s16s")  # from the beginning of struct inet_diag_msg on
+_TCP_REPAIR, _TCP_REPAIR_QUEUE, _TCP_QUEUE_SEQ = 19, 20, 21  # linux/tcp.h
+_RECEIVE_QUEUE, _OFF_WITHOUT_PROBE = 1, -1
+_RST = 0x04
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class TcpConnection(NamedTuple):
+    """`local`, `remote`: addresses of four or sixteen bytes; of an IPv6 socket with IPv4 addresses, four."""
+
+    local: bytes
+    local_port: int
+    remote: bytes
+    remote_port: int
+    inode: int
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether both ends are in one network namespace."""
+        return self.remote == self.local or self.remote[:1] == b"\x7f" or self.remote == bytes(15) + b"\x01"
+
+    @property
+    def name(self) -> str:
+        family = socket.AF_INET if len(self.remote) == 4 else socket.AF_INET6
+        address = socket.inet_ntop(family, self.remote)
+        return f"{address}:{self.remote_port}" if family == socket.AF_INET else f"[{address}]:{self.remote_port}"
+
+
+def outside(table: socket.socket) -> Iterator[TcpConnection]:
+    """The connections to other machines in the network namespace of `table` (`sockets.open_table`). Raises OSError."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for body, inode in sockets.dump(table, family, socket.IPPROTO_TCP, _STATES):
+            local_port, remote_port, *ends = _PORTS.unpack_from(body)
+            local, remote = (_shortened(family, end) for end in ends)
+            found = TcpConnection(local, local_port, remote, remote_port, inode)
+            if not found.is_inside:
+                yield found
+
+
+def _shortened(family: int, address: bytes) -> bytes:
+    if family == socket.AF_INET:
+        return address[:4]
+    return address[12:] if address.startswith(_MAPPED) else address
+
+
+def next_expected(connection: socket.socket) -> int:
+    """The number of the byte that the socket of a connection waits for. Raises OSError. Needs CAP_NET_ADMIN."""
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR_QUEUE, _RECEIVE_QUEUE)
+        number: bytes = connection.getsockopt(socket.IPPROTO_TCP, _TCP_QUEUE_SEQ, 4)
+        return int.from_bytes(number, sys.byteorder)
+    finally:
+        connection.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, _OFF_WITHOUT_PROBE)
+
+
+def break_off(connection: TcpConnection, expected: int) -> None:
+    """Send a reset to the local end of `connection`, in the name of the remote end, as if that had no such connection.
+    `expected`: `next_expected`. In the calling thread's network namespace, which needs a route to the remote end.
+    """
+    segment = struct.pack(
+        "!HHIIBBHHH", connection.remote_port, connection.local_port, expected, 0, 5 << 4, _RST, 0, 0, 0
+    )
+    pseudo = connection.remote + connection.local + struct.pack("!II", len(segment), socket.IPPROTO_TCP)
+    segment = segment[:16] + struct.pack("!H", _checksum(pseudo + segment)) + segment[18:]
+    if len(connection.local) == 4:
+        family, header = socket.AF_INET, struct.pack("!BBHHHBBH", 0x45, 0, 0, 0, 0, 64, socket.IPPROTO_TCP, 0)
+    else:
+        family, header = socket.AF_INET6, struct.pack("!IHBB", 6 << 28, len(segment), socket.IPPROTO_TCP, 64)
+    packet = header + connection.remote + connection.local + segment
+    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+        raw.sendto(packet, (socket.inet_ntop(family, connection.local), 0))
+
+
+def _checksum(content: bytes) -> int:
+    """That of RFC 1071; `content` has an even number of bytes."""
+    total: int = sum(struct.unpack(f"!{len(content) // 2}H", content))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF

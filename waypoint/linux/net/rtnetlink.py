@@ -1,0 +1,212 @@
+"""Interfaces, addresses and routes of a network namespace, by messages to the kernel (rtnetlink(7)).
+
+A message is made here, by hand, for the five things that are needed: pyroute2 can do all, and takes longer to import
+than a session takes to start.
+"""
+
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# linux/netlink.h, linux/rtnetlink.h, linux/if_link.h, linux/veth.h, linux/if_addr.h
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg
+_ADDRESS = struct.Struct("=BBBBI")  # struct ifaddrmsg
+_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
+_ATTRIBUTE = struct.Struct("=HH")  # struct rtattr
+_REQUEST, _ACK, _REPLACE, _EXCL, _DUMP, _CREATE = 0x1, 0x4, 0x100, 0x200, 0x300, 0x400
+_ERROR, _DONE = 2, 3
+_NEWLINK, _GETLINK, _NEWADDR, _GETADDR, _NEWROUTE = 16, 18, 20, 22, 24
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK = 1, 3, 4, 5
+_IFLA_OPERSTATE, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 16, 18, 28
+_OPERATES = b"\x06"  # IF_OPER_UP
+_INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x2
+_RTA_DST, _RTA_OIF, _RTA_PREFSRC = 1, 4, 7
+_TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_LINK, _SCOPE_UNIVERSE = 254, 4, 253, 0
+_UNICAST, _UNREACHABLE = 1, 7
+_IFF_UP, _IFF_NOARP = 0x1, 0x80
+_MOST_OF_ANSWER = 1 << 16
+_RTMGRP_ADDRESSES = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
+
+UP_S = 5.0
+
+
+class Prefix(NamedTuple):
+    """The addresses whose first `bits` bits are those of `address`, which has four or sixteen bytes."""
+
+    address: bytes
+    bits: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Prefix":
+        """That of `10.0.0.0/8`, or of one address. Raises OSError, ValueError. (The module ipaddress takes 3 ms.)"""
+        address, _, bits = text.partition("/")
+        packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+        return cls(packed, int(bits) if bits else 8 * len(packed))
+
+    @property
+    def family(self) -> int:
+        return socket.AF_INET if len(self.address) == 4 else socket.AF_INET6
+
+
+def add_address(interface: int, network: Prefix) -> bytes:
+    """The message that gives the interface with index `interface` an address, which is good at once."""
+    address = network.address
+    body = _ADDRESS.pack(network.family, network.bits, _IFA_F_NODAD, 0, interface)
+    body += _attribute(_IFA_LOCAL, address) + _attribute(_IFA_ADDRESS, address)
+    return _message(_NEWADDR, _CREATE | _REPLACE, body)
+
+
+def bring_up(interface: int) -> bytes:
+    """The message that brings an interface up."""
+    return _message(_NEWLINK, 0, _LINK.pack(0, 0, interface, _IFF_UP, _IFF_UP))
+
+
+def add_route(to: Prefix, interface: int, source: Prefix | None = None) -> bytes:
+    """The message that leads what goes to `to` out of an interface, which takes the place of such a route."""
+    attributes = _attribute(_RTA_OIF, struct.pack("=I", interface))
+    attributes += _attribute(_RTA_PREFSRC, source.address) if source is not None else b""
+    return _route(to, _UNICAST, attributes)
+
+
+def refuse(to: Prefix) -> bytes:
+    """The message that has all that goes to `to` refused at once, in the namespace itself (EHOSTUNREACH)."""
+    return _route(to, _UNREACHABLE, b"")
+
+
+def _route(to: Prefix, kind: int, attributes: bytes) -> bytes:
+    scope = _SCOPE_LINK if kind == _UNICAST else _SCOPE_UNIVERSE
+    body = _ROUTE.pack(to.family, to.bits, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, kind, 0)
+    body += _attribute(_RTA_DST, to.address) if to.bits else b""
+    return _message(_NEWROUTE, _CREATE | _REPLACE, body + attributes)
+
+
+class PairEnd(NamedTuple):
+    """One of two interfaces that are linked: its name, and its index (`number`) in its namespace."""
+
+    name: str
+    number: int
+
+
+def add_veth(own: PairEnd, peer: PairEnd, peer_namespace: int, hardware: bytes, mtu: int) -> bytes:
+    """The message that makes a pair of interfaces, which are down: `own` here, `peer` in another network namespace, of
+    which `peer_namespace` is a descriptor. Both are without ARP: the other side is taken to have the same hardware
+    address, so both have `hardware`. The kernel refuses the message (EEXIST) if there is an interface with the name of
+    `own`.
+    """
+
+    def end(one: PairEnd, namespace: bytes = b"") -> bytes:
+        name = _attribute(_IFLA_IFNAME, one.name.encode() + b"\0") + _attribute(_IFLA_ADDRESS, hardware)
+        return (
+            _LINK.pack(0, 0, one.number, _IFF_NOARP, _IFF_NOARP)
+            + name
+            + _attribute(_IFLA_MTU, struct.pack("=I", mtu))
+            + namespace
+        )
+
+    other = end(peer, _attribute(_IFLA_NET_NS_FD, struct.pack("=i", peer_namespace)))
+    veth = _attribute(_INFO_KIND, b"veth\0") + _attribute(_INFO_DATA, _attribute(_VETH_PEER, other))
+    return _message(_NEWLINK, _CREATE | _EXCL, end(own) + _attribute(_IFLA_LINKINFO, veth))
+
+
+class RouteSocket:
+    """A socket for messages to the calling thread's network namespace, which stays that one. For a `with`."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+
+    def __enter__(self) -> "RouteSocket":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def do(self, messages: Iterable[bytes]) -> None:
+        """Have the kernel carry out the messages, in their order, in one call. Raises OSError of the first that fails;
+        the kernel carries out those behind it all the same.
+        """
+        batch = list(messages)
+        self._socket.send(b"".join(batch))
+        failed, left = 0, len(batch)
+        while left:
+            for kind, body in _parts(self._socket.recv(_MOST_OF_ANSWER)):
+                if kind == _ERROR:
+                    left -= 1
+                    failed = failed or -struct.unpack_from("=i", body)[0]
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+
+    def addresses(self) -> list[bytes]:
+        """The addresses of all interfaces, four or sixteen bytes each."""
+        self._socket.send(_HEADER.pack(_HEADER.size + _ADDRESS.size, _GETADDR, _REQUEST | _DUMP, 0, 0) + bytes(8))
+        found: list[bytes] = []
+        while True:
+            for kind, body in _parts(self._socket.recv(_MOST_OF_ANSWER)):
+                if kind in (_DONE, _ERROR):
+                    return found
+                attributes = dict(_attributes(body[_ADDRESS.size :]))
+                found.append(attributes.get(_IFA_LOCAL) or attributes[_IFA_ADDRESS])
+
+    def other_end(self, interface: int) -> int | None:
+        """The index of the interface at the other end of a pair; None if there is no interface with this index."""
+        found = self._link(interface)
+        return None if found is None else int.from_bytes(found.get(_IFLA_LINK, b""), sys.byteorder)
+
+    def wait_up(self, interface: int) -> None:
+        """Wait until an interface that was brought up carries packets. The kernel sees to that a little later, where it
+        is not asked (linkwatch, Linux 6.8); what is sent before is lost. Raises TimeoutError after UP_S.
+        """
+        deadline = time.monotonic() + UP_S
+        while (self._link(interface) or {}).get(_IFLA_OPERSTATE) != _OPERATES:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"interface {interface} is not up after {UP_S:g} s")
+            time.sleep(0.001)
+
+    def _link(self, interface: int) -> dict[int, bytes] | None:
+        self._socket.send(_message(_GETLINK, 0, _LINK.pack(0, 0, interface, 0, 0)))
+        found = None
+        while True:
+            for kind, body in _parts(self._socket.recv(_MOST_OF_ANSWER)):
+                if kind == _ERROR:  # also the end of an answer: error 0
+                    return found
+                found = dict(_attributes(body[_LINK.size :]))
+
+
+def address_changes() -> socket.socket:
+    """A socket that becomes readable when an address of the calling thread's network namespace comes or goes."""
+    found = socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
+    )
+    found.bind((0, _RTMGRP_ADDRESSES))
+    return found
+
+
+def _message(kind: int, flags: int, body: bytes) -> bytes:
+    return _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _ACK | flags, 0, 0) + body
+
+
+def _attribute(kind: int, content: bytes) -> bytes:
+    size = _ATTRIBUTE.size + len(content)
+    return _ATTRIBUTE.pack(size, kind) + content + bytes(-size % 4)
+
+
+def _parts(answer: bytes) -> Iterable[tuple[int, bytes]]:
+    """Kind and body of each message in `answer`."""
+    place = 0
+    while place < len(answer):
+        size, kind, *_ = _HEADER.unpack_from(answer, place)
+        yield kind, answer[place + _HEADER.size : place + size]
+        place += size + -size % 4
+
+
+def _attributes(content: bytes) -> Iterable[tuple[int, bytes]]:
+    place = 0
+    while place < len(content):
+        size, kind = _ATTRIBUTE.unpack_from(content, place)
+        yield kind, content[place + _ATTRIBUTE.size : place + size]
+        place += size + -size % 4
