@@ -34,10 +34,8 @@ def test_a_private_network_is_the_sessions_own(home: Home, person: Person) -> No
         assert inside(home, branch, SERVE.format(80)) == "reached\n"
         inside(home, branch, f"python3 -m http.server -b 127.0.0.1 {port} >/dev/null 2>&1 & true")
         assert home.cli("exec", "-b", other, "--", REACH.format(port)).code == 1
-        assert (
-            inside(home, branch, "ls /sys/class/net /proc/net/dev >/dev/null; cat /proc/net/dev | tail -n +3 | wc -l")
-            == "1\n"
-        )
+        interfaces = inside(home, branch, "tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort")
+        assert interfaces in ("eth0\nlo\n", "lo\n")  # the second: this machine has no way out itself
 
 
 def test_the_hosts_network_is_the_hosts(home: Home, person: Person) -> None:

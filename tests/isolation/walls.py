@@ -173,7 +173,7 @@ _TALK = {
     "process: environment": Wall("opens(f'/proc/{facts.pid}/environ')", "ENOENT"),
     "process: secrets": Wall("sees_a_process_with(facts.secret)", "not there"),
     "talk: loopback": _of_network(Wall("connects(facts.port)", "ECONNREFUSED")),
-    "talk: the machine's address": _of_network(_rare(Wall("connects(facts.port, facts.address)", "ENETUNREACH"))),
+    "talk: the machine's address": _of_network(_rare(Wall("connects(facts.port, facts.address)", "EHOSTUNREACH"))),
     "talk: an abstract name": _of_network(Wall("connects_to('\\0' + facts.abstract)", "ECONNREFUSED")),
     "talk: a socket in /run": Wall("connects_to(facts.socket)", "ENOENT"),
     "talk: a socket in the base": Wall("connects_to(f'{facts.folder}/socket')", "ECONNREFUSED"),

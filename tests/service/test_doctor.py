@@ -41,6 +41,7 @@ HOME: Any = SimpleNamespace(
     why_host_ids=lambda: WHY,
     unlimited=lambda: [UNHELD],
     users=HomeUsers(),
+    egress=SimpleNamespace(why_not="there is no pasta (package passt)"),
     pool=SimpleNamespace(outlook=lambda: SOUND),
     sessions=SimpleNamespace(
         live=[live_session("main", "default"), live_session("old", "none"), live_session("web", "userns")]
@@ -114,6 +115,9 @@ def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Even
     row, ids = found["what is mounted here"], found["ids of their own"]
     refused = found["refused to live sessions"]
     limits = found["limits of sessions"]
+    way_out = found["way out of private networks"]
+    assert (way_out.state, way_out.why, way_out.required_for) == ("degraded", HOME.egress.why_not, "optional")
+    assert way_out.remedy.startswith("apt-get install passt nftables")
     assert (limits.state, limits.required_for) == ("degraded", "optional")
     assert limits.why == UNHELD
     assert (refused.state, refused.required_for) == ("degraded", "optional")
