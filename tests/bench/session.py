@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.acceptance.outside import ECHO, PUBLIC, open_outside
+from tests.acceptance.outside import open_outside
 from tests.bench.frame import (
     Figure,
     Sizes,
@@ -27,6 +27,7 @@ from tests.bench.frame import (
     share_of_floor_at_least,
 )
 from tests.bench.start import BARE_PYTHON, FLOOR_NAME
+from tests.bench.way_out import way_out
 from tests.homes import Home, open_home
 from tests.places import make_temp_root
 from waypoint.client.sdk import Client, Session
@@ -51,7 +52,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
         session.exec("true")
         yield [
             *_starts(home, client),
-            _way_out(home, client),
+            way_out(client),
             *_commands(home, session),
             *_outputs(home, session, sizes),
             _typing(session),
@@ -85,31 +86,6 @@ def _starts(home: Home, client: Client) -> list[Figure]:
             "the same through the API", "ms", through_the_api, _bash_prompt_ms, "bash -i to its prompt", None, clear
         ),
     ]
-
-
-def _way_out(home: Home, client: Client) -> Figure:
-    """The first command of a new session has an answer from a machine outside, in a daemon that has a router."""
-    reach = f"exec 3<>/dev/tcp/{PUBLIC}/{ECHO} && read -r line <&3"
-
-    def start_and_reach() -> float:
-        begin = time.perf_counter()
-        assert client.start("new", user=USER, env={"TERM": "xterm"}).exec(reach).exit == 0
-        return 1000 * (time.perf_counter() - begin)
-
-    def start_and_answer() -> float:
-        begin = time.perf_counter()
-        client.start("new", user=USER, env={"TERM": "xterm"}, net="none").exec("true")
-        taken = 1000 * (time.perf_counter() - begin)
-        client.session("new").stop(discard=True)
-        return taken
-
-    def clear() -> None:
-        if any(facts.branch == "new" for facts in client.sessions()):
-            client.session("new").stop(discard=True)
-
-    aim = above_floor_at_most(20, "ms")
-    name = "start until the outside is reached"
-    return Figure(name, "ms", start_and_reach, start_and_answer, "--net none, exec true", aim, clear)
 
 
 def _commands(home: Home, session: Session) -> list[Figure]:
