@@ -52,8 +52,8 @@ class Egress:
         """A session has ended."""
         self._guests.pop(session, None)
 
-    async def close(self, *, is_last: bool) -> None:
-        """PairEnd the work under way. `is_last`: no session is left that needs the router."""
+    async def close(self) -> None:
+        """End the work under way. The router stays, for the next daemon."""
         if self._resolving is not None:
             self._resolving.cancel()
         loop = asyncio.get_running_loop()

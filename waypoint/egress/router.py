@@ -176,7 +176,7 @@ def make(runtime: Path, owner: int, mounts_fd: int | None, host: Iterable[str]) 
 
 
 def end(runtime: Path) -> None:
-    """PairEnd the router that a daemon has noted in `runtime`, if it runs. Its pairs and namespace go with it."""
+    """End the router that a daemon has noted in `runtime`, if it runs. Its pairs and namespace go with it."""
     pid = _noted(runtime)
     if pid:
         with contextlib.suppress(ProcessLookupError):

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def end(pid: int, processes: Iterable[int]) -> None:
-    """PairEnd the connections to other machines of a session, whose pid 1 is `pid`. In the network namespace of it.
+    """End the connections to other machines of a session, whose pid 1 is `pid`. In the network namespace of it.
     Raises OSError.
     """
     with sockets.open_table(pid) as table:
