@@ -11,7 +11,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from waypoint.egress import allowed, inside, plan
+from waypoint.egress import allowed, plan, session_side
 from waypoint.egress import router as routers
 from waypoint.egress.router import Guest, Router
 from waypoint.linux.net import netns, rtnetlink
@@ -65,10 +65,6 @@ class Egress:
         self._thread.shutdown()
         if self._router is not None:
             self._router.close()
-
-    def end_router(self) -> None:
-        """No session is left that needs the router."""
-        routers.end(self._runtime)
 
     def _begin(self, session: str) -> asyncio.Task[None]:
         task = asyncio.ensure_future(self._lead_out(session))
@@ -178,4 +174,4 @@ def _index() -> int | None:
 
 def _refuse_all() -> None:
     with RouteSocket() as route:
-        inside.refuse_all(route)
+        session_side.refuse_all(route)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from waypoint.egress import inside, plan, stale
+from waypoint.egress import plan, session_side, stale
 from waypoint.linux.calls import programs
 from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
@@ -79,7 +79,7 @@ class Router:
 
     def attach(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
         """Give a session its way out, and end the connections to other machines that it has from before. `host`,
-        `opened`: as for `inside.lead_out`. Raises OSError, also if it has ended.
+        `opened`: as for `session_side.lead_out`. Raises OSError, also if it has ended.
         """
         namespace = netns.open_of(guest.pid)
         try:
@@ -87,7 +87,7 @@ class Router:
         finally:
             os.close(namespace)
         end = plan.router_end(index).number
-        netns.work_in(guest.pid, inside.bring_up)
+        netns.work_in(guest.pid, session_side.bring_up)
         own = [one for one in plan.own_addresses(index) if len(one.address) == 4 or self._ipv6]
         self._route.do([rtnetlink.bring_up(end), *(rtnetlink.add_route(one, end) for one in own)])
         self._route.wait_up(end)
@@ -115,7 +115,7 @@ class Router:
     def _lead_out(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
         def work() -> None:
             with RouteSocket() as route:
-                inside.lead_out(route, host, opened, ipv6=self._ipv6)
+                session_side.lead_out(route, host, opened, ipv6=self._ipv6)
 
         netns.work_in(guest.pid, work)
 

@@ -9,7 +9,7 @@ import logging
 import socket
 from collections.abc import Iterable
 
-from waypoint.linux.net import connections, sockets
+from waypoint.linux.net import sockets, tcp_connections
 from waypoint.linux.tasks import pidfd
 from waypoint.processes import ports
 
@@ -21,7 +21,7 @@ def end(pid: int, processes: Iterable[int]) -> None:
     Raises OSError.
     """
     with sockets.open_table(pid) as table:
-        found = {one.inode: one for one in connections.outside(table)}
+        found = {one.inode: one for one in tcp_connections.outside(table)}
     if not found:
         return
     for inode, process, number in ports.open_sockets(processes):
@@ -31,13 +31,13 @@ def end(pid: int, processes: Iterable[int]) -> None:
                 _end(one, process, number)
 
 
-def _end(one: connections.TcpConnection, process: int, number: int) -> None:
+def _end(one: tcp_connections.TcpConnection, process: int, number: int) -> None:
     try:
         taken = socket.socket(fileno=pidfd.take(process, number))
     except OSError:  # the descriptor is another file's by now, or none's
         return
     with taken:
         try:
-            connections.break_off(one, connections.next_expected(taken))
+            tcp_connections.break_off(one, tcp_connections.next_expected(taken))
         except OSError as error:
             log.warning("the connection to %s of a session that was brought back stays open: %s", one.name, error)

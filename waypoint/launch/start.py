@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Literal
 
-from waypoint.egress import inside
+from waypoint.egress import session_side
 from waypoint.launch import externals
 from waypoint.launch.program import MASTER_FD, execute, limit_processes, open_terminal, take_on
 from waypoint.launch.spec import StartSpec
@@ -84,7 +84,7 @@ def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX
     every user may bind low ports and ping. `last_group`: the last group id of the caller's user namespace.
     """
     if net == "private":
-        inside.furnish()
+        session_side.furnish()
     else:
         network.raise_loopback()
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")

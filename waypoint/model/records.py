@@ -123,8 +123,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `base`: the root file system below the session. `cwd`: the folder in which the shell starts. `env`: the variables
     taken from the caller. `command`: run in place of a shell, if it is not empty. `shell`: the path of the shell that
-    was asked for; empty: that of the user. `allow`: what it may do beyond the usual. `limits`: those that were asked
-    for. `allow_net`: the names and networks that it may reach; none: all that is public.
+    was asked for; empty: the user's. `allow`: beyond the usual. `limits`: as asked for. `allow_net`: all it may reach.
     """
 
     base: str

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from waypoint.linux.net import connections, sockets
+from waypoint.linux.net import sockets, tcp_connections
 from waypoint.linux.tasks import pidfd, procfs
 
 _UNREAD = {
@@ -62,7 +62,7 @@ def outside(pids: Collection[int]) -> list[str]:
     """The other ends of the connections to other machines, in the network namespace of the processes."""
     for pid in list(pids)[:1]:
         with sockets.open_table(pid) as table:
-            return sorted({one.name for one in connections.outside(table)})
+            return sorted({one.name for one in tcp_connections.outside(table)})
     return []
 
 

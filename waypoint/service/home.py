@@ -17,6 +17,7 @@ import msgspec
 from waypoint import __version__
 from waypoint.capture import steps
 from waypoint.capture.captures import Captures
+from waypoint.egress import router
 from waypoint.egress.egress import Egress
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.id_choice import find_first
@@ -223,7 +224,7 @@ class Home:
         await self.egress.close()
         await self.sessions.close()
         if not self.sessions.running:
-            self.egress.end_router()
+            router.end(self._places.runtime)
         # No `await` from here on: a stream that is to break off with the process would run on and send an end of its
         # own.
         self._watch.stop()

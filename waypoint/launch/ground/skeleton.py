@@ -178,7 +178,8 @@ def _name_resolver(place: Path, base: str, target: str, resolver: str) -> None:
     """Put a resolv.conf into the skeleton `place` that names `resolver`, whatever the base's is."""
     folder = place / os.path.relpath("/etc", target)
     with contextlib.suppress(FileNotFoundError):  # a base without /etc
-        found = os.stat(f"{base}/etc")
+        with open_folder(base) as root, beneath.opened(root, "etc") as etc:
+            found = os.fstat(etc)
         folder.mkdir(exist_ok=True)
         os.chown(folder, found.st_uid, found.st_gid)
         folder.chmod(found.st_mode & 0o7777)
