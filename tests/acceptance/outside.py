@@ -16,16 +16,20 @@ from tests.homes import Home
 PUBLIC, PUBLIC6, HOST, PRIVATE = "198.51.100.5", "2001:db8:5::5", "203.0.113.2", "192.168.77.1"
 NAME = "example.test"  # stands for PUBLIC there
 ECHO = 7777
+SLOW = 7778  # says nothing until it was told something, and then takes its time
 _RESOLVER = "203.0.113.1"
 
 _SERVER = f'''
-import socket, threading
-def echo(address, family):
-    server = socket.create_server((address, {ECHO}), family=family)
+import socket, threading, time
+def listen(address, family, port, serve):
+    server = socket.create_server((address, port), family=family)
     while True:
-        one, peer = server.accept()
-        threading.Thread(target=serve, args=(one, peer), daemon=True).start()
-def serve(one, peer):
+        threading.Thread(target=serve, args=server.accept(), daemon=True).start()
+def answer_late(one, peer):
+    data = one.recv(1000)
+    time.sleep(0.5)
+    one.sendall(data)
+def echo(one, peer):
     one.sendall(f"{{peer[1]}}\\n".encode())
     try:
         while data := one.recv(1000):
@@ -43,7 +47,8 @@ def name(query):
     is_known = b"example" in question and question[-3] == 1
     answer = b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\5\\0\\4" + socket.inet_aton("{PUBLIC}") if is_known else b""
     return query[:2] + b"\\x81\\x80\\0\\1\\0" + bytes([is_known]) + b"\\0\\0\\0\\0" + question + answer
-work = [(echo, a, f) for a, f in (("0.0.0.0", socket.AF_INET), ("{PUBLIC6}", socket.AF_INET6))]
+work = [(listen, a, f, {ECHO}, echo) for a, f in (("0.0.0.0", socket.AF_INET), ("{PUBLIC6}", socket.AF_INET6))]
+work += [(listen, "{PUBLIC}", socket.AF_INET, {SLOW}, answer_late)]
 work += [(datagrams, "{PUBLIC}", {ECHO}, bytes.upper), (datagrams, "{_RESOLVER}", 53, name)]
 for what, *args in work:
     threading.Thread(target=what, args=args).start()
@@ -54,7 +59,10 @@ ip link set lo up
 ip addr add {HOST}/24 dev wan; ip addr add 2001:db8::2/64 dev wan nodad; ip link set wan up
 ip route add default via 203.0.113.1; ip -6 route add default via 2001:db8::1
 """
+# As over a long line: that SLOW has got something is told with its answer only.
+_LATE = f"tcp sport {SLOW} tcp flags & (syn | ack | psh | fin | rst) == ack drop"
 _INTERNET_SETUP = f"""
+nft 'table ip late {{ chain out {{ type filter hook output priority 0; {_LATE}; }}; }}'
 ip link set lo up
 ip addr add 203.0.113.1/24 dev lan; ip addr add 2001:db8::1/64 dev lan nodad; ip link set lan up
 ip addr add {PUBLIC}/32 dev lo; ip addr add {PUBLIC6}/128 dev lo nodad; ip addr add {PRIVATE}/32 dev lo

@@ -5,12 +5,13 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.outside import ECHO, HOST, NAME, PRIVATE, PUBLIC, PUBLIC6, HomeThere, Outside, open_outside
+from tests.acceptance.outside import ECHO, HOST, NAME, PRIVATE, PUBLIC, PUBLIC6, SLOW, HomeThere, Outside, open_outside
 from tests.acceptance.sessions import inside
 from tests.homes import open_home
 from tests.waiting import wait_until
@@ -72,6 +73,22 @@ def test_a_session_reaches_what_is_public(there: HomeThere, branch: str) -> None
     assert tried(there, branch, NAME) == REACHED
     assert tried(there, branch, "unknown.test") == "gaierror at once\n"
     assert tried(there, branch, PUBLIC, port=9) == "ConnectionRefusedError at once\n"
+
+
+def test_what_answers_late_is_reached(there: HomeThere, branch: str) -> None:
+    """pasta of Debian 12 may send a packet without any flag meanwhile, if two packets of a client come at once: so if
+    pasta is slow, as it is under strace.
+    """
+    assert tried(there, branch, PUBLIC) == REACHED
+    with subprocess.Popen(["strace", "-p", str(pasta_of(there))], stderr=subprocess.PIPE) as slow:
+        assert slow.stderr is not None
+        assert b"attached" in slow.stderr.readline()
+        reading = threading.Thread(target=slow.stderr.read)
+        reading.start()
+        found = [tried(there, branch, PUBLIC, port=SLOW) for _ in range(5)]
+        slow.terminate()
+        reading.join()
+    assert found == [REACHED] * 5
 
 
 def test_nothing_else_is_reached(there: HomeThere, branch: str, outside: Outside) -> None:

@@ -49,13 +49,16 @@ def is_ipv6(network: str) -> bool:
 
 
 # Random ports: copies choose the same ones, and pasta may not have done with a port that is free again here.
-# pasta before November 2023 refuses a connection by a reset without ACK, which no client takes for one: it gets that.
+# pasta before November 2023 refuses a connection by a reset without ACK, which no client takes for one, and tells its
+# window in a packet without any flag, which no host takes: both get their ACK. A packet that belongs to no connection
+# is dropped: a reset would end the one that pasta has.
 _CHAINS = f"""
 chain enter {{
   type filter hook prerouting priority raw;
   iifname "wp-*" ip saddr set iifname map @own4
   iifname "wp-*" ip6 saddr set iifname map @own6
   iifname "{OUT}" tcp flags & (rst | ack) == rst tcp flags set rst | ack
+  iifname "{OUT}" tcp flags == 0x0 tcp flags set ack
 }}
 chain leave {{
   type filter hook postrouting priority 300;
@@ -68,6 +71,7 @@ chain hide {{
 }}
 chain input {{
   type filter hook input priority filter; policy drop;
+  ct state invalid drop
   meta l4proto tcp reject with tcp reset
   iifname "{OUT}" icmpv6 type {{ nd-neighbor-solicit, nd-neighbor-advert }} accept
 }}
