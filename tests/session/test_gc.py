@@ -109,3 +109,17 @@ def test_du_says_what_each_holds_alone_and_what_they_share(own: Home) -> None:
     text = own.must("du").stdout
     assert re.search(r"^session +\w+  main +12\.\d MiB +4\.\d MiB +0 B$", text, re.MULTILINE)
     assert own.cli("du", "none").code == 2
+
+
+@pytest.mark.requires("simple-quotas")
+def test_what_cannot_be_given_back_is_told_and_is_no_failure(own: Home) -> None:
+    Client(own.path).start("main").checkpoint("x")
+    own.must("checkpoint", "x", "--force")
+    assert own.must("gc", "--keep-operations", "0s").stderr == ""
+    own.must("shell", "limited", "-d", "--disk", "64M")
+    own.must("checkpoint", "x", "--force", "-b", "main")
+    done = own.must("gc", "--keep-operations", "0s")
+    assert done.stdout.splitlines()[-1].startswith("removed 1 capture;")
+    said = "a session with --disk has been in it, so its free space stays in it, for the sessions to come"
+    assert done.stderr == f"stays: the free space of the pool: {said}\n"
+    assert own.must("gc", "--json").json()["failed"] == []

@@ -114,3 +114,19 @@ def check_btrfs(image: Path) -> str:
     """What the file system's own checker says of an unmounted image; raises CalledProcessError if it is damaged."""
     done = subprocess.run(["btrfs", "check", image], capture_output=True, text=True, check=True)
     return done.stdout
+
+
+def take_room(pool: Pool, number: int, size: int) -> None:
+    """A tree with a file that takes room without content."""
+    pool.grow_if_needed(3 * size)
+    with open(f"{pool.create(f'tree-{number}')}/data", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    pool.sync(f"tree-{number}")
+
+
+def operation_of(folder: str) -> Callable[[], str]:
+    """Tells what btrfs does to the file system as a whole now, such as moving chunks."""
+    ident = subprocess.run(
+        ["findmnt", "-no", "UUID", folder], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return lambda: Path(f"/sys/fs/btrfs/{ident}/exclusive_operation").read_text().strip()

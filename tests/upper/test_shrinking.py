@@ -2,13 +2,22 @@
 
 import os
 import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, SIZES, Ground, check_btrfs, is_reserved, used_bytes, wait_for_no_loop
+from tests.upper.grounds import (
+    MIB,
+    SIZES,
+    Ground,
+    check_btrfs,
+    is_reserved,
+    operation_of,
+    take_room,
+    used_bytes,
+    wait_for_no_loop,
+)
 from tests.upper.pictures import furnish, picture
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs
@@ -55,14 +64,6 @@ def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> N
     pool.close()
     wait_for_no_loop(image)
     assert "no error found" in check_btrfs(image)
-
-
-def take_room(pool: Pool, number: int, size: int) -> None:
-    """A tree with a file that takes room without content."""
-    pool.grow_if_needed(3 * size)
-    with open(f"{pool.create(f'tree-{number}')}/data", "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
-    pool.sync(f"tree-{number}")
 
 
 def test_chunks_that_are_half_full_are_put_together(corner: Path) -> None:
@@ -140,11 +141,3 @@ def test_growing_goes_before_a_compaction_that_a_killed_daemon_has_left(corner: 
         assert again.list() == pool.list()
         balance.wait(PATIENCE_S)
     pool.close()
-
-
-def operation_of(folder: str) -> Callable[[], str]:
-    """Tells what btrfs does to the file system as a whole now, such as moving chunks."""
-    ident = subprocess.run(
-        ["findmnt", "-no", "UUID", folder], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return lambda: Path(f"/sys/fs/btrfs/{ident}/exclusive_operation").read_text().strip()

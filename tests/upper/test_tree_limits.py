@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, Ground
-from waypoint.model.errors import Failed
+from tests.upper.grounds import MIB, Ground, operation_of, take_room, wait_for_no_loop
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.storage import quota
+from waypoint.upper import pool_image
 from waypoint.upper.contract import Pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
@@ -39,16 +43,75 @@ def test_a_tree_takes_no_more_than_its_limit_or_the_pool_says_why(pool: Pool, gr
 def test_what_lies_in_a_pool_that_counts_is_not_moved(corner: Path) -> None:
     """Moving it can leave the file system read-only for good: the kernel finds no group for a tree that is gone."""
     pool = Ground(corner, "btrfs").open()
-    pool.create("one")
-    assert pool.shrink(lambda: True, lambda: True) == 0
-    assert pool.limit("one", 20 * MIB) == ""
+    for number in range(4):
+        take_room(pool, number, 100 * MIB)
+    for number in range(3):
+        pool.remove(f"tree-{number}")
+    pool.settle()
+    assert pool.why_stays() == ""
+    assert pool.limit("tree-3", 200 * MIB) == ""
     size = os.stat(corner / "pool.img").st_size
-    with pytest.raises(Failed, match="a session with --disk has been in it"):
-        pool.shrink(lambda: True, lambda: True)
-    pool.remove("one")
-    with pytest.raises(Failed, match="a session with --disk has been in it"):
-        pool.shrink(lambda: True, lambda: True)
+    assert pool.shrink(lambda: True, lambda: True) == 0
+    pool.close()
+    pool = Ground(corner, "btrfs").open()
+    assert "a session with --disk has been in it" in pool.why_stays()
+    assert pool.shrink(lambda: True, lambda: True) == 0
     assert os.stat(corner / "pool.img").st_size == size
+    pool.close()
+
+
+@pytest.mark.requires("simple-quotas")
+@pytest.mark.parametrize(
+    ("operation", "sizes", "removed"),
+    [
+        pytest.param("resize", [100] * 16, range(12), id="what lies at the end"),
+        pytest.param("balance", [40, 48] * 32, range(0, 64, 2), id="chunks that are not full"),
+    ],
+)
+def test_what_is_being_moved_is_left_when_the_counting_begins(
+    corner: Path, operation: str, sizes: list[int], removed: range
+) -> None:
+    pool, present = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    for number, size in enumerate(sizes):
+        take_room(pool, number, size * MIB)
+    for number in removed:
+        pool.remove(f"tree-{number}")
+    pool.settle()
+    with ThreadPoolExecutor(1) as threads:
+        given = threads.submit(pool.shrink, lambda: True, lambda: True)
+        wait_until(lambda: present() == operation, "it is moved", brief=True)
+        assert pool.limit("tree-15", 200 * MIB) == ""
+        assert present() == "none"
+        before = os.stat(corner / "pool.img").st_size
+        given.result()
+    assert present() == "none"
+    assert os.stat(corner / "pool.img").st_size == before
+    pool.close()
+
+
+@pytest.mark.requires("simple-quotas")
+def test_a_balance_that_a_crash_has_cut_does_not_go_on_where_it_counts(
+    corner: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, present = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
+    for number in range(4):
+        take_room(pool, number, 100 * MIB)
+    argv = ["btrfs", "balance", "start", "--full-balance", str(corner / "pool")]
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as balance:
+        wait_until(lambda: present() == "balance", "chunks are moved", brief=True)
+        subprocess.run(["btrfs", "balance", "pause", str(corner / "pool")], check=True, stdout=subprocess.DEVNULL)
+        balance.wait(PATIENCE_S)
+    quota.enable(pool.folder)
+    pool.close()
+    wait_for_no_loop(corner / "pool.img")
+    with monkeypatch.context() as patch:  # killed when it has mounted the pool
+        patch.setattr(pool_image, "use_whole_file", lambda _fd, _folder: None)
+        Ground(corner, "btrfs").open()
+    assert present() == "balance paused"
+    pool = Ground(corner, "btrfs").open()
+    assert present() == "none"
+    said = subprocess.run(["btrfs", "balance", "status", pool.folder], capture_output=True, text=True, check=False)
+    assert "No balance found" in said.stdout
     pool.close()
 
 

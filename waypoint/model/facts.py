@@ -3,7 +3,7 @@
 A field without a default is in every answer. A time is a text: UTC, ISO 8601, to the millisecond.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NotRequired, TypedDict
 
 
@@ -322,7 +322,7 @@ class GcFacts:
     `removed`: the captures that were removed, the oldest first; with `dry_run`, those that would be. `strangers`: the
     same for what names.db did not know. `kept_operations_s`: so many last seconds' operations can still be taken back.
     `freed_bytes`: what the home has given back to the disk. `home_bytes`: what the home has there now. `failed`: in
-    words, what could not be removed; the next daemon tries it again.
+    words, what could not be removed; the next daemon tries it again. `stays`: in words, what no gc can give back.
     """
 
     dry_run: bool
@@ -332,6 +332,7 @@ class GcFacts:
     freed_bytes: int
     home_bytes: int
     failed: list[str]
+    stays: list[str] = field(default_factory=list)
 
 
 class HolderFacts(TypedDict):

@@ -52,8 +52,8 @@ from waypoint.store.names import Names
 from waypoint.store.reserve import Reserve
 from waypoint.terminal.inside.spool import Answer
 from waypoint.upper.contract import PoolSizes
-from waypoint.upper.loop_pool import FOLDER, IMAGE
 from waypoint.upper.open_pool import has_pool, open_pool
+from waypoint.upper.pool_image import FOLDER, IMAGE
 
 KEEP_OPERATIONS_S = 7 * 86400.0
 RELIEVE_S = 10.0

@@ -137,12 +137,13 @@ class _Work:
         after = home_bytes(home)
         return GcFacts(
             dry_run=False,
-            removed=[_removed(capture) for capture in chosen],
+            removed=[_removed(capture) for capture in chosen if capture.id not in home.due_for_removal],
             strangers=strangers,
             kept_operations_s=self._keep_s,
             freed_bytes=max(0, before - after),
             home_bytes=after,
             failed=self._failed,
+            stays=[f"the free space of the pool: {why}"] if (why := home.pool.why_stays()) else [],
         )
 
     def make_room(self, *, whole: bool = False) -> int:

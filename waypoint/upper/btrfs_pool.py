@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from waypoint.linux.storage import btrfs, filesystem, quota
-from waypoint.model.errors import Failed
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import GIB, Growth, GrowthOutcome, Outlook, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
@@ -21,17 +20,21 @@ from waypoint.upper.trees import FolderOfTrees
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
 _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine one takes 1 to 3 ms
-_COUNTED = "a session with --disk has been in it: its free space stays in it, for the sessions to come"
 
 
 class Volume(Protocol):
     """The file system that the pool's folder lies on: the part of a btrfs pool that growing and closing concern."""
 
-    may_count: bool
-    """Whether Waypoint may switch on the counting of what each tree writes: only on a file system of its own."""
-
     no_quotas: str
     """In words, why nothing is counted."""
+
+    def count(self) -> bool:
+        """Begin to count what each tree writes, for good. False if the file system is not Waypoint's own. Raises
+        OSError.
+        """
+        ...
+
+    def why_stays(self) -> str: ...
 
     def outlook(self) -> Outlook: ...
 
@@ -53,11 +56,16 @@ class Volume(Protocol):
 class NativeVolume:
     """The machine's own btrfs: Waypoint neither resizes nor unmounts it."""
 
-    may_count = False
     no_quotas = "quotas are off on the machine's btrfs: 'btrfs quota enable --simple'"
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+
+    def count(self) -> bool:
+        return False
+
+    def why_stays(self) -> str:
+        return ""
 
     def outlook(self) -> Outlook:
         return Outlook(btrfs.free_bytes(self._folder), GIB)
@@ -141,15 +149,10 @@ class _BtrfsRoom(FolderOfTrees):
             btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
 
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
-        """Raises Failed also if sessions with a limit of the disk have been in the pool: where btrfs counts for such
-        limits, moving what lies in the pool can leave a file system that is read-only for good (Linux 6.18:
-        `__btrfs_free_extent` finds no group for a tree that is gone, and aborts the transaction).
-        """
-        with refusals("shrink the pool", self._folder):
-            is_counted = self._volume.may_count and quota.is_enabled(self._folder)
-        if is_counted:
-            raise Failed("shrink the pool", self._folder, _COUNTED)
         return self._volume.shrink(go_on, is_idle)
+
+    def why_stays(self) -> str:
+        return self._volume.why_stays()
 
 
 class BtrfsPool(_BtrfsRoom):
@@ -195,9 +198,8 @@ class BtrfsPool(_BtrfsRoom):
         try:
             quota.limit(path, most_bytes)
         except OSError as err:
-            if err.errno != errno.ENOTCONN or not self._volume.may_count:
+            if err.errno != errno.ENOTCONN or not self._volume.count():
                 raise
-            quota.enable(path)
             quota.limit(path, most_bytes)
 
     def remove(self, name: str) -> None:

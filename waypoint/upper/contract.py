@@ -169,8 +169,12 @@ class Room(Protocol):
 
         The headroom is kept, unless `is_idle` says that nobody is writing. Works in pieces, between which the pool can
         grow, and calls `go_on` before each piece to know whether to go on. A pool that lies directly on the disk's file
-        system has nothing to give back: 0. Call `settle` first.
+        system has nothing to give back: 0. So has one that `why_stays` tells something of. Call `settle` first.
         """
+        ...
+
+    def why_stays(self) -> str:
+        """In words, why the pool's free space stays in it for good; "" if `shrink` gives it back."""
         ...
 
 

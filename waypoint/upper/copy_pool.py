@@ -104,6 +104,9 @@ class CopyPool(FolderOfTrees):
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         return 0
 
+    def why_stays(self) -> str:
+        return ""
+
     def close(self) -> None:
         # Missing if no snapshot was made. What a failed snapshot left in the folder is removed by the next opening.
         with contextlib.suppress(OSError):

@@ -1,8 +1,9 @@
 """The pool file: `<home>/pool.img` with a btrfs in it, mounted at `<home>/pool`, for homes that are not on btrfs.
 
-The disk space of the whole file is reserved. In a sparse file on a full disk, `sync` would succeed, a later write would
-fail, and btrfs would become read-only. The file is mounted in the caller's mount namespace only, and the kernel
-detaches the loop device after the last unmount: when all processes that use the pool have ended, neither is left.
+It grows ahead of need and gives back what is free (pool_image.py says how it is made and mounted). Once btrfs counts
+what each tree writes, nothing is moved in it any more, and so it gets no smaller: moving chunks then was seen to leave
+a file system that is read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a tree that is gone, and
+aborts the transaction).
 """
 
 import contextlib
@@ -12,15 +13,9 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
-from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
-from waypoint.model.errors import Failed, HostLacks, StateConflict
-from waypoint.model.ids import random_hex
+from waypoint.linux.storage import btrfs, filesystem, mounts, quota
 from waypoint.upper.contract import Growth, GrowthOutcome, Outlook, PoolSizes, mib, refusals
-
-IMAGE = "pool.img"
-FOLDER = "pool"
-_MAKING = ".making-"
-_SIZE_UNIT_BYTES = 1 << 20  # all sizes of the file are multiples of this
+from waypoint.upper.pool_image import FOLDER, IMAGE, make_image, open_image, tell_device, use_whole_file, whole
 
 # 1/8 of the headroom must be free for metadata: with many small files, btrfs runs out of metadata space, and reports
 # "no space", when half of the pool is free for data.
@@ -38,8 +33,7 @@ _RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
 
-_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS)
-_HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
+_COUNTED = "a session with --disk has been in it, so its free space stays in it, for the sessions to come"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -71,11 +65,11 @@ class _GrowingFile:
     def outlook(self) -> Outlook:
         sizes, space = self._sizes, btrfs.space_on_device(self.folder)
         on_disk = filesystem.free_bytes(self._home)
-        spare = _whole(on_disk - sizes.floor_bytes)
+        spare = whole(on_disk - sizes.floor_bytes)
         return Outlook(
             free_bytes=min(btrfs.free_bytes(self.folder), _METADATA_SHARE * _free_for_metadata(space)),
             headroom_bytes=sizes.headroom_bytes,
-            growth_bytes=spare if spare >= _whole(sizes.step_bytes) // _LEAST_SHARE else 0,
+            growth_bytes=spare if spare >= whole(sizes.step_bytes) // _LEAST_SHARE else 0,
             floor_bytes=sizes.floor_bytes,
             disk_free_bytes=on_disk,
         )
@@ -103,8 +97,8 @@ class _GrowingFile:
         """By how many bytes the file is to grow if `missing` are missing: whole steps, or as much as the disk can give,
         if that is worth an enlargement; else 0.
         """
-        step = _whole(self._sizes.step_bytes)
-        spare = _whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
+        step = whole(self._sizes.step_bytes)
+        spare = whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
         added = min(-(-missing // step) * step, spare)
         return added if added >= step // _LEAST_SHARE else 0
 
@@ -126,7 +120,7 @@ class _GrowingFile:
             except OSError:
                 os.ftruncate(fd, before)  # safe: the file system in the file has not been resized yet
                 raise
-            _use_whole_file(fd, self.folder)
+            use_whole_file(fd, self.folder)
         finally:
             os.close(fd)
 
@@ -142,8 +136,37 @@ class _GrowingFile:
 class PoolFile(_GrowingFile):
     """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it."""
 
-    may_count = True
     no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
+
+    def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> None:
+        super().__init__(home, sizes, give_room)
+        self._moving = threading.Lock()
+        self._counts = quota.is_enabled(self.folder)
+
+    def count(self) -> bool:
+        self._counts = True
+        with self._at_rest():
+            try:
+                quota.enable(self.folder)
+            except OSError:
+                self._counts = False
+                raise
+        return True
+
+    @contextlib.contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """During the `with` block nothing that lies in the pool is moved. What is being moved meanwhile is broken off:
+        it may take seconds.
+        """
+        with contextlib.ExitStack() as held:
+            for lock, cancel in ((self._growing, btrfs.cancel_shrinking), (self._moving, btrfs.cancel_balance)):
+                while not lock.acquire(timeout=_RETRY_S):
+                    cancel(self.folder)
+                held.callback(lock.release)
+            yield
+
+    def why_stays(self) -> str:
+        return _COUNTED if self._counts else ""
 
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         given, more = 0, _PIECE_BYTES
@@ -159,14 +182,16 @@ class PoolFile(_GrowingFile):
         """
         end = btrfs.end_of_chunks(self.folder)
         for full_percent in _FULL_PERCENT:
-            while go_on() and self._compact(full_percent, end):
-                pass
+            while go_on():
+                with self._moving:
+                    if self._counts or not self._compact(full_percent, end):
+                        break
 
     def _shrink_all(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         given = 0
         while go_on():
             with self._growing, refusals("shrink the pool", self._image):
-                piece = self._shrink(is_idle=is_idle())
+                piece = 0 if self._counts else self._shrink(is_idle=is_idle())
             if not piece:
                 break
             given += piece
@@ -175,7 +200,7 @@ class PoolFile(_GrowingFile):
     def _compact(self, full_percent: int, end: int) -> bool:
         """Move one chunk of data elsewhere. Returns whether there may be more to move.
 
-        The move may take seconds on a slow disk; if the pool has to grow, `_use_whole_file` breaks the move off.
+        The move may take seconds on a slow disk; if the pool has to grow, `use_whole_file` breaks the move off.
         """
         with refusals("shrink the pool", self._image):
             unallocated = btrfs.space_on_device(self.folder).unallocated_bytes
@@ -198,7 +223,7 @@ class PoolFile(_GrowingFile):
             space.unallocated_bytes - max(headroom // _METADATA_SHARE, _LEAST_UNALLOCATED_BYTES),
             space.total_bytes - max(sizes.initial_bytes, _LEAST_BYTES),
         )
-        piece = _whole(piece)
+        piece = whole(piece)
         while piece >= _PIECE_BYTES // _LEAST_SHARE:
             try:
                 btrfs.resize(self.folder, space.total_bytes - piece)
@@ -207,7 +232,7 @@ class PoolFile(_GrowingFile):
                     return 0
                 if err.errno != errno.ENOSPC:
                     raise
-                piece = _whole(piece // 2)  # there is no place large enough for the data at the end
+                piece = whole(piece // 2)  # there is no place large enough for the data at the end
             else:
                 self._cut_file(space.total_bytes - piece)
                 return piece
@@ -220,7 +245,7 @@ class PoolFile(_GrowingFile):
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, size)
-            _tell_device(fd, self.folder)
+            tell_device(fd, self.folder)
         finally:
             os.close(fd)
 
@@ -258,136 +283,11 @@ def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = 
     Raises HostLacks if the machine lacks btrfs, loop devices, mkfs.btrfs or the right to use them; Failed, also if the
     disk is too full for a new file; StateConflict if mounting a new file would hide files in `<home>/pool`.
     """
-    file = PoolFile(home, sizes, give_room)
+    folder = f"{home}/{FOLDER}"
     with refusals("open the pool", home):
-        os.makedirs(file.folder, mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.path.exists(f"{home}/{IMAGE}"):
-            _open_image(f"{home}/{IMAGE}", file.folder)
+            open_image(f"{home}/{IMAGE}", folder)
         else:
-            _make(home, file.folder, sizes)
-    return file
-
-
-def _make(home: str, folder: str, sizes: PoolSizes) -> None:
-    image, size = f"{home}/{IMAGE}", _whole(sizes.initial_bytes)
-    # Each try gets a new name, because the mkfs of a killed caller may still run, and opens its file by name.
-    making = f"{image}{_MAKING}{random_hex(8)}"
-    if os.listdir(folder):
-        said = "the folder is not empty, and a pool mounted there would hide its content"
-        raise StateConflict("make the pool", folder, said, "move the folder's content away")
-    for name in os.listdir(home):
-        if name.startswith(f"{IMAGE}{_MAKING}"):
-            os.unlink(f"{home}/{name}")
-    if filesystem.free_bytes(home) - size < sizes.floor_bytes:
-        said = f"a pool of {mib(size)} would leave less than {mib(sizes.floor_bytes)} free on the disk"
-        raise Failed("make the pool", image, said, "make room on that file system")
-    try:
-        _format(making, size)
-        _open_image(making, folder)
-        os.chmod(folder, 0o700)
-        os.rename(making, image)
-    except BaseException:
-        _undo(making, folder)
-        raise
-    files.sync_folder(home)
-
-
-def _undo(making: str, folder: str) -> None:
-    with contextlib.suppress(OSError):  # not mounted yet
-        mounts.umount(folder, mounts.MNT_DETACH)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(making)
-
-
-def _format(making: str, size: int) -> None:
-    fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        filesystem.reserve_space(fd, size, making)
-        btrfs.make_filesystem(making)
-        os.fsync(fd)
-    except FileNotFoundError as err:
-        raise HostLacks("make the pool", making, "no program mkfs.btrfs", "install the package btrfs-progs") from err
-    except OSError as err:
-        if err.errno in _CANNOT_RESERVE:
-            said = "this file system cannot reserve disk space for a file"
-            raise HostLacks("make the pool", making, said, "put the home on ext4, XFS or btrfs") from err
-        raise
-    finally:
-        os.close(fd)
-
-
-def _open_image(image: str, folder: str) -> None:
-    fd = os.open(image, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        _fill_holes(fd, image)
-        with _attach(fd, image) as device:
-            _mount(device, folder)
-        _use_whole_file(fd, folder)
-    finally:
-        os.close(fd)
-
-
-def _fill_holes(fd: int, image: str) -> None:
-    """Reserve the disk space of a sparse file again: copying a home can make its pool file sparse."""
-    facts = os.fstat(fd)
-    if facts.st_blocks * 512 < facts.st_size:
-        filesystem.reserve_space(fd, facts.st_size, image)
-
-
-def _attach(fd: int, image: str) -> loop.LoopDevice:
-    try:
-        return loop.find_attached(fd) or loop.attach(fd)
-    except OSError as err:
-        if err.errno in _HOST_LACKS:
-            said = f"no loop device: {err.strerror}"
-            raise HostLacks(
-                "open the pool", image, said, "load the kernel module loop, or use a home on btrfs"
-            ) from err
-        raise
-
-
-def _mount(device: loop.LoopDevice, folder: str) -> None:
-    here = [record for record in mounts.read_mounts() if record.mount_point == folder]
-    if here and here[-1].source == device.path:  # mounted before, by an earlier daemon in this mount namespace
-        return
-    try:
-        # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
-        # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
-        flags = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
-        mounts.mount(device.path, folder, "btrfs", flags, "nodiscard,commit=5")
-    except OSError as err:
-        if err.errno in _HOST_LACKS:
-            said = f"cannot mount btrfs: {err.strerror}"
-            raise HostLacks("open the pool", folder, said, "load the kernel module btrfs") from err
-        raise
-
-
-def _use_whole_file(fd: int, folder: str) -> None:
-    """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash.
-
-    btrfs refuses to resize while it moves chunks (`PoolFile.shrink`), and it goes on moving them after the daemon was
-    killed, even after a reboot. So moving is cancelled first.
-    """
-    # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
-    os.fsync(fd)
-    _tell_device(fd, folder)
-    try:
-        btrfs.resize_to_device(folder)
-    except OSError as err:
-        if err.errno != errno.EBUSY:
-            raise
-        btrfs.cancel_balance(folder)
-        btrfs.resize_to_device(folder)
-
-
-def _tell_device(fd: int, folder: str) -> None:
-    """Give the device the size of its file."""
-    device = loop.find_attached(fd)
-    if device is None:
-        raise OSError(errno.ENODEV, "the pool's file was replaced while it was in use", folder)
-    with device:
-        device.update_capacity()
-
-
-def _whole(size: int) -> int:
-    return size // _SIZE_UNIT_BYTES * _SIZE_UNIT_BYTES
+            make_image(home, folder, sizes)
+        return PoolFile(home, sizes, give_room)

@@ -11,7 +11,8 @@ from waypoint.model.ids import random_hex
 from waypoint.upper.btrfs_pool import BtrfsPool, NativeVolume
 from waypoint.upper.contract import Pool, PoolSizes, refusals, usual_sizes
 from waypoint.upper.copy_pool import GONE, CopyPool
-from waypoint.upper.loop_pool import FOLDER, IMAGE, no_reserve, open_pool_file
+from waypoint.upper.loop_pool import no_reserve, open_pool_file
+from waypoint.upper.pool_image import FOLDER, IMAGE
 
 Driver = Literal["auto", "btrfs", "copy"]
 

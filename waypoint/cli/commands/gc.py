@@ -16,6 +16,7 @@ def run(given: Given) -> int:
         print_json(found)
     else:
         _print(found)
+    tell("stays", found.stays)
     tell("not removed", found.failed)
     return 1 if found.failed else 0
 

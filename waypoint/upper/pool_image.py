@@ -1,0 +1,149 @@
+"""The file `<home>/pool.img`: making it, attaching it to a loop device, mounting the btrfs in it at `<home>/pool`.
+
+The disk space of the whole file is reserved. In a sparse file on a full disk, `sync` would succeed, a later write would
+fail, and btrfs would become read-only. The file is mounted in the caller's mount namespace only, and the kernel
+detaches the loop device after the last unmount: when all processes that use the pool have ended, neither is left.
+"""
+
+import contextlib
+import errno
+import os
+
+from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
+from waypoint.model.errors import Failed, HostLacks, StateConflict
+from waypoint.model.ids import random_hex
+from waypoint.upper.contract import PoolSizes, mib
+
+IMAGE = "pool.img"
+FOLDER = "pool"
+_MAKING = ".making-"
+_SIZE_UNIT_BYTES = 1 << 20  # all sizes of the file are multiples of this
+
+_CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS)
+_HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
+
+
+def make_image(home: str, folder: str, sizes: PoolSizes) -> None:
+    image, size = f"{home}/{IMAGE}", whole(sizes.initial_bytes)
+    # Each try gets a new name, because the mkfs of a killed caller may still run, and opens its file by name.
+    making = f"{image}{_MAKING}{random_hex(8)}"
+    if os.listdir(folder):
+        said = "the folder is not empty, and a pool mounted there would hide its content"
+        raise StateConflict("make the pool", folder, said, "move the folder's content away")
+    for name in os.listdir(home):
+        if name.startswith(f"{IMAGE}{_MAKING}"):
+            os.unlink(f"{home}/{name}")
+    if filesystem.free_bytes(home) - size < sizes.floor_bytes:
+        said = f"a pool of {mib(size)} would leave less than {mib(sizes.floor_bytes)} free on the disk"
+        raise Failed("make the pool", image, said, "make room on that file system")
+    try:
+        _format(making, size)
+        open_image(making, folder)
+        os.chmod(folder, 0o700)
+        os.rename(making, image)
+    except BaseException:
+        _undo(making, folder)
+        raise
+    files.sync_folder(home)
+
+
+def _undo(making: str, folder: str) -> None:
+    with contextlib.suppress(OSError):  # not mounted yet
+        mounts.umount(folder, mounts.MNT_DETACH)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(making)
+
+
+def _format(making: str, size: int) -> None:
+    fd = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        filesystem.reserve_space(fd, size, making)
+        btrfs.make_filesystem(making)
+        os.fsync(fd)
+    except FileNotFoundError as err:
+        raise HostLacks("make the pool", making, "no program mkfs.btrfs", "install the package btrfs-progs") from err
+    except OSError as err:
+        if err.errno in _CANNOT_RESERVE:
+            said = "this file system cannot reserve disk space for a file"
+            raise HostLacks("make the pool", making, said, "put the home on ext4, XFS or btrfs") from err
+        raise
+    finally:
+        os.close(fd)
+
+
+def open_image(image: str, folder: str) -> None:
+    fd = os.open(image, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _fill_holes(fd, image)
+        with _attach(fd, image) as device:
+            _mount(device, folder)
+        use_whole_file(fd, folder)
+    finally:
+        os.close(fd)
+
+
+def _fill_holes(fd: int, image: str) -> None:
+    """Reserve the disk space of a sparse file again: copying a home can make its pool file sparse."""
+    facts = os.fstat(fd)
+    if facts.st_blocks * 512 < facts.st_size:
+        filesystem.reserve_space(fd, facts.st_size, image)
+
+
+def _attach(fd: int, image: str) -> loop.LoopDevice:
+    try:
+        return loop.find_attached(fd) or loop.attach(fd)
+    except OSError as err:
+        if err.errno in _HOST_LACKS:
+            said = f"no loop device: {err.strerror}"
+            raise HostLacks(
+                "open the pool", image, said, "load the kernel module loop, or use a home on btrfs"
+            ) from err
+        raise
+
+
+def _mount(device: loop.LoopDevice, folder: str) -> None:
+    here = [record for record in mounts.read_mounts() if record.mount_point == folder]
+    if here and here[-1].source == device.path:  # mounted before, by an earlier daemon in this mount namespace
+        return
+    try:
+        # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
+        # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
+        # skip_balance: a balance that a crash has cut must not go on, as the pool may count by now (loop_pool.py).
+        flags = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
+        mounts.mount(device.path, folder, "btrfs", flags, "nodiscard,commit=5,skip_balance")
+    except OSError as err:
+        if err.errno in _HOST_LACKS:
+            said = f"cannot mount btrfs: {err.strerror}"
+            raise HostLacks("open the pool", folder, said, "load the kernel module btrfs") from err
+        raise
+
+
+def use_whole_file(fd: int, folder: str) -> None:
+    """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash.
+
+    btrfs refuses to resize while it moves chunks (`PoolFile.shrink`), and it goes on moving them after the daemon was
+    killed, even after a reboot. So moving is cancelled first.
+    """
+    # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
+    os.fsync(fd)
+    tell_device(fd, folder)
+    try:
+        btrfs.resize_to_device(folder)
+    except OSError as err:
+        if err.errno != errno.EBUSY:
+            raise
+        btrfs.cancel_balance(folder)
+        btrfs.resize_to_device(folder)
+
+
+def tell_device(fd: int, folder: str) -> None:
+    """Give the device the size of its file."""
+    device = loop.find_attached(fd)
+    if device is None:
+        raise OSError(errno.ENODEV, "the pool's file was replaced while it was in use", folder)
+    with device:
+        device.update_capacity()
+
+
+def whole(size: int) -> int:
+    return size // _SIZE_UNIT_BYTES * _SIZE_UNIT_BYTES
