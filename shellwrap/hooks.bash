@@ -126,7 +126,7 @@ __wp_exit_trap() {
 __wp_leave='{ { __wp_r=$?; \builtin set +e; __wp_unguard; } 2>/dev/null; { \builtin trap -p; __wp_left "$@"; } 2>/dev/null 1<>"$__wp_l"; }'
 __wp_left() {
   [[ $__wp_op == tty ]] || __wp_loud
-  __wp_rest=0
+  __wp_rest=0 __wp_c='' # which is no part of the state
   __wp_keep "$SHELLOPTS" "$@"
   __wp_say "E;$__wp_n;$__wp_k;$__wp_r;X"
   __wp_wait E

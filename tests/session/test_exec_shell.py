@@ -44,6 +44,7 @@ async def test_a_command_that_ends_the_shell_by_the_way_leaves_the_session_with_
     assert b"not reached" not in ran.output
     now = await stage.exec(SHOW_STATE)
     quote = "'" if stage.shell == "bash" else ""
+    assert now.exit == 0, now
     assert now.output.decode() == f"3 a b f 1 /usr {'alias ' if quote else ''}l={quote}ls{quote}\n"
     assert not stage.new_shell
     new = stage.daemon.line.watch.shell
@@ -105,6 +106,23 @@ async def test_a_command_with_an_exit_trap_of_its_own_ends_the_session(bash: Sta
     ran = await bash.exec("trap 'echo bye' EXIT; false || exit 3")
     assert (ran.exit, ran.ended, bash.new_shell) == (3, True, False)
     assert ran.output == b"exit\nbye\n"
+
+
+async def test_the_next_command_waits_until_the_new_shell_is_at_its_prompt_with_its_state(bash: Stage) -> None:
+    await bash.open()
+    await bash.exec("PROMPT_COMMAND[5]='sleep 0.2'")  # how long the shell takes from a command's end to its prompt
+    await bash.exec("false || exit 3")
+    await bash.daemon.line.wait_idle()
+    assert [path.name for path in bash.run.iterdir() if path.name.startswith(("cmd.", "req"))] == []
+    assert (await bash.exec("echo hi")).output == b"hi\n"
+
+
+async def test_nothing_of_the_commands_text_is_left_in_the_files_of_the_session(stage: Stage) -> None:
+    await stage.open()
+    await stage.exec("false || exit 3; : a-secret")
+    assert stage.new_shell
+    await stage.daemon.line.wait_idle()
+    assert [path.name for path in stage.run.iterdir() if path.is_file() and b"a-secret" in path.read_bytes()] == []
 
 
 async def test_the_new_shell_gets_its_state_from_the_next_daemon_too(stage: Stage) -> None:

@@ -69,6 +69,7 @@ class CommandLine:
         self._adopted.set()
         self._current: Execution | None = None
         self._before: Execution | None = None  # the command that has ended the shell whose state a new one is given
+        self._latest: asyncio.Task[None] | None = None  # which carries `_current` on
         self._tasks: set[asyncio.Task[Any]] = set()  # `release` cancels them
         self.watch.on_new_shell = self._save_shell
         self.watch.start(self._state.shell)
@@ -235,7 +236,7 @@ class CommandLine:
 
     def _begin(self, run: Execution, then: Callable[[], object]) -> None:
         self._current = run
-        task = asyncio.create_task(self._carry_on(run))
+        self._latest = task = asyncio.create_task(self._carry_on(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: then())
@@ -244,8 +245,10 @@ class CommandLine:
         if run.record.phase is not Phase.DONE:
             await run.run()
         if run.record.new_shell:  # until the record of the command by which `renew` works takes the place of this one
-            self._before = run
+            self._before, own = run, self._latest
             await self.renew()
+            if self._latest is not None and self._latest is not own:
+                await self._latest  # `renew` is back before the shell's prompt is, and before the files are removed
 
     def _save_shell(self) -> None:
         self._state.shell = self.watch.shell
