@@ -2,11 +2,14 @@
 
 import contextlib
 import itertools
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.homes import Home
+from tests.places import make_temp_root
 
 _NUMBERS = itertools.count(1)
 
@@ -37,6 +40,21 @@ def refused(home: Home, *options: str, code: int = 2) -> str:
     assert (done.code, done.stdout) == (code, ""), done
     assert "refused" not in found
     return done.stderr
+
+
+OF_THE_BASE, OWN_MOUNT = "root of the base", "mount of its own"
+
+
+@contextlib.contextmanager
+def ground_of(kind: str) -> Iterator[Path]:
+    """A folder of the host's, which sessions that begin in the `with` see: in the root file system, or a mount."""
+    place = Path(tempfile.mkdtemp(prefix="ground-", dir=make_temp_root()))
+    place.chmod(0o755)
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, place)
+        if kind == OWN_MOUNT:
+            stack.enter_context(mounted(place, "-t", "tmpfs", "none"))
+        yield place
 
 
 @contextlib.contextmanager

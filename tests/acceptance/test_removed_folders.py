@@ -1,18 +1,14 @@
 """Folders and files that were removed while processes hold them: the processes come back all the same."""
 
-import contextlib
 import itertools
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.moments import WAYS, Way, alone, brought_back, new_name, says, started
-from tests.acceptance.sessions import mounted
+from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, ground_of
 from tests.homes import Home, open_home
-from tests.places import make_temp_root
 from waypoint.client import Client
 from waypoint.client.sdk import Session
 
@@ -29,15 +25,10 @@ KINDS = ("of the base", "of the base and changed", "new")
 ABOUT = "ls -A; stat -L -c '%F %a %u %h' /proc/self/cwd; readlink /proc/self/cwd | grep -o '(deleted)'"
 
 
-@pytest.fixture(scope="module", params=["root of the base", "mount of its own"])
+@pytest.fixture(scope="module", params=[OF_THE_BASE, OWN_MOUNT])
 def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder of the host's, which sessions see."""
-    place = Path(tempfile.mkdtemp(prefix="removed-", dir=make_temp_root()))
-    place.chmod(0o755)
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, place)
-        if request.param == "mount of its own":
-            stack.enter_context(mounted(place, "-t", "tmpfs", "none"))
+    with ground_of(request.param) as place:
+        if request.param == OWN_MOUNT:
             # Numbers its files from 1 on. An overlay does so with its folders, and CRIU takes one for the other.
             for number in range(1000):
                 (place / str(number)).touch()

@@ -1,18 +1,14 @@
 """Processes that watch files (inotify) are captured live, and what they watch is watched in every copy."""
 
-import contextlib
 import shlex
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.moments import alone, brought_back, new_name, says, started
-from tests.acceptance.sessions import mounted
+from tests.acceptance.sessions import OF_THE_BASE, OWN_MOUNT, ground_of
 from tests.homes import Home, open_home
-from tests.places import make_temp_root
 from waypoint.client.sdk import Session
 from waypoint.model.errors import CannotCapture
 
@@ -26,15 +22,9 @@ WATCHER = Path(__file__).with_name("watcher.py")
 LOG = "/root/watched.log"
 
 
-@pytest.fixture(scope="module", params=["root of the base", "mount of its own"])
+@pytest.fixture(scope="module", params=[OF_THE_BASE, OWN_MOUNT])
 def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A folder of the host's, which sessions see."""
-    place = Path(tempfile.mkdtemp(prefix="watched-", dir=make_temp_root()))
-    place.chmod(0o755)
-    with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, place)
-        if request.param == "mount of its own":
-            stack.enter_context(mounted(place, "-t", "tmpfs", "none"))
+    with ground_of(request.param) as place:
         for folder in ("base/below", "bound/below", "moving/below"):
             (place / folder).mkdir(parents=True)
             (place / folder / "file").touch()

@@ -22,6 +22,7 @@ from tests.places import make_temp_root
 from tests.waiting import wait_until
 from waypoint.linux.storage.files import read_own
 from waypoint.linux.storage.ownership import check_home
+from waypoint.linux.tasks import lock_holder
 from waypoint.model.errors import HostLacks
 
 pytestmark = pytest.mark.privileged
@@ -141,7 +142,8 @@ def test_setup_closes_a_folder_of_roots(bare: Home) -> None:
 def test_no_daemon_starts_on_what_a_user_has_put_in_place(bare: Home, place: Path) -> None:
     """The next step of each message is followed."""
     bare.must("setup")
-    bare.must("daemon", "stop")
+    with ending(lock_holder.signed_by(str(bare.runtime / "supervisor.lock"))):  # it writes to the log when it ends
+        bare.must("daemon", "stop")
     log = (bare.path / "daemon.log").read_bytes()
     for words in (["setup"], ["setup", "--check"], ["ps"], ["doctor"]):
         (place / "above").chmod(0o777)
