@@ -101,6 +101,16 @@ def test_ps_all_lists_what_could_be_started_again(home: Home, branch: str) -> No
 
 
 @pytest.mark.privileged
+@pytest.mark.requires("criu")
+def test_a_branch_whose_programs_were_kept_is_told_as_parked(home: Home, branch: str) -> None:
+    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--park")
+    [found] = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == branch]
+    assert found["state"] == "parked"
+    [row] = [line.split() for line in home.must("branch").stdout.splitlines() if line.split()[0] == branch]
+    assert row[1] == "parked"
+
+
+@pytest.mark.privileged
 def test_ps_has_no_colours_in_a_pipe(home: Home, branch: str) -> None:
     assert "\x1b" not in home.must("ps").stdout
 

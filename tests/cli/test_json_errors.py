@@ -51,6 +51,18 @@ def test_an_error_is_one_json_value_with_its_parts(home: Home, words: str, on: s
     assert value == {"error": error, **beside.get(words.split()[0], {})}
 
 
+@pytest.mark.parametrize("words", ["ps", "op log -n 1", "--home {home} ps", "branch"])
+def test_before_the_verb_the_option_means_the_same(home: Home, words: str) -> None:
+    done = home.cli("--json", *words.format(home=home.path).split())
+    assert (done.code, type(done.json())) == (0, list), done
+
+
+@pytest.mark.parametrize("words", ["nosuch", "run -- true", "show nosuch"])
+def test_before_the_verb_it_makes_errors_json_too(home: Home, words: str) -> None:
+    done = home.cli("--json", *words.split())
+    assert (done.code, set(done.json()["error"])) == (2, PARTS), done
+
+
 def test_what_removes_names_says_which(home: Home) -> None:
     home.must("shell", "doomed", "-d")
     home.must("checkpoint", "doomed-cp", "-b", "doomed")

@@ -8,7 +8,9 @@ import pytest
 from waypoint.linux.calls import programs
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import Capability
+from waypoint.setup import criu_choice
 from waypoint.setup.criu_find import TRIAL_FILE, find, find_or_install, try_once
+from waypoint.setup.trials import NotMade
 
 WORKS = [Capability(name="dump", state="ok", required_for="live")]
 FAILS = [Capability(name="dump", state="missing", why="no vDSO", remedy="get another", required_for="live")]
@@ -143,6 +145,21 @@ def test_a_trial_that_could_not_be_made_is_an_error_and_tells_nothing_about_the_
         find(home, tries=fails)
     assert not (home / TRIAL_FILE).exists()
     assert find(home, tries=Trials(WORKS)).origin == "distribution"
+
+
+def test_setup_says_so_if_only_the_trial_could_not_be_made(
+    home: Path, distributed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(program: Path, _home: Path) -> list[Capability]:
+        raise NotMade("try CRIU at", str(program), "No space left on device", "make room")
+
+    monkeypatch.setattr(criu_choice, "trial", fails)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(
+        HostLacks, match="so is a CRIU, but whether this works here could not be tried: No space"
+    ) as told:
+        criu_choice.install(home, None, lambda _: None)
+    assert (told.value.exit_code, told.value.next_step) == (3, "make room")
 
 
 def test_setup_takes_what_works_and_installs_nothing(home: Path, distributed: Path) -> None:

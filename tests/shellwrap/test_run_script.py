@@ -1,4 +1,4 @@
-"""run.sh, the parent of a process of `waypoint run`, under the shells that a base may have as /bin/sh."""
+"""start.sh, the parent of a process of `waypoint run`, under the shells that a base may have as /bin/sh."""
 
 import os
 import subprocess
@@ -8,7 +8,8 @@ import pytest
 
 from tests.waiting import DEADLINE_S
 
-SCRIPT = Path(__file__).resolve().parents[2] / "shellwrap/run.sh"
+SCRIPT = Path(__file__).resolve().parents[2] / "shellwrap/start.sh"
+FORMER = SCRIPT.with_name("run.sh")
 SHELLS = [["dash"], ["bash", "--posix"], ["busybox", "sh"]]
 # The line that earlier versions had in place of the one with `exec`: it also executed the shell's builtins.
 EARLIER_LINE = '"$@" 3>&- # 3: the master of the terminal, if any; only this sh may keep it open'
@@ -37,7 +38,7 @@ def run(shell: list[str], status: Path, *words: str) -> "subprocess.CompletedPro
 def test_a_word_of_the_shells_is_no_program(shell: list[str], word: str, tmp_path: Path) -> None:
     done = run(shell, tmp_path / "status", word, "/dev/null")
     assert (done.returncode, done.stdout) == (127, "")
-    assert word in done.stderr
+    assert done.stderr == f"waypoint: {word}: the session has no such program\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS[:2])  # a busybox may take its own applets for the programs of the PATH
@@ -58,7 +59,7 @@ def test_the_exit_status_is_the_programs_and_126_where_it_cannot_be_executed(she
 
 def test_a_shell_in_the_script_of_an_earlier_version_goes_on_in_this_one(shell: list[str], tmp_path: Path) -> None:
     """As a restored one does: it has the file open, at the place after the line of its program."""
-    now = SCRIPT.read_text()
+    now = FORMER.read_text()
     line = next(line for line in now.splitlines() if "exec" in line and not line.startswith("#"))
     script, status = tmp_path / "run.sh", tmp_path / "status"
     script.write_text(now.replace(line, EARLIER_LINE))

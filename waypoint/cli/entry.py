@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> "NoReturn":
     """Run `waypoint ARGV` and end the process."""
     _occupy_standard_streams()
+    if argv[:1] == ["--json"]:
+        argv = _behind_the_verb(argv)
     try:
         leave(_run(argv))
     except WaypointError as error:
@@ -29,6 +31,17 @@ def main(argv: list[str]) -> "NoReturn":
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
         next_step = "mend that, or let the output go elsewhere; then try again"
         leave(_fail(argv, Failed("go on", "", f"{error.strerror or error}{where}", next_step)))
+
+
+def _behind_the_verb(argv: list[str]) -> list[str]:
+    """`argv`, which begins with `--json`, with this option where a verb takes it."""
+    from waypoint.model.verbs import table
+
+    rest = argv[1:]
+    at_home = 2 if rest[:1] == ["--home"] else 1 if rest and rest[0].startswith("--home=") else 0
+    _verb, behind = table.find(rest[at_home:])
+    place = len(rest) - len(behind)
+    return [*rest[:place], "--json", *behind] if place > at_home else [*rest, "--json"]
 
 
 def _fail(argv: list[str], error: WaypointError) -> int:

@@ -14,6 +14,7 @@ COLOURS = {
     "live": "green",
     "degraded": "yellow",
     "ended": "bright_black",
+    "parked": "bright_black",
     "missing": "red",
     "lost": "red",
     "unreachable": "red",

@@ -65,7 +65,7 @@ class SessionFacts:
     """
 
     branch: str
-    state: Literal["live", "unreachable", "ended", "lost"]
+    state: Literal["live", "unreachable", "parked", "ended", "lost"]
     created: str
     id: str | None = None
     pid: int | None = None

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, procfs
@@ -108,7 +109,7 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
     """The facts about a branch without a live session. `created`: when the branch was made, seconds since the epoch."""
     return SessionFacts(
         branch=branch,
-        state="lost" if tip.reason == "lost" else "ended",
+        state=_state_of(tip),
         created=iso_time(created),
         user=tip.setting.user.name,
         base=tip.setting.base,
@@ -116,6 +117,12 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
         cwd=tip.setting.cwd,
         capture=tip.id,
     )
+
+
+def _state_of(tip: Capture) -> Literal["parked", "ended", "lost"]:
+    if tip.reason == "lost":
+        return "lost"
+    return "ended" if tip.tier == "files" else "parked"
 
 
 def of_limits(limits: SessionLimits) -> LimitFacts:

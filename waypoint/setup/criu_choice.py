@@ -10,7 +10,7 @@ from waypoint.processes.criu.rpc import CriuProgram
 from waypoint.setup import criu_install
 from waypoint.setup.criu_find import find, find_or_install, forget_failures
 from waypoint.setup.rows import CHOOSE_ANOTHER
-from waypoint.setup.trials import trial
+from waypoint.setup.trials import NotMade, trial
 
 
 def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
@@ -23,7 +23,11 @@ def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
         say(f"CRIU: {given or criu_install.install(home, say)}, not tried: that takes root")
         return
     forget_failures(home)
-    say(_describe(find_or_install(home, say, tries=_tries(home), chosen=given)))
+    try:
+        say(_describe(find_or_install(home, say, tries=_tries(home), chosen=given)))
+    except NotMade as error:
+        said = f"it is there, and so is a CRIU, but whether this works here could not be tried: {error.said}"
+        raise HostLacks("finish the setup of", f"the home {home}", said, error.next_step) from error
 
 
 def check(home: Path, given: str | None, say: Callable[[str], None]) -> None:

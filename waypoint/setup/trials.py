@@ -43,12 +43,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 class NotTried(NamedTuple):
     """A trial that gave no rows: why not, and what the user can do about it, if that is known. `kind`: HostLacks if the
-    machine has not what any session needs.
+    machine has not what any session needs; None: NotMade.
     """
 
     why: str
     remedy: str = ""
-    kind: type[Failed | HostLacks] = Failed
+    kind: "type[NotMade | HostLacks] | None" = None
+
+
+class NotMade(Failed):
+    """A trial could not be made."""
 
 
 OnStart = Callable[["subprocess.Popen[bytes]"], None]
@@ -72,11 +76,11 @@ def try_everything(home: Path, chosen: str | None = None, on_start: OnStart | No
 def trial(criu: Path, home: Path, on_start: OnStart | None = None) -> list[Capability]:
     """Try one CRIU, and return its rows. `home`: an existing folder, below which the throw-away home is made.
 
-    Raises Failed or HostLacks if the trial could not be made: that tells nothing about the CRIU.
+    Raises NotMade or HostLacks if the trial could not be made: that tells nothing about the CRIU.
     """
     found = _run(_CRIU_PROGRAM, home, str(criu), on_start=on_start)
     if isinstance(found, NotTried):
-        raise found.kind("try CRIU at", str(criu), found.why, found.remedy or TRY_AGAIN)
+        raise (found.kind or NotMade)("try CRIU at", str(criu), found.why, found.remedy or TRY_AGAIN)
     return found
 
 
@@ -112,7 +116,7 @@ def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None)
     except subprocess.TimeoutExpired:
         return NotTried(f"the trial gave no result within {TRIAL_S:.0f} s")
     except WaypointError as error:
-        kind = HostLacks if isinstance(error, HostLacks) else Failed
+        kind = HostLacks if isinstance(error, HostLacks) else NotMade
         return NotTried(f"no session could be made: {error.said}", error.next_step, kind)
     except OSError as error:
         return NotTried(f"no session could be made: {error}")

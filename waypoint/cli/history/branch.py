@@ -45,5 +45,5 @@ def rename(given: Given) -> int:
 
 
 def _row(branch: BranchFacts) -> tuple[str, ...]:
-    state = "live" if branch.live else "ended"
+    state = "live" if branch.live else "ended" if branch.tier in (None, "files") else "parked"
     return branch.name, state, short(branch.tip), branch.tier or "-", age(branch.captured or branch.created)

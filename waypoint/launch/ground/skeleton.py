@@ -37,8 +37,8 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-# wrapper.sh: for captures of earlier versions, whose pid 1 has it open.
-_SCRIPTS = ("init.sh", "wrapper.sh", "run.sh")
+# wrapper.sh, run.sh: for captures of earlier versions, which have them open.
+_SCRIPTS = ("init.sh", "wrapper.sh", "run.sh", "start.sh")
 _COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", COMMAND_FOLDER: "request.sh"}
 """The folders with a command `waypoint`, and the script that it is. `bin` and `command` are in the PATH of sessions
 that earlier versions have captured.

@@ -20,7 +20,8 @@ ENV = Option(("--env",), "texts", "Set an environment variable for it; may be re
 
 
 def _limit(name: str, kind: "Kind", text: str, metavar: str) -> Option:
-    return Option((f"--{name}",), kind, text, metavar, bounds=" to ".join(LIMIT_BOUNDS[name]))
+    least, most = LIMIT_BOUNDS[name]
+    return Option((f"--{name}",), kind, f"{text} At least {least}.", metavar, bounds=f"{least} to {most}")
 
 
 EXEC = Verb(
@@ -198,7 +199,9 @@ FORK = Verb(
 
     With CMD, runs CMD in the shells of all new sessions at once, and prints their output, each line behind its branch.
     As with 'waypoint exec' a single CMD is shell text, several are words that are quoted. {i} (1, 2, ...) and {branch}
-    in CMD are replaced. Exit status 1 if CMD fails in one of the sessions.""",
+    in CMD are replaced. Exit status 1 if CMD fails in one of the sessions.
+
+    A copy that ends, by itself too, leaves its branch with its files; 'waypoint branch delete' removes it.""",
     "Example: waypoint fork ready -n 3 -- 'make test SEED={i}'",
     arguments=(NAME, Argument("branches", "BRANCH", required=False, many=True)),
     words="CMD",

@@ -105,8 +105,8 @@ _PS = Verb(
     (Option(("-a", "--all"), "flag", "Also branches that could be started again."), JSON, HOME),
     """List live sessions.
 
-    FILES is what the session has changed on disk. A branch is `ended` if its files were kept, `lost` if it died with
-    the machine.""",
+    FILES is what the session has changed on disk. A branch is `parked` if its programs were kept, too, `ended` if its
+    files were, `lost` if it died with the machine.""",
     "Example: waypoint ps --all",
 )
 

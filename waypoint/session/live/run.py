@@ -2,7 +2,7 @@
 
 The process is a child of the session's pid 1 and in the session's cgroup, so a checkpoint captures the process. Its
 stdin, stdout and stderr are pipes to the daemon, or a terminal of its own, both ends of which are in the session. The
-wrapper `run.sh` executes the program, found by the session's PATH, and leaves its exit status in a file: 127 if there
+wrapper `start.sh` executes the program, found by the session's PATH, and leaves its exit status in a file: 127 if there
 is no such program, 126 if it cannot be executed.
 """
 
@@ -85,7 +85,7 @@ class _Process:
 
     async def start(self, launcher: Launcher) -> None:
         request, user = self._request, self._host.setting.user
-        wrapper = ["/bin/sh", f"/{OWN_FOLDER}/run.sh", f"/{RUN_FOLDER}/{self._file}", *request.argv]
+        wrapper = ["/bin/sh", f"/{OWN_FOLDER}/start.sh", f"/{RUN_FOLDER}/{self._file}", *request.argv]
         spec = EnterSpec(
             pid=self._host.init_pid,
             cgroup=self._host.cgroup,
