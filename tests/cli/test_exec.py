@@ -170,6 +170,7 @@ def test_a_command_that_ends_the_shell_leaves_the_session_and_its_programs(home:
     home.must(
         "exec", "-b", branch, "--", "python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1 & f() { echo f; }"
     )
+    home.must("exec", "-b", branch, "--", "until (: 3<>/dev/tcp/127.0.0.1/8123) 2>/dev/null; do :; done")
     done = home.cli("exec", "-b", branch, "--", "export mine=1; cd /usr; cd /nowhere 2>/dev/null || exit 3")
     assert done.code == 3
     assert f"the command has ended the shell of {branch}; a new one has taken its place" in done.stderr
