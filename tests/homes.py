@@ -130,14 +130,20 @@ class Home:
 
 @contextlib.contextmanager
 def open_home(
-    purpose: str = "home", within: Path | None = None, *, host_ids: bool | None = None, seccomp: bool = True
+    purpose: str = "home",
+    within: Path | None = None,
+    *,
+    pool: Mapping[str, int] | None = None,
+    host_ids: bool | None = None,
+    seccomp: bool = True,
 ) -> Iterator[Home]:
     """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed.
 
-    `within`: a folder on the file system that the home shall be on, with a pool of the usual size; None: the usual
-    place and a small pool. `host_ids`: whether its sessions have the host's ids, as where nothing can be idmapped;
-    None: if WAYPOINT_TEST_HOST_IDS is 1, or where nothing can be idmapped, so that no command of a test which is about
-    something else says so. `seccomp`: whether its sessions have a filter of system calls.
+    `within`: a folder on the file system that the home shall be on; None: the usual place. `pool`: the sizes of its
+    pool; None: a small one, and `within` a folder the one that users have. `host_ids`: whether its sessions have the
+    host's ids, as where nothing can be idmapped; None: if WAYPOINT_TEST_HOST_IDS is 1, or where nothing can be
+    idmapped, so that no command of a test which is about something else says so. `seccomp`: whether its sessions have
+    a filter of system calls.
     """
     if host_ids is None:
         host_ids = os.environ.get("WAYPOINT_TEST_HOST_IDS") == "1" or bool(needs.missing("idmapped"))
@@ -147,9 +153,9 @@ def open_home(
     home = Home(folder / "h")
     OPEN.add(home)
     try:
-        if within is None:
+        if within is None or pool:
             home.path.mkdir(mode=0o700)
-            (home.path / "config.json").write_text(json.dumps({"pool": SMALL_POOL, **walls}))
+            (home.path / "config.json").write_text(json.dumps({"pool": pool or SMALL_POOL, **walls}))
             if _tried:
                 (home.path / TRIAL_FILE).write_bytes(_tried[0])
         home.must("setup")

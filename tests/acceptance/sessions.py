@@ -47,7 +47,9 @@ OF_THE_BASE, OWN_MOUNT = "root of the base", "mount of its own"
 
 @contextlib.contextmanager
 def ground_of(kind: str) -> Iterator[Path]:
-    """A folder of the host's, which sessions that begin in the `with` see: in the root file system, or a mount."""
+    """A folder of the host's, which sessions that begin in the `with` see: in the root file system, or a mount, which
+    the homes of this worker have alone (tests/workers.py).
+    """
     place = Path(tempfile.mkdtemp(prefix="ground-", dir=make_temp_root()))
     place.chmod(0o755)
     with contextlib.ExitStack() as stack:

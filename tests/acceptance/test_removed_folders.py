@@ -15,7 +15,6 @@ from waypoint.client.sdk import Session
 pytestmark = [
     pytest.mark.privileged,
     pytest.mark.requires("criu"),
-    pytest.mark.alone("makes a mount of the machine, which sessions of other tests would have, and takes it away"),
 ]
 
 _NUMBERS = itertools.count(1)

@@ -15,7 +15,6 @@ from waypoint.model.errors import CannotCapture
 pytestmark = [
     pytest.mark.privileged,
     pytest.mark.requires("criu"),
-    pytest.mark.alone("makes a mount of the machine, which sessions of other tests would have, and takes it away"),
 ]
 
 WATCHER = Path(__file__).with_name("watcher.py")

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,17 +17,33 @@ from tests.waiting import wait_until
 
 HOME_FITS = 2200 * MIB
 """Bytes of a file system on which a home with its usual pool has just room."""
+SNUG_POOL = {
+    "initial_bytes": 256 * MIB,
+    "step_bytes": 128 * MIB,
+    "headroom_bytes": 128 * MIB,
+    "floor_bytes": 128 * MIB,
+}
+SNUG_FITS = 704 * MIB
+"""Bytes of a file system on which a home with that pool has room, and the pool can grow by a step or two: a program
+that writes has soon come to the floor.
+"""
 
 SECONDS = 5.0
 """A daemon that cannot serve its home says why for a second, before the next one is started."""
 
 
 class Disk(NamedTuple):
-    """`files`: how many files the file system can have; 0: as many as is usual. `kind`: of the file system."""
+    """`files`: how many files the file system can have; 0: as many as is usual. `kind`: of the file system. `pool`: the
+    sizes of the home's; None: the usual ones.
+    """
 
     size_bytes: int = HOME_FITS
     files: int = 0
     kind: str = "ext4"
+    pool: Mapping[str, int] | None = None
+
+
+SNUG = Disk(SNUG_FITS, pool=SNUG_POOL)
 
 
 @pytest.fixture
@@ -43,7 +59,7 @@ def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
     subprocess.run([f"mkfs.{disk.kind}", "-q", *options, str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
     try:
-        with open_home("full", within=folder) as home:
+        with open_home("full", within=folder, pool=disk.pool) as home:
             yield home
             make_room(home)
             wait_served(home)

@@ -15,7 +15,7 @@ import pytest
 from tests.chaos import victims
 from tests.homes import Home, open_home
 from tests.processes_now import name_of, runs
-from tests.session.full_disks import Disk, fill
+from tests.session.full_disks import SNUG, fill
 from tests.session.full_disks import small_disk as small_disk
 from tests.upper.grounds import loops_of
 from tests.waiting import PATIENCE_S, wait_until
@@ -232,7 +232,7 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
     assert live.must("exec", "-b", "other", "--", "cat /srv/work").stdout == "work\n"
 
 
-@pytest.mark.parametrize("small_disk", [Disk(4096 * MIB)], indirect=True)
+@pytest.mark.parametrize("small_disk", [SNUG], indirect=True, ids=["snug"])
 def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_disk: Home) -> None:
     home = small_disk
     home.must("shell", "-d", "main")

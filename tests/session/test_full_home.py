@@ -1,6 +1,7 @@
 """A home that was filled up, disk and pool, comes out of it by the commands that free space."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from tests.homes import MIB, Home
 from tests.session import ledger
-from tests.session.full_disks import HOME_FITS, SECONDS, Disk, fill, make_room, use_up_names
+from tests.session.full_disks import SECONDS, SNUG, SNUG_POOL, Disk, fill, make_room, use_up_names
 from tests.session.full_disks import small_disk as small_disk
 from tests.session.test_strangers import stop_daemon
 from tests.waiting import PATIENCE_S, wait_until
@@ -19,7 +20,8 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 
 
 KEEP_S = 0.5
-FILL_S = 120.0  # gigabytes are written, and the pool grows
+FILL_S = 120.0  # all that the disk can hold is written, and the pool grows
+snug = pytest.mark.parametrize("small_disk", [SNUG], indirect=True, ids=["snug"])
 
 
 @pytest.fixture
@@ -38,6 +40,7 @@ def full(small_disk: Home) -> Home:
     return small_disk
 
 
+@snug
 def test_what_frees_space_works_where_there_is_none(full: Home) -> None:
     full.must("ps")
     full.must("rm", "two", "three")
@@ -54,12 +57,16 @@ def test_what_frees_space_works_where_there_is_none(full: Home) -> None:
     assert client.start("new").exec("echo new > /srv/new; cat /srv/new").output == b"new\n"
 
 
+@snug
 def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_disk: Home) -> None:
     client = Client(small_disk.path)
     main = client.start("main")
     main.exec("kept=yes; echo precious > /srv/kept")
     main.checkpoint("one", tier="live")
     assert main.exec("head -c 5G /dev/zero > /srv/fill", timeout_s=FILL_S).exit == 1
+    assert (small_disk.path / "pool.img").stat().st_size > SNUG_POOL["initial_bytes"], "it has grown up to the floor"
+    found = os.statvfs(small_disk.path)
+    assert 0 <= found.f_bavail * found.f_frsize - SNUG_POOL["floor_bytes"] < SNUG_POOL["step_bytes"] // 8
     main.checkpoint("full", tier="live")
     assert client.fork("one", "again")[0].exec("echo $kept; cat /srv/kept").output == b"yes\nprecious\n"
     client.start("new").stop()
@@ -69,12 +76,12 @@ def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_dis
     assert f"free some disk space, or {step}" in small_disk.cli("doctor").stdout
     small_disk.must("rm", "full")
     small_disk.must("gc", "--keep-operations", "0")
-    assert client.session("main").exec("head -c 500M /dev/zero > /srv/more").exit == 0
+    assert client.session("main").exec("head -c 250M /dev/zero > /srv/more").exit == 0
     ledger.check(small_disk)
 
 
 # The pool can grow when there is room.
-@pytest.mark.parametrize("small_disk", [Disk(HOME_FITS + 1024 * MIB)], indirect=True)
+@pytest.mark.parametrize("small_disk", [SNUG._replace(size_bytes=SNUG.size_bytes + 256 * MIB)], indirect=True)
 def test_a_session_that_filled_the_home_is_stopped_and_goes_on_later(full: Home) -> None:
     full.must("stop", "greedy")
     full.must("stop", "main")
@@ -111,6 +118,7 @@ def test_what_frees_space_works_where_there_can_be_no_further_file(small_disk: H
     ledger.check(small_disk)
 
 
+@snug
 def test_the_reserve_is_filled_again_when_there_is_room(full: Home) -> None:
     full.must("rm", "one")
     assert reserve_bytes(full) < 32 * MIB
@@ -123,6 +131,7 @@ def reserve_bytes(home: Home) -> int:
     return sum(piece.stat().st_blocks * 512 for piece in Path(home.path, "reserve").iterdir())
 
 
+@snug
 @pytest.mark.parametrize("lives", [True, False], ids=["a session lives on them", "none lives"])
 def test_the_daemon_makes_room_by_itself_and_says_so(small_disk: Home, *, lives: bool) -> None:
     client, kept = crowd(small_disk, keep_s=KEEP_S)
@@ -143,6 +152,7 @@ def test_the_daemon_makes_room_by_itself_and_says_so(small_disk: Home, *, lives:
     assert client.fork("x", "again")[0].exec("echo $kept").output == b"yes\n"
 
 
+@snug
 def test_what_can_still_be_taken_back_stays_however_short_the_disk_is(small_disk: Home) -> None:
     client, _ = crowd(small_disk, keep_s=3600.0)
     before = [one.capture for one in client.history.log(all=True)]
