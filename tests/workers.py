@@ -33,8 +33,10 @@ MAX_WORKERS = 8
 
 LONG = (
     "tests/chaos/test_chaos.py",
-    "tests/session/test_full_home.py",
+    "tests/processes/test_criu_install.py",
     "tests/cli/test_next_machine.py",
+    "tests/session/test_full_home.py",
+    "tests/session/test_strangers.py",
     "tests/acceptance/test_search.py",
     "tests/acceptance/test_deep_chain.py",
     "tests/session/test_soak.py",

@@ -1,10 +1,10 @@
 """The launcher: the small process that forks sessions and CRIU, because the daemon is large and has threads.
 
-The launcher runs as `python -I -S launcher.py FD GROUP...` with a SOCK_SEQPACKET socket. It enters the GROUPs (of
-version 1 hierarchies), so that what it forks is in them: to enter them takes milliseconds. A request is a LaunchSpec in
-JSON together with a socket for the answer and up to three more descriptors (spec.py). The launcher carries out each
-request in a forked task, so that several run side by side. It ends when the daemon closes its side of the socket; if
-the daemon has left a will, the launcher carries that out first (survivor.py).
+The launcher runs as a `python -I -S` that calls `main` with a SOCK_SEQPACKET socket and the groups (of version 1
+hierarchies) that it enters, so that what it forks is in them: to enter them takes milliseconds. A request is a
+LaunchSpec in JSON together with a socket for the answer and up to three more descriptors (spec.py). The launcher
+carries out each request in a forked task, so that several run side by side. It ends when the daemon closes its side of
+the socket; if the daemon has left a will, the launcher carries that out first (survivor.py).
 The launcher is also the reaper of the sessions that it has started.
 
 Each imported module makes every fork slower: `threading` alone, which has work to do in each child, makes a fork half
@@ -17,7 +17,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 from typing import NoReturn
 
 import msgspec
@@ -134,7 +133,8 @@ def _failure(error: BaseException) -> LaunchAnswer:
     return LaunchAnswer(error=f"{type(error).__name__}: {error}")
 
 
-if __name__ == "__main__":
-    for each in sys.argv[2:]:
+def main(control_fd: int, groups: list[str]) -> None:
+    """The program. `groups`: of version 1 hierarchies, in which this process and all its forks are to be."""
+    for each in groups:
         cgroups.enter(each)
-    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
+    serve(socket.socket(fileno=control_fd), groups)

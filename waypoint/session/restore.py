@@ -283,7 +283,7 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     assert origin is not None
     new = await births.make_session(resources, birth)
     try:
-        is_new = not birth.processes and start_plan.has_hooks(birth.row.setting)
+        is_new = not birth.processes and start_plan.has_hooks(start_plan.shell_of(birth.row.setting))
         # A restored shell need not answer if it did not when it was captured.
         shell = origin.layers.shell
         must_answer = is_new or (shell is not None and shell.moment == "now")  # it answered when it was captured

@@ -176,6 +176,6 @@ def of_start(live: LiveSession) -> SessionFacts:
         offered=live.again.offered if live.again else None,
         lost=live.again.lost if live.again else None,
         degraded=[*live.record.lowered, *live.not_back] or None,
-        shell=None if row.setting.command else start_plan.shell_argv(row.setting)[0][0],
-        hooks=start_plan.has_hooks(row.setting),
+        shell=live.shell_path,
+        hooks=start_plan.has_hooks(live.shell_path),
     )

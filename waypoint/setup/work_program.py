@@ -10,6 +10,7 @@ rows of `doctor`, and after a failure at last `{"error": {...}}` with the four p
 with the error's exit code.
 """
 
+import gc
 import os
 import sys
 
@@ -18,6 +19,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from waypoint.model.packages import make_importable
 
 if __name__ == "__main__":
+    # As in the daemon's `main`; a run is too short for the collector.
+    gc.disable()
+    sys.modules |= {"typing_extensions": None}  # type: ignore[dict-item]
     make_importable("msgspec")
     from waypoint.setup.work import main
 

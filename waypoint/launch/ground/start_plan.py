@@ -114,9 +114,14 @@ def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
             return [shell, "-i"], {"SHELL": shell}
 
 
-def has_hooks(setting: Setting) -> bool:
-    """True if the session's program is a shell with Waypoint's hooks, which announces its prompts."""
-    return not setting.command and os.path.basename(shell_argv(setting)[0][0]) in ("bash", "zsh")
+def shell_of(setting: Setting) -> str | None:
+    """The path of the session's shell; None if a command runs in its place."""
+    return None if setting.command else shell_argv(setting)[0][0]
+
+
+def has_hooks(shell: str | None) -> bool:
+    """True if `shell_of` a session is one with Waypoint's hooks, which announces its prompts."""
+    return os.path.basename(shell or "") in ("bash", "zsh")
 
 
 def is_plain(shell: str) -> bool:

@@ -31,10 +31,10 @@ async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *
     setting = live.record.row.setting
     if changed := change_of(origin.setting.user, setting.user):
         return _of_another(setting, origin.setting, changed)
-    if not start_plan.has_hooks(setting):
+    if not start_plan.has_hooks(start_plan.shell_of(setting)):
         return []
     if origin.layers.shell is None:
-        return [f"{_NOT_BACK}: {_HAS_NONE}"] if start_plan.has_hooks(origin.setting) else []
+        return [f"{_NOT_BACK}: {_HAS_NONE}"] if start_plan.has_hooks(start_plan.shell_of(origin.setting)) else []
     try:
         then = await asyncio.to_thread(_read, resources, origin)
         now = await _present(live.shell)

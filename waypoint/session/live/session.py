@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shellwrap.ring import Ring
-from waypoint.launch.ground.start_plan import has_hooks
+from waypoint.launch.ground.start_plan import has_hooks, shell_of
 from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.program import MASTER_FD
 from waypoint.linux.storage import beneath
@@ -82,6 +82,7 @@ class LiveSession:
         A ring that is lost is begun anew, and says so.
         """
         self.record = record
+        self.shell_path = shell_of(record.row.setting)
         self.ending: asyncio.Task[Capture | None] | None = None
         self.capturing: asyncio.Task[Capture] | None = None  # the capture that is being taken, or was taken last
         self.measuring: asyncio.Task[SessionFacts] | None = None  # the facts that are collected, or were last
@@ -111,7 +112,7 @@ class LiveSession:
         state_path = str(folder / COMMAND_FILE)
         self.shell = CommandLine(self.terminal, run_folder, record.nonce, state_path, self.processes, self.ended)
         self.shell.renew = lambda: renew(self.shell, self.branch)
-        if (expected_by := record.row.started + FIRST_PROMPT_S) > time.time() and has_hooks(record.row.setting):
+        if (expected_by := record.row.started + FIRST_PROMPT_S) > time.time() and has_hooks(self.shell_path):
             self.shell.first_prompt_by = expected_by
         if hold is None:
             if (folder / TYPED_AHEAD_FILE).exists():
