@@ -23,7 +23,6 @@ if \builtin shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u;
 __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_seq=0 __wp_rc=${BASH_SOURCE[0]}
 [[ ! ${WAYPOINT_STATE-} =~ ^([0-9]{1,18}):(hist\.[01])?$ ]] || __wp_seq=${BASH_REMATCH[1]} __wp_hs=${BASH_REMATCH[2]-}
 builtin unset -v WAYPOINT_RUN WAYPOINT_STATE
-IFS= builtin read -r __wp_s 2>/dev/null <"$__wp_d/nonce"
 __wp_names=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
 builtin declare -A __wp_values
 __wp_values=([PAGER]=cat [GIT_PAGER]=cat [MANPAGER]=cat [SYSTEMD_PAGER]=cat [GIT_TERMINAL_PROMPT]=0)
@@ -31,10 +30,31 @@ __wp_values=([PAGER]=cat [GIT_PAGER]=cat [MANPAGER]=cat [SYSTEMD_PAGER]=cat [GIT
 # The terminal's path. Not /dev/tty: CRIU cannot capture a process that has /dev/tty open, and a capture may come while a mark is written.
 for __wp_tty in /dev/pts/[0-9]* /dev/tty; do [[ ! $__wp_tty -ef /proc/self/fd/0 ]] || break; done
 
-# Set __wp_p to the path of the daemon's file $1. On a full disk, the file may be in memory.
+# Set __wp_p to the path of the daemon's file $1. On a full disk, the file may be in memory. False if it is no plain file: whoever may write to
+# the folder may have put something there that never ends (a FIFO, /dev/zero), and the shell must not wait for that.
 __wp_file() {
   __wp_p=/dev/shm/.waypoint-$1
   [[ ! -e $__wp_d/$1 && -f $__wp_p && -O $__wp_p && ! -L $__wp_p ]] || __wp_p=$__wp_d/$1
+  [[ -f $__wp_p ]]
+}
+
+# Set __wp_got to the first line of the file $1, as __wp_file has it, without reading on in a file that is too long. False if there is none.
+__wp_get() {
+  __wp_got=
+  __wp_file "$1" || return 1
+  IFS= builtin read -r -d '' -n 300 __wp_got <"$__wp_p"
+  __wp_got=${__wp_got%%$'\n'*}
+  # A `read -e` of the user's, in which the key was pressed, has the delimiter of the last `read`: make that a newline again.
+  builtin read -r __wp_p </dev/null
+  [[ -n $__wp_got ]]
+} 2>/dev/null
+
+__wp_get nonce
+__wp_s=$__wp_got
+
+# True if the shell may write to the file $1: it is missing, or is a plain file.
+__wp_plain_file() {
+  [[ ! -L $1 && ( -f $1 || ! -e $1 ) ]]
 }
 
 __wp_say() {
@@ -119,7 +139,7 @@ __wp_unguard() {
 
 # Set __wp_t to the command that sets the present EXIT trap, by way of the file that the next prompt overwrites: `$(trap)` would fork.
 __wp_exit_trap() {
-  { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l"
+  [[ -f $__wp_l && ! -L $__wp_l ]] && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l"
 }
 
 # The EXIT trap. "$@": the positional parameters. `set -e` is no part of the state, else the new shell would end at the next failure.
@@ -134,9 +154,11 @@ __wp_left() {
   builtin exec "$BASH" --rcfile "$__wp_rc" -i <>"$__wp_tty" >&0 2>&0
 }
 
+builtin . "${__wp_rc%/*}/state.bash"
+
 # Runs before each prompt, in PROMPT_COMMAND: reports an ended command and the prompt, and writes the shell's state, of which __wp_cmd has
 # written the traps, to stdout. "$@": the positional parameters. All locals begin with __wp, as in __wp_arm.
-__wp_cmd='{ __wp_unguard ${__wp_z0[__wp_r=$?]-}; \builtin trap -p; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || \builtin :'
+__wp_cmd='{ __wp_unguard; \builtin trap -p; __wp_pc "$@"; } 2>/dev/null 1<>"${__wp_z0[__wp_r=$?]-}${__wp_l:-/dev/null}" || { __wp_l=; __wp_unguard; __wp_pc "$@"; } >/dev/null 2>&1'
 __wp_pc() {
   local __wp_e=none __wp_line_rest
   # If ^C breaks off a `read` of a file, the next `read`, of any file, gets what this one had read ahead (bash 5.2). This reads it away.
@@ -153,44 +175,6 @@ __wp_pc() {
   return 0
 } 2>/dev/null
 
-# Write the shell's state at this prompt to stdout, which is the file $__wp_l: what a capture has of a shell that is busy, or that has ended. Two
-# files take turns, so that one is whole while the other is being written. They are overwritten, never truncated: file systems write a truncated
-# file to disk at once. Where writing takes long (much state), nothing is written for 20 times as long, and the files are emptied meanwhile.
-__wp_keep() {
-  local - __wp_t0=${EPOCHREALTIME-} __wp_t1
-  builtin set +euxv
-  __wp_t0=${__wp_t0//[!0-9]/}
-  if [[ -n ${__wp_l-} && ${__wp_t0:-0} -ge ${__wp_rest:-0} ]]; then
-    __wp_seq=$((__wp_seq + 1))
-    __wp_remember
-    if ! { builtin printf '\0' && __wp_state "$__wp_seq" "$@" && builtin printf 'e\0%s\0\0\0' "$__wp_seq"; }; then
-      __wp_rest=$((${__wp_t0:-0} + 20000000))
-      : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
-    fi
-    __wp_t1=${EPOCHREALTIME-} __wp_t1=${__wp_t1//[!0-9]/}
-    [[ $((${__wp_t1:-0} - ${__wp_t0:-0})) -le __wp_most ]] || __wp_rest=$((__wp_t1 + 20 * (__wp_t1 - __wp_t0)))
-  elif [[ -n ${__wp_l-} ]]; then
-    : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
-  fi
-  __wp_next
-}
-__wp_next() {
-  __wp_l=$__wp_d/last.$(((__wp_seq + 1) % 2))
-  [[ -f $__wp_l && -O $__wp_l && ! -L $__wp_l ]] || __wp_l=
-}
-
-# Write the history into a file, unless it is there already. Not one of more than 99,999 lines.
-__wp_remember() {
-  local __wp_was=${HISTTIMEFORMAT+x} __wp_format=${HISTTIMEFORMAT-}
-  [[ $HISTCMD != "${__wp_hn-}" && ${#HISTCMD} -le 5 && -o history ]] || return 0
-  __wp_hn=$HISTCMD
-  if [[ ${__wp_hs-} == hist.0 ]]; then __wp_hs=hist.1; else __wp_hs=hist.0; fi
-  HISTTIMEFORMAT=%s # else the file would not tell where an entry of several lines ends
-  builtin history -w "$__wp_d/$__wp_hs" || __wp_hs=
-  if [[ -n $__wp_was ]]; then HISTTIMEFORMAT=$__wp_format; else builtin unset -v HISTTIMEFORMAT; fi
-  return 0
-}
-
 # Put the hooks into PROMPT_COMMAND, PS0 and PS2, where the user has removed them. PS0 and PS2 print nothing; they set __wp_at, which tells
 # where the shell is: 0 in a command, 1 at the prompt, 2 in a continued line.
 __wp_hook() {
@@ -203,9 +187,10 @@ __wp_hook() {
 # In a copy of a session, the shell still has the name of the original's branch. Read the copy's name, which the daemon has written into the
 # file `branch`, and set WAYPOINT_BRANCH, unless the user has changed that variable.
 __wp_branch() {
-  local - b
+  local - b __wp_got __wp_p
   builtin set +eu
-  IFS= builtin read -r b 2>/dev/null <"$__wp_d/branch" || return 0
+  __wp_get branch || return 0
+  b=$__wp_got
   [[ $b != "$__wp_b" ]] || return 0
   if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" ]]; then builtin export WAYPOINT_BRANCH="$b"; fi
   __wp_b=$b
@@ -242,8 +227,7 @@ __wp() {
   __wp_multibyte
   __wp_branch
   __wp_plain
-  __wp_file "cmd.$__wp_n"
-  IFS= builtin read -r -d '' __wp_c <"$__wp_p" || :
+  ! __wp_file "cmd.$__wp_n" || IFS= builtin read -r -d '' __wp_c <"$__wp_p" || :
   [[ $__wp_c != *$'\n'* ]] || __wp_check
   case $- in *x*) builtin set +x; __wp_c="set -x; $__wp_c" ;; esac
   __wp_history
@@ -282,9 +266,9 @@ __wp_history() {
 # The key's function: read the request from the file `req` and serve it. "$@": the positional parameters. All locals begin with __wp, so that they hide none of the user's
 # variables from the request `state`.
 __wp_arm() {
-  local __wp_was=$? __wp_word __wp_id __wp_nonce
-  __wp_file req
-  IFS=' ' builtin read -r __wp_word __wp_id __wp_nonce <"$__wp_p" || return 0
+  local __wp_was=$? __wp_word __wp_id __wp_nonce __wp_got
+  __wp_get req || return 0
+  __wp_word=${__wp_got%% *} __wp_nonce=${__wp_got##* } __wp_id=${__wp_got#* } __wp_id=${__wp_id%% *}
   __wp_clean
   __wp_branch
   case $__wp_word in
@@ -314,35 +298,6 @@ __wp_arm() {
 __wp_believe() {
   [[ ${PROMPT_COMMAND[977]-} == "$__wp_cmd" || ${__wp_at-} == 2 ]] || __wp_at=1
 }
-
-# Write the shell's state to stdout, except the traps: a function does not see them, so the line bound to the key, or __wp_cmd, writes them.
-# $1: the number of the state, empty if it was asked for. $2: the user's $SHELLOPTS, as this function changes the options. The rest: the user's
-# positional parameters. The names of the functions come from a file, since that takes no process.
-__wp_state() {
-  local - __wp_v
-  local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
-  builtin set +efnuxv
-  { builtin declare -F && builtin echo .; } 1<>"$__wp_d/names" && builtin mapfile -t __wp_vs <"$__wp_d/names" || return 1
-  builtin printf 's\0%s\0bash\0%s\0o\0\0%s\0%s\0' "$1" "$__wp_r" "$2" "$BASHOPTS" &&
-    builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
-    builtin printf 'g\0\0\0%s\0' "$0" "${@:3}" &&
-    builtin printf 'h\0\0\0%s\0' "${__wp_hs-}" &&
-    builtin printf 'm\0\0\0' && builtin umask && builtin printf '\0l\0\0\0' && builtin ulimit -Sa && builtin printf '\0v\0\0\0' &&
-    builtin declare -p && builtin printf '\0' || return 1
-  for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || return 1; done
-  for __wp_v in "${__wp_vs[@]}"; do
-    [[ $__wp_v != . ]] || break # behind it may be what was left of a longer list
-    [[ $__wp_v != *' __wp'* ]] || continue
-    builtin printf 'f\0%s\0%s\0' "${__wp_v##* }" "${__wp_v% *}" && builtin declare -f -- "${__wp_v##* }" && builtin printf '\0' || return 1
-  done
-}
-
-# Finish the file of the state and report to the daemon. $1: `ok` if everything could be written.
-__wp_kept() {
-  __wp_then=
-  [[ $1 != ok ]] || builtin printf '\0e\0\0\0\0' >>"$__wp_f" || builtin set -- failed
-  __wp_say "$__wp_kept;$1"
-} 2>/dev/null
 
 # Prepare to run a command. $1: `exec`, `in` (stdin from a FIFO) or `tty` (the terminal as stdin); $2: the request's id; $3: its nonce.
 __wp_take() {

@@ -15,12 +15,34 @@ typeset -ga __wp_args=() # the positional parameters at the last prompt, behind 
 typeset -g __wp_tty=$TTY
 typeset -g __wp_rc=$__wp_here
 unset WAYPOINT_RUN WAYPOINT_STATE
-IFS= read -r __wp_s <"$__wp_d/nonce" 2>/dev/null
 typeset -ga __wp_old=()
 
 __wp_file() {
   typeset -g __wp_p=/dev/shm/.waypoint-$1
   [[ ! -e $__wp_d/$1 && -f $__wp_p && -O $__wp_p && ! -L $__wp_p ]] || __wp_p=$__wp_d/$1
+  [[ -f $__wp_p ]]
+}
+
+__wp_get() {
+  emulate -L zsh
+  setopt noerrexit noerrreturn
+  typeset -g __wp_got=
+  __wp_file "$1" || return 1
+  IFS= builtin read -r -u 0 -k 300 __wp_got <"$__wp_p"
+  __wp_got=${__wp_got%%[$'\n\0']*}
+  [[ -n $__wp_got ]]
+} 2>/dev/null
+
+__wp_get nonce
+__wp_s=$__wp_got
+
+__wp_plain_file() {
+  [[ ! -L $1 && ( -f $1 || ! -e $1 ) ]]
+}
+
+__wp_empty() {
+  local f
+  for f in "$__wp_d"/last.{0,1}; do [[ ! -f $f || -L $f ]] || : >|"$f"; done
 }
 
 __wp_say() {
@@ -108,8 +130,9 @@ __wp_left() {
 __wp_branch() {
   emulate -L zsh
   setopt noerrexit noerrreturn
-  local b
-  [[ -r $__wp_d/branch ]] && IFS= builtin read -r b <"$__wp_d/branch" || return 0
+  local b __wp_got __wp_p
+  __wp_get branch || return 0
+  b=$__wp_got
   [[ $b != "$__wp_b" ]] || return 0
   if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" && ${(t)WAYPOINT_BRANCH} != *readonly* ]]; then typeset -gx WAYPOINT_BRANCH=$b; fi
   __wp_b=$b
@@ -165,12 +188,12 @@ __wp_keep() {
     __wp_remember
     if ! { builtin print -rN -- '' && __wp_state $__wp_seq "$__wp_opts" && builtin print -rN -- e $__wp_seq '' '' } 2>/dev/null 1<>"$__wp_l"; then
       (( __wp_rest = __wp_t0 + 20000 ))
-      : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
+      __wp_empty
     fi
     __wp_t1=${(%):-%D{%s%3.}}
     (( __wp_t1 - __wp_t0 <= __wp_most )) || (( __wp_rest = __wp_t1 + 20 * (__wp_t1 - __wp_t0) ))
   elif [[ -n $__wp_l ]]; then
-    : >|"$__wp_d/last.0" >|"$__wp_d/last.1"
+    __wp_empty
   fi
   return $__wp_was
 }
@@ -182,7 +205,7 @@ __wp_remember() {
   local SAVEHIST=$HISTSIZE
   __wp_hn=$HISTCMD
   if [[ $__wp_hs == hist.0 ]]; then __wp_hs=hist.1; else __wp_hs=hist.0; fi
-  builtin fc -W "$__wp_d/$__wp_hs" 2>/dev/null || __wp_hs=
+  __wp_plain_file "$__wp_d/$__wp_hs" && builtin fc -W "$__wp_d/$__wp_hs" 2>/dev/null || __wp_hs=
   return 0
 }
 
@@ -254,9 +277,9 @@ __wp_arm() {
   emulate -L zsh
   setopt noerrexit noerrreturn noxtrace
   {
-    local __wp_word __wp_id __wp_nonce
-    __wp_file req
-    IFS=' ' builtin read -r __wp_word __wp_id __wp_nonce <"$__wp_p" || return 0
+    local __wp_word __wp_id __wp_nonce __wp_got
+    __wp_get req || return 0
+    __wp_word=${__wp_got%% *} __wp_nonce=${__wp_got##* } __wp_id=${${__wp_got#* }%% *}
     __wp_branch
     case $__wp_word in
     exec|in|tty)
@@ -264,8 +287,8 @@ __wp_arm() {
       if [[ $CONTEXT != start ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=2"; return 0; fi
       __wp_hook
       __wp_op=$__wp_word __wp_n=$__wp_id __wp_k=$__wp_nonce
-      __wp_file "cmd.$__wp_id"
-      IFS= builtin read -r -d '' __wp_c <"$__wp_p" || :
+      __wp_c=
+      ! __wp_file "cmd.$__wp_id" || IFS= builtin read -r -d '' __wp_c <"$__wp_p" || :
       __wp_check
       __wp_say "A;$__wp_id;$__wp_nonce;$#BUFFER"
       zle .push-line

@@ -34,6 +34,7 @@ ELSEWHERE = {
         "tests/cli/test_next_steps.py"
     ),
     "start it again": "tests/session/test_capture_requests.py",
+    "run it again, if it may run twice": "tests/acceptance/test_replaced_run_folder.py",
     "its files are kept: 'waypoint shell {}' starts it from them": "tests/session/test_capture_requests.py",
     ", or make fewer copies": "tests/session/test_capture_requests.py",
     "make one copy; a session with its own network can be copied": "tests/acceptance/test_network.py",

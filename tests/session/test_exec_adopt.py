@@ -15,7 +15,7 @@ from shellwrap.marks import Mark
 from tests.session.stage import Client, Stage
 from tests.waiting import PATIENCE_S
 from waypoint.linux.tasks import pidfd
-from waypoint.terminal.exec.execution import Execution
+from waypoint.terminal.exec.beginning import Beginning
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
 
@@ -38,16 +38,18 @@ async def test_a_daemon_that_stops_while_a_failed_command_waits_to_be_closed_kee
     stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     daemon = await stage.open()
-    closing: asyncio.Future[Execution] = asyncio.get_running_loop().create_future()
+    closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def fail(run: Execution) -> None:
+    async def fail(_: Beginning) -> None:
         daemon.terminal.moving.clear()  # a capture: the record may not be changed before it is done
-        asyncio.get_running_loop().call_soon(closing.set_result, run)
+        asyncio.get_running_loop().call_soon(closing.set_result, None)
         raise error
 
-    monkeypatch.setattr(Execution, "_wait_started", fail)
+    monkeypatch.setattr(Beginning, "wait", fail)
     asking = asyncio.create_task(stage.exec("true"))
-    run = await closing
+    await closing
+    run = daemon.line._current
+    assert run is not None
     daemon.die()
     with contextlib.suppress(asyncio.CancelledError):
         await asking

@@ -12,7 +12,7 @@ from waypoint.model.errors import WaypointError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
+    from signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
     from typing import Protocol
 
     class Signalled(Protocol):
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         def signal(self, name: str) -> None: ...
 
 else:
-    from _signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
+    from _signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
 
 # Seconds that the command gets to end after the reader of its output is gone. Then this process ends without it.
 GRACE_S = 1.0
-# Three Ctrl-C within this time kill the command (SIGKILL).
+# Three Ctrl-C (or SIGTERM) within this time kill the command (SIGKILL).
 THREE_PRESSES_S = 2.0
 _FORWARDED: dict[int, str] = {SIGINT: "INT", SIGTERM: "TERM", SIGHUP: "HUP", SIGQUIT: "QUIT"}
 
@@ -117,16 +117,18 @@ class Outflow:
 
 def forward_signals(command: "Signalled") -> None:
     """Forward SIGINT, SIGTERM, SIGHUP and SIGQUIT to the command from now on. Signals that this process was started to
-    ignore (nohup, `&`) stay ignored.
+    ignore (nohup, `&`) stay ignored. Once three SIGINT or SIGTERM have become a SIGKILL, the next ends this process.
     """
     presses: list[float] = []
 
     def forward(number: int, frame: object) -> None:
         name = _FORWARDED[number]
-        if number == SIGINT:
+        if number in (SIGINT, SIGTERM):
             presses.append(time.monotonic())
             if len(presses) >= 3 and presses[-1] - presses[-3] <= THREE_PRESSES_S:
                 name = "KILL"
+                for one in (SIGINT, SIGTERM):  # a daemon that hangs must not keep who has asked it
+                    signal(one, SIG_DFL)
         command.signal(name)
 
     command.wake_fd, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

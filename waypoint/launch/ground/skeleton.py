@@ -129,7 +129,7 @@ class Kit:
         own = place / OWN_FOLDER
         own.mkdir(mode=0o755)
         place_setsid(own, f"/{OWN_FOLDER}", base)
-        for name in (*_SCRIPTS, "hooks.bash"):
+        for name in (*_SCRIPTS, "hooks.bash", "state.bash"):
             shutil.copy(_HOOKS / name, own / name)
         for folder, script in _COMMANDS.items():
             (own / folder).mkdir()

@@ -169,14 +169,21 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
     with open_folder(layout.upper_of(str(tree))) as root:
         if _hides_programs(root):
             remove(root, OWN_FOLDER)
-        try:
-            _make_run_folder(root, setting.user, {"nonce": f"{nonce}\n", BRANCH_FILE: f"{branch}\n", **_STATES})
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-                raise
-            # An earlier session may have made it a link that leads elsewhere.
-            older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
-            raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
+        renew_run_folder(root, setting, nonce, branch)
+
+
+def renew_run_folder(root: int, setting: Setting, nonce: str, branch: str) -> None:
+    """Make `/run/waypoint` anew in the folder `root` of a session's tree. Raises UsageProblem if the tree's /run is a
+    link or a file, OSError.
+    """
+    try:
+        _make_run_folder(root, setting.user, {"nonce": f"{nonce}\n", BRANCH_FILE: f"{branch}\n", **_STATES})
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        # An earlier session may have made it a link that leads elsewhere.
+        older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
+        raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
 
 
 def _hides_programs(root: int) -> bool:

@@ -52,7 +52,8 @@ EXEC = Verb(
     Exit status: the command's; 124 after --timeout, 125 if waypoint itself failed. If the reader of stdout goes away,
     the command is interrupted and the status is 141. At its timeout the command gets SIGINT, then SIGTERM, then
     SIGKILL; half a second after the timeout the call returns in any case, and says which signal was the last. For an
-    earlier command to end it waits no longer than the timeout, either; then it is not begun, and the status is 125.""",
+    earlier command to end it waits no longer than the timeout, either; then it is not begun, and the status is 125. So
+    it is if the shell does not begin it in that time. Three Ctrl-C within two seconds kill the command.""",
     "Example: waypoint exec 'cd /srv && export MODE=test' && waypoint exec make -j4",
     words="CMD",
 )

@@ -209,8 +209,10 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     if birth.origin is not None:
         with resources.captures.hold(birth.origin) as held:
             held.copy_files(birth.row.tree)
+            nonce = held.processes.nonce if birth.processes else ""
         if birth.processes:
-            revive.mark_requests(resources.pool.path(birth.row.tree))
+            row = birth.row
+            revive.prepare_run_folder(resources.pool.path(row.tree), row.setting, nonce, row.branch)
     else:
         resources.pool.create(birth.row.tree)
     asked = birth.row.setting.limits

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
-from waypoint.model.records import Capture, LiveRow
+from waypoint.model.records import Capture, LiveRow, Setting
 from waypoint.processes.criu.external_names import name_externals
 from waypoint.session.live import record
 from waypoint.session.live.holding import holding
@@ -82,16 +83,22 @@ async def revive(
     return live
 
 
-def mark_requests(tree: str) -> None:
-    """Mark the requests in the files of a session whose processes are to come back in them as captured, so that no
-    daemon ever carries them out in the copy, also if this one dies before it has looked at them.
+def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> None:
+    """Prepare /run/waypoint in the files `tree`, in which the processes of a session are to come back. `nonce`: that of
+    their shell's hooks.
+
+    The requests in it are marked as captured, so that no daemon ever carries them out in the copy, also if this one
+    dies before it has looked at them. If the session has put something else in its place, it is made anew. Raises
+    OSError, UsageProblem.
     """
     with open_folder(layout.upper_of(tree)) as root:
         try:
             with beneath.opened(root, RUN_FOLDER, os.O_PATH | os.O_DIRECTORY) as folder:
                 mark_captured(folder)
-        except FileNotFoundError:
-            return  # nor can the daemon look for requests there
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            start_plan.renew_run_folder(root, setting, nonce, branch)
 
 
 def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]:

@@ -10,19 +10,22 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from waypoint.capture.left_status import read_status
 from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.spec import EnterSpec, Identity
-from waypoint.linux.tasks import pidfd
+from waypoint.linux.storage import beneath
+from waypoint.linux.tasks import pidfd, procfs
 from waypoint.linux.tty import ptys
-from waypoint.model.errors import WaypointError, as_text, cleaned
+from waypoint.model.errors import Failed, WaypointError, as_text, cleaned
 from waypoint.model.ids import new_id
 from waypoint.model.paths import OWN_FOLDER, RUN_FOLDER
 from waypoint.model.records import IdMap, Seccomp, Setting
 from waypoint.model.requests import RunRequest
 from waypoint.model.streams import Inlet, Outlet
+from waypoint.terminal.hooks.run_folder import RunFolder
 
 _CHUNK = 1 << 18
 _CANNOT = 125
@@ -33,7 +36,7 @@ _FIRST = asyncio.FIRST_COMPLETED
 class Host(NamedTuple):
     """The session in which a process is to run.
 
-    `init_pid`: the host's pid of its pid 1. `run_dir`: a descriptor of its /run/waypoint, which stays the caller's.
+    `init_pid`: the host's pid of its pid 1. `left`: where the process leaves its exit status.
     """
 
     init_pid: int
@@ -42,7 +45,42 @@ class Host(NamedTuple):
     env: dict[str, str]
     ids: IdMap
     seccomp: Seccomp
-    run_dir: int
+    left: "StatusPlace"
+
+
+class StatusPlace(NamedTuple):
+    """A folder of a session for exit statuses. `fd`: a descriptor of it, which stays its maker's. `path`: as the
+    session sees it. `is_there`: whether the session has the folder there now. `prefix`: of the names of files.
+    """
+
+    fd: int
+    path: str
+    is_there: Callable[[], bool]
+    prefix: str = "run."
+
+
+@contextlib.contextmanager
+def status_place(init_pid: int, folder: RunFolder) -> Iterator[StatusPlace]:
+    """The session's run folder or, if the session has something else in its place, its memory for a full disk. Raises
+    OSError.
+    """
+
+    def is_there() -> bool:
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+            root = procfs.open_root(init_pid)
+            opened.callback(os.close, root)
+            found = opened.enter_context(beneath.opened(root, RUN_FOLDER))
+            return os.path.sameopenfile(found, folder.fd)
+        return False
+
+    if is_there():
+        yield StatusPlace(folder.fd, f"/{RUN_FOLDER}", is_there)
+    else:
+        spare = folder.spare.open()
+        try:
+            yield StatusPlace(spare, folder.spare.path, lambda: True, ".waypoint-run.")
+        finally:
+            os.close(spare)
 
 
 async def run_process(
@@ -77,7 +115,7 @@ class _Process:
     def __init__(self, host: Host, request: RunRequest) -> None:
         self._host = host
         self._request = request
-        self._file = f"run.{new_id()}"
+        self._file = f"{host.left.prefix}{new_id()}"
         self._pidfd = -1
         self._pid = 0
         self._input = -1
@@ -85,7 +123,7 @@ class _Process:
 
     async def start(self, launcher: Launcher) -> None:
         request, user = self._request, self._host.setting.user
-        wrapper = ["/bin/sh", f"/{OWN_FOLDER}/start.sh", f"/{RUN_FOLDER}/{self._file}", *request.argv]
+        wrapper = ["/bin/sh", f"/{OWN_FOLDER}/start.sh", f"{self._host.left.path}/{self._file}", *request.argv]
         spec = EnterSpec(
             pid=self._host.init_pid,
             cgroup=self._host.cgroup,
@@ -207,13 +245,18 @@ class _Process:
                 os.killpg(self._pid, number)
 
     def _result(self) -> dict[str, object]:
-        status = read_status(self._host.run_dir, self._file)
-        if status is None:
+        left = self._host.left
+        status = read_status(left.fd, self._file)
+        if status is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._file, dir_fd=left.fd)
+            return {"exit": status, "by": "command", "ended": False, "said": ""}
+        if left.is_there():
             said = "the process and its wrapper were killed"
             return {"exit": 128 + signal.SIGKILL, "by": "command", "ended": False, "said": said}
-        with contextlib.suppress(OSError):
-            os.unlink(self._file, dir_fd=self._host.run_dir)
-        return {"exit": status, "by": "command", "ended": False, "said": ""}
+        name, said = repr(self._request.argv[0]), f"something else has taken the place of {left.path} meanwhile"
+        lost = Failed("tell the exit status of", name, said, "run it again, if it may run twice")
+        return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": str(lost)}
 
     def close(self) -> None:
         for fd in (self._pidfd, self._input, *self._outputs):

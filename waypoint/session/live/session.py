@@ -22,7 +22,7 @@ from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.session.live.record import RuntimeRecord
-from waypoint.session.live.run import Host, run_process
+from waypoint.session.live.run import Host, run_process, status_place
 from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
 from waypoint.terminal.exec.command_record import begin_ring_anew
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
@@ -182,10 +182,10 @@ class LiveSession:
 
     async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         record = self.record
-        setting, ids, run_dir = record.row.setting, record.ids, self._run_dir
-        host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, run_dir)
-        with self._stream():
+        with self._stream(), status_place(record.init_pid, self.shell.desk.folder) as left:
             await _led_out(self)
+            setting, ids = record.row.setting, record.ids
+            host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, left)
             return await run_process(host, self._launcher, request, inlet, outlet)
 
     async def logs(self, request: LogsRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:

@@ -85,7 +85,7 @@ class ExecClient:
             case "k" if run is None and name in _LEAVING:
                 self._leave("called off before it began")
             case "k" if run is not None and name in NAMES:
-                run.signals.put(NAMES[name])
+                run.signal(NAMES[name])
             case "i":
                 await self._listening.wait()  # no command takes the input yet: read no further, so the client must wait
                 await self._input(frame.payload)

@@ -83,12 +83,21 @@ async def enforce_timeout(deadline: float, moving: asyncio.Event, stop: Callable
     begun = time.monotonic()
     for number, until_s in STOPS:
         await stop(number)
-        while (left_s := begun + until_s - time.monotonic()) > 0:
-            await asyncio.sleep(min(left_s, _STEP_S))
-            if not moving.is_set():
-                still_from = time.monotonic()
-                await moving.wait()
-                begun += time.monotonic() - still_from
+        begun += await wait_moment(begun + until_s, moving)
+
+
+async def wait_moment(moment: float, moving: asyncio.Event) -> float:
+    """Wait until `moment` (of time.monotonic), which time in which the session stands still puts off. Returns by how
+    many seconds it was put off. `moving`: set while the session does not stand still.
+    """
+    late_s = 0.0
+    while (left_s := moment + late_s - time.monotonic()) > 0:
+        await asyncio.sleep(min(left_s, _STEP_S))
+        if not moving.is_set():
+            still_from = time.monotonic()
+            await moving.wait()
+            late_s += time.monotonic() - still_from
+    return late_s
 
 
 def put_modes_back(desk: Desk, record: ExecRecord) -> None:

@@ -21,10 +21,11 @@ import msgspec
 from shellwrap.marks import format_mark
 from waypoint.linux.tty import terminals
 from waypoint.terminal.exec import ending
+from waypoint.terminal.exec.beginning import Beginning
 from waypoint.terminal.exec.command_record import End, ExecRecord, Phase
 from waypoint.terminal.exec.input_feed import InputFeed
-from waypoint.terminal.exec.signals import SignalQueue
-from waypoint.terminal.hooks.asking import Desk, ask, hear
+from waypoint.terminal.exec.signals import ENDING, SignalQueue
+from waypoint.terminal.hooks.asking import Desk
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
 from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt
@@ -32,8 +33,9 @@ from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt
 # While a command runs, the daemon looks now and then whether the shell is still there. Seconds between two looks: the
 # first interval, which doubles each time, and the longest.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 1.0
-# Seconds for which a shell may refuse a command that another daemon has begun.
-_PATIENCE_S = 5.0
+# Seconds from the shell's end to that of its session. Pid 1 leaves the exit status meanwhile, where the session's root
+# may have put something that keeps it.
+_GONE_S = 5.0
 # The longest text of a command that viewers are shown, in bytes. A mark has room for the text even if every byte must
 # be escaped.
 _SHOWN_MAX = 240
@@ -65,11 +67,18 @@ class Execution:
         self.stuck = False  # the command still runs after its timeout and the signals that should have ended it
         self._desk = desk
         self._save = save
-        self._adopted = wait_prompt_s is None
-        self._wait_until = time.monotonic() + (_PATIENCE_S if wait_prompt_s is None else wait_prompt_s)
         self._talk = HookExchange(desk.terminal, record.id, record.nonce, record.asked_at)
+        self._beginning = Beginning(desk, self._talk, record, wait_prompt_s)
         self._stopped_by = ""  # the last signal that was sent to the command at its timeout; "": none
-        self.signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
+        self._signals = SignalQueue(desk, lambda: record.phase is Phase.STARTED)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the client's signal to the command once it runs. One that is to end the command calls it off if the
+        shell does not begin it.
+        """
+        self._signals.put(number)
+        if number in ENDING:
+            self._beginning.call_off()
 
     async def run(self) -> None:
         """Carry the command on from the phase in its record to its end. If this is cancelled, the next daemon carries
@@ -99,14 +108,14 @@ class Execution:
         try:
             with self._talk:
                 if record.phase is Phase.ASKED:
-                    await self._wait_started()
+                    await self._beginning.wait()
                 await desk.terminal.moving.wait()
                 if record.phase is Phase.STARTED:
                     self._let_start()
                     companions += [
                         asyncio.create_task(self._feed_input()),
                         asyncio.create_task(self._enforce_timeout()),
-                        asyncio.create_task(self.signals.run()),
+                        asyncio.create_task(self._signals.run()),
                     ]
                     await self._wait_ended()
                 await desk.terminal.moving.wait()
@@ -126,47 +135,6 @@ class Execution:
         mark = self._talk.heard("E")
         ends = (self.record.stop, mark.start if mark is not None else None, self._desk.terminal.settled)
         return min(end for end in ends if end is not None)
-
-    async def _wait_started(self) -> None:
-        """Get the shell to begin the command, which the shell tells by the mark S (or E, if the command is aborted at
-        once). Raises NotAtPrompt.
-        """
-        desk, talk = self._desk, self._talk
-        operation = "tty" if self.record.tty else "in" if self.record.stdin else "exec"
-        answers = ("S", "E", "A", "B")
-        if self._adopted:
-            # The last daemon may have pressed the key already. A second key press would be input of the command.
-            await hear(desk, talk, answers)
-        entered = talk.heard("A") is not None  # the last daemon has typed the Enter, or died just before it
-        while talk.heard("S", "E") is None:
-            prompts = desk.watch.prompts
-            answer = talk.heard("A") or await ask(desk, talk, operation, answers)
-            if answer.kind == "A":
-                await self._enter(entered=entered)
-                entered = False
-            elif answer.kind == "B":
-                desk.terminal.keyboard.release()  # so that a person can type what the shell waits for
-                await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
-                desk.terminal.keyboard.hold(signals_pass=False)
-        self.record.phase = Phase.STARTED
-        accepted, mark = talk.heard("A"), talk.heard("E")
-        self.record.half_line = int(accepted.fields[2]) if accepted is not None else 0
-        if mark is not None and talk.heard("S") is None and self.record.start is None:
-            self.record.start = self.record.stop = mark.start
-            self.record.end = End(125, "waypoint", said="the command was interrupted before it began")
-            self.record.phase = Phase.ENDED
-
-    async def _enter(self, *, entered: bool) -> None:
-        """Have the shell run the wrapper, which its hooks have put on the edited line: type Enter. zsh runs the wrapper
-        without Enter.
-
-        `entered`: Enter may have been typed already. Raises NotAtPrompt if the shell does not begin the command.
-        """
-        zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
-        if not entered and not zsh:
-            self._desk.terminal.typed.write(b"\r")
-        if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
-            raise NotAtPrompt("the session's shell did not begin the command that it had accepted")
 
     def _let_start(self) -> None:
         """While the shell waits after S: note where the output begins, change the terminal's modes, let the shell go
@@ -199,7 +167,7 @@ class Execution:
         Raises NotAtPrompt if the session's shell is gone.
         """
         desk, talk = self._desk, self._talk
-        pause_s, at_prompt, replaced_s = _FIRST_LOOK_S, 0, 0.0
+        pause_s, at_prompt, replaced_s, gone_s = _FIRST_LOOK_S, 0, 0.0, 0.0
         while (mark := await talk.wait("E", timeout_s=pause_s)) is None:
             if desk.terminal.is_released and not desk.ended.done():
                 raise asyncio.CancelledError  # this daemon has released the live session: the next one carries on
@@ -208,7 +176,8 @@ class Execution:
                 return
             seen = desk.watch.look()
             replaced_s += pause_s if seen is Look.REPLACED else 0
-            if replaced_s > REPLACED_S:
+            gone_s += pause_s if seen is Look.GONE else 0
+            if replaced_s > REPLACED_S or gone_s > _GONE_S:
                 raise NotAtPrompt(desk.watch.obstacle(seen))
             at_prompt = at_prompt + 1 if seen is Look.PROMPT else 0
             if at_prompt == 2:
@@ -301,7 +270,7 @@ class Execution:
         record, desk = self.record, self._desk
 
         async def stop(number: signal.Signals) -> None:
-            if await self.signals.send_now(number):
+            if await self._signals.send_now(number):
                 self._stopped_by = number.name.removeprefix("SIG")
                 self._talk.interrupt()  # look at the shell at once, in case it does not say E
 

@@ -22,7 +22,7 @@ NAMES = {
 }
 # Signals that are to end the whole list of commands. The shell must get one, too, or it would go on with the next
 # command of the list.
-_ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 # When a job dies of one of these signals, a shell with job control goes on with its list, so the shell gets SIGINT
 # besides. (When a job dies of SIGINT, the shell ends the list by itself.)
 _WITH_SHELL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
@@ -76,7 +76,7 @@ class SignalQueue:
         terminal = self._desk.terminal
         while True:
             await terminal.moving.wait()
-            if number in _ENDING:
+            if number in ENDING:
                 await settle(terminal.master, shell_pid, settle_s)
             if terminal.moving.is_set():
                 return
@@ -138,11 +138,11 @@ def send(master: int, shell_pid: int, number: signal.Signals) -> None:
                 _send_to_job(group, number, shell_pid)
                 os.kill(shell_pid, signal.SIGINT)
         else:
-            with _held(shell_pid) if number in _ENDING else contextlib.nullcontext():
+            with _held(shell_pid) if number in ENDING else contextlib.nullcontext():
                 for pid in list(_in_group(shell_pid, shell_group)):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
-                if number in _ENDING:
+                if number in ENDING:
                     os.kill(shell_pid, signal.SIGINT)
 
 
@@ -169,7 +169,7 @@ def _send_to_job(group: int, number: signal.Signals, shell_pid: int) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:
-        if number in _ENDING:
+        if number in ENDING:
             os.kill(shell_pid, signal.SIGINT)
 
 

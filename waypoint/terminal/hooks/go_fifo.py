@@ -35,14 +35,16 @@ class GoFifo:
 
     def say(self, phase: str, nonce: str) -> None:
         """Let the shell go on from `phase` (`S`, `E` or `E+`) of the command with `nonce`."""
-        with contextlib.suppress(BlockingIOError):  # a full FIFO holds enough lines already
+        # The command may have replaced the FIFO by another, in which the shell waits now.
+        with contextlib.suppress(OSError):  # BlockingIOError: a full FIFO holds enough lines already
+            self.open()
             os.write(self._fd, f"{phase} {nonce}\n".encode("ascii"))
 
     def say_again(self, phase: str, nonce: str) -> None:
         """Repeat `say` if the FIFO is empty: a signal may have made the shell lose a part of the line. If the line
         comes twice, the shell skips the second one.
         """
-        if terminals.unread_bytes(self._fd) == 0:
+        if not self.is_there or terminals.unread_bytes(self._fd) == 0:
             self.say(phase, nonce)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from waypoint.linux.storage import beneath, idmapped
+from waypoint.model.ids import random_hex
 from waypoint.model.paths import RUN_FOLDER
 
 T = TypeVar("T")
@@ -189,5 +190,9 @@ async def apart(folder: RunFolder, work: Callable[[RunFolder], T]) -> T:
 
 
 def _unlink(folder: int, name: str) -> None:
-    with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-        os.unlink(name, dir_fd=folder)
+    """Remove what has the name. A folder, in which the session may have put anything, gets another name."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        try:
+            os.unlink(name, dir_fd=folder)
+        except IsADirectoryError:
+            os.rename(name, f"{name}.{random_hex(8)}", src_dir_fd=folder, dst_dir_fd=folder)

@@ -1,0 +1,121 @@
+"""A session's root can put anything in place of what Waypoint has in /run/waypoint, and of that folder. Every verb then
+does its work or says in time why it cannot, and what is started from such a session works.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.sessions import session
+from tests.homes import Completed, Home
+from tests.waiting import PATIENCE_S, wait_until
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+NAMES = "go bell branch nonce req last.0 last.1 hist.0 hist.1 names state exit exit.new r.1.0 w.1.0 c.1.0 a.1.0"
+KINDS = {
+    "fifo": "mkfifo $f",
+    "folder": "mkdir $f; touch $f/within",
+    "endless": "ln -s /dev/zero $f",
+    "loop": "ln -s $f $f",
+    "huge": "truncate -s 1T $f",
+    "socket": "python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' $f",
+}
+REPLACE = "cd /run/waypoint; for f in {names}; do rm -rf $f; {make}; done"
+LIMIT_S = 10.0  # no verb takes a second of it; a checkpoint of a shell that hangs in its hooks did
+PLACES = {
+    "link": "rm -rf /run/waypoint; ln -s /etc /run/waypoint",
+    "file": "rm -rf /run/waypoint; touch /run/waypoint",
+    "fifo": "rm -rf /run/waypoint; mkfifo /run/waypoint",
+    "loop": "rm -rf /run/waypoint; ln -s waypoint /run/waypoint",
+    "moved": "mv /run/waypoint /run/elsewhere; mkdir /run/waypoint",
+    "gone": "rm -rf /run/waypoint",
+}
+
+
+@pytest.fixture
+def hostile(home: Home) -> Iterator[str]:
+    with session(home, "root") as name:
+        yield name
+
+
+def quick(home: Home, *words: str, stdin: bytes | None = None) -> Completed:
+    return home.must(*words, timeout_s=LIMIT_S, stdin=stdin)
+
+
+def works(home: Home, branch: str) -> None:
+    assert quick(home, "exec", "-b", branch, "--timeout", "5", "--", "echo $x").stdout == "kept\n"
+    assert home.cli("run", "-b", branch, "--", "sh", "-c", "exit 3", timeout_s=LIMIT_S).code == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_verb_waits_for_what_a_session_has_put_in_place_of_its_files(home: Home, hostile: str, kind: str) -> None:
+    home.must("exec", "-b", hostile, "--", "x=kept")
+    home.must("run", "-b", hostile, "--", "sh", "-c", REPLACE.format(names=NAMES, make=KINDS[kind]))
+    works(home, hostile)
+    assert quick(home, "exec", "-b", hostile, "-i", "--timeout", "5", "--", "cat", stdin=b"in").stdout == "in"
+    assert "kept" in quick(home, "logs", hostile).stdout
+    assert quick(home, "checkpoint", "live", "-b", hostile, "--json").json()["tier"] == "live"
+    quick(home, "checkpoint", "files", "-b", hostile, "--tier", "files")
+    quick(home, "fork", "live", "copy")
+    works(home, "copy")
+    quick(home, "restore", "live", "-b", hostile)
+    works(home, hostile)
+    quick(home, "stop", hostile, "copy")
+    quick(home, "shell", hostile, "-d", "--user", "root")
+    assert quick(home, "exec", "-b", hostile, "--timeout", "5", "--", "echo hi").stdout == "hi\n"
+    home.must("rm", "live", "files")
+    home.must("branch", "delete", "copy")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_session_without_its_run_folder_has_run_and_its_copies_have_all(home: Home, hostile: str, place: str) -> None:
+    home.must("exec", "-b", hostile, "--", "x=kept")
+    home.must("run", "-b", hostile, "--", "sh", "-c", "sleep 1000 & exit")
+    lost = home.cli("run", "-b", hostile, "--", "sh", "-c", PLACES[place], timeout_s=LIMIT_S)
+    assert lost.code == 125
+    assert "waypoint: cannot tell the exit status of 'sh': something else has taken the place of" in lost.stderr
+    assert "\n  next: run it again, if it may run twice\n" in lost.stderr
+    assert home.cli("run", "-b", hostile, "--", "sh", "-c", "exit 3", timeout_s=LIMIT_S).code == 3
+    failed = home.cli("exec", "-b", hostile, "--timeout", "2", "--", "true", timeout_s=LIMIT_S)
+    assert failed.code == 125
+    assert "\n  next: " in failed.stderr
+    assert quick(home, "checkpoint", "live", "-b", hostile, "--json").json()["tier"] == "live"
+    quick(home, "fork", "live", "copy")
+    works(home, "copy")
+    assert quick(home, "run", "-b", "copy", "--", "pgrep", "-c", "sleep").stdout == "1\n"
+    quick(home, "restore", "live", "-b", hostile)
+    works(home, hostile)
+    home.must("stop", hostile, "copy")
+    home.must("rm", "live")
+    home.must("branch", "delete", "copy")
+
+
+def test_whoever_asks_a_daemon_that_hangs_gets_away_from_it(home: Home, hostile: str) -> None:
+    daemon = int(home.must("daemon", "status", "--json").json()["pid"])
+    with home.background("exec", "-b", hostile, "--", "echo begun; sleep 1000") as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == b"begun\n"
+        os.kill(daemon, signal.SIGSTOP)
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+                _send(command, number)
+            assert command.wait(PATIENCE_S) == -signal.SIGINT
+        finally:
+            os.kill(daemon, signal.SIGCONT)
+
+
+def _send(command: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    command.send_signal(number)
+
+    def is_taken() -> bool:
+        if command.poll() is not None:
+            return True
+        lines = Path(f"/proc/{command.pid}/status").read_text().splitlines()
+        return not any(int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd")))
+
+    wait_until(is_taken, "the signal is handled")

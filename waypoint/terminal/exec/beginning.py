@@ -1,0 +1,120 @@
+"""How a command begins: from the key to the mark S, by which the shell tells that the command starts."""
+
+import asyncio
+import signal
+import time
+
+from waypoint.terminal.exec.command_record import End, ExecRecord, Phase
+from waypoint.terminal.exec.ending import wait_moment
+from waypoint.terminal.exec.signals import send
+from waypoint.terminal.hooks.asking import Desk, ask, hear
+from waypoint.terminal.hooks.exchange import HookExchange
+from waypoint.terminal.hooks.shell_watch import NotAtPrompt
+
+# Seconds for which a shell may refuse a command that another daemon has begun.
+_PATIENCE_S = 5.0
+# A shell at its prompt begins a command within milliseconds, or a person has given it more to do at this moment. One
+# that hangs in its hooks begins none: the session's root can give them a file to read that has no end. So a command
+# with a timeout is to begin within that time or the one for the prompt, but has at least so many seconds; and one that
+# its client calls off has so many.
+_BEGIN_S, _CALLED_OFF_S = 2.0, 1.0
+
+
+class Beginning:
+    """The beginning of one command, which can be called off."""
+
+    def __init__(self, desk: Desk, talk: HookExchange, record: ExecRecord, wait_prompt_s: float | None) -> None:
+        """`wait_prompt_s`: as of Execution."""
+        self._desk = desk
+        self._talk = talk
+        self._record = record
+        self._adopted = wait_prompt_s is None
+        self._wait_prompt_s = _PATIENCE_S if wait_prompt_s is None else wait_prompt_s
+        self._wait_until = time.monotonic() + self._wait_prompt_s
+        self._called_off = asyncio.Event()
+
+    def call_off(self) -> None:
+        """Give the command up if it does not begin now."""
+        self._called_off.set()
+
+    async def wait(self) -> None:
+        """Get the shell to begin the command, and note in the record that it has. Raises NotAtPrompt: also if it was
+        called off, or did not begin in its time; the shell gets a SIGINT then, as ^C, which ends what it hangs in.
+        """
+        desk, talk, record = self._desk, self._talk, self._record
+        jobs = [asyncio.ensure_future(job) for job in (self._wait_started(), self._wait_given_up())]
+        try:
+            await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+            started, given_up = jobs
+            if started.done():
+                await started
+            elif talk.heard("S", "E") is None:
+                said = await given_up
+                if desk.watch.shell is not None and not desk.terminal.closed.is_set():
+                    send(desk.terminal.master, desk.watch.shell.pid, signal.SIGINT)
+                    desk.go.say("E", record.nonce)  # it may tell of the end of what it has accepted, and wait
+                raise NotAtPrompt(f"the session's shell did not begin the command {said}; it was taken back")
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+        record.phase = Phase.STARTED
+        accepted, mark = talk.heard("A"), talk.heard("E")
+        record.half_line = int(accepted.fields[2]) if accepted is not None else 0
+        if mark is not None and talk.heard("S") is None and record.start is None:
+            record.start = record.stop = mark.start
+            record.end = End(125, "waypoint", said="the command was interrupted before it began")
+            record.phase = Phase.ENDED
+
+    async def _wait_given_up(self) -> str:
+        """Return, in words, when the time of the command to begin is over."""
+        limit_s, moving = self._record.timeout_s, self._desk.terminal.moving
+        if limit_s is None:
+            await self._called_off.wait()
+        else:
+            limit_s = max(limit_s, self._wait_prompt_s, _BEGIN_S)
+            timer = asyncio.ensure_future(wait_moment(time.monotonic() + limit_s, moving))
+            off = asyncio.ensure_future(self._called_off.wait())
+            try:
+                await asyncio.wait((timer, off), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                off.cancel()
+        if not self._called_off.is_set():
+            return f"within {limit_s:g} s"
+        await wait_moment(time.monotonic() + _CALLED_OFF_S, moving)
+        return "before it was called off"
+
+    async def _wait_started(self) -> None:
+        """Return when the shell has told by the mark S that the command starts (or by E, if it is aborted at once).
+        Raises NotAtPrompt.
+        """
+        desk, talk = self._desk, self._talk
+        operation = "tty" if self._record.tty else "in" if self._record.stdin else "exec"
+        answers = ("S", "E", "A", "B")
+        if self._adopted:
+            # The last daemon may have pressed the key already. A second key press would be input of the command.
+            await hear(desk, talk, answers)
+        entered = talk.heard("A") is not None  # the last daemon has typed the Enter, or died just before it
+        while talk.heard("S", "E") is None:
+            prompts = desk.watch.prompts
+            answer = talk.heard("A") or await ask(desk, talk, operation, answers)
+            if answer.kind == "A":
+                await self._enter(entered=entered)
+                entered = False
+            elif answer.kind == "B":
+                desk.terminal.keyboard.release()  # so that a person can type what the shell waits for
+                await desk.watch.wait_prompt(self._wait_until - time.monotonic(), after=prompts + 1)
+                desk.terminal.keyboard.hold(signals_pass=False)
+
+    async def _enter(self, *, entered: bool) -> None:
+        """Have the shell run the wrapper, which its hooks have put on the edited line: type Enter. zsh runs the wrapper
+        without Enter.
+
+        `entered`: Enter may have been typed already. Raises NotAtPrompt if the shell does not begin the command.
+        """
+        zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
+        if not entered and not zsh:
+            self._desk.terminal.typed.write(b"\r")
+        if await hear(self._desk, self._talk, ("S", "E")) is None and not entered:
+            raise NotAtPrompt("the session's shell did not begin the command that it had accepted")
