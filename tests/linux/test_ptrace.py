@@ -1,8 +1,13 @@
 """Tracing children: they stop before they end, and what they block can be changed while they stand still."""
 
 import contextlib
+import errno
+import fcntl
 import os
+import select
 import signal
+import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +17,7 @@ from tests.waiting import wait_until
 from waypoint.linux.tasks import ptrace
 from waypoint.linux.tasks.ptrace import Stop
 
+FCNTL = 72  # of x86-64
 USR1_ONLY = (1 << signal.SIGUSR1 - 1).to_bytes(8, "little")
 
 
@@ -72,3 +78,31 @@ def test_a_traced_process_stops_and_goes_on_by_signals_as_any_other(child: int) 
     os.kill(child, signal.SIGTERM)
     while (stop := ptrace.wait(child)) is not None:
         ptrace.go_on(child, stop)
+
+
+def test_a_stopped_task_runs_a_system_call_and_knows_nothing_of_it(tmp_path: Path) -> None:
+    """It waits in one of its own meanwhile, which goes on."""
+    (tmp_path / "file").write_bytes(bytes(100))
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        fd = os.open(tmp_path / "file", os.O_RDWR)
+        os.write(tell, bytes([fd]))
+        began = time.monotonic()
+        select.select([], [], [], 1.0)
+        os._exit(0 if time.monotonic() - began >= 1.0 else 1)
+    (fd,) = os.read(told, 1)
+    ptrace.seize(pid)
+    ptrace.interrupt(pid)
+    ptrace.wait(pid)
+    before = ptrace.registers(pid), blocked(pid)
+    lock = struct.pack("<hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 10, 20, 0)
+    assert ptrace.system_call(pid, FCNTL, fd, fcntl.F_SETLK, data=lock) == 0
+    assert ptrace.system_call(pid, FCNTL, 999, fcntl.F_SETLK, data=lock) == -errno.EBADF
+    assert (ptrace.registers(pid), blocked(pid)) == before
+    with open(tmp_path / "file", "r+b") as file:
+        with pytest.raises(BlockingIOError):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 29)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 30)
+    ptrace.detach(pid)
+    assert os.waitpid(pid, 0)[1] == 0

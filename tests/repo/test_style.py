@@ -12,6 +12,7 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
+    "tests/workloads/mock_models.py": "a model that thinks: its answer comes slowly",
     "waypoint/linux/tty/unblocking.py": "the time that a call may take is what it measures",
     "waypoint/daemon/lifetime.py": "no event tells that a client that has connected is about to ask",
     "waypoint/linux/tasks/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",

@@ -48,8 +48,9 @@ class Taking:
 @dataclass(slots=True)
 class Place:
     """Where a capture is brought back to. `tree`: the name of the upper tree for its files. `folder`: the runtime
-    folder of the new session. `root`, `externals`, `criu_path`, `spawn`, `on_notice`: for CRIU
-    (processes/criu/external_names.py, options.py). `pid`: set by the restore, the host's pid of the restored pid 1.
+    folder of the new session, `cgroup` its group, in which CRIU runs, `aside` a group that does not exist yet. `root`,
+    `externals`, `criu_path`, `spawn`, `on_notice`: for CRIU (processes/criu/external_names.py, options.py). Set by the
+    restore: `pid`, the host's pid of the restored pid 1; `lost`, in words, what of the processes did not come back.
     """
 
     tree: str = ""
@@ -59,7 +60,10 @@ class Place:
     criu_path: Path = Path()
     spawn: Spawn | None = None
     on_notice: OnNotice | None = None
+    cgroup: str = ""
+    aside: str = ""
     pid: int = 0
+    lost: list[str] = field(default_factory=list)
 
 
 class Part:

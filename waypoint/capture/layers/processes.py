@@ -21,7 +21,7 @@ from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_r
 from waypoint.processes.criu.causes import CriuFailed
 from waypoint.processes.criu.external_names import name_externals
 from waypoint.processes.criu.lists import NAMES, add_names
-from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, RestoreOptions
+from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions
 from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
@@ -33,7 +33,9 @@ HUNG_S = 7.0
 # Memory that a restore leaves free for the rest of the machine.
 _SPARE_BYTES = 64 << 20
 _READ_AGAIN = 500  # watched files; reading the list of them takes 5 ms for a thousand
-_SAID_OF_LOCKS = "what it writes under that lock may be lost there: end its transaction first"
+_SAID_OF_LOCKS = (
+    ", since the file is mapped, too; what it writes under that lock may be lost there: end its transaction first"
+)
 _SAID_OF_NESTED = "a shell within the shell: after a restore it has no ^C and no jobs; leave it and start it again"
 
 _SAID_OF_PORTS = "of the host's network: cannot be copied, nor restored while another program has them"
@@ -120,8 +122,7 @@ class ProcessesPart(Part):
         # their connections in repair mode.
         cgroups.hold_frozen(self.taking.subject.facts.cgroup)
         for one in locks.lost(self._images_fd, self.taking.subject.processes()):
-            said = f"the lock on {one} is not in copies, since the file is mapped, too; {_SAID_OF_LOCKS}"
-            self.taking.degraded.append(said)
+            self.taking.degraded.append(f"the lock on {one} is not in copies{_SAID_OF_LOCKS}")
         if self._removed:
             self._dump.removed = _with_free_names(self._removed, self.taking.subject)
         reach(Step.DUMPED)
@@ -260,7 +261,11 @@ class Processes(Layer):
         work = place.folder / "criu"
         work.mkdir(mode=0o700)
         ids = self.of(origin).ids
-        with open_for_root_of(ids, area.hot.images(origin.id)) as images_fd, open_folder(work) as work_fd:
+        with (
+            open_for_root_of(ids, area.hot.images(origin.id)) as images_fd,
+            open_folder(work) as work_fd,
+            _holding(place, locks.to_take(images_fd)) as on_notice,
+        ):
             options = RestoreOptions(
                 images_fd=images_fd,
                 work_fd=work_fd,
@@ -269,13 +274,39 @@ class Processes(Layer):
                 deadline_s=HUNG_S,
                 empty_network=origin.setting.net != "host",
                 close_connections=origin.setting.net == "host",
-                on_notice=place.on_notice,
+                on_notice=on_notice,
             )
             try:
                 place.pid = Criu(place.criu_path, place.spawn).restore(options).pid
             except CriuFailed as error:
                 raise error.moved(area.hot.keep_log(error.log, f"{place.folder.name}-restore.log")) from error
         shutil.rmtree(work)
+
+
+@contextlib.contextmanager
+def _holding(place: Place, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
+    """Have the restored tasks take their locks again before they run. What is yielded listens to CRIU in place of the
+    place's own listener.
+    """
+    if not locks_of:
+        yield place.on_notice
+        return
+
+    def hear(notice: Notice) -> None:
+        if place.on_notice is not None:
+            place.on_notice(notice)
+        if notice.stage == "pre-resume":  # the tasks freeze when CRIU lets them go; CRIU itself must not
+            cgroups.create(place.aside)
+            for pid in cgroups.members(place.cgroup):
+                if procfs.inner_pid(pid) == pid:
+                    cgroups.write(place.aside, "cgroup.procs", str(pid))
+            cgroups.hold_frozen(place.cgroup)
+
+    try:
+        yield hear
+        place.lost += [f"the lock on {one} was lost" for one in locks.take_again(locks_of, place.cgroup)]
+    finally:
+        cgroups.end(place.aside)
 
 
 @contextlib.contextmanager

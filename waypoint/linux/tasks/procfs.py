@@ -86,6 +86,14 @@ def inner_pid(pid: int) -> int:
     return pid
 
 
+def threads(pid: int) -> list[int]:
+    """The ids of the threads of the process. Raises ProcessLookupError if it has ended."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except FileNotFoundError:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), f"/proc/{pid}/task") from None
+
+
 def executable(pid: int) -> str:
     """The path of the program that the process runs, seen from its own root; ends in " (deleted)" if removed."""
     try:

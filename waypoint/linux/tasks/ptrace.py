@@ -1,28 +1,36 @@
-"""Tracing a task: holding it where it is, and changing its registers and its signal mask.
+"""Tracing a task: holding it where it is, changing its registers and its signal mask, having it run a system call.
 
 A tracer is a thread: only the thread that has seized a task may use the other functions on it, and when that thread
 ends, the kernel lets the task go. Sources: ptrace(2), linux/ptrace.h.
 """
 
 import ctypes
+import errno
 import os
 import signal
+import struct
 from typing import NamedTuple
 
 from waypoint.linux.calls import libc
+from waypoint.linux.tasks import mappings
 
-_CONT, _DETACH, _POKEUSER = 7, 17, 6
+_CONT, _DETACH, _POKEUSER, _SYSCALL = 7, 17, 6, 24
 _GETREGS, _SETREGS = 12, 13
 _GETEVENTMSG = 0x4201
 _SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
-_SETSIGMASK = 0x420B
+_GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
+_EVERY_SIGNAL = b"\xff" * 8
 _O_TRACEEXIT = 0x40
 _WALL = 0x40000000
 _EVENT_EXIT = 6
 _EVENT_STOP = 128
 _GROUP_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _MASK_BYTES = 8
-REGISTERS_BYTES = 27 * 8  # struct user_regs_struct of x86-64
+_REGISTERS = struct.Struct("<27Q")  # struct user_regs_struct of x86-64
+REGISTERS_BYTES = _REGISTERS.size
+_AX, _ORIG_AX, _IP, _SP = 10, 15, 16, 19
+_ARGUMENTS = (14, 13, 12)  # di, si, dx: the first three
+_SYSCALL_CODE = b"\x0f\x05"
 _DEBUG_CONTROL = 848 + 7 * 8  # offsetof(struct user, u_debugreg[7]) of x86-64
 
 
@@ -101,3 +109,57 @@ def set_signal_mask(tid: int, mask: bytes) -> None:
 def clear_breakpoints(tid: int) -> None:
     """Switch off all hardware breakpoints of a stopped task. x86-64 only."""
     libc.call("ptrace", _POKEUSER, tid, _DEBUG_CONTROL, 0)
+
+
+def system_call(tid: int, number: int, *args: int, data: bytes) -> int:
+    """Have a stopped task run one system call. x86-64 only. Afterwards the task stands still as before, with its
+    registers, its signal mask and its memory.
+
+    `args`: the first arguments; behind them comes the address of `data`, which lies on the task's stack meanwhile.
+    Returns what the call returns, which is -errno if it fails. Raises OSError, also if the task ends meanwhile.
+    """
+    kept, mask = registers(tid), _signal_mask(tid)
+    own = list(_REGISTERS.unpack(kept))
+    place = own[_SP] & ~0xF
+    before = mappings.read(tid, place, len(data))
+    own[_AX], own[_ORIG_AX], own[_IP] = number, -1 % (1 << 64), _code_place(tid)
+    for register, value in zip(_ARGUMENTS, (*args, place), strict=True):
+        own[register] = value
+    set_signal_mask(tid, _EVERY_SIGNAL)  # no handler runs meanwhile
+    mappings.write(tid, place, data)
+    try:
+        set_registers(tid, _REGISTERS.pack(*own))
+        for _ in ("entry", "exit"):
+            libc.call("ptrace", _SYSCALL, tid, 0, 0)
+            _expect_stop(tid)
+        result: int = _REGISTERS.unpack(registers(tid))[_AX]
+        # From a stop like the one before: there the kernel sees to a call that was interrupted (signal(7)).
+        interrupt(tid)
+        libc.call("ptrace", _CONT, tid, 0, 0)
+        _expect_stop(tid)
+    finally:
+        mappings.write(tid, place, before)
+        set_registers(tid, kept)
+        set_signal_mask(tid, mask)
+    return result - (1 << 64) if result >> 63 else result
+
+
+def _expect_stop(tid: int) -> None:
+    if wait(tid) is None:
+        raise ProcessLookupError(errno.ESRCH, "it has ended")
+
+
+def _signal_mask(tid: int) -> bytes:
+    buffer = ctypes.create_string_buffer(_MASK_BYTES)
+    libc.call("ptrace", _GETSIGMASK, tid, _MASK_BYTES, ctypes.addressof(buffer))
+    return buffer.raw
+
+
+def _code_place(tid: int) -> int:
+    """Where the task's vdso(7) has the instruction that begins a system call. Raises OSError."""
+    for mapping in mappings.read_mappings(tid):
+        if mapping.path == "[vdso]":
+            at = mappings.read(tid, mapping.start, mapping.end - mapping.start).find(_SYSCALL_CODE)
+            if at >= 0:
+                return mapping.start + at
+    raise OSError(errno.ENOEXEC, "it has no vdso with a system call")

@@ -99,7 +99,16 @@ DUMP_STATS = Message({"frozen_time": Field(2, "uint32")})
 STATS = Message({"dump": Field(1, DUMP_STATS)})
 
 # images/fh.proto: an entry of irmap-cache.
-LOCK_ENTRY = Message({"flag": Field(1, "uint32"), "pid": Field(3, "int32"), "fd": Field(4, "int32")})
+LOCK_ENTRY = Message(
+    {
+        "flag": Field(1, "uint32"),
+        "type": Field(2, "uint32"),
+        "pid": Field(3, "int32"),
+        "fd": Field(4, "int32"),
+        "start": Field(5, "uint64"),
+        "len": Field(6, "uint64"),
+    }
+)
 IRMAP_ENTRY = Message({"dev": Field(1, "uint32"), "inode": Field(2, "uint64"), "path": Field(3, "string")})
 
 

@@ -57,6 +57,8 @@ async def revive(
             externals=externals.restore,
             spawn=resources.criu.into(spec, layer.hard_limits),
             on_notice=furnish(spec),
+            cgroup=spec.cgroup,
+            aside=f"{resources.places.dumps}/{row.session}",
         )
         pid = await asyncio.to_thread(held.bring_back, place)
     await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
@@ -72,7 +74,7 @@ async def revive(
         limits=bounds.limits,
         unlimited=bounds.unlimited(layer.ids),
         origin=origin.id,
-        lowered=_lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
+        lowered=place.lost + _lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
         **{**layer.fixed_fields(), "env": {**layer.env, "WAYPOINT_BRANCH": row.branch}},
     )
     carry_over(str(folder / COMMAND_FILE), _age_s(origin), lambda: cgroups.members(spec.cgroup))

@@ -27,7 +27,7 @@ class RuntimeRecord(Fixed, frozen=True, kw_only=True):
     processes; "" if there is one, or none is wanted. `limits`: those in force,
     `unlimited`: what the machine does not hold of them (launch/ground/limits.py). `origin`: the capture whose processes
     came back in it; "": it began with a new shell, or an earlier version restored it. `lowered`: in words, what its
-    processes might have when they were captured, and may not have here.
+    processes had, or might have, when they were captured, and do not, or may not, have here.
     """
 
     row: LiveRow

@@ -1,0 +1,1 @@
+"""Real programs in sessions: captured while they work, restored and forked."""
