@@ -86,7 +86,9 @@ def open_screen(home: Home, rows: int, cols: int) -> Iterator[Screen]:
     with tempfile.TemporaryDirectory(prefix=f"tmux-{os.getpid()}-", dir=make_temp_root()) as name:
         folder = Path(name)
         (folder / "conf").write_text("set -g default-terminal screen-256color\nset -g escape-time 0\n")
-        (folder / "rc").write_text(f"PS1='outside> '\nwaypoint() {{ {shlex.join(home.argv())} \"$@\"; }}\n")
+        (folder / "rc").write_text(
+            f"PS1='outside> '\nunset HISTFILE\nwaypoint() {{ {shlex.join(home.argv())} \"$@\"; }}\n"
+        )
         screen = Screen(folder, {**home.env, "TMUX_TMPDIR": name, "SHELL": "/bin/bash"})
         shell = f"exec bash --noprofile --rcfile {folder}/rc -i"
         screen.ask("new-session", "-d", "-x", str(cols), "-y", str(rows), shell)

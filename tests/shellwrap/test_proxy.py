@@ -236,7 +236,11 @@ def test_stopped_from_outside_it_gives_the_terminal_back_and_takes_it_again(repo
     """Under a shell with job control; the keys for it go to the other end."""
     script = "stty -echo; echo ready; while read -r line && [ $line != end ]; do echo got $line; stty size; done"
     with pexpect.spawn(
-        "/bin/bash", ["--norc", "--noprofile", "-i"], timeout=PATIENCE_S, dimensions=(24, 80), env=plain_environment()
+        "/bin/bash",
+        ["--norc", "--noprofile", "-i"],
+        timeout=PATIENCE_S,
+        dimensions=(24, 80),
+        env={**plain_environment(), "HISTFILE": ""},
     ) as terminal:
         terminal.expect_exact("$ ")
         terminal.sendline(f"{sys.executable} {PROGRAM} {report} sh -c '{script}'")

@@ -14,11 +14,11 @@ from tests.acceptance.screen import Screen, open_screen
 from tests.acceptance.sessions import session
 from tests.homes import Home, open_home
 from tests.isolation.outside import public_folder
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, holds_within, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "criu", "tmux", "npm", "node", "network")]
 
-INSTALL_S = 240.0
+INSTALL_S = 240.0  # npm fetches 200 MB
 PACKAGES = ("@anthropic-ai/claude-code@2.1.197", "@openai/codex@0.169.0")
 MODELS = Path(__file__).with_name("mock_models.py")
 PORT = 4010
@@ -78,7 +78,17 @@ AGENTS = {
 def installed() -> Iterator[Path]:
     """The folder with the packages, which every session sees."""
     with public_folder("agents") as folder:
-        words = ["npm", "install", "--no-fund", "--no-audit", "--prefix", str(folder), *PACKAGES]
+        words = [
+            "npm",
+            "install",
+            "--no-fund",
+            "--no-audit",
+            "--prefix",
+            str(folder),
+            "--cache",
+            f"{folder}/cache",
+            *PACKAGES,
+        ]
         subprocess.run(words, check=True, capture_output=True, timeout=INSTALL_S)
         yield folder / "node_modules"
 
@@ -89,15 +99,23 @@ def home(installed: Path) -> Iterator[Home]:
         yield made
 
 
-def submit(screen: Screen, text: str) -> None:
-    """Write a message, and send it when it is to be seen: agents take what comes in one read for pasted."""
+def submit(screen: Screen, text: str, answer: str) -> None:
+    """Write a message, and send it. Agents take an Enter that comes soon after a text for a part of it: it is pressed
+    until the answer, a pattern, is to be seen.
+    """
     screen.type(text)
     screen.see(re.escape(text))
-    screen.press("Enter")
+
+    def is_answered() -> bool:
+        screen.press("Enter")
+        return holds_within(1.0, lambda: re.search(answer, screen.text(), re.MULTILINE) is not None)
+
+    wait_until(is_answered, f"{answer!r} is to be seen", PATIENCE_S)
 
 
 def log_of(home: Home, branch: str) -> list[str]:
-    return home.must("run", "-b", branch, "--", "cat", LOG).stdout.splitlines()
+    """What the model was told, but for what the agent asks by itself."""
+    return home.must("run", "-b", branch, "--", "grep", ".", LOG).stdout.splitlines()
 
 
 def leave(screen: Screen) -> None:
@@ -119,10 +137,8 @@ def test_an_agent_goes_on_in_every_copy(home: Home, installed: Path, name: str) 
         screen.type(f"clear; {installed}/{agent.command}")
         screen.press("Enter")
         screen.see(agent.input(""))
-        submit(screen, "the first message")
-        screen.see("ANSWER 1 to the first message$")
-        submit(screen, "now slowly please")
-        screen.see("word 1")
+        submit(screen, "the first message", "ANSWER 1 to the first message$")
+        submit(screen, "now slowly please", "word 1")
         screen.type("not sent")
         screen.see(agent.input("not sent"))
         taken = home.must("checkpoint", f"of-{name}", "-b", branch, "--tier", "live", "--json").json()
@@ -137,8 +153,7 @@ def test_an_agent_goes_on_in_every_copy(home: Home, installed: Path, name: str) 
                 screen.see("ANSWER 1 to the first message$")
                 screen.see(r"word 9\b")
             screen.see(agent.input("not sent"))
-            submit(screen, f" yet by {which}")
-            screen.see(f"ANSWER 3 to not sent yet by {which}$")
+            submit(screen, f" yet by {which}", f"ANSWER 3 to not sent yet by {which}$")
         said = {which: log_of(home, which)[-1] for which in (branch, *copies)}
         assert said == {which: f"not sent yet by {which}" for which in (branch, *copies)}
         leave(screen)
@@ -146,6 +161,5 @@ def test_an_agent_goes_on_in_every_copy(home: Home, installed: Path, name: str) 
         screen.type(f"clear; waypoint attach {branch}")
         screen.press("Enter")
         screen.see(r"word 9\b")
-        submit(screen, " after the restore")
-        screen.see("ANSWER 3 to not sent after the restore$")
+        submit(screen, " after the restore", "ANSWER 3 to not sent after the restore$")
         wait_until(lambda: log_of(home, branch)[-1] == "not sent after the restore", "the model was told")
