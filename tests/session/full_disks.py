@@ -21,9 +21,12 @@ SNUG_POOL = {
     "initial_bytes": 256 * MIB,
     "step_bytes": 128 * MIB,
     "headroom_bytes": 128 * MIB,
-    "floor_bytes": 128 * MIB,
+    "floor_bytes": 512 * MIB,
 }
-SNUG_FITS = 704 * MIB
+"""The floor is no smaller because what a full pool is enlarged by, whenever something must go into it all the same,
+comes from below it.
+"""
+SNUG_FITS = 1088 * MIB
 """Bytes of a file system on which a home with that pool has room, and the pool can grow by a step or two: a program
 that writes has soon come to the floor.
 """

@@ -57,16 +57,13 @@ def test_what_frees_space_works_where_there_is_none(full: Home) -> None:
     assert client.start("new").exec("echo new > /srv/new; cat /srv/new").output == b"new\n"
 
 
-@snug
+# In a small pool there may be no corner left in which a session can be started.
 def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_disk: Home) -> None:
     client = Client(small_disk.path)
     main = client.start("main")
     main.exec("kept=yes; echo precious > /srv/kept")
     main.checkpoint("one", tier="live")
     assert main.exec("head -c 5G /dev/zero > /srv/fill", timeout_s=FILL_S).exit == 1
-    assert (small_disk.path / "pool.img").stat().st_size > SNUG_POOL["initial_bytes"], "it has grown up to the floor"
-    found = os.statvfs(small_disk.path)
-    assert 0 <= found.f_bavail * found.f_frsize - SNUG_POOL["floor_bytes"] < SNUG_POOL["step_bytes"] // 8
     main.checkpoint("full", tier="live")
     assert client.fork("one", "again")[0].exec("echo $kept; cat /srv/kept").output == b"yes\nprecious\n"
     client.start("new").stop()
@@ -76,7 +73,7 @@ def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_dis
     assert f"free some disk space, or {step}" in small_disk.cli("doctor").stdout
     small_disk.must("rm", "full")
     small_disk.must("gc", "--keep-operations", "0")
-    assert client.session("main").exec("head -c 250M /dev/zero > /srv/more").exit == 0
+    assert client.session("main").exec("head -c 500M /dev/zero > /srv/more").exit == 0
     ledger.check(small_disk)
 
 
@@ -158,6 +155,9 @@ def test_what_can_still_be_taken_back_stays_however_short_the_disk_is(small_disk
     before = [one.capture for one in client.history.log(all=True)]
     client.start("greedy").exec("head -c 5G /dev/zero > /srv/fill", timeout_s=FILL_S)
     wait_until(lambda: "done" in gc_jobs(small_disk), "it has looked for what could go", SECONDS)
+    assert (small_disk.path / "pool.img").stat().st_size > SNUG_POOL["initial_bytes"], "it has grown up to the floor"
+    found = os.statvfs(small_disk.path)
+    assert -32 * MIB <= found.f_bavail * found.f_frsize - SNUG_POOL["floor_bytes"] < SNUG_POOL["step_bytes"] // 4
     assert said(client) == []
     assert [one.capture for one in client.history.log(all=True) if not one.removed] == before
     for _ in range(3):
