@@ -2,6 +2,11 @@
 
 ELSEWHERE = {
     "to have that again: waypoint undo {}": "tests/session/test_others_captures.py",
+    "copy what you need, of a live session from /proc/PID/root ('waypoint ps' tells the PID), of a capture from "
+    "{}/TREE ('waypoint show NAME' tells the tree); then have the pool opened anew: 'waypoint stop --all', "
+    "'waypoint daemon stop'; if it is read-only again: 'waypoint setup --remove'": (
+        "tests/session/test_readonly_pool.py"
+    ),
     "make room, or remove from {} what cannot be copied, and try again": "tests/acceptance/test_only_files.py",
     "give it more: waypoint shell NEW --from {} --memory {}M": "tests/session/test_captured_limits.py",
     "make it shorter, or ask from outside of the session": "tests/acceptance/test_inside.py",

@@ -42,7 +42,7 @@ HOME: Any = SimpleNamespace(
     unlimited=lambda: [UNHELD],
     users=HomeUsers(),
     egress=SimpleNamespace(why_not="there is no pasta (package passt)"),
-    pool=SimpleNamespace(outlook=lambda: SOUND),
+    pool=SimpleNamespace(outlook=lambda: SOUND, check_writable=lambda: None),
     sessions=SimpleNamespace(
         live=[live_session("main", "default"), live_session("old", "none"), live_session("web", "userns")]
     ),
@@ -141,14 +141,15 @@ def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Even
         ),
         (replace(SOUND, growth_bytes=None), "degraded", "its room runs short: 700 MiB are free", "gc"),
         (replace(SOUND, free_bytes=1024 * MIB, growth_bytes=None, floor_bytes=0), "ok", "1024 MiB are free", ""),
-        (replace(SOUND, is_readonly=True), "missing", "it has become read-only", "dmesg"),
         (replace(SOUND, errors=3), "degraded", "the disk has failed 3 reads, writes or checks; 700 MiB", "dmesg"),
     ],
 )
 def test_how_the_pool_stands_is_told(
     begun: list[threading.Event], outlook: Outlook, state: str, why: str, remedy: str
 ) -> None:
-    home: Any = SimpleNamespace(**{**vars(HOME), "pool": SimpleNamespace(outlook=lambda: outlook)})
+    home: Any = SimpleNamespace(
+        **{**vars(HOME), "pool": SimpleNamespace(outlook=lambda: outlook, check_writable=lambda: None)}
+    )
     row = rows_of(home, begun)["the pool of this home"]
     assert (row.state, row.required_for) == (state, "session")
     assert row.why.startswith(why)

@@ -2,13 +2,14 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.upper.grounds import MIB, SIZES, Ground, fill
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import Failed
-from waypoint.upper.contract import Pool
+from waypoint.upper.contract import GrowthOutcome, Pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
@@ -37,7 +38,28 @@ def test_it_tells_that_it_has_become_read_only(pool: Pool, ground: Ground) -> No
     subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
     try:
         assert pool.outlook().is_readonly
+        assert not pool.outlook().is_short
+        with pytest.raises(Failed, match=r"[Rr]ead-only"):
+            pool.check_writable()
         with pytest.raises(Failed, match="Read-only"):
             pool.create("one")
+        pool.settle()
     finally:
         subprocess.run(["mount", "-o", "remount,rw", mounted], check=True)
+    pool.check_writable()
+
+
+def test_a_file_that_has_become_read_only_is_opened_and_does_not_grow(corner: Path) -> None:
+    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    Path(pool.create("one"), "data").write_bytes(b"kept")
+    subprocess.run(["mount", "-o", "remount,ro", pool.folder], check=True)
+    size = image.stat().st_size
+    growth = pool.grow_if_needed(1024 * MIB)
+    assert (growth.outcome, growth.said) == (GrowthOutcome.REFUSED, "its file system has become read-only")
+    assert image.stat().st_size == size
+    pool.seal("one")
+    pool.remove("missing")
+    again = Ground(corner, "btrfs").open()
+    assert again.list() == ("one",)
+    assert Path(again.path("one"), "data").read_bytes() == b"kept"
+    pool.close()

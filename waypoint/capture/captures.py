@@ -74,6 +74,7 @@ class Captures:
         session has ended meanwhile, Failed for what has happened (CRIU was killed, the disk is full). After a failure
         the session goes on as it was, and nothing of the capture is left.
         """
+        self._area.pool.check_writable()
         capture_id = new_id()
         with self._names.change("capture") as change:
             change.doom(capture_id)  # until it is on record

@@ -5,6 +5,7 @@ sealed; the capture is put on record. A crash between two steps leaves a branch 
 session: the next daemon repeats the steps for it when it starts.
 """
 
+import errno
 import os
 import time
 
@@ -65,10 +66,14 @@ def _tip_of(ref: Ref | None) -> list[str]:
 
 
 def read_exit_status(tree: str) -> int | None:
-    """The shell's exit status, which the wrapper left in the session's files below `tree`; None if there is none."""
+    """The shell's exit status, which the wrapper left in the session's files below `tree`; None if there is none, or
+    the disk has failed there.
+    """
     try:
         folder = os.open(layout.upper_of(tree), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
         return None
     try:
         return read_status(folder, EXIT_FILE)

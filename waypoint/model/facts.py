@@ -117,8 +117,8 @@ class StopFacts:
 
 
 class LayerFacts(TypedDict):
-    """One layer of a capture. `processes` also has `count` to `criu`, `terminal` also has `rows` and `cols`,
-    `shell` also has `moment` (model/records.py).
+    """One layer of a capture. `files` also has `tree` (the name of its folder in the pool), `processes` also `count`
+    to `criu`, `terminal` also `rows` and `cols`, `shell` also `moment` (model/records.py).
 
     `digest` is None until the layer is in the store. `frozen_ms`: how long CRIU held the processes, in milliseconds.
     `ids`, `seccomp`: as in SessionFacts; processes come back with what they had.
@@ -126,6 +126,7 @@ class LayerFacts(TypedDict):
 
     size_bytes: int | None
     digest: str | None
+    tree: NotRequired[str]
     count: NotRequired[int]
     programs: NotRequired[list[str]]
     lost: NotRequired[list[str]]
@@ -278,7 +279,7 @@ class UndoFacts:
 class StatusFacts:
     """The daemon itself. `home`: the home's real path. `sessions`: the number of live sessions. `started`: when the
     daemon was started. `pool`: how the home keeps the files of sessions: `btrfs`, or `copy`, where each capture copies
-    them.
+    them. `problem`: the error that all get now who would write to the pool, as in an answer.
     """
 
     pid: int
@@ -287,6 +288,7 @@ class StatusFacts:
     sessions: int
     started: str
     pool: str = ""
+    problem: dict[str, str | int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,7 @@ async def doctor(home: Home) -> list[Capability]:
 def _pool(pool: Pool) -> Capability:
     """Whether the home's pool has room and is sound."""
     try:
+        pool.check_writable()
         state, why, remedy = _stand(pool.outlook())
     except WaypointError as error:
         state, why, remedy = "missing", error.said, error.next_step
@@ -99,8 +100,6 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
     if found.growth_bytes is not None:
         why += f", it can grow by {mib(growth)}; {mib(found.floor_bytes)} of the disk stay free"
         why += f" (it has {mib(found.disk_free_bytes)} now)" if found.is_disk_low else ""
-    if found.is_readonly:
-        return "missing", f"it has become read-only; {why}", NEXT_STEPS[errno.EROFS]
     if found.errors:
         said = f"the disk has failed {found.errors} reads, writes or checks; {why}"
         return "degraded", said, NEXT_STEPS[errno.EIO]

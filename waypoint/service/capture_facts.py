@@ -69,7 +69,7 @@ def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | N
     processes, programs = layers.processes, layers.programs
     shell, terminal = layers.shell, layers.terminal
     return {
-        "files": _of_any(files_bytes),
+        "files": {**_of_any(files_bytes), "tree": layers.files.tree},
         "processes": {
             **_of_any(processes.size_bytes),
             "count": processes.count,

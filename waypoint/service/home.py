@@ -28,7 +28,7 @@ from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.spec import Will
 from waypoint.linux.storage import files
 from waypoint.model.activity import SessionEvent
-from waypoint.model.errors import StoreDamaged
+from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder, socket_path
@@ -237,6 +237,11 @@ class Home:
 
 async def status(home: Home) -> StatusFacts:
     """The daemon itself."""
+    problem = None
+    try:
+        await asyncio.to_thread(home.pool.check_writable)
+    except WaypointError as error:
+        problem = error.to_json()
     return StatusFacts(
         pid=os.getpid(),
         version=__version__,
@@ -244,6 +249,7 @@ async def status(home: Home) -> StatusFacts:
         sessions=len(home.sessions.live),
         started=iso_time(home.started),
         pool=home.pool.driver,
+        problem=problem,
     )
 
 

@@ -130,6 +130,7 @@ class _Work:
 
     def carry_out(self) -> GcFacts:
         home, before = self._home, home_bytes(self._home)
+        home.pool.check_writable()
         chosen = self._remove()
         self._drop_all(chosen)
         strangers = self._remove_strangers()

@@ -89,14 +89,20 @@ async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) ->
 
 
 async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> Stream:
-    """A stream that runs a command line in the session's own shell."""
+    """A stream that runs a command line in the session's own shell.
+
+    Raises Failed if the pool has become read-only, as `run` does: the session then has no room for what is exchanged
+    with its processes.
+    """
     if request.resume is not None:  # the command was begun by a client that was let in
         return functools.partial(_own(home, branch, "go on with").execute, request)
+    home.pool.check_writable()
     return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)
 
 
 async def run(home: Home, branch: str, request: RunRequest, peer: Peer) -> Stream:
     """A stream that runs a process of its own in the session."""
+    home.pool.check_writable()
     return functools.partial(_of_asker(home, branch, request, peer, f"run -b {branch}").run, request)
 
 

@@ -12,7 +12,7 @@ import signal
 from waypoint.capture.sweeping import sweep
 from waypoint.launch import criu_guard
 from waypoint.linux.tasks import cgroups, procfs
-from waypoint.model.errors import StoreDamaged, WaypointError
+from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.facts import StrangerFacts
 from waypoint.model.records import LiveRow
 from waypoint.processes import tcp_repair
@@ -81,7 +81,14 @@ def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) ->
 
 
 def _swept(resources: Resources) -> list[StrangerFacts]:
-    """Sweep the home. If a record is damaged, nothing is swept, as it is not known what belongs to that record."""
+    """Sweep the home. If a record is damaged, nothing is swept, as it is not known what belongs to that record; nor if
+    the pool can only be read.
+    """
+    try:
+        resources.pool.check_writable()
+    except Failed as error:
+        log.error("nothing is removed from this home: %s", error)
+        return []
     try:
         return sweep(resources.names, shelves_of(resources))
     except StoreDamaged as error:

@@ -146,7 +146,8 @@ class _BtrfsRoom(FolderOfTrees):
 
     def settle(self) -> None:
         with refusals("look at the pool", self._folder):
-            btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
+            if not filesystem.is_readonly(self._folder):
+                btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
 
     def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
         return self._volume.shrink(go_on, is_idle)
@@ -164,7 +165,7 @@ class BtrfsPool(_BtrfsRoom):
         """`folder`: absolute, without symlinks, on btrfs. Removes subvolumes that calls of killed processes left."""
         super().__init__(folder, volume)
         with refusals("open the pool", folder):
-            for name in os.listdir(folder):
+            for name in () if filesystem.is_readonly(folder) else os.listdir(folder):
                 if name.startswith(".") and btrfs.is_subvolume(f"{folder}/{name}"):
                     btrfs.destroy_subvolume(f"{folder}/{name}")
 
@@ -181,6 +182,8 @@ class BtrfsPool(_BtrfsRoom):
         return path
 
     def seal(self, name: str) -> None:
+        if filesystem.is_readonly(self._folder):
+            return
         with self._tree("seal the upper tree", name) as path:
             self._in_room(lambda: btrfs.make_readonly(path), is_end=True)
 
@@ -204,6 +207,8 @@ class BtrfsPool(_BtrfsRoom):
 
     def remove(self, name: str) -> None:
         path = self._unmounted(name)
+        if not os.path.lexists(path):
+            return
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):
             self._in_room(lambda: btrfs.destroy_subvolume(path), is_end=True)
 

@@ -80,8 +80,10 @@ class Outlook:
     @property
     def is_short(self) -> bool:
         """Whether room has to be made: in the pool, which has less than the headroom and cannot grow by what is
-        missing, or on the disk under it.
+        missing, or on the disk under it. Never if nothing can be removed.
         """
+        if self.is_readonly:
+            return False
         return self.free_bytes + (self.growth_bytes or 0) < self.headroom_bytes or self.is_disk_low
 
     @property
@@ -177,6 +179,12 @@ class Room(Protocol):
         """In words, why the pool's free space stays in it for good; "" if `shrink` gives it back."""
         ...
 
+    def check_writable(self) -> None:
+        """Raise Failed, which says how to go on, if the pool's file system has become read-only: what lies in it can be
+        read, sessions end as usual, and every other call that changes something fails.
+        """
+        ...
+
 
 class Pool(Room, Protocol):
     """An open pool, as `open_pool.open_pool` returns it."""
@@ -219,7 +227,7 @@ class Pool(Room, Protocol):
 
         btrfs: the kernel refuses to open the tree's files for writing. copy: the tree is marked by an attribute, and
         the caller must not change it. No error if the tree is sealed already. A snapshot of a sealed tree is not
-        sealed. Works on a full pool.
+        sealed. Works on a full pool. On a read-only one the tree stays as it is, and the caller must not change it.
         """
         ...
 

@@ -54,6 +54,8 @@ class _GrowingFile:
 
     def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
         with refusals("grow the pool", self._image), self._turn_to_grow(ahead_bytes):
+            if filesystem.is_readonly(self.folder):
+                return Growth(GrowthOutcome.REFUSED, 0, said="its file system has become read-only")
             free, space, added = self._look(ahead_bytes)
             if added > 0:
                 return self._grow(free, space.total_bytes, added)

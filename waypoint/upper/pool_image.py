@@ -7,6 +7,7 @@ detaches the loop device after the last unmount: when all processes that use the
 
 import contextlib
 import errno
+import logging
 import os
 
 from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
@@ -21,6 +22,8 @@ _SIZE_UNIT_BYTES = 1 << 20  # all sizes of the file are multiples of this
 
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS)
 _HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
+
+log = logging.getLogger(__name__)
 
 
 def make_image(home: str, folder: str, sizes: PoolSizes) -> None:
@@ -77,7 +80,8 @@ def open_image(image: str, folder: str) -> None:
         _fill_holes(fd, image)
         with _attach(fd, image) as device:
             _mount(device, folder)
-        use_whole_file(fd, folder)
+        if not filesystem.is_readonly(folder):
+            use_whole_file(fd, folder)
     finally:
         os.close(fd)
 
@@ -105,17 +109,23 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
     here = [record for record in mounts.read_mounts() if record.mount_point == folder]
     if here and here[-1].source == device.path:  # mounted before, by an earlier daemon in this mount namespace
         return
+    # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
+    # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
+    # skip_balance: a balance that a crash has cut must not go on, as the pool may count by now (loop_pool.py).
+    flags = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
     try:
-        # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
-        # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
-        # skip_balance: a balance that a crash has cut must not go on, as the pool may count by now (loop_pool.py).
-        flags = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
         mounts.mount(device.path, folder, "btrfs", flags, "nodiscard,commit=5,skip_balance")
     except OSError as err:
         if err.errno in _HOST_LACKS:
             said = f"cannot mount btrfs: {err.strerror}"
             raise HostLacks("open the pool", folder, said, "load the kernel module btrfs") from err
-        raise
+        # What lies in it must be within reach. A file system that has met an error cannot be written until it is
+        # unmounted everywhere, some not even then: of these, only what the last commits have written is read.
+        try:
+            mounts.mount(device.path, folder, "btrfs", flags | mounts.MS_RDONLY, "rescue=nologreplay")
+        except OSError:
+            raise err from None
+        log.error("the pool can only be read: %s (see the kernel's log)", err.strerror)
 
 
 def use_whole_file(fd: int, folder: str) -> None:

@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from waypoint.linux.storage import filesystem, mounts
-from waypoint.model.errors import StateConflict, UnknownName
-from waypoint.upper.contract import Shares, checked_name, refusals
+from waypoint.linux.storage import files, filesystem, mounts
+from waypoint.model.errors import READ_ONLY, Failed, StateConflict, UnknownName
+from waypoint.upper.contract import NEXT_STEPS, Shares, checked_name, refusals
 
 
 class FolderOfTrees:
@@ -45,6 +45,24 @@ class FolderOfTrees:
     def free_bytes(self) -> int:
         with refusals("look at the pool", self._folder):
             return filesystem.free_bytes(self._folder)
+
+    def check_writable(self) -> None:
+        with refusals("look at the pool", self._folder):
+            if not filesystem.is_readonly(self._folder):
+                return
+        tried, on = "write to", f"the pool {self._folder}"
+        refused = files.refusal_to_write(f"{os.path.dirname(self._folder)}/trial", 0)
+        if refused is not None:  # the disk that the whole home is on
+            raise Failed(tried, on, str(refused.strerror), NEXT_STEPS.get(refused.errno or 0, READ_ONLY))
+        trees = mounts.seen_from_outside(self._folder)
+        raise Failed(
+            tried,
+            on,
+            "its file system has become read-only",
+            "copy what you need, of a live session from /proc/PID/root ('waypoint ps' tells the PID), of a capture "
+            f"from {trees}/TREE ('waypoint show NAME' tells the tree); then have the pool opened anew: "
+            "'waypoint stop --all', 'waypoint daemon stop'; if it is read-only again: 'waypoint setup --remove'",
+        )
 
     @contextmanager
     def _tree(self, tried: str, name: str) -> Iterator[str]:

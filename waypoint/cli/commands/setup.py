@@ -26,6 +26,9 @@ def run(given: Given) -> int:
         raise UsageProblem("use", "--check", "--check and --remove exclude each other", "leave one out")
     if check:
         carry_out("check", client.home)
+        status = client.running()
+        if status is not None and status.problem:
+            raise from_json(status.problem)
     elif remove:
         return _remove(client, yes=given.flag("yes"))
     else:

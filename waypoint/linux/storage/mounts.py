@@ -218,3 +218,8 @@ def _unescape(field: bytes) -> str:
 def escape(path: StrPath) -> str:
     r"""`path` as a value in overlay's options: with a backslash before `\`, `,` and `:` (fs/overlayfs/params.c)."""
     return _OVERLAY_SPECIAL.sub(r"\\\1", os.fspath(path))
+
+
+def seen_from_outside(path: str) -> str:
+    """The path by which root, in another mount namespace, reaches what this process has at `path`."""
+    return f"/proc/{os.getpid()}/root{path}"

@@ -109,6 +109,7 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
     `Held.check` if it can be known that the processes cannot be restored; then nothing is recorded.
     """
     origin = births[0].origin
+    await asyncio.to_thread(resources.pool.check_writable)
     if births[0].processes and origin is not None:
         leaving = instead_of.processes() if instead_of is not None else []
         with naming_a_way(births[0].row.branch, origin):

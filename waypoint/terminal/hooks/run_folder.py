@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _ASIDE = ".waypoint-"  # prefix of the daemon's files in the spare folder, which others use too
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EROFS, errno.EIO)  # a disk that has met an error says both
 
 MOST_NAMES = 4096
 
@@ -190,9 +191,14 @@ async def apart(folder: RunFolder, work: Callable[[RunFolder], T]) -> T:
 
 
 def _unlink(folder: int, name: str) -> None:
-    """Remove what has the name. A folder, in which the session may have put anything, gets another name."""
-    with contextlib.suppress(FileNotFoundError, PermissionError):
+    """Remove what has the name. A folder, in which the session may have put anything, gets another name. On a disk that
+    has become read-only it stays.
+    """
+    try:
         try:
             os.unlink(name, dir_fd=folder)
         except IsADirectoryError:
             os.rename(name, f"{name}.{random_hex(8)}", src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EPERM, errno.EACCES, *_READ_ONLY):
+            raise
