@@ -139,7 +139,7 @@ __wp_unguard() {
 
 # Set __wp_t to the command that sets the present EXIT trap, by way of the file that the next prompt overwrites: `$(trap)` would fork.
 __wp_exit_trap() {
-  [[ -f $__wp_l && ! -L $__wp_l ]] && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l"
+  [[ -f $__wp_l && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l"
 }
 
 # The EXIT trap. "$@": the positional parameters. `set -e` is no part of the state, else the new shell would end at the next failure.
@@ -169,6 +169,7 @@ __wp_pc() {
   __wp_hook
   __wp_branch
   __wp_keep "$SHELLOPTS" "$@"
+  __wp_tell
   __wp_show
   if [[ -o emacs || -o vi ]]; then __wp_e=bash; fi
   __wp_say "P;$$;$__wp_s;$__wp_e"
@@ -287,7 +288,7 @@ __wp_arm() {
     if [[ ${__wp_at-} == 0 ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
     __wp_f=$__wp_d/state.$__wp_id __wp_kept="K;$__wp_id;$__wp_nonce"
     __wp_r=$__wp_was
-    if [[ -f $__wp_f ]] && __wp_remember && __wp_state '' "$SHELLOPTS" "$@" >|"$__wp_f"; then __wp_then='\builtin printf "t\0\0\0" >>"$__wp_f" && \builtin trap -p >>"$__wp_f" && __wp_kept ok || __wp_kept failed'; else __wp_kept failed; fi
+    if [[ -f $__wp_f ]] && __wp_may_write && __wp_remember && __wp_state '' "$SHELLOPTS" "$@" >|"$__wp_f"; then __wp_then='\builtin printf "t\0\0\0" >>"$__wp_f" && \builtin trap -p >>"$__wp_f" && __wp_kept ok || __wp_kept failed'; else __wp_kept failed; fi
     ;;
   esac
   return 0

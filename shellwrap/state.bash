@@ -3,14 +3,18 @@
 # Write the shell's state at this prompt to stdout, which is the file $__wp_l: what a capture has of a shell that is busy, or that has ended. Two
 # files take turns, so that one is whole while the other is being written. They are overwritten, never truncated: file systems write a truncated
 # file to disk at once. Where writing takes long (much state), nothing is written for 20 times as long, and the files are emptied meanwhile.
+# __wp_lost is `lost` if nothing was written.
 __wp_keep() {
   local - __wp_t0=${EPOCHREALTIME-} __wp_t1
   builtin set +euxv
+  __wp_lost=lost
   __wp_t0=${__wp_t0//[!0-9]/}
-  if [[ -n ${__wp_l-} && -f /dev/fd/1 && ${__wp_t0:-0} -ge ${__wp_rest:-0} ]]; then
+  if [[ -n ${__wp_l-} && -f /dev/fd/1 && ${__wp_t0:-0} -ge ${__wp_rest:-0} ]] && __wp_may_write; then
     __wp_seq=$((__wp_seq + 1))
     __wp_remember
-    if ! { builtin printf '\0' && __wp_state "$__wp_seq" "$@" && builtin printf 'e\0%s\0\0\0' "$__wp_seq"; }; then
+    if builtin printf '\0' && __wp_state "$__wp_seq" "$@" && builtin printf 'e\0%s\0\0\0' "$__wp_seq"; then
+      __wp_lost=
+    else
       __wp_rest=$((${__wp_t0:-0} + 20000000))
       __wp_empty
     fi
@@ -21,6 +25,22 @@ __wp_keep() {
   fi
   __wp_next
 }
+
+# Report where that has changed, and say so where the state cannot be written any more.
+__wp_tell() {
+  [[ ${__wp_lost-} != "${__wp_told-}" ]] || return 0
+  __wp_told=${__wp_lost-}
+  __wp_say "L;$__wp_s;$__wp_told"
+  [[ -z $__wp_told ]] || builtin printf "waypoint: this shell's variables and functions cannot be written (full disk, ulimit -f): they may end with it\r\n" >"$__wp_tty"
+}
+
+# False where a file may not become as large as a state (ulimit -f): a signal would end the shell that writes one.
+__wp_may_write() {
+  local -a __wp_limits
+  builtin mapfile -t -n 3 __wp_limits </proc/self/limits
+  [[ ${__wp_limits[2]-} != 'Max file size'* || ${__wp_limits[2]} =~ ^'Max file size'\ +(unlimited|[0-9]{9,})\  ]]
+}
+
 __wp_empty() {
   local f
   for f in "$__wp_d"/last.[01]; do [[ ! -f $f || -L $f ]] || : >|"$f"; done

@@ -8,7 +8,7 @@
 #   replaces no variables in a prompt.
 # Code that must not depend on the user's options is in functions with `emulate -L zsh`.
 
-typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt= __wp_stated= __wp_r=0 __wp_l= __wp_hs= __wp_hn= __wp_opts=
+typeset -g __wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_s= __wp_n= __wp_k= __wp_c= __wp_op= __wp_i= __wp_done= __wp_b= __wp_xt= __wp_stated= __wp_r=0 __wp_l= __wp_hs= __wp_hn= __wp_opts= __wp_lost= __wp_told=
 typeset -gi __wp_seq=0 __wp_rest=0 __wp_most=1000
 [[ ${WAYPOINT_STATE-} != <->:* ]] || { __wp_seq=${WAYPOINT_STATE%%:*} __wp_hs=${WAYPOINT_STATE#*:} }
 typeset -ga __wp_args=() # the positional parameters at the last prompt, behind one more
@@ -43,7 +43,7 @@ __wp_plain_file() {
 __wp_empty() {
   local f
   for f in "$__wp_d"/last.{0,1}; do [[ ! -f $f || -L $f ]] || : >|"$f"; done
-}
+} 2>/dev/null
 
 __wp_say() {
   builtin printf '\e]7717;%s\a' "$1" >"${__wp_tty:-/dev/tty}"
@@ -182,11 +182,13 @@ __wp_keep() {
   setopt noerrexit noerrreturn noxtrace
   local __wp_was=$__wp_r
   local -i __wp_t0=${(%):-%D{%s%3.}} __wp_t1
-  __wp_args=("$@")
-  if [[ -n $__wp_l ]] && (( __wp_t0 >= __wp_rest )); then
+  __wp_args=("$@") __wp_lost=lost
+  if [[ -n $__wp_l ]] && (( __wp_t0 >= __wp_rest )) && __wp_may_write; then
     __wp_seq+=1
     __wp_remember
-    if ! { builtin print -rN -- '' && __wp_state $__wp_seq "$__wp_opts" && builtin print -rN -- e $__wp_seq '' '' } 2>/dev/null 1<>"$__wp_l"; then
+    if { builtin print -rN -- '' && __wp_state $__wp_seq "$__wp_opts" && builtin print -rN -- e $__wp_seq '' '' } 2>/dev/null 1<>"$__wp_l"; then
+      __wp_lost=
+    else
       (( __wp_rest = __wp_t0 + 20000 ))
       __wp_empty
     fi
@@ -195,7 +197,22 @@ __wp_keep() {
   elif [[ -n $__wp_l ]]; then
     __wp_empty
   fi
+  __wp_tell
   return $__wp_was
+}
+
+__wp_tell() {
+  [[ $__wp_lost != $__wp_told ]] || return 0
+  __wp_told=$__wp_lost
+  __wp_say "L;$__wp_s;$__wp_told"
+  [[ -z $__wp_told ]] || builtin printf "waypoint: this shell's variables and functions cannot be written (full disk, ulimit -f): they may end with it\r\n" >"${__wp_tty:-/dev/tty}"
+}
+
+__wp_may_write() {
+  emulate -L zsh
+  setopt extendedglob
+  local __wp_limits=$(</proc/self/limits)
+  [[ $__wp_limits != *$'\nMax file size '* || $__wp_limits == *$'\nMax file size'\ #(unlimited|[0-9](#c9,))\ * ]]
 }
 
 __wp_remember() {
@@ -311,8 +328,8 @@ __wp_arm() {
       if [[ $CONTEXT != (start|cont) ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
       local __wp_f=$__wp_d/state.$__wp_id
       __wp_r=$__wp_was
-      __wp_remember
-      if [[ -f $__wp_f ]] && { __wp_state '' "${(j: :)__wp_options} xtrace $__wp_xt" && builtin print -rN -- e '' '' '' } >|"$__wp_f"; then __wp_say "K;$__wp_id;$__wp_nonce;ok"; else __wp_say "K;$__wp_id;$__wp_nonce;failed"; fi
+      ! __wp_may_write || __wp_remember
+      if [[ -f $__wp_f ]] && __wp_may_write && { __wp_state '' "${(j: :)__wp_options} xtrace $__wp_xt" && builtin print -rN -- e '' '' '' } >|"$__wp_f"; then __wp_say "K;$__wp_id;$__wp_nonce;ok"; else __wp_say "K;$__wp_id;$__wp_nonce;failed"; fi
       ;;
     esac
     return 0

@@ -37,6 +37,7 @@ def test_a_tree_takes_no_more_than_its_limit_or_the_pool_says_why(pool: Pool, gr
     assert pool.limit("copy", 16 * MIB) == ""
     with pytest.raises(OSError, match="quota"):  # it has more than that already
         filled("copy", pool, "most")
+    pool.seal("copy")  # though it has no room for anything
 
 
 @pytest.mark.requires("simple-quotas")

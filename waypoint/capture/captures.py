@@ -17,15 +17,16 @@ from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.layer import Area, Place
 from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.programs import PROGRAMS
-from waypoint.capture.layers.shell import SHELL, KeptShell
+from waypoint.capture.layers.shell import SHELL, KeptShell, ask_in_room
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.pause import Quiet
+from waypoint.capture.sealing import LastWords
 from waypoint.capture.sweeping import Shelf
 from waypoint.capture.taking import Dumper, Order, Wanted
 from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, EndReason, LiveRow, ProcessesLayer
+from waypoint.model.records import Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
 from waypoint.processes.respawn.manifest import Manifest
@@ -105,9 +106,13 @@ class Captures:
         facts = subject.facts
         return Dumper(program, Criu(program.path, self._spawn_beside(facts.init_pid, facts.cgroup)))
 
-    def seal(self, row: LiveRow, reason: EndReason) -> Capture:
+    def ask_shell(self, subject: Subject) -> ShellLayer | None:
+        """The state of a session's shell, for `seal`: of one that is about to end, and has left none. Blocks."""
+        return ask_in_room(self._area.pool, subject)
+
+    def seal(self, row: LiveRow, reason: EndReason, last: LastWords) -> Capture:
         """Make a capture of the files of the ended session `row`, and record this capture as the tip of the branch."""
-        return sealing.seal(self._area.pool, self._names, row, reason)
+        return sealing.seal(self._area.pool, self._names, row, reason, last)
 
     @contextlib.contextmanager
     def hold(self, capture: Capture) -> "Iterator[Held]":

@@ -8,6 +8,7 @@ session: the next daemon repeats the steps for it when it starts.
 import errno
 import os
 import time
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,7 +16,7 @@ from waypoint.capture.layers.shell import last_prompt
 from waypoint.capture.left_status import read_status
 from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
-from waypoint.model.records import Capture, EndReason, FilesLayer, Layers, LiveRow, Ref
+from waypoint.model.records import Capture, EndReason, FilesLayer, Layers, LiveRow, Ref, ShellLayer
 from waypoint.store.change import Change
 from waypoint.store.names import Names
 from waypoint.upper import layout
@@ -24,14 +25,26 @@ from waypoint.upper.contract import Pool
 EXIT_FILE = f"{RUN_FOLDER}/exit"
 
 
-def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
+class LastWords(NamedTuple):
+    """Of a session that is stopped: the state for which its shell was asked, None if it was not, or has given none; and
+    in words, what is lost.
+    """
+
+    shell: ShellLayer | None = None
+    degraded: tuple[str, ...] = ()
+
+
+NO_WORDS = LastWords()
+
+
+def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: LastWords) -> Capture:
     """Seal the tree of the ended session `row` and record the capture of it as the branch's tip. Returns the capture.
 
     Nothing may have the tree mounted any more. Raises Failed if the record cannot be written (disk full); the tree may
     be sealed by then, and `seal` may be called again.
     """
     status = read_exit_status(pool.path(row.tree))
-    shell = last_prompt(pool.path(row.tree))
+    shell = last.shell or last_prompt(pool.path(row.tree))
     pool.seal(row.tree)
     with names.change("end") as change:
         if row not in change.live():  # the capture was recorded by an earlier call: no two may have one tree
@@ -43,6 +56,7 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason) -> Capture:
             created=time.time(),
             tier="files",
             layers=Layers(files=FilesLayer(tree=row.tree), shell=shell),
+            degraded=list(last.degraded),
             setting=row.setting,
             reason="exited" if reason == "crashed" and status is not None else reason,
             exit=status,

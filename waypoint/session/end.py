@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from waypoint.capture import sealing
+from waypoint.capture.sealing import NO_WORDS, LastWords
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.tasks import cgroups, pidfd
 from waypoint.linux.tty import terminals
@@ -46,12 +47,13 @@ class Conclusion(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Keep the session's files, as the branch's tip."""
+    """Keep the session's files, as the branch's tip. `last`: what its shell has said before."""
 
     reason: EndReason
+    last: LastWords = NO_WORDS
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
-        return resources.captures.seal(row, self.reason)
+        return resources.captures.seal(row, self.reason, self.last)
 
 
 @dataclass(frozen=True, slots=True)

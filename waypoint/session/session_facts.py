@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from waypoint.capture.layers.shell import NOT_WRITTEN
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import WaypointError
@@ -151,6 +152,7 @@ def of_unreachable(lost: Unreachable) -> SessionFacts:
 def of_start(live: LiveSession) -> SessionFacts:
     """The facts that the start of a session answers: those that need no walk over files."""
     row = live.record.row
+    unwritten = [NOT_WRITTEN] if live.shell.watch.is_state_lost else []
     return SessionFacts(
         branch=row.branch,
         state="live",
@@ -175,7 +177,7 @@ def of_start(live: LiveSession) -> SessionFacts:
         respawned=live.again.respawned if live.again else None,
         offered=live.again.offered if live.again else None,
         lost=live.again.lost if live.again else None,
-        degraded=[*live.record.lowered, *live.not_back] or None,
+        degraded=[*live.record.lowered, *live.not_back, *unwritten] or None,
         shell=live.shell_path,
         hooks=start_plan.has_hooks(live.shell_path),
     )

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from waypoint.capture.layers.shell import NOT_WRITTEN
+from waypoint.capture.sealing import LastWords
 from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
@@ -20,6 +22,7 @@ from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
 from waypoint.session.live.holding import holding
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
+from waypoint.session.live.subject import LiveSubject
 from waypoint.session.registry import Registry, Unreachable
 
 
@@ -89,7 +92,7 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
 
     Raises as `Registry.get`; a session that cannot be reached is ended all the same.
     """
-    conclusion = Discarded() if discard else Sealed("stopped")
+    conclusion: Discarded | Sealed = Discarded() if discard else Sealed("stopped")
     if branch not in sessions.unreachable:
         sessions.get(branch, to_discard=discard)
     async with sessions.turn(branch):
@@ -98,7 +101,16 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
         if lost is not None:
             return await asyncio.shield(asyncio.ensure_future(_end_lost(sessions.resources, lost, conclusion)))
         live = sessions.get(branch)  # asked again: a restore may have replaced the session meanwhile
+        if live.shell.watch.is_state_lost and not discard:
+            conclusion = Sealed("stopped", await _last_words(sessions.resources, live))
         return await asyncio.shield(sessions.endings.begin(live, conclusion, gently=not discard))
+
+
+async def _last_words(resources: Resources, live: LiveSession) -> LastWords:
+    """What is kept of a shell that could not write its state at its last prompt."""
+    subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
+    asked = await asyncio.to_thread(resources.captures.ask_shell, subject)
+    return LastWords(asked, () if asked else (NOT_WRITTEN,))
 
 
 async def _end_lost(resources: Resources, lost: Unreachable, conclusion: Conclusion) -> Capture | None:

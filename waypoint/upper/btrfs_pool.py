@@ -22,6 +22,17 @@ _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
 _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine one takes 1 to 3 ms
 
 
+def _seal(path: str) -> None:
+    """Make the tree read-only. One that has reached its limit is rid of that: the flag takes room of the tree's own."""
+    try:
+        btrfs.make_readonly(path)
+    except OSError as err:
+        if err.errno != errno.EDQUOT:
+            raise
+        quota.limit(path, quota.NO_LIMIT)
+        btrfs.make_readonly(path)
+
+
 class Volume(Protocol):
     """The file system that the pool's folder lies on: the part of a btrfs pool that growing and closing concern."""
 
@@ -185,7 +196,7 @@ class BtrfsPool(_BtrfsRoom):
         if filesystem.is_readonly(self._folder):
             return
         with self._tree("seal the upper tree", name) as path:
-            self._in_room(lambda: btrfs.make_readonly(path), is_end=True)
+            self._in_room(lambda: _seal(path), is_end=True)
 
     def limit(self, name: str, most_bytes: int) -> str:
         with self._tree("limit the upper tree", name) as path:

@@ -14,15 +14,21 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
+from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import beneath
 from waypoint.model.errors import CannotCapture, StoreDamaged
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, ShellLayer
 from waypoint.upper import layout
+from waypoint.upper.contract import Pool
 
 STATE_FILE = "state"
 LAST = ("last.0", "last.1")
 MAX_BYTES = 16 << 20
+ROOM_BYTES = 2 * MAX_BYTES
+"""For the state and the history."""
+NOT_WRITTEN = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
+"""In words, what a capture without the state of a shell lacks."""
 LAST_RECORD = [b"e", b"", b"", b""]
 END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"
 """How a whole state ends. That of a prompt has its number in the second field."""
@@ -39,7 +45,7 @@ class ShellPart(Part):
         self._holds = False
 
     def prepare(self) -> None:
-        self._asked = self.taking.subject.ask_shell()
+        self._asked = ask_in_room(self.taking.area.pool, self.taking.subject)
 
     def begin(self) -> None:
         self._holds = self._asked is not None and self.taking.subject.shell_holds()
@@ -47,7 +53,25 @@ class ShellPart(Part):
     def record(self) -> ShellLayer | None:
         if self._holds:
             return self._asked
-        return last_prompt(self.taking.area.pool.path(self.taking.capture_id))
+        found = last_prompt(self.taking.area.pool.path(self.taking.capture_id))
+        if found is None and self.taking.subject.is_shell_lost and self.taking.criu is None:
+            self.taking.degraded.append(NOT_WRITTEN)
+        return found
+
+
+def ask_in_room(pool: Pool, subject: Subject) -> ShellLayer | None:
+    """As `Subject.ask_shell`. If the shell could not write its state at its last prompt, its session's limit of the
+    disk is raised by ROOM_BYTES meanwhile: there is always room for the state, unless the session takes that, too.
+    """
+    facts = subject.facts
+    most_bytes = facts.setting.limits.disk
+    if most_bytes is None or not subject.is_shell_lost:
+        return subject.ask_shell()
+    pool.limit(facts.tree, most_bytes + ROOM_BYTES)
+    try:
+        return subject.ask_shell()
+    finally:
+        pool.limit(facts.tree, most_bytes)
 
 
 class KeptShell(NamedTuple):

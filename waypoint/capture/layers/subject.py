@@ -46,6 +46,11 @@ class Subject(Protocol):
         """
         ...
 
+    @property
+    def is_shell_lost(self) -> bool:
+        """Whether the shell could not write its state at its last prompt."""
+        ...
+
     def hold(self) -> None:
         """Stop the daemon's work on the terminal until `go_on`: the daemon neither reads nor types, and a command in
         flight goes no step further.

@@ -4,6 +4,7 @@ What a subvolume has written is charged to it until the last snapshot that keeps
 when a snapshot is made or removed, which makes the older kind of quotas slow. Raise OSError with the path.
 """
 
+import os
 import struct
 
 from waypoint.linux.calls import ioctls
@@ -13,12 +14,17 @@ _IOC_QUOTA_CTL = 0xC0109428
 _IOC_QGROUP_LIMIT = 0x8030942B
 _ENABLE_SIMPLE = 4
 _MAX_REFERENCED = 1
+_IOC_INO_LOOKUP = 0xD0009412
+_FIRST_FREE = 256  # the inode of a subvolume's own folder
 _IOC_GET_FEATURES = 0x80189439
 _SIMPLE_QUOTA = 1 << 16  # of the features without which a kernel cannot mount the file system (linux/btrfs.h)
 
+NO_LIMIT = (1 << 64) - 1
+
 _CONTROL = struct.Struct("QQ")  # btrfs_ioctl_quota_ctl_args: command, (status)
 _FEATURES = struct.Struct("QQQ")  # btrfs_ioctl_feature_flags: compatible, read-only compatible, incompatible
-_LIMIT = struct.Struct("QQQ24x")  # btrfs_ioctl_qgroup_limit_args: group (0: the subvolume's), flags, most referenced
+_LIMIT = struct.Struct("QQQ24x")  # btrfs_ioctl_qgroup_limit_args: group (a subvolume's id), flags, most referenced
+_LOOKUP = struct.Struct("QQ4080x")  # btrfs_ioctl_ino_lookup_args: id of the subvolume (0: that of the file), inode
 
 
 def enable(path: str) -> None:
@@ -31,10 +37,15 @@ def enable(path: str) -> None:
 
 
 def limit(path: str, most_bytes: int) -> None:
-    """Let the subvolume `path` be charged with at most so many bytes. ENOTCONN: nothing is counted there."""
-    with open_folder(path) as fd:
-        wanted = bytearray(_LIMIT.pack(0, _MAX_REFERENCED, most_bytes))
-        ioctls.ioctl(fd, _IOC_QGROUP_LIMIT, wanted, name="BTRFS_IOC_QGROUP_LIMIT", path=path)
+    """Let the subvolume `path` be charged with at most so many bytes. ENOTCONN: nothing is counted there.
+
+    It is asked for by way of the folder above: within a subvolume that has reached its limit it is refused (EDQUOT).
+    """
+    with open_folder(path) as fd, open_folder(os.path.dirname(path)) as above:
+        found = bytearray(_LOOKUP.pack(0, _FIRST_FREE))
+        ioctls.ioctl(fd, _IOC_INO_LOOKUP, found, name="BTRFS_IOC_INO_LOOKUP", path=path)
+        wanted = bytearray(_LIMIT.pack(_LOOKUP.unpack(found)[0], _MAX_REFERENCED, most_bytes))
+        ioctls.ioctl(above, _IOC_QGROUP_LIMIT, wanted, name="BTRFS_IOC_QGROUP_LIMIT", path=path)
 
 
 def is_enabled(path: str) -> bool:

@@ -49,6 +49,10 @@ class LiveSubject:
         self._asked = self._in_loop(ask_state(self._live.shell))
         return self._asked.layer if self._asked else None
 
+    @property
+    def is_shell_lost(self) -> bool:
+        return self._live.shell.watch.is_state_lost
+
     def hold(self) -> None:
         self._call_in_loop(self._live.terminal.stand_still)
 

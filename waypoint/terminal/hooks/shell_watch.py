@@ -39,7 +39,8 @@ class ShellWatch:
     """Follows the marks P, by which the shell announces a prompt.
 
     `shell`: None until the first prompt. `prompts`: how many were announced. `on_new_shell`: called when another
-    process has become the session's shell.
+    process has become the session's shell. `is_state_lost`: whether the shell could not write its state at its last
+    prompt.
     """
 
     def __init__(self, terminal: Terminal, nonce: str, processes: Callable[[], list[int]]) -> None:
@@ -49,6 +50,7 @@ class ShellWatch:
         self._changed = asyncio.Event()
         self.shell: Shell | None = None
         self.prompts = 0
+        self.is_state_lost = False
         self._prompted_at = float("-inf")
         self._announced: tuple[int, str] | None = None  # of the last mark P: the shell's pid in the session, its kind
         self._is_resting = False
@@ -60,9 +62,9 @@ class ShellWatch:
         """
         self.shell = known
         recent = self._terminal.marks(self._terminal.ring.end - _RECENT_BYTES)
-        prompts = [mark for mark in recent if mark.kind == "P" and self._nonce in mark.fields[:2]]
-        for mark in prompts[-1:]:
-            self._hear(mark)
+        for kind in ("L", "P"):
+            for mark in [mark for mark in recent if mark.kind == kind and self._nonce in mark.fields[:2]][-1:]:
+                self._hear(mark)
         self._terminal.on_mark.append(self._hear)
 
     def look(self) -> Look:
@@ -152,6 +154,8 @@ class ShellWatch:
                 self.prompts += 1
                 self._prompted_at = time.monotonic()
                 self._changed.set()
+            case "L", (nonce, lost) if nonce == self._nonce:
+                self.is_state_lost = lost == "lost"
 
     def _search(self) -> None:
         """Find the process that has announced a prompt, unless it is the known shell; then rest."""

@@ -1,0 +1,58 @@
+"""A shell that cannot write its state keeps it all the same where it can be asked; where it cannot, that is said."""
+
+import pytest
+
+from tests.acceptance.sessions import inside, session
+from tests.homes import Home
+
+pytestmark = pytest.mark.privileged
+
+LOST = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
+ON_THE_TERMINAL = "waypoint: this shell's variables and functions cannot be written"
+# Larger than what is left in a block, so that no state fits in where one has been.
+MAKE_STATE = "x=kept; v=$(head -c 20000 /dev/zero | tr '\\0' v)"
+FILL = (
+    "cd /root; head -c 100M /dev/zero >fill; "
+    "for n in $(seq 1000); do head -c 100 /dev/zero >a$n; head -c 5000 /dev/zero >b$n; done; cd"
+)
+SHELLS = pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.requires("zsh"))])
+
+
+@SHELLS
+@pytest.mark.requires("simple-quotas")
+def test_a_shell_on_a_disk_that_is_used_up_is_kept(home: Home, shell: str) -> None:
+    with session(home, "root", "--disk", "32M", "--shell", shell) as branch:
+        inside(home, branch, MAKE_STATE)
+        assert "quota exceeded" in home.cli("exec", "-b", branch, "--", FILL).stdout.lower()
+        inside(home, branch, "true")
+        assert ON_THE_TERMINAL in home.must("logs", branch).stdout
+        (facts,) = [one for one in home.must("ps", "--json").json() if one["branch"] == branch]
+        assert facts["degraded"] == [LOST]
+        taken = home.must("checkpoint", "full", "-b", branch, "--tier", "files", "--json").json()
+        assert not taken["degraded"]
+        stopped = home.must("stop", branch)
+        assert stopped.stderr == ""
+        home.must("shell", branch, "-d")
+        assert inside(home, branch, "echo $x") == "kept\n"
+        home.must("fork", "full", "copy")
+        assert inside(home, "copy", "echo $x") == "kept\n"
+        home.must("stop", "copy", "--discard")
+    home.must("rm", "full")
+
+
+@SHELLS
+def test_a_shell_that_may_write_no_files_lives_and_what_is_lost_is_said(home: Home, shell: str) -> None:
+    with session(home, "root", "--shell", shell) as branch:
+        inside(home, branch, "x=kept; ulimit -f 1")
+        assert inside(home, branch, "echo $x") == "kept\n"
+        assert ON_THE_TERMINAL in home.must("logs", branch).stdout
+        (facts,) = [one for one in home.must("ps", "--json").json() if one["branch"] == branch]
+        assert facts["degraded"] == [LOST]
+        taken = home.must("checkpoint", "small", "-b", branch, "--tier", "files", "--json")
+        assert LOST in taken.json()["degraded"]
+        (stopped,) = home.must("stop", branch, "--json").json()
+        assert stopped["degraded"] == [LOST]
+        home.must("shell", branch, "-d")
+        inside(home, branch, "ulimit -f 1")
+        assert f"degraded: {LOST}\n" in home.must("stop", branch).stderr
+    home.must("rm", "small")
