@@ -84,6 +84,10 @@ def test_a_dump_that_criu_refuses_harms_nothing(
     assert time.monotonic() - begun < QUICK_S
     assert (refused.code, refused.stdout) == (5, "")
     assert said in refused.stderr
+    surveyed = {one.command: one for one in session.survey() if one.tier != "live"}
+    assert {command: said in one.why for command, one in surveyed.items()} == {"sleep 1000": True}
+    doctor = home.cli("doctor", "main")
+    assert (doctor.code, said in doctor.stdout) == (3, True)
     log = check_message(refused.stderr)
     assert log is None or len(log.read_text().splitlines()) > 20, "the second try tells all"
     assert "refused" not in home.must("log", "--all", "--json").stdout
@@ -138,6 +142,19 @@ def test_who_would_end_what_cannot_be_kept_refuses_until_that_is_agreed_to(
         "undo": b"[more]\nmore\n",
     }.get(verb, b"[later]\nlater\n")
     ledger.check(home)
+
+
+def test_a_survey_tells_what_could_not_be_kept_before_anybody_captures_it(session: Session, home: Home) -> None:
+    """Of what keeps the terminal under the name that CRIU does not restore."""
+    assert [(one.command, one.tier) for one in session.survey()][1:] == [
+        ("/bin/bash --rcfile /.waypoint/hooks.bash -i", "live")
+    ]
+    assert [one["tier"] for one in home.must("doctor", "main", "--json").json()] == ["live", "live"]
+    session.exec("sh -c 'exec 9</dev/tty; echo > /srv/on; exec sleep 1000' & until [ -s /srv/on ]; do :; done")
+    (found,) = [one for one in session.survey() if one.tier != "live"]
+    assert (found.command, found.why) == ("sleep 1000", "it keeps /dev/tty open (fd 9)")
+    taken = session.checkpoint("taken")
+    assert (taken.tier, "/dev/tty" in taken.degraded[0]) == ("respawn", True)
 
 
 def follow(home: Home, said: str) -> Completed:

@@ -98,6 +98,19 @@ class JobRecord:
     error: dict[str, str | int] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyedProcess:
+    """A process of a live session, and the tier that a capture would reach if there were only this one. `pid`: as the
+    session sees it. `command`: without secrets. `why`: in words, why not `live`, and `remedy` what to do then; else "".
+    """
+
+    pid: int
+    command: str
+    tier: Literal["live", "respawn", "files"]
+    why: str
+    remedy: str
+
+
 def how_ended(end: Mapping[str, object]) -> Ending:
     """The fields of an `x` frame."""
     code = end.get("exit")

@@ -37,6 +37,7 @@ from waypoint.client.results import (
     ExecResult,
     RunResult,
     StartOptions,
+    SurveyedProcess,
     WantedTier,
     field_of,
     how_ended,
@@ -191,6 +192,10 @@ class Session:
         answer = ask(self._client.home, "GET", self._path())
         self._known = parse(SessionFacts, field_of(answer, "session"))
         return self._known
+
+    def survey(self) -> list[SurveyedProcess]:
+        """Its processes, each with the tier that a capture would reach, before anybody needs one."""
+        return parse_list(SurveyedProcess, ask(self._client.home, "GET", f"{self._path()}/survey"), "processes")
 
     def exec(
         self,

@@ -1,5 +1,6 @@
 """Live sessions: listing, starting and stopping them, and the streams that each has."""
 
+import asyncio
 import dataclasses
 import functools
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from waypoint.model.requests import (
     StartRequest,
     StopRequest,
 )
+from waypoint.processes import survey as processes_survey
+from waypoint.processes.survey import Surveyed
 from waypoint.service.home import Home
 from waypoint.service.shapes import Peer, Stream
 from waypoint.session import lacking, session_facts
@@ -109,6 +112,14 @@ async def run(home: Home, branch: str, request: RunRequest, peer: Peer) -> Strea
 async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
     """A stream of what the session's terminal has shown, as far back as that is kept."""
     return functools.partial(_own(home, branch, "show").logs, request)
+
+
+async def survey(home: Home, branch: str) -> list[Surveyed]:
+    """The processes of the live session on `branch`, each with the tier that it would reach. Raises UnknownName,
+    StateConflict if the branch has no live session, NotAllowed.
+    """
+    live = _own(home, branch, "look at the processes of")
+    return await asyncio.to_thread(processes_survey.survey, live.record.init_pid, live.processes())
 
 
 def _own(home: Home, branch: str, tried: str) -> LiveSession:

@@ -1,5 +1,6 @@
-"""`waypoint doctor`."""
+"""`waypoint doctor`, of the machine or of one live session."""
 
+import dataclasses
 import os
 
 from waypoint.cli.commands.setup import carry_out
@@ -18,6 +19,24 @@ EXIT_HOST_LACKS = 3
 def run(given: Given) -> int:
     """Returns the exit status: 3 if sessions cannot be started, or cannot be captured with their processes."""
     client = Client(given.text("home"))
+    branch = given.text("argument")
+    return _survey(client, branch, as_json=given.flag("json")) if branch is not None else _try_all(client, given)
+
+
+def _survey(client: Client, branch: str, *, as_json: bool) -> int:
+    found = client.session(branch).survey()
+    if as_json:
+        print_json([dataclasses.asdict(one) for one in found])
+    else:
+        rows = [(str(one.pid), one.tier, one.command, one.why) for one in found]
+        print_table(("PID", "TIER", "COMMAND", "WHY"), rows, right=frozenset({"PID"}))
+        for one in found:
+            if one.remedy:
+                print_lines([f"\npid {one.pid}: {one.remedy}"])
+    return EXIT_HOST_LACKS if any(one.tier != "live" for one in found) else 0
+
+
+def _try_all(client: Client, given: Given) -> int:
     is_open = True
     try:
         found = client.doctor()

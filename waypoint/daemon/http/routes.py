@@ -66,6 +66,13 @@ ROUTES: Routes = (
     ),
     Route("POST", f"{_SESSION}/run", sessions.run, "A separate process in the session"),
     Route("POST", f"{_SESSION}/logs", sessions.logs, "The scrollback"),
+    Route(
+        "GET",
+        f"{_SESSION}/survey",
+        sessions.survey,
+        "Its processes, each with the tier it would reach",
+        wrap="processes",
+    ),
     Route("POST", "/v1/doctor", activity.doctor, "Try every capability on a throw-away session", wrap="capabilities"),
     Route("GET", "/v1/jobs", activity.jobs, "Jobs that run, and those that ended lately", wrap="jobs"),
     Route("POST", "/v1/jobs", activity.start_job, "Start a job", wrap="job", created=True),

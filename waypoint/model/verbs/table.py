@@ -65,10 +65,12 @@ _SETUP = Verb(
 _DOCTOR = Verb(
     "doctor",
     (JSON, HOME),
-    """Try everything that Waypoint needs of this machine, for real, on a throw-away session.
+    """Try everything that Waypoint needs of this machine, for real, on a throw-away session. With BRANCH: look at the
+    processes of its live session, and tell which of them could not be kept as they are (tier `live`), and why.
 
     Exit status 3 if a session cannot be started, or cannot be kept with its processes.""",
     "Example: sudo waypoint doctor",
+    arguments=(ONE_BRANCH,),
 )
 
 _ATTACH = Verb(
