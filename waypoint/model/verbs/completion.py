@@ -23,7 +23,7 @@ KINDS = {
     "CMD": "commands",
     "ARGV": "commands",
     "SHELL": "commands",
-    **dict.fromkeys(("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", "SIZE", ""), ""),
+    **dict.fromkeys(("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", "SIZE", "LIST", ""), ""),
 }
 """What the values of an option or argument are, by its metavar; "" for what only the user can know. `names` are
 branches and checkpoints; `commands` the words of a command line: a program, then files.
@@ -35,7 +35,7 @@ _NEW_NAMES = {("checkpoint", "name"), ("stop", "checkpoint"), ("fork", "branches
 _OF_THE_DAEMON = ("names", "branches", "live branches")
 """The kinds that only the daemon can tell."""
 
-_OF_LIVE = {"attach", "exec", "run", "logs", "stop", "checkpoint"}
+_OF_LIVE = {"attach", "doctor", "exec", "run", "logs", "stop", "checkpoint"}
 """Verbs whose BRANCH must be live."""
 
 
