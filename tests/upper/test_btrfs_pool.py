@@ -143,6 +143,19 @@ def test_what_is_removed_gets_the_room_that_removing_takes(pool: Pool, monkeypat
     assert (room, pool.list()) == ([True], ())
 
 
+def test_what_finds_no_room_is_done_again_with_a_little_more(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    room, tried = list[bool](), list[bool]()
+
+    def act() -> None:
+        tried.append(bool(room))
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(PoolFile, "make_room", lambda _file, *, with_reserve: room.append(with_reserve))
+    pool.in_room(act)
+    assert (tried, room) == ([False, False, True], [False])
+
+
 def test_the_space_of_removed_trees_comes_back(pool: Pool) -> None:
     path = pool.create("one")
     before = used_bytes(path)

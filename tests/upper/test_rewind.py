@@ -125,3 +125,29 @@ def test_more_entries_than_are_held_at_a_time_are_refused_and_nothing_is_changed
     assert len(os.listdir(trees.present)) == (4 if side == "present" else 0)
     (getattr(trees, side) / "file-3").unlink()
     assert trees.rewind() == 3
+
+
+def test_what_found_no_room_is_done_again(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("+first", "middle", "zlast")  # before and after the name of a copy that is being made
+    for name in names:
+        (trees.wanted / name).write_text("wanted")
+        (trees.present / name).write_text("present")
+    (trees.present / "other").write_text("present")
+    copy, full = rewind_module._copy_content, set(names)
+
+    def copy_if_not_full(origin: int, target: int, wanted: os.stat_result) -> None:
+        copy(origin, target, wanted)
+        if full:
+            full.pop()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rewind_module, "_copy_content", copy_if_not_full)
+    for _ in names:
+        with pytest.raises(OSError, match="No space left"):
+            trees.rewind()
+        assert all((trees.present / name).read_text() in ("present", "wanted") for name in names)
+        assert not [name for name in os.listdir(trees.present) if name.startswith(".waypoint-")]
+    trees.rewind()
+    assert {name: (trees.present / name).read_text() for name in os.listdir(trees.present)} == dict.fromkeys(
+        names, "wanted"
+    )

@@ -55,24 +55,19 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> Rewound:
     if foreign:
         said = f"it has changes in mounts that this session does not have: {', '.join(foreign)}"
         raise CannotCapture("restore the files of", origin.id[:12], said, "restore all of it")
-    done, root, pid = Rewound(0, 0), live.record.ids.first, live.record.init_pid
-    try:
-        for target in live.record.overlays:  # before anything is changed
-            with procfs.opened_mount(pid, target, "overlay"):
-                pass
+    done: dict[str, Rewound] = {}
+
+    def rewind_all() -> None:
         for target in live.record.overlays:
             # Where neither has written, there is nothing to bring back; the machine's mount there may be gone by now.
-            if not any(has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
-                continue
-            with (
-                _view(resources, live, layout.upper_of(wanted, target), target) as view,
-                open_folder(view.path) as shown,
-                procfs.opened_mount(pid, target, "overlay") as inside,
-                idmapped.acting_as(root, root),  # an id that the session lacks could not create its files
-            ):
-                keep = _KEEP | _mount_points_in(target, live.record.outside)
-                more = rewind(layout.upper_of(present, target), view.upper, Views(shown, inside), keep=keep)
-                done = Rewound(done.changed + more.changed, done.written_bytes + more.written_bytes)
+            if any(has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
+                done[target] = _rewind_one(resources, live, target, (present, wanted))
+
+    try:
+        for target in live.record.overlays:  # before anything is changed
+            with procfs.opened_mount(live.record.init_pid, target, "overlay"):
+                pass
+        resources.pool.in_room(rewind_all)
     except OSError as error:
         where = f" {os.fsdecode(error.filename)}" if error.filename else ""
         if error.errno in (errno.ENOENT, beneath.MISPLACED):
@@ -82,7 +77,21 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> Rewound:
         else:
             next_step = NEXT_STEPS.get(error.errno or 0, "try again")
         raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", next_step) from error
-    return done
+    return Rewound(sum(one.changed for one in done.values()), sum(one.written_bytes for one in done.values()))
+
+
+def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tuple[str, str]) -> Rewound:
+    """Rewind the session's mount at `target`. `trees`: the present one and the wanted one."""
+    present, wanted = (layout.upper_of(tree, target) for tree in trees)
+    root = live.record.ids.first
+    with (
+        _view(resources, live, wanted, target) as view,
+        open_folder(view.path) as shown,
+        procfs.opened_mount(live.record.init_pid, target, "overlay") as inside,
+        idmapped.acting_as(root, root),  # an id that the session lacks could not create its files
+    ):
+        keep = _KEEP | _mount_points_in(target, live.record.outside)
+        return rewind(present, view.upper, Views(shown, inside), keep=keep)
 
 
 def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:

@@ -132,13 +132,11 @@ class _BtrfsRoom(FolderOfTrees):
     def close(self) -> None:
         self._volume.close()
 
-    def _in_room(self, act: Callable[[], None], *, is_end: bool = False) -> None:
-        """Do `act`. If btrfs has no space for it, write all dirty data out and do `act` again: unwritten data reserves
-        more space than it needs, and what was removed last is not free yet.
-
-        If there still is no space, enlarge the file system a little (`make_room`), even beyond what it may grow, and do
-        `act` a last time: otherwise nothing could be removed from a full pool. `is_end`: `act` ends or removes
-        something, so the home's reserve may be used for it.
+    def in_room(self, act: Callable[[], None], *, is_end: bool = False) -> None:
+        """As `Pool.in_room`. If btrfs has no space for `act`, all dirty data is written out first: unwritten data
+        reserves more space than it needs, and what was removed last is not free yet. If there still is no space, the
+        file system is enlarged a little (`make_room`), even beyond what it may grow: otherwise nothing could be removed
+        from a full pool. `is_end`: `act` ends or removes something, so the home's reserve may be used for it.
         """
         ways: list[Callable[[], None]] = [
             lambda: btrfs.sync_filesystem(self._folder),
@@ -183,25 +181,25 @@ class BtrfsPool(_BtrfsRoom):
     def create(self, name: str) -> str:
         path = self.path(name)
         with refusals("create the upper tree", name):
-            self._in_room(lambda: btrfs.create_subvolume(path))
+            self.in_room(lambda: btrfs.create_subvolume(path))
         return path
 
     def snapshot(self, source: str, name: str, *, sealed: bool = False) -> str:
         origin, path = self._existing("snapshot the upper tree", source), self.path(name)
         with refusals("snapshot the upper tree", f"{source} as {name}"):
-            self._in_room(lambda: btrfs.snapshot_subvolume(origin, path, readonly=sealed))
+            self.in_room(lambda: btrfs.snapshot_subvolume(origin, path, readonly=sealed))
         return path
 
     def seal(self, name: str) -> None:
         if filesystem.is_readonly(self._folder):
             return
         with self._tree("seal the upper tree", name) as path:
-            self._in_room(lambda: _seal(path), is_end=True)
+            self.in_room(lambda: _seal(path), is_end=True)
 
     def limit(self, name: str, most_bytes: int) -> str:
         with self._tree("limit the upper tree", name) as path:
             try:
-                self._in_room(lambda: self._limit(path, most_bytes))
+                self.in_room(lambda: self._limit(path, most_bytes))
             except OSError as err:
                 if err.errno not in _NO_QUOTAS:
                     raise
@@ -221,7 +219,7 @@ class BtrfsPool(_BtrfsRoom):
         if not os.path.lexists(path):
             return
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):
-            self._in_room(lambda: btrfs.destroy_subvolume(path), is_end=True)
+            self.in_room(lambda: btrfs.destroy_subvolume(path), is_end=True)
 
     def sync(self, name: str) -> None:
         # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written

@@ -179,6 +179,12 @@ class Room(Protocol):
         """In words, why the pool's free space stays in it for good; "" if `shrink` gives it back."""
         ...
 
+    def in_room(self, act: Callable[[], None]) -> None:
+        """Call `act`, which writes into trees. If that fails for want of room (OSError ENOSPC), call it again with a
+        little more, as far as that can be made. Raises what `act` raises.
+        """
+        ...
+
     def check_writable(self) -> None:
         """Raise Failed, which says how to go on, if the pool's file system has become read-only: what lies in it can be
         read, sessions end as usual, and every other call that changes something fails.

@@ -21,6 +21,7 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper.changes import stands_alone
 
 _COPY_BYTES = 1 << 20
+_NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): not of one file system
 _READ = os.O_RDONLY | os.O_DIRECTORY
 MOST_ENTRIES = 1_000_000
 """Of an upper directory: all of them are held at a time, with some hundred bytes each."""
@@ -276,7 +277,12 @@ def _replace(
     """
     wanted, present = facts
     aside = target._replace(name=f".waypoint-{os.getpid()}-{wanted.st_ino}")
-    _make(source, aside, wanted, job, path)
+    try:
+        _make(source, aside, wanted, job, path)
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(aside.name, dir_fd=aside.folder)
+        raise
     if present is not None and stat.S_ISDIR(present.st_mode):
         remove(target.folder, target.name)
     os.rename(aside.name, target.name, src_dir_fd=aside.folder, dst_dir_fd=target.folder)
@@ -329,8 +335,20 @@ def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
             except OSError:  # ENXIO: a hole up to the end
                 break
             end = os.lseek(origin, place, os.SEEK_HOLE)
-        data = os.pread(origin, min(_COPY_BYTES, end - place), place)
-        place += os.pwrite(copy, data, place)
+        place += _copy_piece(origin, copy, place, end - place)
+
+
+def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
+    """Copy up to `size` bytes. Returns how many. On btrfs the two files share what comes out of the pool: that takes no
+    room for data, of which a full pool has none.
+    """
+    try:
+        return os.copy_file_range(origin, copy, size, place, place)
+    except OSError as error:
+        if error.errno not in _NOT_SHARED:
+            raise
+    data = os.pread(origin, min(_COPY_BYTES, size), place)
+    return os.pwrite(copy, data, place)
 
 
 def _take_attributes(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:

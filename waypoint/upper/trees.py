@@ -1,7 +1,7 @@
 """The part that all drivers share: trees are folders in one folder; names with a leading dot are the driver's own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from waypoint.linux.storage import files, filesystem, mounts
@@ -45,6 +45,9 @@ class FolderOfTrees:
     def free_bytes(self) -> int:
         with refusals("look at the pool", self._folder):
             return filesystem.free_bytes(self._folder)
+
+    def in_room(self, act: Callable[[], None]) -> None:
+        act()
 
     def check_writable(self) -> None:
         with refusals("look at the pool", self._folder):
