@@ -1,14 +1,16 @@
 """How a pool says that it stands, on each driver: what `waypoint doctor` tells of it."""
 
+import errno
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.upper.grounds import MIB, SIZES, Ground, fill
+from tests.upper.grounds import MIB, SIZES, Ground, fill, wait_for_no_loop
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import Failed
+from waypoint.upper import pool_image
 from waypoint.upper.contract import GrowthOutcome, Pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
@@ -63,3 +65,24 @@ def test_a_file_that_has_become_read_only_is_opened_and_does_not_grow(corner: Pa
     assert again.list() == ("one",)
     assert Path(again.path("one"), "data").read_bytes() == b"kept"
     pool.close()
+
+
+def test_a_file_that_fails_when_it_is_first_written_is_opened_to_be_read(
+    corner: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As btrfs does where it meets the same error again whenever it is mounted."""
+    pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
+    Path(pool.create("one"), "data").write_bytes(b"kept")
+    pool.sync("one")
+    pool.close()
+    wait_for_no_loop(image)
+
+    def fail(_fd: int, folder: str) -> None:
+        subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(pool_image, "use_whole_file", fail)
+    again = Ground(corner, "btrfs").open()
+    assert again.outlook().is_readonly
+    assert Path(again.path("one"), "data").read_bytes() == b"kept"
+    again.close()

@@ -22,6 +22,7 @@ _SIZE_UNIT_BYTES = 1 << 20  # all sizes of the file are multiples of this
 
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS)
 _HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
+_FLAGS = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +81,15 @@ def open_image(image: str, folder: str) -> None:
         _fill_holes(fd, image)
         with _attach(fd, image) as device:
             _mount(device, folder)
-        if not filesystem.is_readonly(folder):
-            use_whole_file(fd, folder)
+            if filesystem.is_readonly(folder):
+                return
+            try:
+                use_whole_file(fd, folder)
+            except OSError as err:
+                if not filesystem.is_readonly(folder):
+                    raise
+                mounts.umount(folder, mounts.MNT_DETACH)
+                _mount_to_read(device, folder, err)
     finally:
         os.close(fd)
 
@@ -112,20 +120,25 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
     # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
     # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
     # skip_balance: a balance that a crash has cut must not go on, as the pool may count by now (loop_pool.py).
-    flags = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
     try:
-        mounts.mount(device.path, folder, "btrfs", flags, "nodiscard,commit=5,skip_balance")
+        mounts.mount(device.path, folder, "btrfs", _FLAGS, "nodiscard,commit=5,skip_balance")
     except OSError as err:
         if err.errno in _HOST_LACKS:
             said = f"cannot mount btrfs: {err.strerror}"
             raise HostLacks("open the pool", folder, said, "load the kernel module btrfs") from err
-        # What lies in it must be within reach. A file system that has met an error cannot be written until it is
-        # unmounted everywhere, some not even then: of these, only what the last commits have written is read.
-        try:
-            mounts.mount(device.path, folder, "btrfs", flags | mounts.MS_RDONLY, "rescue=nologreplay")
-        except OSError:
-            raise err from None
-        log.error("the pool can only be read: %s (see the kernel's log)", err.strerror)
+        _mount_to_read(device, folder, err)
+
+
+def _mount_to_read(device: loop.LoopDevice, folder: str, error: OSError) -> None:
+    """What lies in the pool must be within reach. A file system that has met an error cannot be written until it is
+    unmounted everywhere, some not even then: of these, only what the last commits have written is read. Raises `error`,
+    which says why it cannot be written, if it cannot be read either.
+    """
+    try:
+        mounts.mount(device.path, folder, "btrfs", _FLAGS | mounts.MS_RDONLY, "rescue=nologreplay")
+    except OSError:
+        raise error from None
+    log.error("the pool can only be read: %s (see the kernel's log)", error.strerror)
 
 
 def use_whole_file(fd: int, folder: str) -> None:
