@@ -353,6 +353,8 @@ def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monke
     record = SimpleNamespace(row=row, init_pid=1, cgroup="/nowhere", left_out=[], **walls)
     live: Any = SimpleNamespace(branch="main", record=record, attached=0, measuring=None, ending=None)
     live.again, live.not_back, live.no_way_out = None, [], str
+    live.shell = SimpleNamespace(watch=SimpleNamespace(is_state_lost=False))
+    live.shell_path = "/bin/bash"
     monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, 1))
     pool: Any = Pool()
 
