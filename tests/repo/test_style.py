@@ -12,6 +12,7 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
+    "waypoint/service/session_hooks.py": "a hook that takes too long is killed, and when is what it waits for",
     "tests/workloads/mock_models.py": "a model that thinks: its answer comes slowly",
     "waypoint/linux/tty/unblocking.py": "the time that a call may take is what it measures",
     "waypoint/daemon/lifetime.py": "no event tells that a client that has connected is about to ask",

@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     """The capture that is asked for. `tier` None: `live` if the processes can be dumped, else `respawn`. `hold`: leave
     the session frozen and its terminal held; the caller then either ends the session, or thaws it and calls
     `Subject.go_on`. `quiet_until`: a stack; the daemon's long computations are kept back until the caller closes it,
-    for a caller with `hold` whose own work is a part of the pause.
+    for a caller with `hold` whose own work is a part of the pause. `said`: in words, what has gone wrong before.
     """
 
     tier: Tier | None
@@ -47,6 +47,7 @@ class Wanted(NamedTuple):
     message: str = ""
     hold: bool = False
     quiet_until: contextlib.ExitStack | None = None
+    said: Sequence[str] = ()
 
 
 class Dumper(NamedTuple):
@@ -171,7 +172,7 @@ def _take(order: Order, pause: Pause, dumper: Dumper | None, log_level: int, tie
     with ThreadPoolExecutor(2) as beside, contextlib.ExitStack() as moving:
         moving.callback(subject.go_on)
         moving.callback(pause.end)
-        taking = Taking(capture_id, subject, area, beside, log_level=log_level)
+        taking = Taking(capture_id, subject, area, beside, log_level=log_level, degraded=list(wanted.said))
         if dumper is not None:
             taking.program, taking.criu = dumper.program, dumper.criu
         parts = [layer.part(taking) for layer in layers]

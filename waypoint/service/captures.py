@@ -1,5 +1,6 @@
 """Making captures of sessions, and sessions of captures."""
 
+import asyncio
 import dataclasses
 import time
 
@@ -8,6 +9,7 @@ from waypoint.model.facts import CheckpointFacts, ExchangedFacts, ForkFacts, Rep
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.service.home import Home
+from waypoint.service.session_hooks import before_capture, run_hooks
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
 from waypoint.session import lacking, session_facts
@@ -30,7 +32,9 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
     wish = checkpointing.Wish(request.name, tier, request.message, request.force, request.park, within)
-    kept = await checkpointing.checkpoint(home.sessions, branch, wish)
+    kept = await checkpointing.checkpoint(home.sessions, branch, wish, prepare=before_capture)
+    live = None if request.park else home.sessions.find(branch)
+    failed = await run_hooks(live, "post-checkpoint") if live is not None else []
     standing = home.names.standing(kept.id)
     return CheckpointFacts(
         name=request.name,
@@ -40,7 +44,7 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
         paused_ms=kept.paused_ms or 0.0,
         total_ms=round(1000 * (time.monotonic() - begin), 3),
         durable=standing.durable,
-        degraded=kept.degraded,
+        degraded=[*kept.degraded, *failed],
     )
 
 
@@ -49,6 +53,7 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
 
     Raises UnknownName, StateConflict, CannotCapture, Failed; then the old session goes on as it was.
     """
+    failed: list[str] = []
     if request.only == "shell":
         restored = await restoring.restore_shell(home.sessions, branch, request.name)
     elif request.only == "files":
@@ -56,11 +61,12 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
     else:
         loss = Loss(request.lose_processes, f"waypoint restore {request.name} -b {branch} --lose-processes")
         restored = await restoring.restore(home.sessions, branch, request.name, loss)
+        failed = await run_hooks(restored.live, "post-restore")
     kept = restored.replaced
     replaced: ReplacedFacts | None = {"capture": kept.id, "tier": kept.tier} if kept else None
     return dataclasses.replace(
         session_facts.of_start(restored.live),
-        degraded=restored.degraded,
+        degraded=[*restored.degraded, *failed],
         replaced=replaced,
         exchanged=_exchanged(restored.exchanged),
     )
@@ -80,16 +86,17 @@ async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
 async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
     """Live sessions on new branches, all of them or none. Raises as `checkpoint`."""
     begin = time.monotonic()
-    lives, origin = await forking.fork(home.sessions, request.name, _branches_of(request))
+    lives, origin = await forking.fork(home.sessions, request.name, _branches_of(request), before_capture)
+    failed = await asyncio.gather(*(run_hooks(live, "post-restore") for live in lives))
     taken_ms = round(1000 * (time.monotonic() - begin), 3)
     return [
         ForkFacts(
             branch=live.branch,
             pid=live.record.init_pid,
             ms=taken_ms,
-            session=dataclasses.replace(session_facts.of_start(live), degraded=lacking.of_copy(live, origin)),
+            session=dataclasses.replace(session_facts.of_start(live), degraded=[*lacking.of_copy(live, origin), *said]),
         )
-        for live in lives
+        for live, said in zip(lives, failed, strict=True)
     ]
 
 

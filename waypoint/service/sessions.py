@@ -22,6 +22,7 @@ from waypoint.model.requests import (
 from waypoint.processes import survey as processes_survey
 from waypoint.processes.survey import Surveyed
 from waypoint.service.home import Home
+from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Peer, Stream
 from waypoint.session import lacking, session_facts
 from waypoint.session import start as starting
@@ -70,7 +71,7 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         said = "what a checkpoint keeps cannot be thrown away as well"
         raise UsageProblem("stop", f"branch {branch}", said, "leave out --discard or --checkpoint")
     else:
-        capture = await checkpoint(home.sessions, branch, Wish(request.checkpoint, park=True))
+        capture = await checkpoint(home.sessions, branch, Wish(request.checkpoint, park=True), prepare=before_capture)
     if capture is None:
         return StopFacts(branch=branch)
     return StopFacts(branch=branch, capture=capture.id, exit=capture.exit, tier=capture.tier, degraded=capture.degraded)

@@ -1,7 +1,7 @@
 """Capturing the session of a branch, and naming the capture."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from waypoint.capture.sealing import placed
@@ -18,6 +18,9 @@ from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import LiveSubject, let_go_on
 from waypoint.session.registry import Registry
 from waypoint.store.reading import RecordReader, belongs_to
+
+Prepare = Callable[[LiveSession], Awaitable[Sequence[str]]]
+"""What is done before a capture. Returns, in words, what failed of it, which the capture then says."""
 
 
 class Wish(NamedTuple):
@@ -53,14 +56,15 @@ async def checkpoint(
     wish: Wish,
     loss: Loss | None = None,
     agree: Callable[[], Awaitable[object]] | None = None,
+    prepare: Prepare | None = None,
 ) -> Capture:
     """Capture the session on `branch`, and record the capture as the branch's tip and under `wish.name`.
 
     The session goes on, or ends if `wish.park`. `loss` None: with `wish.park`, a lower tier than `live` is the
-    agreement to lose the processes. `agree`: awaited when the capture is taken and not yet on record; an exception of
-    it is a failure as any other. Raises UnknownName, StateConflict (the branch is not live, or the name is taken and
-    not `force`), CannotCapture (the tier is not possible), Failed. After a failure nothing is on record, and the
-    session goes on.
+    agreement to lose the processes. `prepare`: awaited before the capture is taken. `agree`: awaited when the capture
+    is taken and not yet on record; an exception of it is a failure as any other. Raises UnknownName, StateConflict (the
+    branch is not live, or the name is taken and not `force`), CannotCapture (the tier is not possible), Failed. After a
+    failure nothing is on record, and the session goes on.
     """
     resources = sessions.resources
     _check_name(resources, branch, wish)
@@ -70,7 +74,8 @@ async def checkpoint(
             check_name(resources, wish.name, "move")
         live = await sessions.settled_live(branch)
         _check_name(resources, branch, wish)
-        wanted = Wanted(wish.tier, "checkpoint", wish.message, hold=wish.park)
+        said = await prepare(live) if prepare is not None else ()
+        wanted = Wanted(wish.tier, "checkpoint", wish.message, hold=wish.park, said=said)
         if wish.park:
             taken = await capture_to_end(resources, live, wanted, "park", loss or _loss_of(branch, wish))
         else:
@@ -90,15 +95,18 @@ async def checkpoint(
         return kept
 
 
-async def capture_tip(sessions: Registry, branch: str, reason: Reason) -> Capture | None:
+async def capture_tip(
+    sessions: Registry, branch: str, reason: Reason, prepare: Prepare | None = None
+) -> Capture | None:
     """Capture the session on `branch`, and record the capture as the branch's tip; None if the branch is not live.
 
-    The caller has the turn of the branch. Raises as `Captures.take` and `Names.change`.
+    The caller has the turn of the branch. `prepare`: as for `checkpoint`. Raises as `Captures.take` and `Names.change`.
     """
     live = await sessions.settled(branch)
     if live is None:
         return None
-    taken = await capture(sessions.resources, live, Wanted(None, reason))
+    said = await prepare(live) if prepare is not None else ()
+    taken = await capture(sessions.resources, live, Wanted(None, reason, said=said))
     try:
         return _record(sessions.resources, live, taken, Wish())
     except BaseException:

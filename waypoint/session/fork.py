@@ -9,7 +9,7 @@ from waypoint.model.records import Capture
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
 from waypoint.session.birth.rights import bounded, check_name, check_origin
-from waypoint.session.checkpoint import capture_tip
+from waypoint.session.checkpoint import Prepare, capture_tip
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry
@@ -17,12 +17,14 @@ from waypoint.session.start import bring_up
 from waypoint.store.names import Names
 
 
-async def fork(sessions: Registry, name: str, branches: Sequence[str]) -> tuple[list[LiveSession], Capture]:
+async def fork(
+    sessions: Registry, name: str, branches: Sequence[str], prepare: Prepare | None = None
+) -> tuple[list[LiveSession], Capture]:
     """Start live sessions on the new `branches`, all of them or none, each a copy of the capture that `name` stands
     for. Returns the sessions and that capture.
 
-    If `name` is a live branch, its session is captured now, and this capture is copied. Raises UsageProblem for
-    `branches` that exclude each other or are too many, else as `checkpoint` and `start`.
+    If `name` is a live branch, its session is captured now, after `prepare`, and this capture is copied. Raises
+    UsageProblem for `branches` that exclude each other or are too many, else as `checkpoint` and `start`.
     """
     _check_branches(branches)
     names = sessions.resources.names
@@ -34,7 +36,7 @@ async def fork(sessions: Registry, name: str, branches: Sequence[str]) -> tuple[
         live = sessions.find(name)
         if live is not None:  # before it is captured
             await asyncio.to_thread(bounded, sessions.resources, live.record.row.setting)
-        origin = await capture_tip(sessions, name, "forked") or names.resolve(name)
+        origin = await capture_tip(sessions, name, "forked", prepare) or names.resolve(name)
         check_origin(sessions.resources, origin.setting.user, "fork", name)
         births = await asyncio.to_thread(_plan, sessions.resources, origin, branches)
         return await bring_up(sessions, births, "fork"), origin

@@ -1,0 +1,93 @@
+"""A session's own hooks: run before and after checkpoints and in copies, bounded, and said where they fail."""
+
+import pytest
+
+from tests.acceptance.moments import new_name, started
+from tests.homes import Home
+from waypoint.client import Client, Session
+from waypoint.service import session_hooks
+
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+
+LOG = "/srv/hooks"
+
+
+def put(session: Session, moment: str, name: str, script: str) -> None:
+    place = f"/etc/waypoint/hooks/{moment}.d"
+    words = f"mkdir -p {place}; cat >{place}/{name}; chmod 755 {place}/{name}"
+    assert session.run("sh", "-c", words, stdin=f"#!/bin/sh\n{script}\n".encode()).exit == 0
+
+
+def note_all(session: Session) -> None:
+    for moment in ("pre-checkpoint", "post-checkpoint", "post-restore"):
+        for name in ("2-second", "1-first"):
+            put(session, moment, name, f"echo $WAYPOINT_HOOK {name} >>{LOG}")
+
+
+def log_of(session: Session) -> list[str]:
+    return session.run("cat", LOG).stdout.decode().splitlines()
+
+
+def both(moment: str) -> list[str]:
+    return [f"{moment} 1-first", f"{moment} 2-second"]
+
+
+def test_hooks_run_in_order_at_their_moments(home: Home) -> None:
+    with started(home, "root") as session:
+        note_all(session)
+        name = new_name(session)
+        assert session.checkpoint(name, tier="live").degraded == []
+        before, after = both("pre-checkpoint"), both("post-checkpoint")
+        assert log_of(session) == before + after
+        first, second = Client(home.path).fork(name, f"{session.branch}-1", f"{session.branch}-2")
+        assert log_of(first) == log_of(second) == before + both("post-restore")
+        session.restore(name)
+        assert log_of(session) == before + both("post-restore")
+        (copy,) = Client(home.path).fork(session.branch, f"{session.branch}-3")
+        assert log_of(copy) == before + both("post-restore") + before + both("post-restore")
+
+
+def test_a_hook_that_fails_is_said_and_keeps_nothing_from_being_done(home: Home) -> None:
+    with started(home, "root") as session:
+        put(session, "pre-checkpoint", "fails", "echo no flush >&2; exit 3")
+        put(session, "post-checkpoint", "lost", "exit 4")
+        put(session, "post-restore", "gone", "exit 1")
+        session.run("sh", "-c", "cd /etc/waypoint/hooks/pre-checkpoint.d; echo x >no-program; ln -s /nowhere broken")
+        name = new_name(session)
+        taken = session.checkpoint(name, tier="live")
+        assert taken.degraded == [
+            "the hook pre-checkpoint.d/broken ended with 127: waypoint: /etc/waypoint/hooks/pre-checkpoint.d/broken: "
+            "the session has no such program",
+            "the hook pre-checkpoint.d/fails ended with 3: no flush",
+            "the hook post-checkpoint.d/lost ended with 4",
+        ]
+        said = "degraded: the hook pre-checkpoint.d/fails ended with 3: no flush"
+        assert said in home.must("checkpoint", f"{name}-2", "-b", session.branch).stderr.splitlines()
+        assert said.replace(": ", "     ", 1) in home.must("show", name).stdout.splitlines()
+        restored = session.restore(name)
+        assert "the hook post-restore.d/gone ended with 1" in (restored.degraded or [])
+
+
+def test_a_hook_that_does_not_end_is_killed(home: Home) -> None:
+    with started(home, "root") as session:
+        put(session, "pre-checkpoint", "slow", f"sleep 1000 & echo begun >>{LOG}; wait")
+        put(session, "pre-checkpoint", "then", f"echo then >>{LOG}")
+        taken = session.checkpoint(new_name(session), tier="live")
+        assert taken.degraded == [
+            f"the hook pre-checkpoint.d/slow was killed: it took longer than {session_hooks.HOOKS_S:.1f} s",
+            f"the hook pre-checkpoint.d/then was not run: those before it took {session_hooks.HOOKS_S:g} s",
+        ]
+        assert log_of(session) == ["begun"]
+        assert session.run("pgrep", "-x", "sleep").exit == 1
+
+
+@pytest.mark.parametrize("thing", ["ln -s /proc", "mkfifo", "echo x >", "mkdir", "ln -s pre-checkpoint.d"])
+def test_what_lies_in_the_place_of_the_folder_is_no_hook(home: Home, thing: str) -> None:
+    with started(home, "root") as session:
+        place = "/etc/waypoint/hooks/pre-checkpoint.d"
+        assert session.run("sh", "-c", f"mkdir -p /etc/waypoint/hooks; {thing} {place}").exit == 0
+        degraded = session.checkpoint(new_name(session), tier="live").degraded
+        is_link = thing.startswith("ln")
+        assert [text.partition(":")[0] for text in degraded] == is_link * [
+            "the hooks of pre-checkpoint could not be looked for"
+        ]

@@ -1,0 +1,112 @@
+"""A session's own hooks: programs in its folders /etc/waypoint/hooks/pre-checkpoint.d, post-checkpoint.d and
+post-restore.d, as of systemd-sleep(8), by which a database is told to flush, or a client to connect anew.
+
+They run one after the other in the order of their names, as processes beside the shell, as the session's user. All of
+one moment have HOOKS_S seconds together. One that fails is said, and keeps nothing from being done.
+"""
+
+import asyncio
+import contextlib
+import os
+import stat
+from typing import Literal
+
+from waypoint.linux.storage import beneath
+from waypoint.linux.tasks import procfs
+from waypoint.model.requests import RunRequest
+from waypoint.model.streams import Frame
+from waypoint.session.live.session import LiveSession
+
+HOOKS_S = 10.0
+_FOLDER = "etc/waypoint/hooks"
+_MOST = 64  # of one moment; further ones are left out, and said
+_MOST_SAID_BYTES = 200  # of what one prints
+
+Moment = Literal["pre-checkpoint", "post-checkpoint", "post-restore"]
+
+
+async def run_hooks(live: LiveSession, moment: Moment) -> list[str]:
+    """Run the session's hooks of the moment. Returns, in words, what failed; raises nothing. If there are none, this
+    takes one look at the session's /etc.
+    """
+    try:
+        names = await asyncio.to_thread(_find, live.record.init_pid, moment)
+    except OSError as error:
+        return [f"the hooks of {moment} could not be looked for: {error.strerror}"]
+    failed = [f"{len(names) - _MOST} hooks of {moment} were not run: there are too many"] if len(names) > _MOST else []
+    until = asyncio.get_running_loop().time() + HOOKS_S
+    for name in names[:_MOST]:
+        said = await _run(live, f"/{_FOLDER}/{moment}.d/{name}", moment, until)
+        failed += [f"the hook {moment}.d/{name} {said}"] if said else []
+    return failed
+
+
+async def before_capture(live: LiveSession) -> list[str]:
+    """Run what is to be run before a capture that somebody asked for."""
+    return await run_hooks(live, "pre-checkpoint")
+
+
+def _find(init: int, moment: Moment) -> list[str]:
+    """The names of the programs, sorted. A folder that is not there, or is no folder, has none. Raises OSError."""
+    with contextlib.ExitStack() as held:
+        root = procfs.open_root(init)
+        held.callback(os.close, root)
+        try:
+            folder = held.enter_context(beneath.opened(root, f"{_FOLDER}/{moment}.d", os.O_RDONLY | os.O_DIRECTORY))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = sorted(os.listdir(folder))
+        return [name for name in names if _is_program(os.stat(name, dir_fd=folder, follow_symlinks=False))]
+    return []
+
+
+def _is_program(found: os.stat_result) -> bool:
+    return stat.S_ISLNK(found.st_mode) or (stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o111))
+
+
+async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> str:
+    """Run one hook. Returns how it failed, "" if it did not."""
+    left_s = until - asyncio.get_running_loop().time()
+    if left_s <= 0:
+        return f"was not run: those before it took {HOOKS_S:g} s"
+    bound, output = _Bound(left_s), _Output()
+    ended = await live.run(RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment}), bound, output)
+    if bound.is_over:
+        return f"was killed: it took longer than {left_s:.1f} s"
+    if ended.get("exit") == 0:
+        return ""
+    said = str(ended.get("said") or output.text())
+    return f"ended with {ended.get('exit')}{': ' if said else ''}{said}"
+
+
+class _Bound:
+    """What a client would send that kills the process after some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.is_over = False
+
+    async def receive(self) -> Frame | None:
+        if self.is_over:
+            await asyncio.Event().wait()  # until the process has ended
+        await asyncio.sleep(self._seconds)
+        self.is_over = True
+        return Frame("k", b"KILL")
+
+
+class _Output:
+    """Keeps the beginning of what the process prints."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    async def output(self, data: bytes | memoryview) -> None:
+        self._kept += bytes(data[: _MOST_SAID_BYTES - len(self._kept)]) if len(self._kept) < _MOST_SAID_BYTES else b""
+
+    errors = output
+
+    async def note(self, facts: dict[str, object]) -> None:
+        pass
+
+    def text(self) -> str:
+        return " ".join(self._kept.decode(errors="replace").split())
