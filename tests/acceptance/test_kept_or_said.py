@@ -53,7 +53,7 @@ receiver.bind(("127.0.0.1", 8002))
 socket.socket(type=socket.SOCK_DGRAM).sendto(b"unread", ("127.0.0.1", 8002))
 """
 LOCKS = """
-import fcntl, mmap
+import ctypes, fcntl, mmap, struct, sys
 files = [open(f"/root/{name}", "w+b") for name in ("mapped", "plain")]
 for file in files:
     file.write(bytes(4096))
@@ -61,6 +61,19 @@ for file in files:
 mapped = mmap.mmap(files[0].fileno(), 4096)
 for file in files:
     fcntl.lockf(file, fcntl.LOCK_EX, 1, 120)
+libc = ctypes.CDLL(None)
+if sys.argv[1] == "filter":  # with which fcntl(2) kills
+    steps = ((0x20, 0, 0, 0), (0x15, 0, 1, 72), (0x06, 0, 0, 0x80000000), (0x06, 0, 0, 0x7FFF0000))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    libc.prctl(38, 1, 0, 0, 0)
+    libc.prctl(22, 2, struct.pack("@HP", 4, ctypes.addressof(program)))
+if sys.argv[1] == "no-vdso":
+    for line in open("/proc/self/maps").readlines():
+        if "[v" in line and "syscall" not in line:
+            begin, end = (int(one, 16) for one in line.split()[0].split("-"))
+            libc.munmap(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin))
+    libc.creat(b"/root/ready", 0o600)
+    libc.pause()
 """
 IS_LOCKED = """
 import fcntl, sys
@@ -153,16 +166,19 @@ def test_what_a_program_has_not_taken_yet_is_said(home: Home, session: Session, 
     assert alone(copy, "pgrep -fc [p]rogram.py") == "1\n"
 
 
-def test_a_lock_that_copies_lose_is_said_and_others_are_kept(home: Home, session: Session) -> None:
-    run(session, LOCKS)
-    locked = f"python3 -c {shlex.quote(IS_LOCKED)}"
-    checkpoint = new_name(session)
-    said = session.checkpoint(checkpoint, tier="live").degraded
-    assert len(said) == 1
-    assert "/root/mapped of python3 (pid " in said[0]
+@pytest.mark.parametrize("how", ["as-usual", "filter", "no-vdso"])
+def test_locks_are_kept_or_said_to_be_lost(home: Home, session: Session, how: str) -> None:
+    """Also those of a program that may not lock, or has removed what it could be made to call the kernel with."""
+    run(session, LOCKS, argument=how)
+    checkpoint, is_lost = new_name(session), how == "no-vdso"
+    assert session.checkpoint(checkpoint, tier="live").degraded == []
+    said = home.must("fork", checkpoint, f"{session.branch}-said")
+    assert ("the lock on /root/mapped of python3 (pid " in f"{said.stdout}{said.stderr}") == is_lost
     copy = brought_back(home, session, checkpoint, "fork")
-    for one, found in ((session, "locked"), (copy, "free")):
-        assert alone(one, f"{locked} /root/mapped; {locked} /root/plain").split() == [found, "locked"]
+    locked = f"python3 -c {shlex.quote(IS_LOCKED)}"
+    for one, found in ((session, "locked"), (copy, "free" if is_lost else "locked")):
+        there = alone(one, f"{locked} /root/mapped; {locked} /root/plain; pgrep -fc [p]rogram.py")
+        assert there.split() == [found, "locked", "1"]
 
 
 @pytest.mark.parametrize("way", WAYS)

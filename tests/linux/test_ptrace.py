@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from waypoint.linux.tasks import ptrace
+from waypoint.linux.calls import seccomp
+from waypoint.linux.tasks import procfs, ptrace
 from waypoint.linux.tasks.ptrace import Stop
 
 FCNTL = 72  # of x86-64
@@ -96,9 +97,10 @@ def test_a_stopped_task_runs_a_system_call_and_knows_nothing_of_it(tmp_path: Pat
     ptrace.interrupt(pid)
     ptrace.wait(pid)
     before = ptrace.registers(pid), blocked(pid)
+    code = ptrace.code_place(pid)
     lock = struct.pack("<hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 10, 20, 0)
-    assert ptrace.system_call(pid, FCNTL, fd, fcntl.F_SETLK, data=lock) == 0
-    assert ptrace.system_call(pid, FCNTL, 999, fcntl.F_SETLK, data=lock) == -errno.EBADF
+    assert ptrace.system_call(pid, code, FCNTL, fd, fcntl.F_SETLK, data=lock) == 0
+    assert ptrace.system_call(pid, code, FCNTL, 999, fcntl.F_SETLK, data=lock) == -errno.EBADF
     assert (ptrace.registers(pid), blocked(pid)) == before
     with open(tmp_path / "file", "r+b") as file:
         with pytest.raises(BlockingIOError):
@@ -106,3 +108,57 @@ def test_a_stopped_task_runs_a_system_call_and_knows_nothing_of_it(tmp_path: Pat
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 30)
     ptrace.detach(pid)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+LOCK = struct.pack("<hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+
+
+def test_a_task_that_was_to_be_stopped_stands_still_after_a_system_call_too(child: int) -> None:
+    ptrace.seize(child)
+    ptrace.interrupt(child)
+    ptrace.wait(child)
+    os.kill(child, signal.SIGSTOP)  # not delivered yet
+    for _ in range(2):
+        assert ptrace.system_call(child, ptrace.code_place(child), FCNTL, 999, fcntl.F_SETLK, data=LOCK) == -errno.EBADF
+    ptrace.detach(child)
+    wait_until(lambda: procfs.stat(child).state == "T", "it is stopped")
+    os.kill(child, signal.SIGCONT)
+    wait_until(lambda: procfs.stat(child).state == "S", "it goes on")
+
+
+@pytest.mark.parametrize("place", [8, 0xDEAD_0000_0000_0008])
+def test_a_task_whose_stack_is_nowhere_is_left_as_it_was(child: int, place: int) -> None:
+    ptrace.seize(child)
+    ptrace.interrupt(child)
+    ptrace.wait(child)
+    kept, mask = ptrace.registers(child), blocked(child)
+    numbers = list(struct.unpack("<27Q", kept))
+    numbers[19] = place
+    ptrace.set_registers(child, struct.pack("<27Q", *numbers))
+    with pytest.raises(OSError, match=r"Input/output|no memory"):
+        ptrace.system_call(child, ptrace.code_place(child), FCNTL, 999, fcntl.F_SETLK, data=LOCK)
+    assert (ptrace.registers(child), blocked(child)) == (struct.pack("<27Q", *numbers), mask)
+    ptrace.set_registers(child, kept)
+
+
+@pytest.mark.privileged
+def test_a_filter_of_system_calls_holds_again_when_nobody_traces_the_task() -> None:
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        kill = (seccomp.Instruction(0x06, 0, 0, 0x8000_0000),)  # SECCOMP_RET_KILL_PROCESS
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        calls = {0: seccomp.ALLOW, FCNTL: kill, FCNTL + 1: seccomp.ALLOW}
+        seccomp.install(seccomp.assemble({0xC000_003E: calls}, seccomp.ALLOW))
+        os.write(tell, b".")
+        signal.sigwait([signal.SIGUSR1])
+        fcntl.fcntl(0, fcntl.F_GETFD)
+        os._exit(0)
+    os.read(told, 1)
+    ptrace.seize(pid, unfiltered=True)
+    ptrace.interrupt(pid)
+    ptrace.wait(pid)
+    assert ptrace.system_call(pid, ptrace.code_place(pid), FCNTL, 999, fcntl.F_SETLK, data=LOCK) == -errno.EBADF
+    ptrace.detach(pid)
+    os.kill(pid, signal.SIGUSR1)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGSYS

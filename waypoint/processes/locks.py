@@ -57,7 +57,7 @@ def lost(images_fd: int, pids: Collection[int]) -> list[str]:
     found: set[str] = set()
     for pid, owned in _owners(_read(images_fd), pids):
         with contextlib.suppress(OSError):
-            found.update(_names(pid, owned))
+            found.update(_names(_mapped(pid, owned), procfs.stat(pid).name, owned))
     return sorted(found)
 
 
@@ -72,7 +72,7 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
     try:
         for pid in pids:
             for tid in procfs.threads(pid):
-                ptrace.seize(tid)
+                ptrace.seize(tid, unfiltered=True)
                 stopped.append(tid)
                 ptrace.interrupt(tid)
                 ptrace.wait(tid)
@@ -85,13 +85,21 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
         cgroups.thaw(cgroup)
 
 
-def _take(pid: int, owned: list[Lock]) -> Iterator[str]:
-    """Returns what could not be taken."""
-    mapped = set(_mapped(pid, {lock.fd for lock in owned}))
-    for lock in owned if mapped else ():
-        data = _FLOCK.pack(lock.type, os.SEEK_SET, lock.start, lock.length, 0)
-        if ptrace.system_call(pid, _FCNTL, lock.fd, fcntl.F_SETLK, data=data) != 0:
-            yield from _names(pid, [lock])
+def _take(pid: int, owned: list[Lock]) -> list[str]:
+    """Returns what could not be taken, also if the process is one that can be made to take nothing."""
+    mapped = _mapped(pid, owned)
+    name = procfs.stat(pid).name
+    left = list(reversed(owned)) if mapped else []
+    refused = []
+    with contextlib.suppress(OSError):
+        code = ptrace.code_place(pid) if mapped else 0
+        while left:
+            lock = left[-1]
+            data = _FLOCK.pack(lock.type, os.SEEK_SET, lock.start, lock.length, 0)
+            if ptrace.system_call(pid, code, _FCNTL, lock.fd, fcntl.F_SETLK, data=data) != 0:
+                refused.append(lock)
+            left.pop()
+    return _names(mapped, name, [*refused, *left])
 
 
 def _owners(locks: Collection[Lock], pids: Collection[int]) -> Iterator[tuple[int, list[Lock]]]:
@@ -106,10 +114,8 @@ def _owners(locks: Collection[Lock], pids: Collection[int]) -> Iterator[tuple[in
                 yield pid, owned[inside]
 
 
-def _names(pid: int, owned: list[Lock]) -> Iterator[str]:
-    name = procfs.stat(pid).name
-    for path in _mapped(pid, {lock.fd for lock in owned}):
-        yield f"{path} of {name} (pid {owned[0].pid})"
+def _names(mapped: dict[int, str], name: str, owned: list[Lock]) -> list[str]:
+    return [f"{mapped[lock.fd]} of {name} (pid {lock.pid})" for lock in owned if lock.fd in mapped]
 
 
 def _read(images_fd: int) -> list[Lock]:
@@ -122,12 +128,13 @@ def _read(images_fd: int) -> list[Lock]:
     ]
 
 
-def _mapped(pid: int, fds: Collection[int]) -> Iterator[str]:
-    """The paths of those of the process's open files `fds` that it has mapped, too. Raises OSError."""
+def _mapped(pid: int, owned: list[Lock]) -> dict[int, str]:
+    """The paths of those files with the locks that the process has mapped, too, by descriptor. Raises OSError."""
+    fds = {lock.fd for lock in owned}
     mapped = {mapping.path for mapping in mappings.read_mappings(pid)}
-    for fd, path in procfs.open_files(pid).items():
-        if fd in fds and path.replace("\n", r"\012") in mapped:
-            yield path
+    return {
+        fd: path for fd, path in procfs.open_files(pid).items() if fd in fds and path.replace("\n", r"\012") in mapped
+    }
 
 
 def _number(value: object) -> int:

@@ -4,6 +4,7 @@ A tracer is a thread: only the thread that has seized a task may use the other f
 ends, the kernel lets the task go. Sources: ptrace(2), linux/ptrace.h.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -20,7 +21,7 @@ _GETEVENTMSG = 0x4201
 _SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _EVERY_SIGNAL = b"\xff" * 8
-_O_TRACEEXIT = 0x40
+_O_TRACEEXIT, _O_SUSPEND_SECCOMP = 0x40, 1 << 21
 _WALL = 0x40000000
 _EVENT_EXIT = 6
 _EVENT_STOP = 128
@@ -44,11 +45,18 @@ class Stop(NamedTuple):
     is_group_stop: bool
 
 
-def seize(tid: int, *, tell_exit: bool = False) -> None:
+def seize(tid: int, *, tell_exit: bool = False, unfiltered: bool = False) -> None:
     """Become the tracer of a task, which runs on. `tell_exit`: the task stops (`Stop.is_exit`) before it ends, also if
-    SIGKILL ends it. Raises PermissionError if it is traced already, or may not be; ProcessLookupError if it is gone.
+    SIGKILL ends it. `unfiltered`: no filter of system calls (seccomp(2)) holds for the task as long as it is traced, if
+    the caller has none itself. Raises PermissionError if it is traced already, or may not be; ProcessLookupError if it
+    is gone.
     """
-    libc.call("ptrace", _SEIZE, tid, 0, _O_TRACEEXIT if tell_exit else 0)
+    options = _O_TRACEEXIT if tell_exit else 0
+    if unfiltered:
+        with contextlib.suppress(OSError):  # also if the kernel knows nothing of that; then as without it
+            libc.call("ptrace", _SEIZE, tid, 0, options | _O_SUSPEND_SECCOMP)
+            return
+    libc.call("ptrace", _SEIZE, tid, 0, options)
 
 
 def interrupt(tid: int) -> None:
@@ -111,42 +119,56 @@ def clear_breakpoints(tid: int) -> None:
     libc.call("ptrace", _POKEUSER, tid, _DEBUG_CONTROL, 0)
 
 
-def system_call(tid: int, number: int, *args: int, data: bytes) -> int:
+def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> int:
     """Have a stopped task run one system call. x86-64 only. Afterwards the task stands still as before, with its
-    registers, its signal mask and its memory.
+    registers, its signal mask and its memory; if it was to be stopped by SIGSTOP, it still is.
 
-    `args`: the first arguments; behind them comes the address of `data`, which lies on the task's stack meanwhile.
-    Returns what the call returns, which is -errno if it fails. Raises OSError, also if the task ends meanwhile.
+    `code`: `code_place` of it. `args`: the first arguments; behind them comes the address of `data`, which lies on the
+    task's stack meanwhile. Returns what the call returns, which is -errno if it fails. Raises OSError, also if the task
+    ends meanwhile, or its stack pointer leads to no memory.
     """
     kept, mask = registers(tid), _signal_mask(tid)
     own = list(_REGISTERS.unpack(kept))
     place = own[_SP] & ~0xF
-    before = mappings.read(tid, place, len(data))
-    own[_AX], own[_ORIG_AX], own[_IP] = number, -1 % (1 << 64), _code_place(tid)
+    before = mappings.read(tid, place, len(data)) if place >> 63 == 0 else b""
+    if len(before) < len(data):
+        raise OSError(errno.EFAULT, "its stack pointer leads to no memory")
+    own[_AX], own[_ORIG_AX], own[_IP] = number, -1 % (1 << 64), code
     for register, value in zip(_ARGUMENTS, (*args, place), strict=True):
         own[register] = value
-    set_signal_mask(tid, _EVERY_SIGNAL)  # no handler runs meanwhile
     mappings.write(tid, place, data)
+    is_to_stop = False
     try:
+        set_signal_mask(tid, _EVERY_SIGNAL)  # no handler runs meanwhile
         set_registers(tid, _REGISTERS.pack(*own))
         for _ in ("entry", "exit"):
-            libc.call("ptrace", _SYSCALL, tid, 0, 0)
-            _expect_stop(tid)
+            is_to_stop |= _go_to(tid, _SYSCALL, signal.SIGTRAP)
         result: int = _REGISTERS.unpack(registers(tid))[_AX]
         # From a stop like the one before: there the kernel sees to a call that was interrupted (signal(7)).
         interrupt(tid)
-        libc.call("ptrace", _CONT, tid, 0, 0)
-        _expect_stop(tid)
+        is_to_stop |= _go_to(tid, _CONT, 0)
     finally:
         mappings.write(tid, place, before)
         set_registers(tid, kept)
         set_signal_mask(tid, mask)
+    if is_to_stop:
+        os.kill(tid, signal.SIGSTOP)
     return result - (1 << 64) if result >> 63 else result
 
 
-def _expect_stop(tid: int) -> None:
-    if wait(tid) is None:
-        raise ProcessLookupError(errno.ESRCH, "it has ended")
+def _go_to(tid: int, request: int, wanted: int) -> bool:
+    """Let a stopped task, which blocks all signals, go on until it stops with the signal `wanted`. Returns whether
+    SIGSTOP, which cannot be blocked, came meanwhile; it is taken away.
+    """
+    is_to_stop = False
+    while True:
+        libc.call("ptrace", request, tid, 0, 0)
+        stop = wait(tid)
+        if stop is None:
+            raise ProcessLookupError(errno.ESRCH, "it has ended")
+        if stop.signal == wanted:
+            return is_to_stop
+        is_to_stop |= stop.signal == signal.SIGSTOP
 
 
 def _signal_mask(tid: int) -> bytes:
@@ -155,7 +177,7 @@ def _signal_mask(tid: int) -> bytes:
     return buffer.raw
 
 
-def _code_place(tid: int) -> int:
+def code_place(tid: int) -> int:
     """Where the task's vdso(7) has the instruction that begins a system call. Raises OSError."""
     for mapping in mappings.read_mappings(tid):
         if mapping.path == "[vdso]":
