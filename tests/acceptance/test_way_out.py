@@ -15,6 +15,7 @@ from tests.acceptance.outside import ECHO, HOST, NAME, PRIVATE, PUBLIC, PUBLIC6,
 from tests.acceptance.sessions import inside
 from tests.homes import open_home
 from tests.waiting import wait_until
+from waypoint.linux.net import netns
 
 pytestmark = [pytest.mark.privileged]
 
@@ -35,6 +36,7 @@ print("", "late" if time.monotonic() - began > 3 else "at once")
 ' {address} {port}"""
 _NUMBERS = itertools.count()
 REACHED = "reached at once\n"
+SETTINGS = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout"
 
 
 def tried(home: HomeThere, branch: str, address: str, port: int = ECHO, *, udp: bool = False) -> str:
@@ -131,6 +133,113 @@ def test_root_in_a_session_cannot_change_its_network(there: HomeThere) -> None:
         assert done.code != 0, command
     assert tried(there, "u", PUBLIC) == REACHED
     there.must("stop", "u", "--discard")
+
+
+PACKETS = f"""
+import socket, struct, sys
+def total(data):
+    data += bytes(len(data) % 2)
+    number = sum(struct.unpack(f"!{{len(data) // 2}}H", data))
+    return ~(number % 0xFFFF) & 0xFFFF
+def packet(source, to, protocol, content, number=1, place=0):
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(content), number, place, 64, protocol, 0)
+    head += socket.inet_aton(source) + socket.inet_aton(to)
+    return head[:10] + struct.pack("!H", total(head)) + head[12:] + content
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
+def send(data):
+    wire.sendto(data, ("eth0", 0x800, 0, 0, bytes.fromhex("02000a4d0001")))
+datagram = struct.pack("!HHHH", 6666, {ECHO}, 40, 0) + b"f" * 16 + b"s" * 16
+def fragment(place, more):
+    send(packet("10.77.0.2", "{PUBLIC}", 17, datagram[place : place + 24], 4242, place // 8 | more << 13))
+"""
+
+
+def packets(home: HomeThere, branch: str, code: str) -> str:
+    return inside(home, branch, f"python3 -c '{PACKETS}\n{code}'")
+
+
+def test_a_session_tells_another_nothing_by_errors_of_connections(there: HomeThere, branch: str) -> None:
+    """By a message (ICMP) about a packet of the other one's: conntrack takes it for a part of that connection."""
+    there.must("shell", "heard", "-d")
+    code = f"""
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.connect(("{PUBLIC}", {ECHO}))
+one.send(b"x")
+one.recv(9)
+open("/tmp/listens", "w").close()
+raw.settimeout(60)
+open("/tmp/heard", "wb").write(raw.recv(2000))"""
+    inside(
+        there,
+        "heard",
+        f"python3 -c '{PACKETS}\n{code}' >/dev/null 2>&1 & until [ -e /tmp/listens ]; do sleep 0.05; done",
+    )
+    code = f"""
+for port in range(1024, 65536):
+    about = packet("10.77.1.2", "{PUBLIC}", 17, struct.pack("!HHHH", port, {ECHO}, 9, 0) + b"x")
+    said = struct.pack("!BBHI", 3, 3, 0, 0) + about + b"secret"
+    send(packet("10.77.0.2", "10.77.1.2", 1, said[:2] + struct.pack("!H", total(said)) + said[4:]))"""
+    packets(there, branch, code)
+    assert tried(there, "heard", PUBLIC, udp=True) == REACHED  # what was sent before has come, if it comes
+    assert inside(there, "heard", "cat /tmp/heard 2>/dev/null; true") == ""
+
+
+def test_packets_of_two_sessions_are_not_put_together(there: HomeThere, branch: str) -> None:
+    """Both have the same address, and choose the numbers of their packets themselves."""
+    there.must("shell", "narrow", "-d", "--allow-net", "203.0.113.77")
+    second = """
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(("10.77.0.2", 6666))
+one.settimeout(1)
+fragment(24, 0)
+try:
+    print(one.recv(99))
+except TimeoutError:
+    print("nothing")"""
+    packets(there, "narrow", "fragment(0, 1)")
+    assert packets(there, branch, second) == "nothing\n"
+
+
+def test_what_ends_a_connection_reaches_pasta(there: HomeThere, branch: str) -> None:
+    """Or pasta would have connections that are not counted as the session's any more."""
+
+    def open_files() -> int:
+        return len(os.listdir(f"/proc/{pasta_of(there)}/fd"))
+
+    for address, kind in ((PUBLIC, "IPPROTO_IP, socket.IP_TTL"), (PUBLIC6, "IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS")):
+        assert tried(there, branch, PUBLIC) == REACHED
+        before = open_files()
+        code = f"""
+ones = [socket.create_connection(("{address}", {ECHO}), 5) for _ in range(200)]
+for one in ones:
+    one.recv(9)
+    one.setsockopt(socket.{kind}, 1)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.close()"""
+        packets(there, branch, code)
+        wait_until(lambda most=before + 100: open_files() < most, f"pasta sees the ends ({address})")
+    code = f"""
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.settimeout(1)
+one.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, bytes([1, 1, 1, 0]))
+one.sendto(b"x", ("{PUBLIC}", {ECHO}))
+try:
+    print(one.recv(9))
+except TimeoutError:
+    print("nothing")"""
+    assert "nothing" in packets(there, branch, code)
+
+
+def test_what_is_half_open_is_counted(there: HomeThere, branch: str) -> None:
+    """For as long as pasta keeps it."""
+    assert tried(there, branch, PUBLIC) == REACHED
+    for state in ("close_wait", "fin_wait", "unacknowledged", "max_retrans"):
+        held = netns.open_held_by(pasta_of(there))
+        try:
+            assert int(netns.work_within(held, Path(f"{SETTINGS}_{state}").read_text)) > 7200, state
+        finally:
+            os.close(held)
 
 
 TALK = f"""python3 -c '

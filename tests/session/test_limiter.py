@@ -100,12 +100,15 @@ def test_the_owner_of_a_session_s_namespace_is_nobody_in_any_session(
     assert min(owners) > IdMap(first=first, more=tuple(range(70_000, 70_300))).outside(70_299)
     assert max(owners) < first + RANGE
     assert min(owners) > first + SHIFTED_IDS
+    assert choice.owner_of_router() == first + RANGE - 1 > max(owners)
     assert IdChoice(0, tmp_path, tmp_path).owner_of("0" * 32) == 0
 
 
 def test_without_all_capabilities_root_owns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_choice.namespaces, "has_all_capabilities", lambda: False)
-    assert IdChoice(2_000_683_008, tmp_path, tmp_path).owner_of("0" * 32) == 0
+    choice = IdChoice(2_000_683_008, tmp_path, tmp_path)
+    assert choice.owner_of("0" * 32) == 0
+    assert choice.owner_of_router() > 2_000_683_008  # not root, nor the machine's user nobody
 
 
 def test_all_sessions_of_a_home_together_have_a_bound_in_cgroup2_the_home_s_group(group: Path, tmp_path: Path) -> None:

@@ -12,18 +12,21 @@ import subprocess
 import sys
 
 from waypoint.egress import plan
-from waypoint.linux.calls import programs
+from waypoint.linux.calls import hard_limits, programs
 from waypoint.linux.net import network
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces
 
 _PID_FILE = "/tmp/waypoint-pasta.pid"
 _NODES = (("null", 1, 3), ("random", 1, 8), ("urandom", 1, 9), ("net/tun", 10, 200))
+_MOST_OPEN_FILES = 1 << 20
 
 
 def main(argv: list[str]) -> None:
     """Run the program. `argv`: the user that pasta is to be; a descriptor of the mount namespace that it is to see."""
     owner, mounts_fd = map(int, argv)
+    # Every connection of a session takes two of pasta's. It raises its soft limit to the hard one by itself.
+    hard_limits.raise_own({"RLIMIT_NOFILE": min(hard_limits.most_open_files(), _MOST_OPEN_FILES)})
     if mounts_fd >= 0:
         namespaces.setns(mounts_fd, namespaces.CLONE_NEWNS)
     namespaces.unshare(namespaces.CLONE_NEWNS)

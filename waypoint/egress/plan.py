@@ -18,6 +18,8 @@ PASTA_IPV6 = ("-a", "fd10:77:1::2", "-g", "fd10:77:1::1")
 INDICES = range(1, 2048)  # of sessions that may reach all that is public
 LISTED = range(2048, 4096)  # of those that may reach nothing but what is opened for them
 MOST_CONNECTIONS = 1024  # of one session at a time
+# In seconds. For as long as pasta may keep a connection without traffic, it is counted, however its two sides stand.
+CONNTRACK = {f"tcp_timeout_{state}": 7_500 for state in ("fin_wait", "close_wait", "max_retrans", "unacknowledged")}
 HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # of both ends of each pair: the second bit says that nobody has made it
 MTU = 65_520  # pasta's
 SESSION_END = PairEnd("eth0", 77)
@@ -52,9 +54,15 @@ def is_ipv6(network: str) -> bool:
 # pasta before November 2023 refuses a connection by a reset without ACK, which no client takes for one, and tells its
 # window in a packet without any flag, which no host takes: both get their ACK. A packet that belongs to no connection
 # is dropped: a reset would end the one that pasta has.
+# Before fragments are put together (priority -400): those of two sessions must not become one packet, and all sessions
+# have the same address until then. What would be counted as the end of a connection (conntrack) and never reach pasta,
+# as its time to live is over or it has options, would leave pasta a connection that nobody counts.
 _CHAINS = f"""
 chain enter {{
-  type filter hook prerouting priority raw;
+  type filter hook prerouting priority -450;
+  iifname "wp-*" ip hdrlength != 5 drop
+  iifname "wp-*" ip ttl set 64
+  iifname "wp-*" ip6 hoplimit set 64
   iifname "wp-*" ip saddr set iifname map @own4
   iifname "wp-*" ip6 saddr set iifname map @own6
   iifname "{OUT}" tcp flags & (rst | ack) == rst tcp flags set rst | ack
@@ -77,10 +85,10 @@ chain input {{
 }}
 chain forward {{
   type filter hook forward priority filter; policy drop;
+  iifname "wp-*" oifname != "{OUT}" goto refuse
   ct state established,related accept
   ct state invalid drop
   iifname != "wp-*" drop
-  oifname != "{OUT}" goto refuse
   ip daddr {RESOLVER} udp dport 53 goto limited
   iifname . ip daddr @open4 goto limited
   iifname . ip6 daddr @open6 goto limited

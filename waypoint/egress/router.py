@@ -66,7 +66,9 @@ class Router:
             network.write_setting("ipv4/conf/all/accept_source_route", "0")
             with contextlib.suppress(FileNotFoundError):
                 network.write_setting("ipv6/conf/all/forwarding", "1")
-            _nft(["-f", "-"], plan.rules(host))
+            _nft(["-f", "-"], plan.rules(host))  # with it comes conntrack
+            for name, seconds in plan.CONNTRACK.items():
+                network.write_setting(f"netfilter/nf_conntrack_{name}", str(seconds))
             with RouteSocket() as route:  # what comes for a session that has ended goes nowhere
                 route.do(rtnetlink.refuse(Prefix.parse(one)) for one in plan.OF_SESSIONS if self._reaches(one))
 

@@ -32,7 +32,7 @@ from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
 from waypoint.model.paths import config_path, home_id, runtime_folder, socket_path
-from waypoint.model.records import HOST_IDS, NOBODY, Capture, IdMap, SessionLimits
+from waypoint.model.records import HOST_IDS, Capture, IdMap, SessionLimits
 from waypoint.model.times import iso_time
 from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
@@ -121,7 +121,7 @@ class Home:
         self.stands_still: Callable[[], bool] = self.captures.quiet.stands_still
         launcher, overdue, writing = self._launcher, Overdue(), self._watch.writing
         self.users: HomeUsers = config
-        self.egress = Egress(self._places.runtime, self._places.ids.owner_of("router") or NOBODY, host_mounts)
+        self.egress = Egress(self._places.runtime, self._places.ids.owner_of_router(), host_mounts)
         resources = Resources(
             *(self._places, self.names, self.pool, writing, self._relieve_whole, self.captures, launcher, spawner),
             *(overdue, self.egress),

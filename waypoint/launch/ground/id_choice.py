@@ -18,12 +18,13 @@ from pathlib import Path
 from waypoint.linux.storage import idmapped, mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.model.paths import RUNTIME
-from waypoint.model.records import HOST_IDS, MAX_MAP_BYTES, SHIFTED_IDS, IdMap, User
+from waypoint.model.records import HOST_IDS, MAX_MAP_BYTES, NOBODY, SHIFTED_IDS, IdMap, User
 
 # Between what sssd gives to users of a directory by default (up to 2,000,200,000) and what systemd keeps for itself
 # (from 2,147,352,576 on; systemd's UIDS-GIDS.md), so above all of /etc/subuid that useradd(8) gives.
 _LOWEST, _BEHIND, RANGE = 0x7740_0000, 0x7FFE_0000, 0x2_0000
 _OWNERS = 0x1_8000  # the ids of a range from this one on are in no session's map
+_ROUTER = RANGE - 1  # the id of the range that the home's router has, and no session's owner
 _NOTE = "ids"  # in a home's runtime folder: the first id of its range, for the homes that look for one
 
 
@@ -99,7 +100,13 @@ class IdChoice:
         """
         if not self._first or not namespaces.has_all_capabilities():
             return 0
-        return self._first + _OWNERS + zlib.crc32(session.encode()) % (RANGE - _OWNERS)
+        return self._first + _OWNERS + zlib.crc32(session.encode()) % (_ROUTER - _OWNERS)
+
+    def owner_of_router(self) -> int:
+        """The host's user who is to own the router of the home, and to be its pasta: an id of the home's range that
+        nothing else is, whatever capabilities the daemon has; the user nobody if the home has no range.
+        """
+        return self._first + _ROUTER if self._first else NOBODY
 
     def why_not(self, sources: Sequence[str]) -> str:
         """In words, which of `sources` cannot be idmapped and why; "" if all can, and overlays over them as well."""
