@@ -96,7 +96,7 @@ def test_nothing_of_the_callers_environment_but_how_they_speak(home: Home, perso
     everything = home.must("exec", "-b", "env", "--", "cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'").stdout
     assert "hunter2" not in everything
     assert "hunter2" not in home.must("run", "-b", "env", "env", env=secret).stdout
-    assert found["PATH"].split(":")[-2:] == ["/bin", "/.waypoint/request"]
+    assert found["PATH"].split(":")[-2:] == ["/bin", "/.waypoint/asking"]
     assert str(home.path) not in everything
     home.must("stop", "env", "--discard")
 

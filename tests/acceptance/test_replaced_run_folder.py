@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.sessions import session
 from tests.homes import Completed, Home
+from tests.session.hostile import as_command, replaced
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
@@ -119,3 +120,16 @@ def _send(command: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
         return not any(int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd", "ShdPnd")))
 
     wait_until(is_taken, "the signal is handled")
+
+
+def test_a_session_that_has_replaced_its_proc_is_told_so_and_goes_on_from_its_files(home: Home) -> None:
+    with session(home, "root", "--allow", "userns") as hostile:
+        home.must("exec", "-b", hostile, "--", as_command(replaced("proc", by="os.mkdir(place)")))
+        refused = home.cli("checkpoint", "live", "-b", hostile, "--tier", "live")
+        assert refused.code == 5
+        assert "the session has something else at /proc than what it had at its start" in refused.stderr
+        assert "\n  next: go on from its files: waypoint stop, then waypoint shell\n" in refused.stderr
+        home.must("stop", hostile)
+        home.must("shell", hostile, "-d")
+        assert home.must("checkpoint", "live", "-b", hostile, "--tier", "live", "--json").json()["tier"] == "live"
+        home.must("rm", "live")

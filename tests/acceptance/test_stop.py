@@ -34,3 +34,18 @@ def test_who_ignores_the_hangup_is_killed(home: Home, person: Person) -> None:
         home.must("stop", branch)
         home.must("shell", branch, "-d")
         assert inside(home, branch, "cat ~/work; ls ~/trap 2>/dev/null || echo none") == "work\nnone\n"
+
+
+@pytest.mark.parametrize("way", ["exec", "run"])
+def test_a_stop_from_within_says_nothing_but_that_the_session_has_ended(home: Home, person: Person, way: str) -> None:
+    with session(home, person.name) as branch:
+        done = home.cli(way, "-b", branch, "--", "waypoint", "stop")
+        assert done.stdout == ""
+        if way == "exec":
+            assert done.code == 125
+            said = "the session ended, and its exit status is not known"
+            assert f"waypoint: cannot follow the command on branch {branch}: {said}\n" in done.stderr
+        else:
+            assert (done.code, done.stderr) == (137, "")
+        with pytest.raises(AssertionError, match="it has no live session"):
+            home.must("exec", "-b", branch, "--", "true")

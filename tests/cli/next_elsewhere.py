@@ -21,6 +21,8 @@ ELSEWHERE = {
     "sysctl vm.memfd_noexec=1": "tests/linux/test_sealed.py",
     "end the process, or make it stop watching files": "tests/acceptance/test_watchers.py",
     "use what is yours, or another name; or have {} do it": "tests/session/test_other_users.py",
+    "leave it out": "tests/session/test_users_binds.py",
+    "go on from its files: waypoint stop, then waypoint shell": "tests/acceptance/test_replaced_run_folder.py",
     "have root do it": "tests/session/test_users_binds.py",
     "have root do it; or, if {} may be root on this machine: sudo {}": "tests/session/test_other_users.py",
     "ask for it outside of the session": "tests/session/test_other_users.py",

@@ -49,6 +49,7 @@ RECORDED = {
     "out-of-memory": "out-of-memory",
     "pid-taken": "pid-taken",
     "port-taken": "port-taken",
+    "proc-replaced": "proc-replaced",
     "program-changed": "program-changed",
     "program-gone": "file-gone",
     "session-leader-outside": "session-leader",

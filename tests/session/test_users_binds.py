@@ -129,6 +129,16 @@ def test_the_machines_proc_is_not_bound(shared: Home, place: str) -> None:
     assert f"{said}  next: use /proc, which shows the session's" in refused_root.stderr
 
 
+@pytest.mark.parametrize("place", ["/sys/fs/cgroup", "/sys/fs/cgroup/."])
+def test_the_machines_groups_are_not_bound(shared: Home, place: str) -> None:
+    refused_root = shared.cli("shell", "bound", "-d", "--user", "root", "--bind", f"{place}:/srv/new:ro")
+    assert refused_root.code == 2
+    assert "it shows the machine's groups of processes, also those of other sessions\n" in refused_root.stderr
+    assert "\n  next: leave it out\n" in refused_root.stderr
+    shared.must("shell", "bound", "-d", "--user", "root")
+    shared.must("stop", "bound", "--discard")
+
+
 @pytest.mark.parametrize("what", BINDS)
 def test_a_bind_is_what_the_user_could_use_on_the_machine(
     shared: Home, trusting: Home, person: Person, folders: Path, what: str

@@ -1,4 +1,4 @@
-"""request.sh, the command `waypoint` inside a session, where it cannot reach the daemon."""
+"""asking.sh, the command `waypoint` inside a session, where it cannot reach the daemon."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from tests.shellwrap.test_run_script import SCRIPT as RUN_SCRIPT
 from tests.shellwrap.test_run_script import shell as shell
 from tests.waiting import PATIENCE_S
 
-SCRIPT = RUN_SCRIPT.with_name("request.sh")
+SCRIPT = RUN_SCRIPT.with_name("asking.sh")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -16,7 +16,7 @@ _CONFIG_KEYS = frozenset({"home_id", "owner_uid", "group_gid", "pool", "ids"})
 # Below a session's root.
 RUN_FOLDER = "run/waypoint"  # the folder that the session's shell and the daemon share
 OWN_FOLDER = ".waypoint"  # Waypoint's own programs; the skeleton layer brings it
-COMMAND_FOLDER = "request"  # in that folder: what a session's PATH ends with
+COMMAND_FOLDER = "asking"  # in that folder: what a session's PATH ends with
 INIT = f"{OWN_FOLDER}/init.sh"  # the script of pid 1
 WRAPPER = f"{OWN_FOLDER}/wrapper.sh"  # that of sessions of earlier versions, which stood in the user's folder
 

@@ -120,6 +120,7 @@ class Endings:
         status = None
         is_recorded = False
         try:
+            live.shell.desk.hung_up.set()
             is_hung_up = gently and await asyncio.to_thread(_hang_up, live.terminal.master, live.record.init_pid)
             await asyncio.to_thread(cgroups.end, live.record.cgroup)
             await asyncio.to_thread(reach, Step.ENDED)

@@ -39,9 +39,9 @@ _LINKS = (
 )
 # wrapper.sh, run.sh: for captures of earlier versions, which have them open.
 _SCRIPTS = ("init.sh", "wrapper.sh", "run.sh", "start.sh")
-_COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", COMMAND_FOLDER: "request.sh"}
-"""The folders with a command `waypoint`, and the script that it is. `bin` and `command` are in the PATH of sessions
-that earlier versions have captured.
+_COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", "request": "request.sh", COMMAND_FOLDER: "asking.sh"}
+"""The folders with a command `waypoint`, and the script that it is. All but the last are in the PATH of sessions that
+earlier versions have captured.
 """
 _PROGRAMS = ("setsid", *_SCRIPTS, "waypoint")
 _MOST_RESOLVER_BYTES = 1 << 20

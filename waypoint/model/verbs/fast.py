@@ -158,8 +158,11 @@ CHECKPOINT = Verb(
     Prints the name, the capture's id, its tier and how long the session stood still. Tiers: `live` keeps the processes
     as they are; `respawn` keeps what is needed to start the programs again, as some cannot be kept; `files` keeps
     neither. The shell's variables and functions are always kept. Anything that is kept less faithfully than
-    it might be is told on stderr.""",
-    "Example: waypoint checkpoint before-upgrade -m 'all tests pass' && waypoint restore before-upgrade",
+    it might be is told on stderr.
+
+    Asked for inside a session, the command returns once more in each copy of the session, also in the one that takes
+    its place, and prints `restored BRANCH CAPTURE` there: a script that goes on to a restore must tell the two.""",
+    "Example: case $(waypoint checkpoint ready) in restored*) ;; *) make test || waypoint restore ready ;; esac",
     arguments=(NAME,),
 )
 

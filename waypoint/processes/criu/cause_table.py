@@ -189,6 +189,12 @@ CAUSES: tuple[Cause, ...] = (
         is_accident=True,
     ),
     Cause(
+        "proc-replaced",
+        r"whose /proc doesn't belong to it|Can't get /proc fd",
+        "the session has something else at /proc than what it had at its start",
+        "go on from its files: waypoint stop, then waypoint shell",
+    ),
+    Cause(
         "used-up",
         r"Too many references: cannot splice|Can't retrieve FDs? from socket|send_fds failed \(-(?:12|23|24|109)\)"
         r"|Too many open files|(?:[Ff]ork|clone)\b.*: Resource temporarily unavailable|Disk quota exceeded",

@@ -28,6 +28,7 @@ MOST_LIVE = 256
 Sight = Callable[[User], bool]
 _OUTSIDE = "ask for it outside of the session"
 # Where nothing of the system lies, so that anybody may have something of their own there.
+_GROUPS = "/sys/fs/cgroup"
 _DATA = ("/mnt", "/media", "/srv")
 # What root's programs trust, also on a machine where it is not there yet; and all that begins with `lib`.
 _SYSTEM = frozenset(
@@ -162,7 +163,12 @@ def _check_bind(bind: Bind) -> None:
         if homes.shows_one(bind.source):
             said = "a home of Waypoint, or its runtime folder, lies there"
             raise UsageProblem("bind", on, said, "bind what lies beside that, one by one")
-        if mounts.holding(bind.source)[0].fstype == "proc":
+        fstype = mounts.holding(bind.source)[0].fstype
+        if fstype in ("cgroup", "cgroup2") or is_below(bind.source, _GROUPS):
+            raise UsageProblem(
+                "bind", on, "it shows the machine's groups of processes, also those of other sessions", "leave it out"
+            )
+        if fstype == "proc":
             raise UsageProblem("bind", on, "it shows the machine's processes", "use /proc, which shows the session's")
 
 

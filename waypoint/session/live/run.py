@@ -66,11 +66,15 @@ def status_place(init_pid: int, folder: RunFolder) -> Iterator[StatusPlace]:
     """
 
     def is_there() -> bool:
-        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
-            root = procfs.open_root(init_pid)
+        with contextlib.ExitStack() as opened:
+            try:
+                root = procfs.open_root(init_pid)
+            except OSError:  # the session has ended
+                return True
             opened.callback(os.close, root)
-            found = opened.enter_context(beneath.opened(root, RUN_FOLDER))
-            return os.path.sameopenfile(found, folder.fd)
+            with contextlib.suppress(OSError):
+                found = opened.enter_context(beneath.opened(root, RUN_FOLDER))
+                return os.path.sameopenfile(found, folder.fd)
         return False
 
     if is_there():

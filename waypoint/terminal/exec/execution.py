@@ -185,7 +185,12 @@ class Execution:
                 return
             desk.go.say_again("S", self.record.nonce)
             pause_s = _FIRST_LOOK_S if self._stopped_by else min(2 * pause_s, _LAST_LOOK_S)
-        self._ended(int(mark.fields[2]), mark.start, new_shell=mark.fields[3:] == (_NEW_SHELL,))
+        new_shell = mark.fields[3:] == (_NEW_SHELL,)
+        if new_shell and desk.hung_up.is_set():  # which has run the EXIT trap, too: no new shell will come
+            self.record.stop = max(mark.start, self.record.start or 0)
+            self.record.end = await ending.session_end(desk)
+            return
+        self._ended(int(mark.fields[2]), mark.start, new_shell=new_shell)
 
     def _ended(self, status: int, position: int, *, new_shell: bool = False) -> None:
         record = self.record

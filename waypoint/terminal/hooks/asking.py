@@ -5,7 +5,7 @@ All questions of the daemon to a shell go this way; docs/protocol.md, section 3,
 
 import asyncio
 import termios
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shellwrap.marks import KEY, Mark
 from waypoint.linux.tty import terminals
@@ -32,7 +32,7 @@ _START = b"\x11"  # ^Q
 @dataclass(frozen=True, slots=True)
 class Desk:
     """The objects by which the daemon talks with a session's shell. `ended` is done when the session has ended: the
-    shell's exit status, or None if it is unknown.
+    shell's exit status, or None if it is unknown. `hung_up` is set when the daemon begins to end it.
     """
 
     terminal: Terminal
@@ -40,6 +40,7 @@ class Desk:
     folder: RunFolder
     go: GoFifo
     ended: asyncio.Future[int | None]
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def ask(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, ...]) -> Mark:
