@@ -106,7 +106,7 @@ def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w
         assert (command.returncode, bool(re.fullmatch(UNANSWERED, said))) == (125, True), said
     elif case.victim != "client":
         assert (command.returncode, is_done) == (0, True), f"another {case.victim} makes it good: {said}"
-        assert re.fullmatch(replaced("w") if case.transaction.startswith("restore") else "", said)
+        assert re.fullmatch(replaced("w", case.transaction) if case.transaction.startswith("restore") else "", said)
     check_after(w, transaction, before, is_done=is_done)
 
 

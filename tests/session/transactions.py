@@ -28,9 +28,10 @@ UNANSWERED = (
 """What a command says whose daemon was killed."""
 
 
-def replaced(branch: str) -> str:
-    """A pattern: what a command says that has replaced the session."""
-    return (
+def replaced(branch: str, transaction: str) -> str:
+    """A pattern: what a command says that has replaced the session, or its files."""
+    exchanged = r"files: \d+ changed, \d+\.\d MiB written; the session stood still for [\d.]+ s\n"
+    return (exchanged if transaction == "restore-files" else "") + (
         rf"replaced: what was on {branch}, kept as \w+, tier (live|files); to get it back: waypoint undo -b {branch}\n"
     )
 

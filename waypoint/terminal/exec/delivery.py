@@ -70,6 +70,8 @@ class Delivery:
                     terminal.set_floor(position)
             elif terminal.closed.is_set():
                 await asyncio.shield(run.result)  # the command's end sets `stop`
+                if position >= run.output_limit:
+                    return  # nothing more comes, whatever `stop` says
             else:
                 await terminal.wait_news()
 
