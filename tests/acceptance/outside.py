@@ -15,6 +15,7 @@ from tests.homes import Home
 
 PUBLIC, PUBLIC6, HOST, PRIVATE = "198.51.100.5", "2001:db8:5::5", "203.0.113.2", "192.168.77.1"
 NAME = "example.test"  # stands for PUBLIC there
+NAME_OF_PRIVATE = "private-example.test"
 ECHO = 7777
 SLOW = 7778  # says nothing until it was told something, and then takes its time
 _RESOLVER = "203.0.113.1"
@@ -44,8 +45,9 @@ def datagrams(address, port, answer):
         server.sendto(answer(data), peer)
 def name(query):
     question = query[12:query.index(0, 12) + 5]
+    found = "{PRIVATE}" if b"private" in question else "{PUBLIC}"
     is_known = b"example" in question and question[-3] == 1
-    answer = b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\5\\0\\4" + socket.inet_aton("{PUBLIC}") if is_known else b""
+    answer = b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\5\\0\\4" + socket.inet_aton(found) if is_known else b""
     return query[:2] + b"\\x81\\x80\\0\\1\\0" + bytes([is_known]) + b"\\0\\0\\0\\0" + question + answer
 work = [(listen, a, f, {ECHO}, echo) for a, f in (("0.0.0.0", socket.AF_INET), ("{PUBLIC6}", socket.AF_INET6))]
 work += [(listen, "{PUBLIC}", socket.AF_INET, {SLOW}, answer_late)]
@@ -58,6 +60,24 @@ _HOST_SETUP = f"""
 ip link set lo up
 ip addr add {HOST}/24 dev wan; ip addr add 2001:db8::2/64 dev wan nodad; ip link set wan up
 ip route add default via 203.0.113.1; ip -6 route add default via 2001:db8::1
+"""
+# The begin of a program in a session, which sends packets as it likes.
+PACKETS = f"""
+import socket, struct, sys
+def total(data):
+    data += bytes(len(data) % 2)
+    number = sum(struct.unpack(f"!{{len(data) // 2}}H", data))
+    return ~(number % 0xFFFF) & 0xFFFF
+def packet(source, to, protocol, content, number=1, place=0):
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(content), number, place, 64, protocol, 0)
+    head += socket.inet_aton(source) + socket.inet_aton(to)
+    return head[:10] + struct.pack("!H", total(head)) + head[12:] + content
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
+def send(data):
+    wire.sendto(data, ("eth0", 0x800, 0, 0, bytes.fromhex("02000a4d0001")))
+datagram = struct.pack("!HHHH", 6666, {ECHO}, 40, 0) + b"f" * 16 + b"s" * 16
+def fragment(place, more):
+    send(packet("10.77.0.2", "{PUBLIC}", 17, datagram[place : place + 24], 4242, place // 8 | more << 13))
 """
 # As over a long line: that SLOW has got something is told with its answer only.
 _LATE = f"tcp sport {SLOW} tcp flags & (syn | ack | psh | fin | rst) == ack drop"

@@ -11,7 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.outside import ECHO, HOST, NAME, PRIVATE, PUBLIC, PUBLIC6, SLOW, HomeThere, Outside, open_outside
+from tests.acceptance.outside import (
+    ECHO,
+    HOST,
+    NAME,
+    NAME_OF_PRIVATE,
+    PACKETS,
+    PRIVATE,
+    PUBLIC,
+    PUBLIC6,
+    SLOW,
+    HomeThere,
+    Outside,
+    open_outside,
+)
 from tests.acceptance.sessions import inside
 from tests.homes import open_home
 from tests.waiting import wait_until
@@ -135,25 +148,6 @@ def test_root_in_a_session_cannot_change_its_network(there: HomeThere) -> None:
     there.must("stop", "u", "--discard")
 
 
-PACKETS = f"""
-import socket, struct, sys
-def total(data):
-    data += bytes(len(data) % 2)
-    number = sum(struct.unpack(f"!{{len(data) // 2}}H", data))
-    return ~(number % 0xFFFF) & 0xFFFF
-def packet(source, to, protocol, content, number=1, place=0):
-    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(content), number, place, 64, protocol, 0)
-    head += socket.inet_aton(source) + socket.inet_aton(to)
-    return head[:10] + struct.pack("!H", total(head)) + head[12:] + content
-wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM)
-def send(data):
-    wire.sendto(data, ("eth0", 0x800, 0, 0, bytes.fromhex("02000a4d0001")))
-datagram = struct.pack("!HHHH", 6666, {ECHO}, 40, 0) + b"f" * 16 + b"s" * 16
-def fragment(place, more):
-    send(packet("10.77.0.2", "{PUBLIC}", 17, datagram[place : place + 24], 4242, place // 8 | more << 13))
-"""
-
-
 def packets(home: HomeThere, branch: str, code: str) -> str:
     return inside(home, branch, f"python3 -c '{PACKETS}\n{code}'")
 
@@ -211,9 +205,11 @@ def test_what_ends_a_connection_reaches_pasta(there: HomeThere, branch: str) -> 
         assert tried(there, branch, PUBLIC) == REACHED
         before = open_files()
         code = f"""
-ones = [socket.create_connection(("{address}", {ECHO}), 5) for _ in range(200)]
-for one in ones:
+def connected():
+    one = socket.create_connection(("{address}", {ECHO}), 5)
     one.recv(9)
+    return one
+for one in [connected() for _ in range(200)]:
     one.setsockopt(socket.{kind}, 1)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     one.close()"""
@@ -336,6 +332,10 @@ def test_only_what_is_allowed_is_reached(there: HomeThere) -> None:
     assert tried(there, "n", PRIVATE) == REACHED
     assert tried(there, "n", "203.0.113.1") == "OSError at once\n"
     assert tried(there, "n", "203.0.113.1", udp=True) == "OSError at once\n"
+    # A name opens nothing that is not public: who has the name chooses what it stands for.
+    there.must("shell", "name", "-d", "--allow-net", f"{NAME},{NAME_OF_PRIVATE}")
+    assert tried(there, "name", NAME) == REACHED
+    assert tried(there, "name", PRIVATE) == "OSError at once\n"
     there.must("fork", "n", "m")
     assert tried(there, "m", PUBLIC) == REACHED
     assert tried(there, "m", "203.0.113.1") == "OSError at once\n"

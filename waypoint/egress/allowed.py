@@ -2,9 +2,11 @@
 
 import ipaddress
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from waypoint.model.errors import UsageProblem
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def check(entries: Iterable[str]) -> None:
@@ -15,15 +17,17 @@ def check(entries: Iterable[str]) -> None:
             raise UsageProblem("let a session reach", repr(entry), said, "see --help")
 
 
-def resolve(entries: Iterable[str]) -> list[str]:
-    """The networks that `entries` stand for now. A name that is not known stands for none. Blocks."""
-    found = list(_resolved(entries))
+def resolve(entries: Iterable[str], closed: Iterable[str]) -> list[str]:
+    """The networks that `entries` stand for now. `closed`: networks that an entry opens only if it is a network itself:
+    what a name stands for is chosen by whoever has the name. A name that is not known stands for none. Blocks.
+    """
+    found = list(_resolved(entries, [ipaddress.ip_network(one) for one in closed]))
     four = ipaddress.collapse_addresses(one for one in found if isinstance(one, ipaddress.IPv4Network))
     six = ipaddress.collapse_addresses(one for one in found if isinstance(one, ipaddress.IPv6Network))
     return [str(one).removesuffix("/32") for one in four] + [str(one).removesuffix("/128") for one in six]
 
 
-def _resolved(entries: Iterable[str]) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+def _resolved(entries: Iterable[str], closed: Collection[_Network]) -> Iterator[_Network]:
     for entry in entries:
         network = _network(entry)
         if network is not None:
@@ -34,10 +38,12 @@ def _resolved(entries: Iterable[str]) -> Iterator[ipaddress.IPv4Network | ipaddr
         except OSError:
             continue
         for *_, address in answers:
-            yield ipaddress.ip_network(str(address[0]).partition("%")[0])
+            one = ipaddress.ip_address(str(address[0]).partition("%")[0])
+            if not any(one in network for network in closed):
+                yield ipaddress.ip_network(one)
 
 
-def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+def _network(entry: str) -> _Network | None:
     try:
         return ipaddress.ip_network(entry, strict=False)
     except ValueError:

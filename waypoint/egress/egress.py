@@ -97,8 +97,8 @@ class Egress:
             self.why_not = ""
 
     def _open(self, guest: Guest) -> None:
-        opened = allowed.resolve(guest.allowed) if guest.allowed else None
         host = _addresses()
+        opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host]) if guest.allowed else None
         if self._router is None:
             self._router = routers.find(self._runtime)
         if self._router is None:
