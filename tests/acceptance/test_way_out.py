@@ -391,4 +391,8 @@ def test_without_a_route_all_is_refused_at_once_and_it_is_said(tmp_path: Path) -
         assert tried(there, "b", NAME) == "gaierror at once\n"
         (row,) = (one for one in there.must("doctor", "--json").json() if one["capability"].startswith("way out"))
         assert (row["state"], "pasta" in row["why"]) == ("degraded", True)
-        assert "way out" in there.must("show", "b").stdout
+        outside.on_host("ip", "route", "add", "default", "via", "203.0.113.1")
+        there.must("shell", "c", "-d")
+        assert tried(there, "c", PUBLIC) == REACHED
+        assert "way out" not in there.must("show", "c").stdout
+        assert "way out" in there.must("show", "b").stdout  # which has none until it is started again

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 class Egress:
     """To be used in the event loop. `why_not`: in words, why sessions have no way out; "" as long as nothing is known
-    against it.
+    against it. `outcomes`: the same for each session whose way out was tried.
     """
 
     def __init__(self, runtime: Path, owner: int, mounts_fd: int | None) -> None:
@@ -33,6 +33,7 @@ class Egress:
         self._runtime, self._owner, self._mounts_fd = runtime, owner, mounts_fd
         self.why_not = routers.why_not()
         self._guests: dict[str, Guest] = {}
+        self.outcomes: dict[str, str] = {}
         self._router: Router | None = None
         self._watched: Router | None = None
         # One thread: a router is made once, for whoever needs it first.
@@ -51,6 +52,7 @@ class Egress:
     def forget(self, session: str) -> None:
         """A session has ended."""
         self._guests.pop(session, None)
+        self.outcomes.pop(session, None)
 
     async def close(self) -> None:
         """End the work under way. The router stays, for the next daemon."""
@@ -89,12 +91,13 @@ class Egress:
         except OSError as error:
             if session not in self._guests or not procfs.start_ticks(guest.pid):
                 return  # it has ended meanwhile
-            self.why_not = error.strerror or str(error)
+            self.why_not = self.outcomes[session] = error.strerror or str(error)
             log.warning("a session has no way out: %s", self.why_not)
             with contextlib.suppress(OSError):  # it ends
                 netns.work_in(guest.pid, _refuse_all)
         else:
             self.why_not = ""
+            self.outcomes.pop(session, None)
 
     def _open(self, guest: Guest) -> None:
         host = _addresses()

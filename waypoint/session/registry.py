@@ -129,8 +129,9 @@ class Registry:
         row, processes = live.record.row, live.processes
         if row.setting.net == "private":
             guest = Guest(live.record.init_pid, processes, tuple(row.setting.allow_net))
-            live.no_way_out = lambda: self.resources.egress.why_not
-            live.leading_out = self.resources.egress.lead_out(row.session, guest)
+            egress = self.resources.egress
+            live.no_way_out = lambda: egress.outcomes.get(row.session, egress.why_not)
+            live.leading_out = egress.lead_out(row.session, guest)
         origin = live.record.origin
         restored = Answer(0, f"restored {live.branch}  {origin}\n") if origin else None
         with contextlib.suppress(OSError):  # the session's user has put something else in place of the spool folder
