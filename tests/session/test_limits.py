@@ -5,8 +5,10 @@ with a larger limit, or a neighbour, is the negative control.
 """
 
 import json
+import os
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import victims
 from tests.homes import Home, open_home
 from tests.processes_now import name_of
 from tests.session.hoarders import FILES, FORKS, NESTING, SPINS, TERMINALS, WRITES
@@ -281,8 +284,8 @@ def test_a_session_has_the_same_resource_limits_whoever_started_the_daemon() -> 
         most = {int(kind): hard for kind, hard in own_hard_limits().items()}
         if most[resource.RLIMIT_NOFILE] != -1:  # what starts the sessions can have more files open than they
             most[resource.RLIMIT_NOFILE] = most[resource.RLIMIT_NOFILE] * 3 // 4
-        if (signals := resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]) != -1:  # half of the machine's root's
-            most[resource.RLIMIT_SIGPENDING] = signals // 2
+        if (signals := resource.prlimit(1, resource.RLIMIT_SIGPENDING)[1]) != -1:  # half of the machine's root's
+            most[resource.RLIMIT_SIGPENDING] = least(most[resource.RLIMIT_SIGPENDING], signals // 2)
         for verb in ("exec", "run"):
             command = ["python3", "-c", text]
             done = home.must(verb, "--", *([shlex.join(command)] if verb == "exec" else command))
@@ -290,6 +293,20 @@ def test_a_session_has_the_same_resource_limits_whoever_started_the_daemon() -> 
             wanted = {int(kind): tuple(least(one, most[int(kind)]) for one in both) for kind, both in usual.items()}
             assert found == wanted
             assert found[resource.RLIMIT_CORE][0] == 1  # core(5), fs/coredump.c: keeps the machine's handler off, too
+
+
+def test_no_crash_makes_a_limit_smaller() -> None:
+    """A launcher that outlives daemon and supervisor starts the next ones, with the limits that it has itself."""
+    with open_home("rlimits") as home:
+        found = []
+        for number in range(3):
+            branch = f"b{number}"
+            home.must("shell", branch, "-d", "--user", "root")
+            found.append(home.must("run", "-b", branch, "--", "bash", "-c", "ulimit -H -a").stdout)
+            for pid in [*victims.pids(home, "supervisor"), *victims.pids(home, "daemon")]:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: bool(victims.pids(home, "daemon")), "there is a daemon")
+        assert found == 3 * found[:1]
 
 
 QUEUES = """
