@@ -40,6 +40,7 @@ RECORDED = {
     "io-uring": "io-uring",
     "io-uring-mapped": "io-uring",
     "mount-not-named": "mount",
+    "moved-socket": "moved-socket",
     "nested-pidns": "nested-namespace",
     "no-external": "external-missing",
     "no-image": "image-damaged",
@@ -81,6 +82,7 @@ def test_the_meaning_names_the_thing() -> None:
     said = {log: diagnose(read_errors(LOGS / f"{log}.log")).meaning for log in RECORDED}
     assert "/tmp/big" in said["ghost"]
     assert "80003072 bytes" in said["ghost"]
+    assert "relative path new and then renamed to /opt/workload/socket0" in said["moved-socket"]
     assert "/dev/null" in said["external-file"]
     assert "anon_inode:[userfaultfd]" in said["userfaultfd"]
     assert "user namespace" in said["nested-pidns"]

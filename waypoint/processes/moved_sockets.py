@@ -24,16 +24,24 @@ def find(pids: Collection[int], root: int) -> dict[int, str]:
     """The present paths, as seen from the session's root, of the sockets of the processes that were renamed, by the
     sockets' inodes. Sockets whose file was removed are left out. `root`: a descriptor of that root.
 
-    To be called while the processes stand still. Costs one look at the file of each bound socket.
+    To be called while the processes stand still. Costs one look at the file of each bound socket; where one was bound
+    to a relative path, one at each descriptor, as only its owner knows its folder.
     """
     found: dict[int, str] = {}
+    missing: dict[int, str] = {}
     for pid in list(pids)[:1]:
-        missing = {inode for inode, path in sockets.bound_names(pid).items() if not _is_socket(path, root)}
+        bound = sockets.bound_names(pid).items()
+        missing = {inode: path for inode, path in bound if not (path.startswith("/") and _is_socket(path, root))}
         if missing:
             for inode, owner, number in open_sockets(pids):
                 if inode in missing and inode not in found:
                     found.update(_present(inode, owner, number, root))
-    return found
+    return {inode: path for inode, path in found.items() if not _is_same(path, missing[inode])}
+
+
+def _is_same(path: str, bound: str) -> bool:
+    """Whether a socket whose file is `path` still has the relative name `bound`."""
+    return not bound.startswith("/") and os.path.basename(path) == os.path.basename(bound)
 
 
 def _is_socket(path: str, root: int) -> bool:

@@ -113,14 +113,15 @@ def open_file_of(unix_socket: int) -> int:
 
 
 def bound_names(pid: int) -> dict[int, str]:
-    """The paths to which Unix sockets that nobody is connected to were bound, by the sockets' inodes, in the network
-    namespace of process `pid`. Relative paths, and sockets with none, are left out; empty if the process has ended.
+    """The paths, relative ones too, to which Unix sockets that nobody is connected to were bound, by the sockets'
+    inodes, in the network namespace of process `pid`. Sockets without a file are left out; empty if the process has
+    ended.
     """
     found = {}
     missing = contextlib.suppress(FileNotFoundError, ProcessLookupError)
     with missing, open(f"/proc/{pid}/net/unix", errors="surrogateescape") as table:
         for line in table:
             words = line.rstrip("\n").split(maxsplit=7)
-            if len(words) == 8 and words[5] == _UNCONNECTED and words[7].startswith("/"):
+            if len(words) == 8 and words[5] == _UNCONNECTED and not words[7].startswith("@"):
                 found[int(words[6])] = words[7]
     return found

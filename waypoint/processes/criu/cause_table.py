@@ -116,6 +116,12 @@ CAUSES: tuple[Cause, ...] = (
         "close the socket, or end the process",
     ),
     Cause(
+        "moved-socket",
+        r"unix: Unable too cut (?P<name>.*) from (?P<path>.*)",
+        "a process has a Unix socket that it bound to the relative path {name} and then renamed to {path}",
+        "close the socket, or end the process",
+    ),
+    Cause(
         "file-from-outside",
         r"Can't lookup mount=\d+ for fd=(?P<fd>-?\d+) path=(?P<path>.*)",
         "a process has {path} open (fd {fd}) from outside the session",
