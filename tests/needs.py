@@ -181,6 +181,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "controller-memory": _controller("memory"),
     "controller-pids": _controller("pids"),
     "criu": _criu,
+    "cargo": _answers("cargo", "--version"),
     "chromium": _answers("chromium", "--version"),
     "gcc": _answers("gcc", "--version"),
     "gdb": _answers("gdb", "--version"),
