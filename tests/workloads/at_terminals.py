@@ -25,6 +25,24 @@ def holding_tty(program: str, typed: str, shows: str, *, start: str = "", debian
 
 
 SHELLS = (
+    Workload(
+        name="zsh nested",
+        typed="zsh -f",
+        ready="pgrep -x zsh",
+        keys=_SHELL,
+        degraded=_NESTED,
+        needs=("zsh",),
+        slow=True,
+    ),
+    Workload(
+        name="fish nested",
+        typed="fish --no-config",
+        ready="pgrep -x fish",
+        keys="set -a words WORD; echo $words >told\r",
+        degraded=_NESTED,
+        debian=("fish",),
+    ),
+    holding_tty("expect", "expect -c 'spawn -noecho bash --norc; interact'", "bash-5", debian=("expect",)),
     Workload(name="bash nested", typed="bash --norc", shows="bash-5", keys=_SHELL, degraded=_NESTED),
     Workload(
         name="bash with jobs",
@@ -67,6 +85,13 @@ INTERPRETERS = (
         typed="python3 -q",
         shows=">>> ",
         keys="words = [*globals().get('words', []), 'WORD']; print(*words, file=open('told', 'w'))\r",
+    ),
+    Workload(
+        name="irb",
+        typed="irb --nomultiline --nosingleline",
+        ready="pgrep -x irb",
+        keys="$w = [*$w, 'WORD']; File.write('told', $w.join(' '))\r",
+        debian=("ruby", "irb"),
     ),
     Workload(
         name="ipython",
