@@ -142,8 +142,9 @@ __wp_exit_trap() {
   [[ -f $__wp_l && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l"
 }
 
-# The EXIT trap. "$@": the positional parameters. `set -e` is no part of the state, else the new shell would end at the next failure.
-__wp_leave='{ { __wp_r=$?; \builtin set +e; __wp_unguard; } 2>/dev/null; { \builtin trap -p; __wp_left "$@"; } 2>/dev/null 1<>"$__wp_l"; }'
+# The EXIT trap. "$@": the positional parameters. `set -e`, and traps that run at a failure or at each command, are no part of the state, else the
+# new shell could end at once.
+__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; } 2>/dev/null; { \builtin trap -p; __wp_left "$@"; } 2>/dev/null 1<>"$__wp_l"; }'
 __wp_left() {
   [[ $__wp_op == tty ]] || __wp_loud
   __wp_rest=0 __wp_c='' # which is no part of the state

@@ -117,6 +117,8 @@ __wp_left() {
   __wp_next
   [[ -n $__wp_l ]] || return 0
   __wp_c= # which is no part of the state
+  builtin trap - ZERR DEBUG
+  builtin unset -f TRAPERR TRAPZERR TRAPDEBUG
   __wp_r=$__wp_was __wp_rest=0 __wp_opts="${(j: :)__wp_options}"
   __wp_keep "${(@)__wp_args}"
   __wp_say "E;$__wp_n;$__wp_k;$__wp_was;X"

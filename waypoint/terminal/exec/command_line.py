@@ -170,7 +170,7 @@ class CommandLine:
         except BaseException:
             done()
             raise
-        self._begin(run, done)
+        self._begin(run, done, renews=not in_turn)
         return await self._delivery.serve(run, run.record.asked_at, client)
 
     async def _take_turn(self, request: ExecRequest) -> None:
@@ -234,17 +234,22 @@ class CommandLine:
             )
         return await self._delivery.serve(run, start + offset, client)
 
-    def _begin(self, run: Execution, then: Callable[[], object]) -> None:
+    def _begin(self, run: Execution, then: Callable[[], object], *, renews: bool = True) -> None:
         self._current = run
-        self._latest = task = asyncio.create_task(self._carry_on(run))
+        self._latest = task = asyncio.create_task(self._carry_on(run, renews=renews))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: then())
 
-    async def _carry_on(self, run: Execution) -> None:
+    async def _carry_on(self, run: Execution, *, renews: bool) -> None:
+        """`renews`: whether a shell that takes the place of one that `run` ends is given that one's state. Not where
+        `renew` works by `run`: a state that ends the shell which is given it would do so for ever.
+        """
         if run.record.phase is not Phase.DONE:
             await run.run()
-        if run.record.new_shell:  # until the record of the command by which `renew` works takes the place of this one
+        if (
+            run.record.new_shell and renews
+        ):  # until the record of the command by which `renew` works takes the place of this one
             self._before, own = run, self._latest
             await self.renew()
             if self._latest is not None and self._latest is not own:
