@@ -151,3 +151,12 @@ def test_what_found_no_room_is_done_again(trees: Trees, monkeypatch: pytest.Monk
     assert {name: (trees.present / name).read_text() for name in os.listdir(trees.present)} == dict.fromkeys(
         names, "wanted"
     )
+
+
+def test_a_file_that_was_cut_since_it_was_looked_at_ends_where_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 9000)
+    facts = os.stat(tmp_path / "log")
+    os.truncate(tmp_path / "log", 5000)
+    with open(tmp_path / "log", "rb") as origin, open(tmp_path / "copy", "wb") as copy:
+        rewind_module._copy_content(origin.fileno(), copy.fileno(), facts)
+    assert (tmp_path / "copy").read_bytes() == b"x" * 5000

@@ -335,7 +335,10 @@ def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
             except OSError:  # ENXIO: a hole up to the end
                 break
             end = os.lseek(origin, place, os.SEEK_HOLE)
-        place += _copy_piece(origin, copy, place, end - place)
+        copied = _copy_piece(origin, copy, place, end - place)
+        if copied == 0:  # a file of the base, which the machine has cut meanwhile
+            break
+        place += copied
 
 
 def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
