@@ -35,7 +35,7 @@ def _resolved(entries: Iterable[str], closed: Collection[_Network]) -> Iterator[
             continue
         try:
             answers = socket.getaddrinfo(entry, None, type=socket.SOCK_STREAM)
-        except OSError:
+        except (OSError, UnicodeError):  # a label of a name is too long
             continue
         for *_, address in answers:
             one = ipaddress.ip_address(str(address[0]).partition("%")[0])
@@ -53,5 +53,5 @@ def _network(entry: str) -> _Network | None:
 def _is_name(entry: str) -> bool:
     labels = entry.rstrip(".").split(".")
     return len(entry) < 254 and all(
-        one.replace("-", "a").replace("_", "a").isalnum() and one.isascii() for one in labels
+        len(one) < 64 and one.replace("-", "a").replace("_", "a").isalnum() and one.isascii() for one in labels
     )

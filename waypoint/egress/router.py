@@ -221,14 +221,17 @@ def _nft(words: list[str], commands: str = "") -> str:
     program = programs.find("nft")
     if program is None:
         raise OSError(0, "there is no nft")
-    done = subprocess.run(
-        [program, *words],
-        input=commands.encode(),
-        capture_output=True,
-        env={"LC_ALL": "C"},
-        check=False,
-        timeout=_PROGRAM_S,
-    )
+    try:
+        done = subprocess.run(
+            [program, *words],
+            input=commands.encode(),
+            capture_output=True,
+            env={"LC_ALL": "C"},
+            check=False,
+            timeout=_PROGRAM_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(0, f"nft did not end within {_PROGRAM_S:g} s") from error
     if done.returncode != 0:
         raise OSError(0, f"nft: {done.stderr.decode(errors='replace').splitlines()[:1]}")
     return done.stdout.decode()

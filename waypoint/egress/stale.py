@@ -6,11 +6,9 @@ wait for an answer for minutes; with one it sees ECONNRESET at once, and connect
 
 import contextlib
 import logging
-import socket
 from collections.abc import Iterable
 
 from waypoint.linux.net import sockets, tcp_connections
-from waypoint.linux.tasks import pidfd
 from waypoint.processes import ports
 
 log = logging.getLogger(__name__)
@@ -33,7 +31,7 @@ def end(pid: int, processes: Iterable[int]) -> None:
 
 def _end(one: tcp_connections.TcpConnection, process: int, number: int) -> None:
     try:
-        taken = socket.socket(fileno=pidfd.take(process, number))
+        taken = sockets.take(process, number)
     except OSError:  # the descriptor is another file's by now, or none's
         return
     with taken:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from waypoint.linux.net import sockets, tcp_connections
-from waypoint.linux.tasks import pidfd, procfs
+from waypoint.linux.tasks import procfs
 
 _UNREAD = {
     "tcp": "{} connections that nobody has accepted yet are not in copies, where their other sides wait in vain",
@@ -79,7 +79,7 @@ def shared(pids: Iterable[int], root: int) -> Iterator[None]:
     with contextlib.ExitStack() as undoing:
         for inode, pid, number in open_sockets(pids):
             if inode in inodes:
-                sock = undoing.enter_context(socket.socket(fileno=pidfd.take(pid, number)))
+                sock = undoing.enter_context(sockets.take(pid, number))
                 undoing.enter_context(_shared(sock, root))
         yield
 

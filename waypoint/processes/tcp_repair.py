@@ -9,7 +9,8 @@ import contextlib
 import socket
 from collections.abc import Iterable
 
-from waypoint.linux.tasks import pidfd, procfs
+from waypoint.linux.net import sockets
+from waypoint.linux.tasks import procfs
 
 _TCP_REPAIR = 19
 _ON = 1
@@ -39,7 +40,7 @@ def _sockets(pids: Iterable[int]) -> Iterable[tuple[int, int]]:
 def _end(pid: int, number: int) -> bool:
     with (
         contextlib.suppress(OSError),  # the process or its descriptor is gone, or this is no TCP socket
-        socket.socket(fileno=pidfd.take(pid, number)) as taken,
+        sockets.take(pid, number) as taken,
     ):
         if taken.getsockopt(socket.IPPROTO_TCP, _TCP_REPAIR) == _ON:
             taken.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, _OFF)

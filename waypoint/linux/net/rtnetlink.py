@@ -31,6 +31,7 @@ _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_LINK, _SCOPE_UNIVERSE = 254, 4, 253, 0
 _UNICAST, _UNREACHABLE = 1, 7
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _MOST_OF_ANSWER = 1 << 16
+_MOST_AT_ONCE = 64  # messages: the kernel drops answers that find no room in the socket, which has it for some 250
 _RTMGRP_ADDRESSES = 0x10 | 0x100  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
 
 UP_S = 5.0
@@ -127,10 +128,18 @@ class RouteSocket:
         self._socket.close()
 
     def do(self, messages: Iterable[bytes]) -> None:
-        """Have the kernel carry out the messages, in their order, in one call. Raises OSError of the first that fails;
-        the kernel carries out those behind it all the same.
+        """Have the kernel carry out the messages, in their order. Raises OSError of the first that fails; the kernel
+        carries out those behind it all the same.
         """
-        batch = list(messages)
+        batch, failed = list(messages), 0
+        for place in range(0, len(batch), _MOST_AT_ONCE):
+            found = self._do(batch[place : place + _MOST_AT_ONCE])
+            failed = failed or found
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+
+    def _do(self, batch: list[bytes]) -> int:
+        """Have the kernel carry out the messages, in one call. Returns the number of the first error, 0 if none."""
         self._socket.send(b"".join(batch))
         failed, left = 0, len(batch)
         while left:
@@ -138,8 +147,7 @@ class RouteSocket:
                 if kind == _ERROR:
                     left -= 1
                     failed = failed or -struct.unpack_from("=i", body)[0]
-        if failed:
-            raise OSError(failed, os.strerror(failed))
+        return failed
 
     def addresses(self) -> list[bytes]:
         """The addresses of all interfaces, four or sixteen bytes each."""

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from waypoint.linux.net import netns
+from waypoint.linux.tasks import pidfd
 
 _TABLES = (("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6"))
 _UNCONNECTED = "01"
@@ -67,6 +68,18 @@ class Unread(NamedTuple):
     port: int
     inode: int
     number: int
+
+
+def take(pid: int, number: int) -> socket.socket:
+    """A duplicate of the socket that is descriptor `number` of process `pid`. Raises OSError, also if it is no socket:
+    the process may have put something else there.
+    """
+    fd = pidfd.take(pid, number)
+    try:
+        return socket.socket(fileno=fd)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 def open_table(pid: int) -> socket.socket:

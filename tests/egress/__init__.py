@@ -1,0 +1,1 @@
+"""Tests of the way out of private networks, without one."""
