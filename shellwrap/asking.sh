@@ -36,7 +36,9 @@ trap 'exit 130' HUP INT TERM
 said=$({ if [ $# -gt 0 ]; then printf '%s\0' "$@"; fi >"$d/t.$i" && mv "$d/t.$i" "$d/r.$i"; } 2>&1) || fail "$said"
 echo 1<>"$d/bell" # wakes the daemon; a daemon that starts later looks there by itself
 rc=
+next='ask again; what it should have changed tells whether it was done'
 until [ -n "$rc" ]; do # empty: the daemon died meanwhile
+  [ -p "$d/a.$i" ] || fail "$d/a.$i is missing: the answer is lost"
   # Of the open that a signal breaks off, as the one that ends the session, this sh would say something.
   { { IFS= read -r rc && if [ "$rc" = 0 ]; then cat; else cat >&"$errors"; fi; } <"$d/a.$i" 2>&3; } 3>&2 2>/dev/null
 done

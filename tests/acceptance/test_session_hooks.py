@@ -3,6 +3,7 @@
 import pytest
 
 from tests.acceptance.moments import new_name, started
+from tests.acceptance.sessions import inside
 from tests.homes import Home
 from waypoint.client import Client, Session
 from waypoint.service import session_hooks
@@ -91,3 +92,26 @@ def test_what_lies_in_the_place_of_the_folder_is_no_hook(home: Home, thing: str)
         assert [text.partition(":")[0] for text in degraded] == is_link * [
             "the hooks of pre-checkpoint could not be looked for"
         ]
+
+
+@pytest.mark.parametrize("moment", ["pre-checkpoint", "post-checkpoint"])
+def test_a_hook_cannot_ask_for_what_runs_it_again(home: Home, moment: str) -> None:
+    with started(home, "root") as session:
+        name = new_name(session)
+        put(session, moment, "again", f"waypoint checkpoint {name} --force || exit 4")
+        (said,) = session.checkpoint(f"{name}-1", tier="files").degraded
+        assert said.startswith(f"the hook {moment}.d/again ended with 4: waypoint: cannot checkpoint branch ")
+        assert said.endswith("the session's hooks are running next: ask again when they have ended")
+        put(session, moment, "again", "exit 0")
+        assert inside(home, session.branch, f"waypoint checkpoint {name} --tier files").startswith("checkpointed")
+
+
+def test_names_of_hooks_may_be_anything(home: Home) -> None:
+    with started(home, "root") as session:
+        place = "/etc/waypoint/hooks/pre-checkpoint.d"
+        names = r"for n in '\377' '\033]0;x'; do f=$(printf $n); printf '#!/bin/sh\nexit 3' >$f; chmod 755 $f; done"
+        words = f"mkdir -p {place}; cd {place}; {names}"
+        assert session.run("bash", "-c", words).exit == 0
+        first, second = session.checkpoint(new_name(session), tier="files").degraded
+        assert first.startswith("the hook pre-checkpoint.d/?]0;x ended with 3")
+        assert second == "the hook pre-checkpoint.d/\\udcff was not run: its name is no text"

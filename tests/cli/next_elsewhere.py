@@ -83,6 +83,7 @@ ELSEWHERE = {
     "have its files in another session: {}": "tests/session/test_paths_not_trusted.py",
     "waypoint shell NEW -d; waypoint restore {} -b NEW --only files": "tests/session/test_paths_not_trusted.py",
     "{}, and start the gc again": "tests/cli/test_next_machine.py",
+    "ask again; what it should have changed tells whether it was done": "tests/shellwrap/test_request_script.py",
     "ask outside of the session; its shell and files are as they were": "tests/acceptance/test_inside.py",
     "be the user whose session it is; on a full disk make room": "tests/acceptance/test_inside.py",
     "if another names.db knows them, put it back in its place after 'waypoint daemon stop'; if none does, "
@@ -103,6 +104,7 @@ ELSEWHERE = {
     "to go on there: {}": "tests/cli/test_exec.py",
     "agree to that: waypoint undo {} --lose-processes": "tests/session/test_degraded.py",
     "say where: waypoint restore {} --new BRANCH, or with -b {}": "tests/cli/test_history.py",
+    "ask again when they have ended": "tests/acceptance/test_session_hooks.py",
     "ask again: the session that has replaced it answers": "tests/service/test_within.py",
     "see the kernel's log (dmesg), and try again": "tests/upper/test_open_pool.py",
     "send frames as docs/protocol.md, section 2, describes them": "tests/daemon/test_stream.py",

@@ -15,4 +15,4 @@ def test_names_and_networks(entry: str) -> None:
 def test_nothing_else(entry: str) -> None:
     with pytest.raises(UsageProblem):
         allowed.check([entry])
-    allowed.resolve([entry])  # as a record of an earlier version may have
+    allowed.resolve([entry], [])  # as a record of an earlier version may have

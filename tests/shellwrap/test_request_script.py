@@ -31,3 +31,19 @@ def test_a_daemon_that_cannot_be_asked_is_told_as_every_error(
     assert set(error) == {"code", "exit", "tried", "on", "said", "next"}
     assert (error["code"], error["exit"]) == ("failure", 125)
     assert "nowhere" in error["said"]
+
+
+def test_an_answer_that_was_removed_is_not_waited_for(shell: list[str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "bell")
+    env = {**os.environ, "WAYPOINT_RUN": str(tmp_path)}
+    with subprocess.Popen([*shell, str(SCRIPT), "ps"], env=env, stderr=subprocess.PIPE, text=True) as asking:
+        with open(tmp_path / "bell") as bell:
+            bell.read(1)
+        (answer,) = tmp_path.glob("a.*")
+        # The client opens it once more where an answer is empty, as that of a daemon that dies is.
+        writer = os.open(answer, os.O_WRONLY)
+        answer.unlink()
+        os.close(writer)
+        _, said = asking.communicate(timeout=PATIENCE_S)
+    assert asking.returncode == 125
+    assert "the answer is lost\n  next: ask again; what it should have changed tells whether it was done" in said

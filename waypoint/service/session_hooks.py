@@ -2,7 +2,8 @@
 post-restore.d, as of systemd-sleep(8), by which a database is told to flush, or a client to connect anew.
 
 They run one after the other in the order of their names, as processes beside the shell, as the session's user. All of
-one moment have HOOKS_S seconds together. One that fails is said, and keeps nothing from being done.
+one moment have HOOKS_S seconds together. One that fails is said, and keeps nothing from being done. While they run, the
+session's processes move no branch (inside/serving.py): a hook that asks for a capture would be run again for that one.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Literal
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.tasks import procfs
+from waypoint.model.errors import as_text, cleaned
 from waypoint.model.requests import RunRequest
 from waypoint.model.streams import Frame
 from waypoint.session.live.session import LiveSession
@@ -35,9 +37,13 @@ async def run_hooks(live: LiveSession, moment: Moment) -> list[str]:
         return [f"the hooks of {moment} could not be looked for: {error.strerror}"]
     failed = [f"{len(names) - _MOST} hooks of {moment} were not run: there are too many"] if len(names) > _MOST else []
     until = asyncio.get_running_loop().time() + HOOKS_S
-    for name in names[:_MOST]:
-        said = await _run(live, f"/{_FOLDER}/{moment}.d/{name}", moment, until)
-        failed += [f"the hook {moment}.d/{name} {said}"] if said else []
+    live.hooks_running += 1
+    try:
+        for name in names[:_MOST]:
+            said = await _run(live, f"/{_FOLDER}/{moment}.d/{name}", moment, until)
+            failed += [as_text(cleaned(f"the hook {moment}.d/{name} {said}"))] if said else []
+    finally:
+        live.hooks_running -= 1
     return failed
 
 
@@ -69,8 +75,13 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
     left_s = until - asyncio.get_running_loop().time()
     if left_s <= 0:
         return f"was not run: those before it took {HOOKS_S:g} s"
+    if as_text(path) != path:
+        return "was not run: its name is no text"
     bound, output = _Bound(left_s), _Output()
-    ended = await live.run(RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment}), bound, output)
+    try:
+        ended = await live.run(RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment}), bound, output)
+    except OSError as error:  # the session has nothing left where its exit status could lie
+        return f"was not run: {error.strerror or error}"
     if bound.is_over:
         return f"was killed: it took longer than {left_s:.1f} s"
     if ended.get("exit") == 0:

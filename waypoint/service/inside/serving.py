@@ -52,6 +52,9 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
                 return Answer(0, await looks.completion(home, live, words[1:]))
         verb, given = parse(words)
         _check_branch(verb, given, live.branch)
+        if verb.name in MOVES and live.hooks_running:
+            next_step = "ask again when they have ended"
+            raise StateConflict(verb.name, f"branch {live.branch}", "the session's hooks are running", next_step)
         async with contextlib.AsyncExitStack() as turns:
             if verb.name in MOVES:  # else one session had all places, to wait for itself
                 await turns.enter_async_context(live.inside.moving)

@@ -65,11 +65,13 @@ class LiveSession:
     """A session and the descriptors by which the daemon holds it; `release` closes them.
 
     `not_back`: in words, what of its shell did not come back from the capture with which it began. `again`: what has
-    become of the capture's programs, if they were to be started again. `no_way_out`: in words, why it has none, though
+    become of the capture's programs, if they were to be started again. `hooks_running`: of how many moments its own
+    hooks run now (service/session_hooks.py). `no_way_out`: in words, why it has none, though
     it is on a private network; "": it has one. `leading_out`: gives it its way out; None: it is to have none.
     """
 
     not_back: Sequence[str] = ()
+    hooks_running: int = 0
     no_way_out: Callable[[], str] = str
     leading_out: asyncio.Task[None] | None = None
     again: Again | None = None
