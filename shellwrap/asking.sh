@@ -37,9 +37,15 @@ said=$({ if [ $# -gt 0 ]; then printf '%s\0' "$@"; fi >"$d/t.$i" && mv "$d/t.$i"
 echo 1<>"$d/bell" # wakes the daemon; a daemon that starts later looks there by itself
 rc=
 next='ask again; what it should have changed tells whether it was done'
+# Of the open that a signal breaks off, as the one that ends the session, this sh would say something. And it would keep on a descriptor of its own
+# what a group has in place of the terminal meanwhile, and so be taken for an interactive shell within the shell.
+exec 3>&2 2>/dev/null </dev/null
+[ $errors = 1 ] || errors=3
 until [ -n "$rc" ]; do # empty: the daemon died meanwhile
-  [ -p "$d/a.$i" ] || fail "$d/a.$i is missing: the answer is lost"
-  # Of the open that a signal breaks off, as the one that ends the session, this sh would say something.
-  { { IFS= read -r rc && if [ "$rc" = 0 ]; then cat; else cat >&"$errors"; fi; } <"$d/a.$i" 2>&3; } 3>&2 2>/dev/null
+  if [ ! -p "$d/a.$i" ]; then
+    exec 2>&3
+    fail "$d/a.$i is missing: the answer is lost"
+  fi
+  { IFS= read -r rc && if [ "$rc" = 0 ]; then cat; else cat >&"$errors"; fi; } <"$d/a.$i"
 done
 exit "$rc"
