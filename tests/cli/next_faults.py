@@ -124,7 +124,7 @@ def run_on_a_terminal(home: Home) -> Iterator[str]:
 def asked_while_it_stands(home: Home, part: str, *words: str) -> Iterator[str]:
     """`part` is killed when the command's request has come to the launcher, which stands still."""
     (launcher,) = victims.pids(home, "launcher")
-    number = re.search(r"'launcher', '(\d+)'", Path(f"/proc/{launcher}/cmdline").read_text())
+    number = re.search(r"main\((\d+), ", Path(f"/proc/{launcher}/cmdline").read_text())
     assert number
     of_launcher = pidfd.open(launcher)
     control = pidfd.getfd(of_launcher, int(number[1]))
