@@ -20,7 +20,7 @@ KEPT = {
     "waypoint.sh": (1112, "d49cec7a51839eaf"),
     "ask.sh": (1092, "6e53580abcb05f4e"),
     "request.sh": (1824, "453a87e6ee8bf997"),
-    "asking.sh": (1956, "8ecbda82ff3a46d2"),
+    "asking.sh": (2318, "07460b50bab3e051"),
 }
 
 
