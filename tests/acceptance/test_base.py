@@ -12,6 +12,7 @@ from tests.acceptance.seat import Seat
 from tests.acceptance.sessions import inside, mounted, refused, session
 from tests.acceptance.small_base import make_base, picture
 from tests.homes import Home, open_home
+from waypoint.egress.plan import RESOLVER
 
 pytestmark = pytest.mark.privileged
 
@@ -117,7 +118,7 @@ def test_a_base_leads_to_no_file_of_the_machine(home: Home, tmp_path: Path) -> N
     (hostile / "run").mkdir()
     (hostile / "run/r").symlink_to(tmp_path / "secret")
     (hostile / "etc/resolv.conf").symlink_to("/run/r")
-    with session(home, "root", "--base", str(hostile)) as branch:
+    with session(home, "root", "--base", str(hostile), "--net", "none") as branch:
         assert inside(home, branch, "cat /run/r /etc/resolv.conf 2>/dev/null; ls -A1 /run") == "lock\nwaypoint\n"
     (hostile / "etc/passwd").unlink()
     (hostile / "etc/passwd").symlink_to(tmp_path / "users")
@@ -136,5 +137,7 @@ def test_the_resolver_of_a_base_is_there(home: Home, tmp_path: Path) -> None:
     (usual / "run/resolve").mkdir(parents=True)
     (usual / "run/resolve/stub.conf").write_text("nameserver 192.0.2.1\n")
     (usual / "etc/resolv.conf").symlink_to("../run/resolve/stub.conf")
-    with session(home, "root", "--base", str(usual)) as branch:
+    with session(home, "root", "--base", str(usual), "--net", "none") as branch:
         assert inside(home, branch, "cat /etc/resolv.conf") == "nameserver 192.0.2.1\n"
+    with session(home, "root", "--base", str(usual)) as branch:
+        assert inside(home, branch, "cat /etc/resolv.conf") == f"nameserver {RESOLVER}\n"

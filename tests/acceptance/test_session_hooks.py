@@ -115,3 +115,11 @@ def test_names_of_hooks_may_be_anything(home: Home) -> None:
         first, second = session.checkpoint(new_name(session), tier="files").degraded
         assert first.startswith("the hook pre-checkpoint.d/?]0;x ended with 3")
         assert second == "the hook pre-checkpoint.d/\\udcff was not run: its name is no text"
+
+
+def test_a_folder_with_too_many_files_is_said(home: Home) -> None:
+    with started(home, "root") as session:
+        place = "/etc/waypoint/hooks/pre-checkpoint.d"
+        assert session.run("sh", "-c", f"mkdir -p {place}; cd {place}; seq 1025 | xargs touch").exit == 0
+        said = "the hooks of pre-checkpoint could not be looked for: there are more than 1024 files"
+        assert session.checkpoint(new_name(session), tier="live").degraded == [said]

@@ -139,7 +139,7 @@ def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Sess
             check_unharmed(client.session("f1"), captured)
             client.session("f1").stop(discard=True)
         else:
-            assert re.fullmatch(replaced(session.branch), said)
+            assert re.fullmatch(replaced(session.branch, "restore"), said)
             check_unharmed(session, captured)
             assert home.must("undo", "-b", session.branch).stderr == ""
         check_unharmed(session, state)

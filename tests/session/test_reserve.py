@@ -44,7 +44,10 @@ class HeldByMany:
 @pytest.mark.parametrize("is_broken", [False, True])
 async def test_what_is_restored_is_held_and_checked_beside_the_loop(names: Names, *, is_broken: bool) -> None:
     """The last who lets go of a capture that was dropped removes its files."""
-    captures, pool = HeldByMany(is_broken=is_broken), SimpleNamespace(grow_if_needed=lambda: None)
+    captures, pool = (
+        HeldByMany(is_broken=is_broken),
+        SimpleNamespace(grow_if_needed=lambda: None, check_writable=lambda: None),
+    )
     resources: Any = SimpleNamespace(names=names, captures=captures, trusted=None, pool=pool)
     births = [plan_birth(resources, "new", capture_of(row_of("old")), SETTING, (24, 80), processes=True)]
     with pytest.raises(CannotCapture) if is_broken else contextlib.nullcontext():

@@ -8,6 +8,8 @@ session's processes move no branch (inside/serving.py): a hook that asks for a c
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
 import stat
 from typing import Literal
@@ -21,6 +23,7 @@ from waypoint.session.live.session import LiveSession
 
 HOOKS_S = 10.0
 _FOLDER = "etc/waypoint/hooks"
+_MOST_LOOKED_AT = 1024
 _MOST = 64  # of one moment; further ones are left out, and said
 _MOST_SAID_BYTES = 200  # of what one prints
 
@@ -33,6 +36,8 @@ async def run_hooks(live: LiveSession, moment: Moment) -> list[str]:
     """
     try:
         names = await asyncio.to_thread(_find, live.record.init_pid, moment)
+    except (FileNotFoundError, ProcessLookupError):  # the session has just ended
+        return []
     except OSError as error:
         return [f"the hooks of {moment} could not be looked for: {error.strerror}"]
     failed = [f"{len(names) - _MOST} hooks of {moment} were not run: there are too many"] if len(names) > _MOST else []
@@ -61,7 +66,10 @@ def _find(init: int, moment: Moment) -> list[str]:
             folder = held.enter_context(beneath.opened(root, f"{_FOLDER}/{moment}.d", os.O_RDONLY | os.O_DIRECTORY))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        names = sorted(os.listdir(folder))
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in itertools.islice(entries, _MOST_LOOKED_AT + 1))
+        if len(names) > _MOST_LOOKED_AT:
+            raise OSError(errno.E2BIG, f"there are more than {_MOST_LOOKED_AT} files")
         return [name for name in names if _is_program(os.stat(name, dir_fd=folder, follow_symlinks=False))]
     return []
 
