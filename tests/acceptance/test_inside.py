@@ -156,6 +156,27 @@ def test_the_verbs_that_look_and_undo_work_for_the_own_branch_and_for_no_other(h
         assert home.must("show", f"{other}-cp").code == 0
 
 
+def test_an_undo_from_within_that_replaces_the_session_is_an_undo_on_record(home: Home, branch: str) -> None:
+    for number in (1, 2, 3):
+        inside(home, branch, f"echo {number} > ~/file; waypoint checkpoint {branch}-{number}")
+    home.must("restore", f"{branch}-1", "-b", branch)
+    restored = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
+
+    def newest() -> tuple[str, int | None]:
+        [one] = home.must("op", "log", "-n", "1", "--json").json()
+        return one["verb"], one["undoes"]
+
+    # The session that asks is replaced: nobody is answered. Nothing else of the daemon's waits for its end, as an exec.
+    home.cli("run", "-b", branch, "--", "waypoint", "undo")
+    wait_until(lambda: newest() == ("undo", restored), "the undo is on record")
+    assert inside(home, branch, "cat ~/file") == "3\n"
+    entries = {one["number"]: one for one in json.loads(inside(home, branch, "waypoint op log --json"))}
+    assert entries[restored]["undone"]
+    said = inside(home, branch, "waypoint undo")  # of what was done before
+    assert re.match(rf"took back \d+ \(checkpoint\): .*remove the name {branch}-3\n", said), said
+    assert inside(home, branch, "cat ~/file") == "3\n"
+
+
 def test_a_session_may_end_itself_and_a_parked_one_goes_on_where_it_was(home: Home, own: str) -> None:
     done = home.cli("exec", "-b", own, "--", f"x=1; out=$(waypoint stop --checkpoint {own}-cp); x=2")
     assert done.code == 125

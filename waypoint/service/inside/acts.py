@@ -99,7 +99,10 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
             said = f"will not come back: {'; '.join(planned.lost)}"
             next_step = f"agree to that: waypoint undo {number} --lose-processes"
             raise StateConflict("take back", f"operation {number} ({planned.verb})", said, next_step)
-    done = await history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
+    # Shielded: with the session that asks, which the undo may replace or end, this request ends, too; but an undo of
+    # which only the deeds are done is not on record, and the next one would take back what these have done.
+    undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
+    done = await asyncio.shield(asyncio.ensure_future(undoing))
     assert done.operation is not None  # as this was no dry run
     undone = done.undone
     lines = [f"will not come back: {one}" for one in undone.lost]
