@@ -5,7 +5,7 @@ arguments.
 import os
 import sys
 
-from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, fail
+from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, fail, use_home
 from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.verbs import COMPLETE, asks_for_json, fast, parse
 
@@ -90,6 +90,7 @@ def _run(argv: list[str]) -> int:
     verb = fast.VERBS.get(argv[0]) if argv else None
     given = parse(verb, argv[1:]) if verb is not None else None
     if verb is not None and given is not None:
+        use_home(given.text("home"))
         code: int = __import__(f"waypoint.cli.fast.{verb.name}", fromlist=["run"]).run(given)
         return code
     return _run_other(argv)
@@ -107,6 +108,7 @@ def _run_other(argv: list[str]) -> int:
     if verb is not None and given is not None:
         from waypoint.cli.actions import action_of
 
+        use_home(given.text("home"))
         return action_of(verb.name)(given)
 
     from waypoint.model.packages import make_importable

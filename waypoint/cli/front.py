@@ -9,7 +9,7 @@ import click
 
 from waypoint import __version__
 from waypoint.cli.actions import action_of
-from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER
+from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, use_home
 from waypoint.model.errors import UsageProblem
 from waypoint.model.verbs import (
     MAX_NUMBER,
@@ -184,6 +184,7 @@ def _callback(verb: Verb) -> Callable[..., int]:
     def act(**parameters: "Value | tuple[str, ...]") -> int:
         given = Given({name: list(one) if isinstance(one, tuple) else one for name, one in parameters.items()})
         given["home"] = given.text("home") or click.get_current_context().obj
+        use_home(given.text("home"))
         return action_of(verb.name)(given)
 
     return act

@@ -6,7 +6,7 @@ Loaded by every command: client/wire.py says what may be imported here.
 import os
 
 from waypoint.model import plainjson
-from waypoint.model.errors import cleaned
+from waypoint.model.errors import UsageProblem, as_text, cleaned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +15,34 @@ if TYPE_CHECKING:
 EXIT_FAILED = 125  # `exec` and `run`: waypoint itself failed; all other statuses are those of the command
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141  # the status that a shell reports for a program that SIGPIPE has ended
+
+_named: "list[str | None]" = [None]
+"""The value of --home."""
+
+
+def use_home(named: "str | None") -> None:
+    """All that is said from now on is about the home `named`; None: the one that is used if none is named."""
+    _named[0] = named
+
+
+def advice(text: str) -> str:
+    """A text for people in which each command acts on the home of this process, typed where this process was started.
+    All that goes to stderr, errors included, passes through here.
+    """
+    if "waypoint " not in text:
+        return text
+    from waypoint.client.address import find_home
+
+    try:
+        plain = find_home()
+        home = find_home(_named[0])
+    except UsageProblem:  # the error that is being told
+        return text
+    if home == plain and "sudo waypoint " not in text:
+        return text
+    from waypoint.model.verbs.advice import on_home
+
+    return on_home(text, home, plain)
 
 
 def write_all(fd: int, view: memoryview) -> None:
@@ -37,7 +65,7 @@ def print_lines(lines: list[str]) -> None:
 
 def note(text: str) -> None:
     """Print a line for people on stderr. Raises OSError if stderr cannot be written."""
-    write_all(2, memoryview(f"{text}\n".encode(errors="backslashreplace")))
+    write_all(2, memoryview(f"{advice(text)}\n".encode(errors="backslashreplace")))
 
 
 def print_json(value: object) -> None:
@@ -71,7 +99,7 @@ def tell(heading: str, items: object) -> None:
 def tell_lines(lines: list[str]) -> None:
     """Print lines on stderr. Raises OSError if stderr cannot be written."""
     for line in lines:
-        os.write(2, f"{line}\n".encode(errors="backslashreplace"))
+        os.write(2, f"{advice(line)}\n".encode(errors="backslashreplace"))
 
 
 def fail(error: "WaypointError", *, as_json: bool, beside: "dict[str, object] | None" = None) -> int:
@@ -89,12 +117,12 @@ def fail(error: "WaypointError", *, as_json: bool, beside: "dict[str, object] | 
 
 def error_value(error: "WaypointError") -> "dict[str, object]":
     """The JSON value that `--json` prints in place of a result."""
-    return {"error": error.to_json()}
+    return {"error": error.to_json() | {"next": advice(as_text(error.next_step))}}
 
 
 def complain(text: str) -> None:
     """Print an error on stderr. Does nothing if stderr cannot be written."""
-    said = cleaned(text, keep="\n")
+    said = cleaned(advice(text), keep="\n")
     try:
         os.write(2, f"waypoint: {said}\n".encode(errors="backslashreplace"))
     except OSError:

@@ -4,7 +4,7 @@ import dataclasses
 import os
 
 from waypoint.cli.commands.setup import carry_out
-from waypoint.cli.output import print_json, print_lines
+from waypoint.cli.output import advice, print_json, print_lines
 from waypoint.cli.strangers import tell_strangers
 from waypoint.cli.tables import coloured, print_table
 from waypoint.client.sdk import Client
@@ -26,13 +26,13 @@ def run(given: Given) -> int:
 def _survey(client: Client, branch: str, *, as_json: bool) -> int:
     found = client.session(branch).survey()
     if as_json:
-        print_json([dataclasses.asdict(one) for one in found])
+        print_json([dataclasses.asdict(one) | {"remedy": advice(one.remedy)} for one in found])
     else:
         rows = [(str(one.pid), one.tier, one.command, one.why) for one in found]
         print_table(("PID", "TIER", "COMMAND", "WHY"), rows, right=frozenset({"PID"}))
         for one in found:
             if one.remedy:
-                print_lines([f"\npid {one.pid}: {one.remedy}"])
+                print_lines([f"\npid {one.pid}: {advice(one.remedy)}"])
     return EXIT_HOST_LACKS if any(one.tier != "live" for one in found) else 0
 
 
@@ -50,7 +50,7 @@ def _try_all(client: Client, given: Given) -> int:
         print_table(("CAPABILITY", "STATE", "NEEDED FOR", "WHY"), rows)
         for one in found:
             if one.remedy and one.state != "ok":
-                print_lines([f"\n{one.name}, {coloured(one.state)}: {one.remedy}"])
+                print_lines([f"\n{one.name}, {coloured(one.state)}: {advice(one.remedy)}"])
     if is_open:
         tell_strangers(client, each=True)
     is_lacking = any(one.state == "missing" and one.required_for in ("session", "live") for one in found)
@@ -80,6 +80,6 @@ def _as_json(one: Capability) -> dict[str, str]:
         "capability": one.name,
         "state": one.state,
         "why": one.why,
-        "remedy": one.remedy,
+        "remedy": advice(one.remedy),
         "required_for": one.required_for,
     }
