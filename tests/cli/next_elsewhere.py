@@ -34,7 +34,8 @@ ELSEWHERE = {
     "none is needed: it starts with the next command that needs it": "tests/cli/test_next_steps.py",
     "mend it, or remove it and run setup again, which loses nothing but its settings": "tests/cli/test_next_steps.py",
     "mend it, or remove it and run '{}', which loses nothing but its settings": "tests/cli/test_next_steps.py",
-    "be root ('sudo {} COMMAND'), or be let in: sudo {}": "tests/cli/test_next_steps.py",
+    "be root ('sudo {} COMMAND'); or be let in, in place of the user before (for several: --group, with a group of "
+    "theirs): sudo {}": "tests/cli/test_next_steps.py",
     "sudo {}": "tests/cli/test_setup_users.py",
     "sudo {} (any command of root's starts it)": "tests/cli/test_next_steps.py",
     "put a copy of {} back in its place after '{}'; until then only what needs this record does not work": (

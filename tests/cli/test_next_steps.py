@@ -139,7 +139,8 @@ def test_who_is_not_let_in_is_let_in_by_what_is_advised(stocked: Home) -> None:
     done = as_nobody(stocked, "ps")
     assert done.returncode == 3
     printed = next_of(done.stderr)
-    assert is_of(printed, "be root ('sudo {} COMMAND'), or be let in: sudo {}")
+    let_in = "or be let in, in place of the user before (for several: --group, with a group of theirs): sudo {}"
+    assert is_of(printed, "be root ('sudo {} COMMAND'); " + let_in)
     as_root, let_in = re.findall(r"sudo waypoint [^'),]+", printed)
     assert follow(stocked, as_root.replace("COMMAND", "ps")).code == 0
     assert follow(stocked, let_in).code == 0

@@ -102,5 +102,6 @@ def not_allowed(home: str) -> HostLacks:
         "talk to",
         f"the daemon of {home}",
         "this user may not use its socket",
-        f"be root ('sudo {spelled(home)} COMMAND'), or be let in: sudo {spelled(home, 'setup', '--user', user)}",
+        f"be root ('sudo {spelled(home)} COMMAND'); or be let in, in place of the user before (for several: --group, "
+        f"with a group of theirs): sudo {spelled(home, 'setup', '--user', user)}",
     )
