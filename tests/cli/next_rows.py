@@ -135,11 +135,9 @@ ROWS = (
         follow="waypoint shell way -d --bind /usr:/mnt",
     ),
     Row(
-        advice="stop it first, or give --stop",
-        before=(live("deleted"),),
-        meet=("branch", "delete", "deleted"),
-        follow="waypoint branch delete --stop deleted",
-        gives_up=("deleted",),
+        advice="start a branch from it: waypoint shell NEW --from {} -d",
+        meet=("checkpoint", "noted-2", "-b", "noted"),
+        fill={"NEW": "from-noted"},
     ),
     Row(
         advice="'waypoint ps --all' lists what there is; to start it: waypoint shell {} -d",

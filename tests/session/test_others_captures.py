@@ -17,6 +17,14 @@ OF_ROOTS_CAPTURE = {
     "restore over": ("restore", "{}", "-b", "own"),
     "shell from": ("shell", "new", "-d", "--from", "{}"),
 }
+TO_ROOTS_BRANCH = {
+    "fork": ("fork", "{}", "new"),
+    "restore beside": ("restore", "{}", "--new", "new"),
+    "restore files": ("restore", "{}", "-b", "own", "--only", "files"),
+    "shell from": ("shell", "new", "-d", "--from", "{}"),
+    "delete": ("branch", "delete", "{}"),
+    "checkpoint": ("checkpoint", "new", "-b", "{}"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +54,17 @@ def test_a_capture_of_roots_is_called_so_by_its_name_and_by_its_id(
     refused(done, f"{kind} {name}: it is root's, and you are {person.name}")
 
 
+@pytest.mark.parametrize("door", TO_ROOTS_BRANCH)
+def test_of_a_branch_of_roots_is_said_whose_it_is_before_what_could_be_done(
+    shared: Home, person: Person, door: str
+) -> None:
+    """Also of one on which nothing was captured yet, and which is live."""
+    shared.must("shell", "bare", "-d", "--user", "root")
+    done = person.can(shared, *(word.format("bare") for word in TO_ROOTS_BRANCH[door]))
+    refused(done, f"it is root's, and you are {person.name}")
+    assert "use what is yours, or another name; or have root do it\n" in done.stderr
+
+
 def test_a_users_undo_takes_back_nothing_that_root_did_on_the_branch(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "shell", "both", "-d"))
     succeeds(person.can(shared, "checkpoint", "both-users", "-b", "both"))
@@ -55,7 +74,10 @@ def test_a_users_undo_takes_back_nothing_that_root_did_on_the_branch(shared: Hom
     assert names & {"both-users", "both-roots"} == {"both-roots"}
     shared.must("restore", "both-roots")
     assert "it was done by root, 2" in shared.must("undo", "-b", "both").stdout
-    assert "both has been moved since" in person.can(shared, "undo", "-b", "both").stderr
+    said = person.can(shared, "undo", "-b", "both").stderr
+    log = shared.must("op", "log", "--json").json()
+    moved = next(one["number"] for one in log if one["verb"] == "checkpoint" and "both-roots" in one["moves"])
+    assert f"both has been moved since, last by operation {moved} (checkpoint), which was done by root" in said
     stop(shared, "both")
     shared.must("rm", "both-roots")
 

@@ -83,8 +83,9 @@ def _is_on(operation: Operation, branch: str) -> bool:
     return concerns and operation.sessions.keys() <= {branch}
 
 
-def plan(ref: Lookup, operation: Operation) -> Plan:
-    """The steps that take `operation` back, given what `ref` says of names now.
+def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _: "") -> Plan:
+    """The steps that take `operation` back, given what `ref` says of names now. `by`: tells, for the error, by what a
+    name has been moved since.
 
     Afterwards names stand for what they stood for before the operation. That includes a branch whose session the undo
     ends or replaces: the capture that keeps this session does not become the branch's tip, else the undo of an earlier
@@ -106,7 +107,7 @@ def plan(ref: Lookup, operation: Operation) -> Plan:
     moved_since = [name for name, move in operation.moves.items() if ref(name) != move.after]
     left = [name for name in moved_since if _has_gone_on(operation, name, ref)]
     if moved_since and (left != moved_since or left == list(operation.moves)):
-        raise _impossible(operation, f"{moved_since[0]} has been moved since")
+        raise _impossible(operation, f"{moved_since[0]} has been moved since{by(moved_since[0])}")
     moves = {name: move.before for name, move in operation.moves.items() if name not in left}
     words = [_words_of_deed(deed) for deed in deeds]
     words += [_words_of(name, before) for name, before in moves.items()]

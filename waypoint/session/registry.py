@@ -73,7 +73,10 @@ class Registry:
         on = f"branch {branch}"
         self._check_reachable(branch)
         ref = self.resources.names.ref(branch)
-        if ref is None or ref.kind != "branch":
+        if ref is not None and ref.kind != "branch":
+            next_step = f"start a branch from it: waypoint shell NEW --from {branch} -d"
+            raise UnknownName("find", on, f"{branch} is a {ref.kind}, and no branch", next_step)
+        if ref is None:
             next_step = f"'waypoint ps --all' lists what there is; to start it: waypoint shell {branch} -d"
             raise UnknownName("find", on, "there is no such branch", next_step)
         next_step = f"go on with its files: waypoint shell {branch}"

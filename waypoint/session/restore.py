@@ -78,6 +78,7 @@ async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Res
     the processes of the old session cannot be kept, and as `bring_up_all`; after a failure the old session goes on as
     it was.
     """
+    rights.check_name(sessions.resources, name, "restore")
     origin = sessions.resources.names.resolve(name)
     async with sessions.turn(branch):
         _check_rights(sessions.resources, branch, name, origin)
@@ -114,6 +115,7 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
     are brought back. Raises UnknownName, CannotCapture (other mounts), Failed (disk full), and as `bring_up_all`.
     """
     resources = sessions.resources
+    rights.check_name(resources, name, "restore")
     origin = resources.names.resolve(name)
     async with sessions.turn(branch):
         _check_rights(resources, branch, name, origin)
@@ -165,6 +167,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
     Failed.
     """
     resources = sessions.resources
+    rights.check_name(resources, name, "restore")
     origin = resources.names.resolve(name)
     async with sessions.turn(branch):
         _check_rights(resources, branch, name, origin)

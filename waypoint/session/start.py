@@ -134,6 +134,7 @@ def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture |
     if has_tip:
         on = f"branch {branch} from {from_name}"
         raise StateConflict("start", on, "the branch exists", "choose a new branch name")
+    check_name(sessions.resources, from_name, "start from")
     if sessions.find(from_name) is not None:
         next_step = f"fork it as it is now: waypoint fork {from_name} {branch}"
         raise StateConflict("start from", f"branch {from_name}", "it is live", next_step)

