@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Spawn
 from tests.homes import Home
 from tests.waiting import DEADLINE_S
 
@@ -176,3 +177,19 @@ def test_if_one_of_several_cannot_be_kept_none_is_ended_and_the_next_step_ends_a
     step = refused.stderr.rpartition("and keep the rest: waypoint ")[2].split()
     home.must(*step)
     assert {one["branch"] for one in home.must("ps", "--json").json()} & set(forks) == set()
+
+
+def test_who_is_in_a_session_whose_start_is_taken_back_is_told_what_has_its_files(
+    home: Home, on_terminal: Spawn
+) -> None:
+    terminal = on_terminal("shell", "t-unstarted")
+    terminal.expect(rb"[#$] ")
+    terminal.send(b"echo kept >/srv/unstarted; echo do''ne\r")
+    terminal.expect(b"done")
+    home.must("undo", "-b", "t-unstarted")
+    terminal.expect(rb"t-unstarted was stopped or killed; kept as .*; to go on: waypoint ([^\]]*)\]")
+    words = terminal.match[1].decode().replace("NEW", "t-again").split()
+    home.must(*words, "-d")
+    assert home.must("exec", "-b", "t-again", "--", "cat /srv/unstarted").stdout == "kept\n"
+    home.must("undo", str(last(home)["number"] - 1))  # not barred: the session comes back under its name
+    home.must("stop", "t-unstarted", "t-again", "--discard")

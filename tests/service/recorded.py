@@ -60,7 +60,7 @@ class RecordedSessions:
         async with self._deed("park", branch):
             row = self.find(branch)
             assert row is not None
-            assert (wish, loss.agreed) == (Wish(park=True), False)
+            assert (wish, loss.agreed) == (Wish(park=True, undone=True), False)
             await agree()
             kept = msgspec.structs.replace(capture_of(row), tier="live")
             end(self._names, row, kept)

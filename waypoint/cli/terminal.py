@@ -1,13 +1,12 @@
 """Sessions and commands on this process's own terminal: the proxy copies between the terminal and a client's stream."""
 
-import sys
 from collections.abc import Mapping
 
 from shellwrap.detach_key import DetachKey
 from shellwrap.proxy import Outcome, Why, run
 from shellwrap.window_size import terminal_size
 from waypoint.cli.caller import caller_env
-from waypoint.cli.output import one_line
+from waypoint.cli.output import note, one_line
 from waypoint.client.attach import Attachment, CommandTerminal
 from waypoint.model.verbs.told import SHORT
 
@@ -53,13 +52,13 @@ def _shell_status(branch: str, attachment: Attachment) -> int:
     if attachment.end.get("reason") == "detached":  # by the daemon, on request or because this client was too slow
         return _say_detached(branch)
     code = attachment.end.get("exit")
-    sys.stderr.write(f"\n[{_farewell(branch, attachment.end)}]\n")
+    note(f"\n[{_farewell(branch, attachment.end)}]")
     return code if isinstance(code, int) else EXIT_SIGNAL
 
 
 def _say_detached(branch: str) -> int:
     """Returns the exit status."""
-    sys.stderr.write(f"\n[detached from {branch}]\n[it goes on; to come back: waypoint attach {branch}]\n")
+    note(f"\n[detached from {branch}]\n[it goes on; to come back: waypoint attach {branch}]")
     return 0
 
 
@@ -85,7 +84,9 @@ def _farewell(branch: str, end: Mapping[str, object]) -> str:
     more = "more than " if end.get("more") else ""
     what = f" ({more}{files} changed)" if isinstance(changed, int) else ""
     how = " with its processes" if kept.get("tier") == "live" else ""
-    return f"{ended}; kept as {str(kept.get('capture'))[:SHORT]}{how}{what}; to go on: waypoint shell {branch}"
+    capture = str(kept.get("capture"))[:SHORT]
+    go_on = f"waypoint shell NEW --from {capture}" if end.get("undone") else f"waypoint shell {branch}"
+    return f"{ended}; kept as {capture}{how}{what}; to go on: {go_on}"
 
 
 def _status_of(outcome: Outcome) -> int:

@@ -121,7 +121,7 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
         chosen = await asyncio.to_thread(_to_undo, home, request)
         if request.dry_run:
             _check_rights(home, chosen)
-            return UndoFacts(operation=None, undone=_undone(home.names, chosen, plan(home.names.ref, chosen)))
+            return UndoFacts(operation=None, undone=_undone(home.names, chosen, _plan(home.names, chosen)))
         async with home.sessions.turn(*chosen.moves, *chosen.sessions):
             # Others may have done something while this one waited for its turns.
             is_chosen = home.names.last_number() == seen
@@ -150,7 +150,7 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
     """
     with home.names.change("undo") as change:
         operation = _numbered(change, number)
-        steps = plan(change.ref, operation)
+        steps = _plan(change, operation)
         undone = _undone(change, operation, steps)
         before = change.last_number()
         if not steps.deeds:
@@ -168,6 +168,18 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
     made = _numbered(home.names, change.number or 0)
     undone = dataclasses.replace(undone, degraded=degraded)
     return UndoFacts(operation=_describe(home.names.ref, made), undone=undone)
+
+
+def _plan(names: LogReader, operation: Operation) -> Plan:
+    """As `plan`. The error says which operation has moved a name since."""
+
+    def moved(name: str) -> str:
+        last = names.last_to_undo(lambda one: name in one.moves)
+        if last is None or last.number <= operation.number:
+            return ""
+        return f", last by operation {last.number} ({last.verb}), which was done {_asked_by(last.by)}"
+
+    return plan(names.ref, operation, moved)
 
 
 def _undone(names: LogReader, operation: Operation, steps: Plan) -> UndoneFacts:
@@ -203,7 +215,7 @@ async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) 
                 if await sessions.settled(deed.branch) is None:
                     await ends.wait()
                     return []
-                kept = await checkpoint(sessions, deed.branch, Wish(park=True), loss, ends.wait)
+                kept = await checkpoint(sessions, deed.branch, Wish(park=True, undone=True), loss, ends.wait)
             except BaseException:
                 await ends.abort()
                 raise

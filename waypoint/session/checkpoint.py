@@ -28,7 +28,8 @@ class Wish(NamedTuple):
 
     `name` None: only the branch's tip moves. `tier` None: `live` if the processes can be dumped, else `respawn`; with
     `park`: `live`. `force`: if a checkpoint has this name already, move the name. `park`: end the session with the
-    checkpoint. `within`: a process of the session asks, so only a name that belongs to its own branch may be moved.
+    checkpoint. `undone`: an undo parks it, after which the branch is what it was before the session, or not there.
+    `within`: a process of the session asks, so only a name that belongs to its own branch may be moved.
     """
 
     name: str | None = None
@@ -36,6 +37,7 @@ class Wish(NamedTuple):
     message: str = ""
     force: bool = False
     park: bool = False
+    undone: bool = False
     within: bool = False
 
 
@@ -91,7 +93,7 @@ async def checkpoint(
             raise
         await asyncio.to_thread(reach, Step.RECORDED)
         if wish.park:
-            await asyncio.shield(sessions.endings.begin(live, Kept(kept)))
+            await asyncio.shield(sessions.endings.begin(live, Kept(kept, is_undone=wish.undone)))
         return kept
 
 

@@ -72,9 +72,12 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Remove the session's files: `capture` has all of the session, and the session is off the record already."""
+    """Remove the session's files: `capture` has all of the session, and the session is off the record already.
+    `is_undone`: the branch will not go on from `capture`.
+    """
 
     capture: Capture
+    is_undone: bool = False
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
         _remove_tree(resources, row)
@@ -136,6 +139,8 @@ class Endings:
             is_recorded = True
             if live.is_followed:
                 live.kept = await asyncio.to_thread(_tell_kept, resources, live.branch, capture)
+                if isinstance(conclusion, Kept) and conclusion.is_undone:
+                    live.kept = {**live.kept, "undone": True}
         except (WaypointError, OSError) as error:
             write = functools.partial(end_unheld, resources, row, live.record.cgroup, conclusion)
             raise resources.overdue.add(row.branch, "the session has ended", write, error) from error
