@@ -6,6 +6,7 @@ milliseconds later.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +15,12 @@ from pathlib import Path
 from waypoint.egress import allowed, plan, session_side
 from waypoint.egress import router as routers
 from waypoint.egress.router import Guest, Router
-from waypoint.linux.net import netns, rtnetlink
+from waypoint.linux.net import netns, rtnetlink, sockets
 from waypoint.linux.net.rtnetlink import RouteSocket
 from waypoint.linux.tasks import procfs
 
 RESOLVE_S = 60.0  # how often the names in --allow-net are looked up again
+ANEW_S = 1.0  # at least so long after the last time pasta is started anew, in case that it dies each time
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Egress:
         self._thread = ThreadPoolExecutor(1, "egress")
         self._changes: socket.socket | None = None
         self._resolving: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self._anew_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
 
     def lead_out(self, session: str, guest: Guest) -> asyncio.Task[None]:
@@ -56,8 +60,9 @@ class Egress:
 
     async def close(self) -> None:
         """End the work under way. The router stays, for the next daemon."""
-        if self._resolving is not None:
-            self._resolving.cancel()
+        for timer in (self._resolving, self._again):
+            if timer is not None:
+                timer.cancel()
         loop = asyncio.get_running_loop()
         if self._changes is not None:
             loop.remove_reader(self._changes)
@@ -89,7 +94,7 @@ class Egress:
         try:
             self._open(guest)
         except OSError as error:
-            if session not in self._guests or not procfs.start_ticks(guest.pid):
+            if session not in self._guests or not procfs.is_same(guest.pid, guest.start):
                 return  # it has ended meanwhile
             self.why_not = self.outcomes[session] = error.strerror or str(error)
             log.warning("a session has no way out: %s", self.why_not)
@@ -102,15 +107,16 @@ class Egress:
     def _open(self, guest: Guest) -> None:
         host = _addresses()
         opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host]) if guest.allowed else None
-        if self._router is None:
-            self._router = routers.find(self._runtime)
-        if self._router is None:
-            self._router = routers.make(self._runtime, self._owner, self._mounts_fd, host)
+        router = self._router or routers.find(self._runtime)
+        self._router = router = router or routers.make(self._runtime, self._owner, self._mounts_fd, host)
+        # Looking up names and making a router may take seconds, after which the pid may be a stranger's.
+        if not procfs.is_same(guest.pid, guest.start) or sockets.shares_network(guest.pid):
+            raise ProcessLookupError(errno.ESRCH, "it has ended")
         index = netns.work_in(guest.pid, _index)
         if index is None:
-            self._router.attach(guest, host, opened)
+            router.attach(guest, host, opened)
         elif opened is not None:
-            self._router.tell_opened(guest, index, host, opened)
+            router.tell_opened(guest, index, host, opened)
 
     def _watch(self) -> None:
         """See when the router dies, and when the machine's addresses change."""
@@ -131,16 +137,26 @@ class Egress:
     def _make_anew(self) -> None:
         """pasta has died, and with it every way out: have the sessions led out anew."""
         log.warning("pasta has ended: the sessions on private networks are connected anew")
+        router, loop = self._watched, asyncio.get_running_loop()
         self._unwatch()
-        router, self._router = self._router, None
+        self._thread.submit(self._drop, router)
+        self._again = loop.call_at(max(loop.time(), self._anew_at + ANEW_S), self._begin_all)
+
+    def _drop(self, router: Router | None) -> None:
+        """In the thread, which is the one that uses it."""
         if router is not None:
             router.close()
+        if self._router is router:
+            self._router = None
+
+    def _begin_all(self) -> None:
+        self._anew_at = asyncio.get_running_loop().time()
         for session in self._guests:
             self._begin(session)
 
     def _tell_host(self) -> None:
         assert self._changes is not None
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # none is left, or some were lost (ENOBUFS): all are looked up anyway
             while self._changes.recv(1 << 16):
                 pass
         if self._router is not None:

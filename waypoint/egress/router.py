@@ -27,11 +27,12 @@ _PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # each with its package of De
 
 
 class Guest(NamedTuple):
-    """A session on a private network. `pid`: the host's pid of its pid 1. `processes`: all of its processes. `allowed`:
-    the names and networks that it may reach; none: all that is public.
+    """A session on a private network. `pid`: the host's pid of its pid 1, `start` the start time of that, in ticks.
+    `processes`: all of its processes. `allowed`: the names and networks that it may reach; none: all that is public.
     """
 
     pid: int
+    start: int
     processes: Callable[[], Iterable[int]]
     allowed: tuple[str, ...] = ()
 

@@ -131,7 +131,7 @@ class Registry:
         self._live[live.branch] = live
         row, processes = live.record.row, live.processes
         if row.setting.net == "private":
-            guest = Guest(live.record.init_pid, processes, tuple(row.setting.allow_net))
+            guest = Guest(live.record.init_pid, live.record.init_start, processes, tuple(row.setting.allow_net))
             egress = self.resources.egress
             live.no_way_out = lambda: egress.outcomes.get(row.session, egress.why_not)
             live.leading_out = egress.lead_out(row.session, guest)

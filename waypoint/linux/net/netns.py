@@ -1,5 +1,6 @@
 """Running a function in another network namespace (setns(2), network_namespaces(7))."""
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -33,8 +34,9 @@ def open_held_by(pid: int) -> int:
     """A descriptor of a network namespace that process `pid` holds open by one. Raises OSError."""
     folder = f"/proc/{pid}/fd"
     for number in os.listdir(folder):
-        if os.readlink(f"{folder}/{number}").startswith("net:["):
-            return os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(f"{folder}/{number}").startswith("net:["):
+                return os.open(f"{folder}/{number}", os.O_RDONLY | os.O_CLOEXEC)
     raise FileNotFoundError(errno.ENOENT, "holds no network namespace", folder)
 
 
