@@ -117,7 +117,13 @@ def test_a_folder_and_variables_may_be_given_for_one_command(home: Home, branch:
     assert done.stdout == "/usr/lib\n1 '2'|$x\n"
     assert home.must("exec", "-b", branch, "--", 'pwd; echo "${A-}${mine-}"').stdout == f"{where}\n"
     assert f"\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK} {text}" in home.must("logs", branch).stdout
-    assert home.cli("exec", "-b", branch, "--cwd", "/no/such/folder", "--", "echo never").code == 125
+    for option in ("--cwd=/no/such/folder", "--env=UID=1"):  # a variable that the shell does not let go
+        refused = home.cli("exec", "-b", branch, option, "--json", "--", "echo never")
+        outcome = refused.json()
+        assert (refused.code, outcome["exit"], outcome["by"]) == (125, 125, "waypoint"), outcome
+        assert "never" not in outcome["output"]
+    done = home.cli("exec", "-b", branch, "--cwd=/usr", "--json", "--", "exit 125")
+    assert (done.code, done.json()["by"]) == (125, "command")
 
 
 @pytest.mark.parametrize("verb", ["exec", "run"])

@@ -23,6 +23,7 @@ from waypoint.linux.tty import terminals
 from waypoint.terminal.exec import ending
 from waypoint.terminal.exec.beginning import Beginning
 from waypoint.terminal.exec.command_record import End, ExecRecord, Phase
+from waypoint.terminal.exec.command_text import REFUSED, is_refused
 from waypoint.terminal.exec.input_feed import InputFeed
 from waypoint.terminal.exec.signals import ENDING, SignalQueue
 from waypoint.terminal.hooks.asking import Desk
@@ -207,6 +208,8 @@ class Execution:
             record.end = End(
                 125, "waypoint", said=f"the command's input was cut when the daemon was replaced (it gave {status})"
             )
+        elif status == REFUSED and is_refused(self._desk.folder, record):
+            record.end = End(REFUSED, "waypoint")  # the shell's own message is output
         record.end = msgspec.structs.replace(record.end, new_shell=new_shell)
 
     async def _let_end(self) -> None:
