@@ -12,7 +12,7 @@
 #
 # Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_at: where the shell is (see
 # __wp_hook). __wp_cmd: our part of PROMPT_COMMAND. __wp_r: the status $? at the last prompt. __wp_l: the file for the state at the next prompt (see __wp_keep),
-# __wp_seq: the number of that state, __wp_most: the microseconds that writing it may take, __wp_hs, __wp_hn: the file of the history, and HISTCMD when it was written. __wp_stated: the id of the last request `state`. Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id.
+# __wp_w: what stands before the names of the files of states: in the folder, or in memory. __wp_first: at the first prompt of a shell in the place of another one. __wp_seq: the number of that state, __wp_most: the microseconds that writing it may take, __wp_hs, __wp_hn: the file of the history, and HISTCMD when it was written. __wp_stated: the id of the last request `state`. Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id.
 # __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_g, __wp_et: see __wp_guard. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
 
 [[ ! -r ~/.bashrc ]] || . ~/.bashrc
@@ -20,8 +20,8 @@
 if \builtin shopt -q expand_aliases; then __wp_aliases=-s; else __wp_aliases=-u; fi
 \builtin shopt -u expand_aliases # else the user's aliases would be expanded in the functions below
 
-__wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_seq=0 __wp_rc=${BASH_SOURCE[0]}
-[[ ! ${WAYPOINT_STATE-} =~ ^([0-9]{1,18}):(hist\.[01])?$ ]] || __wp_seq=${BASH_REMATCH[1]} __wp_hs=${BASH_REMATCH[2]-}
+__wp_d=${WAYPOINT_RUN:-/run/waypoint} __wp_w= __wp_first= __wp_seq=0 __wp_rc=${BASH_SOURCE[0]}
+[[ ! ${WAYPOINT_STATE-} =~ ^([0-9]{1,18}):(hist\.[01])?(:aside)?$ ]] || __wp_first=1 __wp_told=unknown __wp_seq=${BASH_REMATCH[1]} __wp_hs=${BASH_REMATCH[2]-} __wp_w=${BASH_REMATCH[3]-}
 builtin unset -v WAYPOINT_RUN WAYPOINT_STATE
 __wp_names=(PAGER GIT_PAGER MANPAGER SYSTEMD_PAGER GIT_TERMINAL_PROMPT)
 builtin declare -A __wp_values
@@ -124,7 +124,7 @@ __wp_fin() {
 # reports the end, and executes a new shell, which the daemon gives that state, in the same process. `exit` alone does end the shell.
 __wp_guard() {
   __wp_g='' __wp_et=''
-  [[ -n ${__wp_l-} && ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_exit_trap || return 0
+  [[ ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_exit_trap || return 0
   __wp_g=1 __wp_et=$__wp_t
   builtin trap 'builtin eval "$__wp_leave"' EXIT
 }
@@ -137,21 +137,23 @@ __wp_unguard() {
   builtin trap - EXIT && builtin eval "$__wp_et"
 }
 
-# Set __wp_t to the command that sets the present EXIT trap, by way of the file that the next prompt overwrites: `$(trap)` would fork.
+# Set __wp_t to the command that sets the present EXIT trap, by way of the file that the next prompt overwrites: `$(trap)` forks, and
+# is for a file that cannot be written (a full disk, ulimit -f).
 __wp_exit_trap() {
-  [[ -f $__wp_l && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l"
+  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p EXIT)
 }
 
 # The EXIT trap. "$@": the positional parameters. `set -e`, and traps that run at a failure or at each command, are no part of the state, else the
-# new shell could end at once.
-__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; } 2>/dev/null; { \builtin trap -p; __wp_left "$@"; } 2>/dev/null 1<>"$__wp_l"; }'
+# new shell could end at once. Where the folder has no room for the state, it goes into memory.
+__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; [[ $__wp_op == tty ]] || __wp_loud; __wp_rest=0 __wp_c=; } 2>/dev/null
+{ \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; [[ -z $__wp_lost ]]; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || { __wp_rest=0; __wp_aside && { \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; } 1<>"$__wp_l"; } 2>/dev/null
+{ __wp_left; } >/dev/null 2>&1; }'
 __wp_left() {
-  [[ $__wp_op == tty ]] || __wp_loud
-  __wp_rest=0 __wp_c='' # which is no part of the state
-  __wp_keep "$SHELLOPTS" "$@"
+  local __wp_place=
+  [[ $__wp_w == "$__wp_d/" ]] || __wp_place=:aside
   __wp_say "E;$__wp_n;$__wp_k;$__wp_r;X"
   __wp_wait E
-  builtin export WAYPOINT_RUN="$__wp_d" WAYPOINT_STATE="$__wp_seq:${__wp_hs-}"
+  builtin export WAYPOINT_RUN="$__wp_d" WAYPOINT_STATE="$__wp_seq:${__wp_hs-}$__wp_place"
   builtin exec "$BASH" --rcfile "$__wp_rc" -i <>"$__wp_tty" >&0 2>&0
 }
 
@@ -170,7 +172,13 @@ __wp_pc() {
   __wp_hook
   __wp_branch
   __wp_keep "$SHELLOPTS" "$@"
-  __wp_tell
+  if [[ -z $__wp_first ]]; then
+    __wp_tell
+  else # the last state of the shell before stays in the folder
+    [[ -z $__wp_lost ]] || { __wp_rest=0; __wp_aside && __wp_keep "$SHELLOPTS" "$@" 1<>"$__wp_l"; }
+    __wp_first=
+    __wp_back
+  fi
   __wp_show
   if [[ -o emacs || -o vi ]]; then __wp_e=bash; fi
   __wp_say "P;$$;$__wp_s;$__wp_e"
@@ -349,7 +357,7 @@ if [[ -n $__wp_s ]]; then
     builtin bind -m "$__wp_v" -x '"\e[7717~": __wp_arm "$@"; [[ -z ${__wp_then-} ]] || \builtin eval "$__wp_then"'
   done 2>/dev/null
   __wp_at=0 __wp_b= __wp_most=1000000
-  __wp_next
+  [[ -n $__wp_w ]] && __wp_aside || __wp_back
   __wp_branch
   __wp_hook
 fi

@@ -41,12 +41,23 @@ __wp_may_write() {
   [[ ${__wp_limits[2]-} != 'Max file size'* || ${__wp_limits[2]} =~ ^'Max file size'\ +(unlimited|[0-9]{9,})\  ]]
 }
 
+# Let states be written into memory (docs/protocol.md), and back into the folder. Nobody else can read these files, or put other ones there.
+__wp_aside() {
+  __wp_w=/dev/shm/.waypoint- __wp_hn=
+  ( builtin umask 077; builtin set -C; for f in last.0 last.1 names hist.0 hist.1; do [[ -f $__wp_w$f && -O $__wp_w$f && ! -L $__wp_w$f ]] || : >"$__wp_w$f" || builtin exit 1; done ) && __wp_next && [[ -n $__wp_l ]]
+} 2>/dev/null
+__wp_back() {
+  __wp_w=$__wp_d/ __wp_hn=
+  __wp_next
+}
+
 __wp_empty() {
   local f
-  for f in "$__wp_d"/last.[01]; do [[ ! -f $f || -L $f ]] || : >|"$f"; done
+  [[ -z $__wp_first ]] || return 0
+  for f in "$__wp_w"last.[01]; do [[ ! -f $f || -L $f ]] || : >|"$f"; done
 }
 __wp_next() {
-  __wp_l=$__wp_d/last.$(((__wp_seq + 1) % 2))
+  __wp_l=${__wp_w}last.$(((__wp_seq + 1) % 2))
   [[ -f $__wp_l && -O $__wp_l && ! -L $__wp_l ]] || __wp_l=
 }
 
@@ -57,7 +68,7 @@ __wp_remember() {
   __wp_hn=$HISTCMD
   if [[ ${__wp_hs-} == hist.0 ]]; then __wp_hs=hist.1; else __wp_hs=hist.0; fi
   HISTTIMEFORMAT=%s # else the file would not tell where an entry of several lines ends
-  __wp_plain_file "$__wp_d/$__wp_hs" && builtin history -w "$__wp_d/$__wp_hs" || __wp_hs=
+  __wp_plain_file "$__wp_w$__wp_hs" && builtin history -w "$__wp_w$__wp_hs" || __wp_hs=
   if [[ -n $__wp_was ]]; then HISTTIMEFORMAT=$__wp_format; else builtin unset -v HISTTIMEFORMAT; fi
   return 0
 }
@@ -69,8 +80,8 @@ __wp_state() {
   local - __wp_v
   local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
   builtin set +efnuxv
-  __wp_plain_file "$__wp_d/names" && { builtin declare -F && builtin echo .; } 1<>"$__wp_d/names" || return 1
-  while IFS= builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"$__wp_d/names" # behind `.` may be anything
+  __wp_plain_file "${__wp_w}names" && { builtin declare -F && builtin echo .; } 1<>"${__wp_w}names" || return 1
+  while IFS= builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"${__wp_w}names" # behind `.` may be anything
   builtin printf 's\0%s\0bash\0%s\0o\0\0%s\0%s\0' "$1" "$__wp_r" "$2" "$BASHOPTS" &&
     builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
     builtin printf 'g\0\0\0%s\0' "$0" "${@:3}" &&

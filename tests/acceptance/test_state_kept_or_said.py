@@ -40,6 +40,24 @@ def test_a_shell_on_a_disk_that_is_used_up_is_kept(home: Home, shell: str) -> No
     home.must("rm", "full")
 
 
+@pytest.mark.requires("simple-quotas")
+def test_where_the_disk_has_no_room_for_a_name_commands_run_and_may_fail(home: Home) -> None:
+    with session(home, "root", "--disk", "32M") as branch:
+        inside(home, branch, "(sleep 1000 &); x=kept; say() { echo said; }")
+        fill = "dd if=/dev/zero of=/root/b bs=1M count=50; for n in $(seq 300); do echo x >/root/b.$n; done"
+        assert "b.300: Disk quota exceeded" in home.cli("exec", "-b", branch, "--", fill).stdout
+        for status in (0, 3):
+            done = home.cli("run", "-b", branch, "--", "sh", "-c", f"exit {status}")
+            assert (done.code, done.stderr) == (status, "")
+        for _ in range(2):
+            ended = home.cli("exec", "-b", branch, "--json", "--", "cd /nope || exit 1").json()
+            assert (ended["exit"], ended["ended"], ended["new_shell"]) == (1, False, True)
+            assert "state_lost" not in ended
+            assert inside(home, branch, "echo $x $(say); pgrep -c sleep; ls -A /dev/shm | grep -v cmd") == (
+                "kept said\n1\n.waypoint-req\n"
+            )
+
+
 @SHELLS
 def test_a_shell_that_may_write_no_files_lives_and_what_is_lost_is_said(home: Home, shell: str) -> None:
     with session(home, "root", "--shell", shell) as branch:

@@ -138,6 +138,7 @@ class Stage:
         self.master = -1
         self.pid = 0
         self.new_shell = False  # whether the last exec has ended the shell, and a new one has taken its place
+        self.state_lost = False  # whether that one has not got the state of the one before
         self._stack = stack
 
     async def open(self, rc: str = "", options: tuple[str, ...] = (), *, wait: bool = True) -> "Daemon":
@@ -168,7 +169,7 @@ class Stage:
         client = client or Client()
         request = ExecRequest(text=text, **fields)  # type: ignore[arg-type]  # the fields' types are the tests' own business
         end = await self.daemon.line.execute(request, client, client)
-        self.new_shell = end["new_shell"] is True
+        self.new_shell, self.state_lost = end["new_shell"] is True, end["state_lost"] is True
         return Ran(
             int(str(end["exit"])), bytes(client.output_bytes), str(end["by"]), end["ended"] is True, str(end["said"])
         )

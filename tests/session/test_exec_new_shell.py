@@ -41,6 +41,15 @@ async def test_a_command_that_ends_the_shell_by_the_way_leaves_the_session_with_
     assert job in procfs.children(new.pid)
 
 
+async def test_a_state_that_is_too_large_is_lost_and_that_is_said(stage: Stage) -> None:
+    await stage.open()
+    assert (await stage.exec("v=$(head -c 17000000 /dev/zero | tr '\\0' x); false || exit 6")).exit == 6
+    assert (stage.new_shell, stage.state_lost) == (True, True)
+    assert (await stage.exec("echo ${#v}")).output == b"0\n"
+    assert (await stage.exec("v=1; false || exit 6")).exit == 6
+    assert (stage.new_shell, stage.state_lost) == (True, False)
+
+
 async def test_set_e_ends_the_shell_and_is_no_part_of_what_the_new_one_gets(bash: Stage) -> None:
     await bash.open()
     ran = await bash.exec("set -eu -o pipefail; mine=1; (exit 7); mine=2")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.session.stage import HOOKS, Ran, Stage
 from waypoint.capture.left_status import read_status
+from waypoint.session.live.run import StatusPlace
 from waypoint.terminal.hooks.asking import KEY
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 
@@ -121,9 +122,9 @@ async def _answers(stage: Stage) -> bool:
     return False
 
 
-@pytest.mark.parametrize("script", ["init.sh", "wrapper.sh", "run.sh", "start.sh"])
+@pytest.mark.parametrize("script", ["init.sh", "wrapper.sh", "run.sh", "start.sh", "child.sh"])
 def test_an_exit_status_is_left_all_the_same(full: Path, script: str) -> None:
-    first = [str(full / "exit")] if script in ("run.sh", "start.sh") else []
+    first = [str(full / "exit")] if script in ("run.sh", "start.sh", "child.sh") else []
     done = subprocess.run(
         ["sh", f"{HOOKS}/{script}", *first, "sh", "-c", "exit 7"],
         env={"PATH": os.environ["PATH"], "WAYPOINT_RUN": str(full)},
@@ -134,3 +135,47 @@ def test_an_exit_status_is_left_all_the_same(full: Path, script: str) -> None:
     folder = os.open(full, os.O_PATH)
     assert read_status(folder, "exit") == 7
     os.close(folder)
+
+
+def test_an_exit_status_is_left_where_there_is_no_room_for_a_name(nameless: Path) -> None:
+    with contextlib.suppress(OSError):
+        for number in range(10):
+            (nameless / f"fill{number}").touch()
+    aside = Path("/dev/shm/.waypoint-run.0123")
+    try:
+        done = subprocess.run(
+            ["sh", f"{HOOKS}/child.sh", str(nameless / "run.0123"), "sh", "-c", "exit 7"],
+            capture_output=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr, aside.read_text()) == (7, b"", "7\n")
+        folder = os.open(nameless, os.O_PATH)
+        place = StatusPlace(
+            folder, str(nameless), lambda: True, Spare("/dev/shm", lambda: os.open("/dev/shm", os.O_PATH))
+        )
+        assert place.take("run.0123") == 7
+        assert not aside.exists()
+        os.close(folder)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+async def test_a_command_that_ends_the_shell_does_not_end_the_session(full: Path, bash: Stage) -> None:
+    bash.spare = Spare("/dev/shm", lambda: os.open("/dev/shm", os.O_RDONLY))
+    before = set(os.listdir("/dev/shm"))
+    (full / "fill").unlink()
+    bash.run = full
+    await bash.open("trap 'echo bye' EXIT")
+    await bash.exec("mine=1; f() { echo f; }; cd /usr")
+    (full / "fill").touch()
+    with contextlib.suppress(OSError), (full / "fill").open("wb", buffering=0) as fill:
+        while fill.write(bytes(512)):
+            pass
+    await bash.exec("true")
+    ran = await bash.exec("cd /nowhere || exit 3")
+    assert (ran.exit, ran.ended, bash.new_shell, bash.state_lost) == (3, False, True, False)
+    assert b"bye" not in ran.output
+    ran = await bash.exec('echo "$mine $PWD $(jobs -p | wc -l)"; f')
+    assert ran.output == b"1 /usr 0\nf\n"
+    await bash.daemon.line.wait_idle()
+    assert set(os.listdir("/dev/shm")) <= before

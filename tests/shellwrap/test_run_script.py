@@ -1,4 +1,4 @@
-"""start.sh, the parent of a process of `waypoint run`, under the shells that a base may have as /bin/sh."""
+"""child.sh, the parent of a process of `waypoint run`, under the shells that a base may have as /bin/sh."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from tests.waiting import DEADLINE_S
 
-SCRIPT = Path(__file__).resolve().parents[2] / "shellwrap/start.sh"
+SCRIPT = Path(__file__).resolve().parents[2] / "shellwrap/child.sh"
 FORMER = SCRIPT.with_name("run.sh")
 SHELLS = [["dash"], ["bash", "--posix"], ["busybox", "sh"]]
 # The line that earlier versions had in place of the one with `exec`: it also executed the shell's builtins.

@@ -64,12 +64,13 @@ class Ending:
 class ExecResult(Ending):
     """What a command line printed, and how it ended. `signal`: the last signal that it got at its timeout, such as
     `INT` or `KILL`; "": none. `new_shell`: it has ended the session's shell (`cd x || exit 1`), and a new one with the
-    state of that one has taken its place.
+    state of that one has taken its place. `state_lost`: without that state, which could not be written or is too large.
     """
 
     output: bytes
     signal: str = ""
     new_shell: bool = False
+    state_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

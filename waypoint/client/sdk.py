@@ -222,8 +222,13 @@ class Session:
         sink = _sink(on_output, output)
         end = self._carry("exec", request, sink, sink, stdin)
         last_signal = str(end.get("signal", ""))
-        new_shell = end.get("new_shell") is True
-        return ExecResult(**asdict(how_ended(end)), output=bytes(output), signal=last_signal, new_shell=new_shell)
+        return ExecResult(
+            **asdict(how_ended(end)),
+            output=bytes(output),
+            signal=last_signal,
+            new_shell=end.get("new_shell") is True,
+            state_lost=end.get("state_lost") is True,
+        )
 
     def run(
         self,

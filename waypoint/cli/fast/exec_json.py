@@ -12,8 +12,9 @@ from waypoint.model.errors import UsageProblem, WaypointError
 
 def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
     """Run the command, print `{exit, by, ended, output, duration_ms}`, and return the exit status. Where it has a
-    meaning, `said` (why waypoint ended the command), `signal` (by what) and `new_shell` (true: the command has ended
-    the session's shell, and a new one with its state has taken its place) are printed, too.
+    meaning, `said` (why waypoint ended the command), `signal` (by what), `new_shell` (true: the command has ended
+    the session's shell, and a new one with its state has taken its place) and `state_lost` (true: without its state,
+    which could not be written or is too large) are printed, too.
 
     `output` and `output_base64` are as in `as_text`. A failure of waypoint itself is printed too, with `by` "waypoint"
     and its four parts as `error`. Holds the whole output in memory. Raises UsageProblem for `--tty`.
@@ -30,8 +31,7 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
         outcome |= {
             name: end[name] for name in ("exit", "by", "ended", "said", "signal") if end.get(name) not in (None, "")
         }
-        if end.get("new_shell") is True:
-            outcome["new_shell"] = True
+        outcome |= {name: True for name in ("new_shell", "state_lost") if end.get(name) is True}
         failed = error_of(home, branch, end)
     except WaypointError as error:
         failed = error

@@ -60,9 +60,15 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
     elif end.get("ended") is True:
         complain(f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}")
     if end.get("new_shell") is True:
+        state = "with its variables, functions and folder"
+        if end.get("state_lost") is True:
+            state = (
+                "without its functions and variables, but for exported ones: they could not be written (a full disk,"
+                " ulimit -f), or are too large"
+            )
         complain(
-            f"the command has ended the shell of {branch}; a new one has taken its place, with its variables, functions"
-            " and folder; what it had started in the background runs on, but is no job of the new one"
+            f"the command has ended the shell of {branch}; a new one has taken its place, {state}; what it had started"
+            " in the background runs on, but is no job of the new one"
         )
     code = end.get("exit")
     return code if isinstance(code, int) else EXIT_FAILED

@@ -45,9 +45,10 @@ EXEC = Verb(
     and nothing of it stays.
 
     A CMD that is `exit N` alone ends the session. One that ends the shell by the way (`cd x || exit 1`, `set -e`) does
-    not: a new shell goes on in its place, with its variables, functions and directory, without `set -e`. What was
-    started in the background runs on, and is no job of the new shell. The session does end where CMD sets an EXIT trap,
-    or becomes another program (`exec`), and in zsh by `set -e`, and there `exit` hangs jobs up, as always.
+    not: a new shell goes on in its place, with its variables, functions and directory, without `set -e`. What
+    cannot be kept of them (more than 16 MiB, a full disk) is said. What was started in the background runs
+    on, and is no job of the new shell. The session does end where CMD sets an EXIT trap, or becomes another program
+    (`exec`), and in zsh by `set -e`, and there `exit` hangs jobs up, as always.
 
     Exit status: the command's; 124 after --timeout, 125 if waypoint itself failed. If the reader of stdout goes away,
     the command is interrupted and the status is 141. At its timeout the command gets SIGINT, then SIGTERM, then

@@ -2,7 +2,7 @@
 
 The process is a child of the session's pid 1 and in the session's cgroup, so a checkpoint captures the process. Its
 stdin, stdout and stderr are pipes to the daemon, or a terminal of its own, both ends of which are in the session. The
-wrapper `start.sh` executes the program, found by the session's PATH, and leaves its exit status in a file: 127 if there
+wrapper `child.sh` executes the program, found by the session's PATH, and leaves its exit status in a file: 127 if there
 is no such program, 126 if it cannot be executed.
 """
 
@@ -25,9 +25,10 @@ from waypoint.model.paths import OWN_FOLDER, RUN_FOLDER
 from waypoint.model.records import IdMap, Seccomp, Setting
 from waypoint.model.requests import RunRequest
 from waypoint.model.streams import Inlet, Outlet
-from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 
 _CHUNK = 1 << 18
+_ASIDE = ".waypoint-"  # as child.sh has it
 _CANNOT = 125
 _NO_PROGRAM = 127
 _FIRST = asyncio.FIRST_COMPLETED
@@ -50,13 +51,35 @@ class Host(NamedTuple):
 
 class StatusPlace(NamedTuple):
     """A folder of a session for exit statuses. `fd`: a descriptor of it, which stays its maker's. `path`: as the
-    session sees it. `is_there`: whether the session has the folder there now. `prefix`: of the names of files.
+    session sees it. `is_there`: whether the session has the folder there now. `prefix`: of the names of files. `spare`:
+    where the file goes, with _ASIDE before its name, if the disk has no room even for a name.
     """
 
     fd: int
     path: str
     is_there: Callable[[], bool]
+    spare: Spare
     prefix: str = "run."
+
+    def take(self, name: str) -> int | None:
+        """The status in the file `name`, which is removed; None if no status was left there."""
+        status = _take(self.fd, name)
+        if status is None:
+            with contextlib.suppress(OSError):  # the session has something else in its place, or has ended
+                spare = self.spare.open()
+                try:
+                    return _take(spare, f"{_ASIDE}{name}")
+                finally:
+                    os.close(spare)
+        return status
+
+
+def _take(folder: int, name: str) -> int | None:
+    status = read_status(folder, name)
+    if status is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+    return status
 
 
 @contextlib.contextmanager
@@ -78,11 +101,11 @@ def status_place(init_pid: int, folder: RunFolder) -> Iterator[StatusPlace]:
         return False
 
     if is_there():
-        yield StatusPlace(folder.fd, f"/{RUN_FOLDER}", is_there)
+        yield StatusPlace(folder.fd, f"/{RUN_FOLDER}", is_there, folder.spare)
     else:
         spare = folder.spare.open()
         try:
-            yield StatusPlace(spare, folder.spare.path, lambda: True, ".waypoint-run.")
+            yield StatusPlace(spare, folder.spare.path, lambda: True, folder.spare, f"{_ASIDE}run.")
         finally:
             os.close(spare)
 
@@ -127,7 +150,7 @@ class _Process:
 
     async def start(self, launcher: Launcher) -> None:
         request, user = self._request, self._host.setting.user
-        wrapper = ["/bin/sh", f"/{OWN_FOLDER}/start.sh", f"{self._host.left.path}/{self._file}", *request.argv]
+        wrapper = ["/bin/sh", f"/{OWN_FOLDER}/child.sh", f"{self._host.left.path}/{self._file}", *request.argv]
         spec = EnterSpec(
             pid=self._host.init_pid,
             cgroup=self._host.cgroup,
@@ -250,10 +273,8 @@ class _Process:
 
     def _result(self) -> dict[str, object]:
         left = self._host.left
-        status = read_status(left.fd, self._file)
+        status = left.take(self._file)
         if status is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(self._file, dir_fd=left.fd)
             return {"exit": status, "by": "command", "ended": False, "said": ""}
         if left.is_there():
             said = "the process and its wrapper were killed"

@@ -24,7 +24,7 @@ class Phase(StrEnum):
 class End(msgspec.Struct, frozen=True):
     """How an exec ended, as told in the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that was
     sent to the command at its timeout; "": none. `new_shell`: the command has ended the session's shell, and a new one
-    takes its place.
+    takes its place. `state_lost`: without the state of the one before, which has left none that is whole.
     """
 
     exit: int
@@ -33,6 +33,7 @@ class End(msgspec.Struct, frozen=True):
     said: str = ""
     signal: str = ""
     new_shell: bool = False
+    state_lost: bool = False
 
 
 class ExecRecord(msgspec.Struct, kw_only=True):

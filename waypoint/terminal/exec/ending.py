@@ -8,12 +8,13 @@ import time
 from collections.abc import Awaitable, Callable
 from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
+from waypoint.capture.layers.shell import MAX_BYTES, last_states
 from waypoint.linux.tty import terminals
 from waypoint.terminal.exec.command_record import End, ExecRecord
 from waypoint.terminal.hooks.asking import Desk, ask
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
-from waypoint.terminal.hooks.run_folder import RunFolder
+from waypoint.terminal.hooks.run_folder import RunFolder, read_aside
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
 # The signals that a command gets at its timeout, in this order, each with the number of seconds after the timeout for
@@ -117,6 +118,14 @@ async def wait_prompt_again(desk: Desk, prompts: int, say_again: Callable[[], No
             if watch.look() is not Look.BUSY:
                 return
             say_again()
+
+
+def has_left_state(folder: RunFolder) -> bool:
+    """Whether a shell that has ended has left its state in the folder, for the new one in its place. Blocks."""
+    states = last_states(lambda name: read_aside(folder, name, MAX_BYTES)) or last_states(
+        lambda name: folder.read(name, MAX_BYTES)
+    )
+    return bool(states) and states[-1] is not None
 
 
 async def wait_new_shell(desk: Desk) -> None:

@@ -29,6 +29,7 @@ from waypoint.terminal.exec.signals import ENDING, SignalQueue
 from waypoint.terminal.hooks.asking import Desk
 from waypoint.terminal.hooks.exchange import HookExchange
 from waypoint.terminal.hooks.prompt import Look
+from waypoint.terminal.hooks.run_folder import apart
 from waypoint.terminal.hooks.shell_watch import REPLACED_S, NotAtPrompt
 
 # While a command runs, the daemon looks now and then whether the shell is still there. Seconds between two looks: the
@@ -191,9 +192,10 @@ class Execution:
             self.record.stop = max(mark.start, self.record.start or 0)
             self.record.end = await ending.session_end(desk)
             return
-        self._ended(int(mark.fields[2]), mark.start, new_shell=new_shell)
+        is_lost = new_shell and not await apart(desk.folder, ending.has_left_state)
+        self._ended(int(mark.fields[2]), mark.start, new_shell=new_shell, state_lost=is_lost)
 
-    def _ended(self, status: int, position: int, *, new_shell: bool = False) -> None:
+    def _ended(self, status: int, position: int, *, new_shell: bool = False, state_lost: bool = False) -> None:
         record = self.record
         record.phase = Phase.ENDED
         record.new_shell = new_shell
@@ -210,7 +212,7 @@ class Execution:
             )
         elif status == REFUSED and is_refused(self._desk.folder, record):
             record.end = End(REFUSED, "waypoint")  # the shell's own message is output
-        record.end = msgspec.structs.replace(record.end, new_shell=new_shell)
+        record.end = msgspec.structs.replace(record.end, new_shell=new_shell, state_lost=state_lost)
 
     async def _let_end(self) -> None:
         """While the shell waits after E: put the terminal's modes back, let the shell go on to its prompt, and give the

@@ -175,6 +175,33 @@ class RunFolder:
             return error.errno == errno.ENOENT
 
 
+def read_aside(folder: RunFolder, name: str, limit: int) -> bytes:
+    """As `RunFolder.read`, of what the hooks have put into the spare folder. Raises OSError, also if it is another
+    user's.
+    """
+    spare = folder.spare.open()
+    try:
+        fd = beneath.open_beneath(spare, f"{_ASIDE}{name}", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            facts = os.fstat(fd)
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != folder._owner[0]:
+                raise FileExistsError(errno.EEXIST, "is no plain file of the session's user", name)
+            return os.pread(fd, limit, 0)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(spare)
+
+
+def remove_aside(folder: RunFolder, *names: str) -> None:
+    """Remove what the hooks have put into the spare folder."""
+    with contextlib.suppress(OSError):
+        spare = folder.spare.open()
+        for name in names:
+            _unlink(spare, f"{_ASIDE}{name}")
+        os.close(spare)
+
+
 async def apart(folder: RunFolder, work: Callable[[RunFolder], T]) -> T:
     """What `work` returns or raises, in a thread: the session chooses how large its files are. The thread has a
     descriptor of its own, since that of `folder` may be closed while the thread still works.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from waypoint.terminal.shell.differences import changed_variables, limits
 from waypoint.terminal.shell.dump import Entry, ShellDump
-from waypoint.terminal.shell.words import quoted, readable
+from waypoint.terminal.shell.words import FIND, quoted, readable
 
 EVALUATE = "\\builtin eval"
 
@@ -61,7 +61,8 @@ def history(then: ShellDump) -> Iterator[bytes]:
     """Lines that replace the history by that in the file `history`."""
     yield b"HISTTIMEFORMAT=%s"  # else an entry of several lines would become several
     yield b"builtin history -c"
-    yield b'builtin history -r "$__wp_d/history"'
+    yield FIND.format("history").encode()
+    yield b'builtin history -r "$__wp_p"'
     entry = then.variables.get(b"HISTTIMEFORMAT")
     yield from [b"builtin unset -v HISTTIMEFORMAT"] if entry is None else _declare(b"HISTTIMEFORMAT", entry)
 

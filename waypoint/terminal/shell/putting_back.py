@@ -10,7 +10,7 @@ from waypoint.model.records import Capture
 from waypoint.model.requests import ExecRequest
 from waypoint.model.streams import Frame
 from waypoint.terminal.exec.command_line import CommandLine
-from waypoint.terminal.hooks.run_folder import RunFolder, apart
+from waypoint.terminal.hooks.run_folder import RunFolder, apart, read_aside
 from waypoint.terminal.shell import script
 from waypoint.terminal.shell.asked import comes_to_prompt, is_in_a_command
 from waypoint.terminal.shell.dump import ShellDump, parse
@@ -78,6 +78,7 @@ async def put_back(
 
 def _write(folder: RunFolder, made: script.Script) -> None:
     folder.write("back", made.body)
+    folder.write("told", b"\n")  # so that it is where there is room
     if made.history is not None:
         folder.write("history", made.history)
 
@@ -85,7 +86,11 @@ def _write(folder: RunFolder, made: script.Script) -> None:
 def _read_told(folder: RunFolder) -> str:
     """What the shell has printed while it evaluated the script; "" if it has not begun to. Raises OSError."""
     try:
-        return folder.read("told", _TOLD_BYTES).decode(errors="backslashreplace")
+        try:
+            data = read_aside(folder, "told", _TOLD_BYTES)
+        except OSError:
+            data = folder.read("told", _TOLD_BYTES)
+        return data.decode(errors="backslashreplace")
     except FileNotFoundError:
         return ""
 

@@ -1,10 +1,13 @@
 """After a command has ended the shell: the new one in its place gets the state that the old one wrote at its end."""
 
-from waypoint.capture.layers.shell import MAX_BYTES, history_in, in_order, last_states
+import functools
+from collections.abc import Callable
+
+from waypoint.capture.layers.shell import LAST, MAX_BYTES, history_in, in_order, last_states
 from waypoint.model.errors import WaypointError
 from waypoint.model.records import ShellLayer
 from waypoint.terminal.exec.command_line import CommandLine
-from waypoint.terminal.hooks.run_folder import RunFolder, apart
+from waypoint.terminal.hooks.run_folder import RunFolder, apart, read_aside, remove_aside
 from waypoint.terminal.shell.dump import ShellDump, parse
 from waypoint.terminal.shell.putting_back import put_back
 
@@ -26,17 +29,26 @@ async def renew(line: CommandLine, branch: str) -> None:
 
 
 def _read_states(folder: RunFolder) -> tuple[ShellDump, ShellDump]:
-    """The state at the end of the shell before, and that of the new one at its first prompt. Raises OSError,
-    ValueError. Blocks.
+    """The state at the end of the shell before, and that of the new one at its first prompt. Each is in the folder or,
+    newer than what is there, in memory, from where it is removed. Raises OSError, ValueError. Blocks.
     """
-    match last_states(lambda name: folder.read(name, MAX_BYTES)):
-        case [ShellLayer() as then, ShellLayer() as now]:
-            return _parse(folder, then), _parse(folder, now)
-        case _:
-            raise ValueError("its state is not whole")
+    places = (folder.read, functools.partial(read_aside, folder))
+    try:
+        found = [(layer, read) for read in places for layer in last_states(functools.partial(_whole, read))]
+        match found[-2:]:
+            case [(ShellLayer() as then, then_read), (ShellLayer() as now, now_read)]:
+                return _parse(then_read, then), _parse(now_read, now)
+            case _:
+                raise ValueError("its state is not whole")
+    finally:
+        remove_aside(folder, *LAST, "names", "hist.0", "hist.1")
 
 
-def _parse(folder: RunFolder, layer: ShellLayer) -> ShellDump:
-    data = in_order(folder.read(layer.file, layer.size_bytes))
+def _whole(read: Callable[[str, int], bytes], name: str) -> bytes:
+    return read(name, MAX_BYTES)
+
+
+def _parse(read: Callable[[str, int], bytes], layer: ShellLayer) -> ShellDump:
+    data = in_order(read(layer.file, layer.size_bytes))
     name = history_in(data)
-    return parse(data, layer.kind, folder.read(name, MAX_BYTES) if name else None)
+    return parse(data, layer.kind, read(name, MAX_BYTES) if name else None)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from waypoint.terminal.shell import bash_script, zsh_script
 from waypoint.terminal.shell.dump import ShellDump
-from waypoint.terminal.shell.words import DONE, READ_BACK, quoted
+from waypoint.terminal.shell.words import DONE, FIND, READ_BACK, quoted
 
 _TOLD = re.compile(r"^(?:bash|zsh|\(eval\)|[^ :]*sh): ?|^\(eval\):")  # how a shell begins its messages
 
@@ -47,7 +47,8 @@ def compose(now: ShellDump, then: ShellDump, title: str) -> Script:
 def _command(title: str, evaluate: str, options: str, status: int | None) -> Iterator[str]:
     yield f"\\builtin : {title}"
     yield READ_BACK
-    yield f'{evaluate} "$__wp_t" 2>|"$__wp_d/told" || \\builtin :'
+    yield FIND.format("told")
+    yield f'{evaluate} "$__wp_t" 2>|"$__wp_p" || \\builtin :'
     yield "__wp_t="
     yield options
     if status:

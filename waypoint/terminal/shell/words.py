@@ -2,7 +2,9 @@
 
 DONE = "waypoint: all of it"
 """By this a script tells that it has come to its end."""
-READ_BACK = "IFS= \\builtin read -r -d '' __wp_t <\"$__wp_d/back\" || \\builtin :"
+FIND = "{{ __wp_file {0}||__wp_p=$__wp_d/{0};}} 2>/dev/null"
+"""Sets __wp_p to the path of the file {0}. The hooks of earlier versions have no __wp_file."""
+READ_BACK = FIND.format("back") + "; IFS= \\builtin read -r -d '' __wp_t <\"$__wp_p\" || \\builtin :"
 """Reads the file `back` of the run folder into __wp_t."""
 
 

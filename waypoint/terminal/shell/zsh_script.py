@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from waypoint.terminal.shell.differences import changed_variables, limits
 from waypoint.terminal.shell.dump import Entry, ShellDump
-from waypoint.terminal.shell.words import quoted
+from waypoint.terminal.shell.words import FIND, quoted
 
 _OPTIONS = ("noaliases", "noerrexit", "noerrreturn", "unset", "noxtrace", "noverbose", "glob")
 EVALUATE = f"\\builtin emulate zsh {' '.join(f'-o {name}' for name in _OPTIONS)} -c"
@@ -65,7 +65,8 @@ def _function(name: bytes, text: bytes) -> Iterator[bytes]:
 def history(then: ShellDump) -> Iterator[bytes]:
     """Lines that replace the history by that in the file `history`."""
     yield b"__wp_t=$HISTSIZE; HISTSIZE=1; HISTSIZE=$__wp_t"
-    yield b'builtin fc -R "$__wp_d/history"'
+    yield FIND.format("history").encode()
+    yield b'builtin fc -R "$__wp_p"'
 
 
 def options(now: ShellDump, then: ShellDump) -> str:
