@@ -31,7 +31,8 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     """
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
-    wish = checkpointing.Wish(request.name, tier, request.message, request.force, request.park, within)
+    flags = {"force": request.force, "park": request.park, "within": within}
+    wish = checkpointing.Wish(request.name, tier, request.message, **flags)
     kept = await checkpointing.checkpoint(home.sessions, branch, wish, prepare=before_capture)
     live = None if request.park else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []

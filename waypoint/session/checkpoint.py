@@ -28,8 +28,8 @@ class Wish(NamedTuple):
 
     `name` None: only the branch's tip moves. `tier` None: `live` if the processes can be dumped, else `respawn`; with
     `park`: `live`. `force`: if a checkpoint has this name already, move the name. `park`: end the session with the
-    checkpoint. `undone`: an undo parks it, after which the branch is what it was before the session, or not there.
-    `within`: a process of the session asks, so only a name that belongs to its own branch may be moved.
+    checkpoint. `within`: a process of the session asks, so only a name that belongs to its own branch may be moved.
+    `undone`: an undo parks it, after which the branch is what it was before the session, or not there.
     """
 
     name: str | None = None
@@ -37,8 +37,8 @@ class Wish(NamedTuple):
     message: str = ""
     force: bool = False
     park: bool = False
-    undone: bool = False
     within: bool = False
+    undone: bool = False
 
 
 class Loss(NamedTuple):
