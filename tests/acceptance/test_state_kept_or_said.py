@@ -59,6 +59,24 @@ def test_where_the_disk_has_no_room_for_a_name_commands_run_and_may_fail(home: H
 
 
 @SHELLS
+def test_a_shell_that_has_not_come_to_its_prompt_loses_nothing(home: Home, shell: str) -> None:
+    with session(home, "root", "--shell", shell) as branch:
+        wait = "while test -e /slow; do sleep 0.1; done"
+        inside(home, branch, f"x=precious; cd /usr; f() {{ echo f; }}; echo '{wait}' >>~/.{shell}rc; touch /slow")
+        home.must("stop", branch)
+        for _ in range(2):
+            assert "degraded: its shell is a new one: " in home.must("shell", branch, "-d").stderr
+            home.must("stop", branch)
+        home.must("shell", branch, "-d")
+        home.must("checkpoint", "slow", "-b", branch, "--tier", "files")
+        home.must("run", "-b", branch, "--", "rm", "/slow")
+        inside(home, branch, "true")
+        home.must("restore", "slow", "-b", branch, "--only", "shell")
+        assert inside(home, branch, "echo $x $PWD $(f)") == "precious /usr f\n"
+    home.must("rm", "slow")
+
+
+@SHELLS
 def test_a_shell_that_may_write_no_files_lives_and_what_is_lost_is_said(home: Home, shell: str) -> None:
     with session(home, "root", "--shell", shell) as branch:
         inside(home, branch, "x=kept; ulimit -f 1")

@@ -23,6 +23,8 @@ from waypoint.upper import layout
 from waypoint.upper.contract import Pool
 
 STATE_FILE = "state"
+BEFORE_FILE = "before"
+"""The state that a shell which has not come to its first prompt was to be given."""
 LAST = ("last.0", "last.1")
 MAX_BYTES = 16 << 20
 ROOM_BYTES = 2 * MAX_BYTES
@@ -35,6 +37,7 @@ END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"
 
 # How the state of a prompt begins: the traps, and the record with its number and the shell's kind.
 _HEAD = re.compile(rb"([^\0]*)\0s\0([0-9]{1,18})\0(bash|zsh)\0")
+_ASKED = re.compile(rb"s\0[0-9]*\0(bash|zsh)\0")
 _HISTORY = re.compile(rb"\0h\0\0\0(hist\.[01])\0")
 
 
@@ -118,8 +121,9 @@ def read_state(tree: str, layer: ShellLayer) -> KeptShell:
 
 
 def last_prompt(tree: str) -> ShellLayer | None:
-    """The state that the shell of the session with the upper tree `tree` has written at its last prompt; None if there
-    is none that is whole, or the last one is too large. The session must have ended, or the tree be a copy.
+    """The state that the shell of the session with the upper tree `tree` has written at its last prompt or, if it has
+    come to none, the one that it was to be given. None if there is none that is whole, or the last one is too large.
+    The session must have ended, or the tree be a copy.
     """
     try:
         folder = _open_run_folder(tree)
@@ -127,9 +131,20 @@ def last_prompt(tree: str) -> ShellLayer | None:
         return None
     try:
         found = last_states(lambda name: _read(folder, name))
+        return found[-1] if found else _before(folder)
     finally:
         os.close(folder)
-    return found[-1] if found else None
+
+
+def _before(folder: int) -> ShellLayer | None:
+    try:
+        data = _read(folder, BEFORE_FILE)
+    except OSError:
+        return None
+    kind = _ASKED.match(data)
+    if kind is None or not data.endswith(END):
+        return None
+    return ShellLayer(size_bytes=len(data), kind="zsh" if kind[1] == b"zsh" else "bash", file=BEFORE_FILE)
 
 
 def last_states(read: Callable[[str], bytes]) -> list[ShellLayer | None]:

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 
-from waypoint.capture.layers.shell import MAX_BYTES, STATE_FILE, history_in
+from waypoint.capture.layers.shell import BEFORE_FILE, MAX_BYTES, STATE_FILE, KeptShell, history_in
 from waypoint.launch.ground import start_plan
 from waypoint.model.errors import WaypointError
 from waypoint.model.records import Capture, Setting
@@ -36,8 +36,11 @@ async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *
     if origin.layers.shell is None:
         return [f"{_NOT_BACK}: {_HAS_NONE}"] if start_plan.has_hooks(start_plan.shell_of(origin.setting)) else []
     try:
-        then = await asyncio.to_thread(_read, resources, origin)
+        kept = await asyncio.to_thread(_read, resources, origin)
+        then = await asyncio.to_thread(parse_state, origin, kept)
         now = await _present(live.shell)
+        if live.shell.watch.shell is None:  # a capture from now until its first prompt has the state all the same
+            await apart(live.shell.desk.folder, functools.partial(_leave, kept=kept))
         if isinstance(now, str) or now.kind != then.kind:
             why = now if isinstance(now, str) else f"it is a {now.kind}, the state is that of a {then.kind}"
             return [f"{_NOT_BACK}: {why}"]
@@ -55,9 +58,17 @@ def _of_another(setting: Setting, before: Setting, changed: str) -> list[str]:
     return [f"{_NOT_BACK}: {changed}", *(f"{bind.source} is not bound at {bind.target}: {changed}" for bind in gone)]
 
 
-def _read(resources: Resources, origin: Capture) -> ShellDump:
+def _read(resources: Resources, origin: Capture) -> KeptShell:
     with resources.captures.hold(origin) as held:
-        return parse_state(origin, held.shell_state())
+        return held.shell_state()
+
+
+def _leave(folder: RunFolder, kept: KeptShell) -> None:
+    """Leave the state in the folder, for a capture of a shell that has not come to its first prompt. Blocks."""
+    name = history_in(kept.data)
+    if name and kept.history is not None:
+        folder.write(name, kept.history)
+    folder.write(BEFORE_FILE, kept.data)
 
 
 async def _present(line: CommandLine) -> ShellDump | str:
