@@ -281,7 +281,7 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
     place: Place, chain: list[Capture], decoded: list[bool]
 ) -> None:
     (foreign,) = put_chain(place.names, [1.0])
-    live: Any = SimpleNamespace(branch="main", inside=SimpleNamespace(moving=asyncio.Lock()))
+    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
     place.home.places_inside = asyncio.Semaphore(1)
     place.home.sessions.find = lambda branch: live
     for words in (["restore", foreign.id], ["fork", foreign.id, "new"], ["log", foreign.id], ["restore", new_id()]):
@@ -294,7 +294,7 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
 
 
 def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list[Capture]) -> None:
-    live: Any = SimpleNamespace(branch="main", inside=SimpleNamespace(moving=asyncio.Lock()))
+    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
     place.home.places_inside = asyncio.Semaphore(1)
     place.home.sessions.find = lambda branch: live
     answer = asyncio.run(serving.serve(place.home, live, ["log", "-n", str(COUNT)]))
@@ -306,7 +306,7 @@ def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list
 def test_the_names_of_a_long_history_are_looked_up_beside_the_loop(
     place: Place, chain: list[Capture], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    live: Any = SimpleNamespace(branch="main")
+    live: Any = SimpleNamespace(branch="main", hooks_running=0)
     place.home.places_inside = asyncio.Semaphore(1)
     place.home.sessions.find = lambda branch: live
     with place.names.change("name") as change:

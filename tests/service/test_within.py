@@ -141,7 +141,7 @@ def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture
 def test_a_process_whose_session_was_replaced_asks_again() -> None:
     """It goes on in the session that has replaced it."""
     home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None), places_inside=asyncio.Semaphore(1))
-    live: Any = SimpleNamespace(branch="main")
+    live: Any = SimpleNamespace(branch="main", hooks_running=0)
     refused = asyncio.run(serve(home, live, ["status"]))
     assert refused.exit == 4
     assert "its session has been replaced\n  next: ask again: the session that has replaced it answers" in refused.text
@@ -208,7 +208,7 @@ def test_checkpoints_of_a_branch_are_bounded_where_one_of_its_processes_asks(
 
 
 def live_on(branch: str) -> Any:
-    return SimpleNamespace(branch=branch, inside=SimpleNamespace(moving=asyncio.Lock()))
+    return SimpleNamespace(branch=branch, hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
 
 
 def test_requests_of_all_sessions_have_few_places_and_a_session_moves_once_at_a_time(

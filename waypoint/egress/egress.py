@@ -7,6 +7,7 @@ milliseconds later.
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -51,7 +52,10 @@ class Egress:
         one; then all that goes to other machines is refused at once. It raises nothing.
         """
         self._guests[session] = guest
-        return self._begin(session)
+        task = asyncio.ensure_future(self._lead_out(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def forget(self, session: str) -> None:
         """A session has ended."""
@@ -73,19 +77,13 @@ class Egress:
         if self._router is not None:
             self._router.close()
 
-    def _begin(self, session: str) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(self._lead_out(session))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _lead_out(self, session: str) -> None:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._lead_out_now, session)
         if self._router is not self._watched:
             self._watch()
         if self._resolving is None and any(guest.allowed for guest in self._guests.values()):
-            self._resolving = loop.call_later(RESOLVE_S, self._resolve_again)
+            self._resolving = loop.call_later(RESOLVE_S, functools.partial(self._begin_all, names_only=True))
 
     def _lead_out_now(self, session: str) -> None:
         guest = self._guests.get(session)
@@ -140,7 +138,9 @@ class Egress:
         router, loop = self._watched, asyncio.get_running_loop()
         self._unwatch()
         self._thread.submit(self._drop, router)
-        self._again = loop.call_at(max(loop.time(), self._anew_at + ANEW_S), self._begin_all)
+        self._again = loop.call_at(
+            max(loop.time(), self._anew_at + ANEW_S), functools.partial(self._begin_all, names_only=False)
+        )
 
     def _drop(self, router: Router | None) -> None:
         """In the thread, which is the one that uses it."""
@@ -149,10 +149,15 @@ class Egress:
         if self._router is router:
             self._router = None
 
-    def _begin_all(self) -> None:
-        self._anew_at = asyncio.get_running_loop().time()
-        for session in self._guests:
-            self._begin(session)
+    def _begin_all(self, *, names_only: bool) -> None:
+        """Lead all sessions out anew, or those that may reach some names only."""
+        if names_only:
+            self._resolving = None
+        else:
+            self._anew_at = asyncio.get_running_loop().time()
+        for session, guest in list(self._guests.items()):
+            if guest.allowed or not names_only:
+                self.lead_out(session, guest)
 
     def _tell_host(self) -> None:
         assert self._changes is not None
@@ -161,12 +166,6 @@ class Egress:
                 pass
         if self._router is not None:
             self._thread.submit(_tell_host, self._router)
-
-    def _resolve_again(self) -> None:
-        self._resolving = None
-        for session, guest in self._guests.items():
-            if guest.allowed:
-                self._begin(session)
 
 
 def _tell_host(router: Router) -> None:
