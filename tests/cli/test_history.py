@@ -148,7 +148,7 @@ def test_a_live_branch_is_deleted_only_with_stop(home: Home, branch: str) -> Non
     home.must("stop", f"{branch}-x")
     done = home.cli("branch", "delete", f"{branch}-x", branch)
     assert done.code == 4
-    assert "--stop" in done.stderr
+    assert f"it has a live session\n  next: stop it first: waypoint stop {branch}\n" in done.stderr
     assert {branch, f"{branch}-x"} <= set(branches(home))
     home.must("branch", "delete", "--stop", f"{branch}-x", branch)
     assert {branch, f"{branch}-x"} & set(branches(home)) == set()

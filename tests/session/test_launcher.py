@@ -1,5 +1,6 @@
 """The launcher's process: what each of its forks pays for, and what its daemon gets of it."""
 
+import itertools
 import resource
 import subprocess
 import sys
@@ -34,8 +35,9 @@ def test_a_start_for_which_the_daemon_has_no_descriptor_left_is_refused_in_words
         home.must("shell", "main", "-d")
         daemon = home.must("daemon", "status", "--json").json()["pid"]
         former = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
-        highest = max(int(path.name) for path in Path(f"/proc/{daemon}/fd").iterdir())
-        resource.prlimit(daemon, resource.RLIMIT_NOFILE, (highest + 4, former[1]))
+        used = {int(path.name) for path in Path(f"/proc/{daemon}/fd").iterdir()}
+        free = (number for number in itertools.count() if number not in used)
+        resource.prlimit(daemon, resource.RLIMIT_NOFILE, (list(itertools.islice(free, 4))[-1], former[1]))
         done = home.cli("shell", "more", "-d")
         resource.prlimit(daemon, resource.RLIMIT_NOFILE, former)
         assert done.code == 125
