@@ -16,7 +16,6 @@ KEPT = {
     "wrapper.sh": (749, "f9d47feda49c5d7e"),
     # Before, its program's line had no `exec`. A shell that waits in that line has read it, and goes on behind it.
     "run.sh": (467, "b83350ca108f63a0"),
-    "start.sh": (834, "544cdcc742485366"),
     "child.sh": (995, "70ef74723fbbf6fe"),
     "waypoint.sh": (1112, "d49cec7a51839eaf"),
     "ask.sh": (1092, "6e53580abcb05f4e"),

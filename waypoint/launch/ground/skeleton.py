@@ -37,8 +37,8 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-# wrapper.sh, run.sh, start.sh: for captures of earlier versions, which have them open.
-_SCRIPTS = ("init.sh", "wrapper.sh", "run.sh", "start.sh", "child.sh")
+# wrapper.sh, run.sh: for captures of earlier versions, which have them open.
+_SCRIPTS = ("init.sh", "wrapper.sh", "run.sh", "child.sh")
 _COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", "request": "request.sh", COMMAND_FOLDER: "asking.sh"}
 """The folders with a command `waypoint`, and the script that it is. All but the last are in the PATH of sessions that
 earlier versions have captured.
