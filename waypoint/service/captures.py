@@ -31,8 +31,9 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     """
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
-    flags = {"force": request.force, "park": request.park, "within": within}
-    wish = checkpointing.Wish(request.name, tier, request.message, **flags)
+    wish = checkpointing.Wish(
+        request.name, tier, request.message, force=request.force, park=request.park, within=within
+    )
     kept = await checkpointing.checkpoint(home.sessions, branch, wish, prepare=before_capture)
     live = None if request.park else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []

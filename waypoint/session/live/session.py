@@ -66,8 +66,8 @@ class LiveSession:
 
     `not_back`: in words, what of its shell did not come back from the capture with which it began. `again`: what has
     become of the capture's programs, if they were to be started again. `hooks_running`: of how many moments its own
-    hooks run now (service/session_hooks.py). `no_way_out`: in words, why it has none, though
-    it is on a private network; "": it has one. `leading_out`: gives it its way out; None: it is to have none.
+    hooks run now (service/session_hooks.py). `no_way_out`: in words, why it has no way out, though it is on a private
+    network; "": it has one. `leading_out`: gives it its way out; None: it is to have none.
     """
 
     not_back: Sequence[str] = ()
@@ -241,7 +241,7 @@ class LiveSession:
 
 async def _led_out(live: LiveSession) -> None:
     """Wait until its programs reach what they may, which is some milliseconds after its start."""
-    if live.leading_out is not None:
+    if live.leading_out is not None and not live.leading_out.done():
         await asyncio.wait([live.leading_out], timeout=LEAD_OUT_S)
 
 
