@@ -67,8 +67,9 @@ def _become(
     spec: CriuBeside | CriuInto, fds: list[int], announce: Announce, guard: CriuGuard | None = None
 ) -> NoReturn:
     program = os.path.realpath(spec.argv[0], strict=True)  # raises while the failure can still be reported
-    if not program.startswith(f"{_TMP}/"):  # CRIU makes folders in /tmp, and leaves them if it is killed
-        mounts.mount("tmpfs", _TMP, "tmpfs", 0, "mode=1777")  # also as the session's root
+    # CRIU, also as the session's root, makes folders in /tmp, and leaves them if it is killed. It may need what else is
+    # there: its program, that program's libraries, the interpreter of a script.
+    mounts.keep_writes_apart(_TMP)
     own = os.pidfd_open(os.getpid())
     if guard is None:
         announce([own])
