@@ -1,12 +1,13 @@
 """What all tests share: what they may need of the machine, fresh homes, the check that they leave nothing behind."""
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from tests import bounds, leaks, needs, workers
+from tests import bounds, leaks, needs, soak, workers
 from tests.homes import Home, open_home
 from tests.places import CACHED_CRIU, make_temp_root
 from waypoint.client import Client
@@ -16,13 +17,13 @@ _OURS = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK", "WAYPOINT
 """How the variables begin that tests read themselves: the last ones say how long or how large a test is."""
 
 
-_TURNS = pytest.StashKey[workers.Turns]()
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     workers.start_as_usual()
     bounds.bound_waits()
+    settings.register_profile("gate", deadline=None, derandomize=True, database=None)
+    settings.register_profile("soak", deadline=None, max_examples=1000, database=None)
+    settings.load_profile("gate")  # --hypothesis-profile is read after this
     for name in [name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and not name.startswith(_OURS)]:
         del os.environ[name]
     workers.introduce()
@@ -34,7 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # one of several: their temporary folders lie in one
         shared = Path(config.option.basetemp).parent
         config.option.basetemp = str(shared / config.workerinput["workerid"].replace("g", ""))  # short, for sockets
-        config.stash[_TURNS] = workers.Turns(shared)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -43,25 +43,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return workers.count()
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if _TURNS in config.stash:
-        config.stash[_TURNS].close()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Around fixtures of wider scope too: they are made before the first of their tests and ended after the last."""
-    if _TURNS not in item.config.stash:
-        return (yield)
-    with item.config.stash[_TURNS].turn(item, nextitem):
-        return (yield)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unknown = {f"{word!r} in {item.nodeid}" for item in items for word in _words(item) if word not in needs.PROBES}
     if unknown:
         raise pytest.UsageError(f"requires() knows no {', '.join(sorted(unknown))}; it knows {', '.join(needs.PROBES)}")
-    if _TURNS in config.stash:
+    odd = {f"{item.nodeid}: {marker}" for item in items for marker in item.iter_markers("soak") if not _is_part(marker)}
+    if odd:
+        raise pytest.UsageError(f"soak(part=...) with a part of tests/soak.py is needed: {', '.join(sorted(odd))}")
+    if hasattr(config, "workerinput"):
         items[:] = workers.in_order(items)
 
 
@@ -73,6 +62,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"this machine must have {word}: {why}", pytrace=False)
         if why:
             pytest.skip(f"requires {word}: {why}")
+
+
+def _is_part(marker: pytest.Mark) -> bool:
+    return not marker.args and list(marker.kwargs) == ["part"] and marker.kwargs["part"] in soak.PARTS
 
 
 def _words(item: pytest.Item) -> list[str]:

@@ -20,7 +20,7 @@ from tests.workers import worker_of
 
 TRIAL_PREFIX = "waypoint-trial-"
 """How names begin of what a doctor's trial makes: its home, or its cgroup, where the pid of its process follows."""
-SETTLE_S = 5.0
+SETTLE_S = 30.0
 """How long the kernel may take to detach loop devices, mounts and namespaces after the last process is gone."""
 
 

@@ -1,16 +1,15 @@
-"""The processes that run tests beside each other: what each is known by, what each starts with, and who waits for whom.
+"""The processes that run tests beside each other: the name and the state with which each starts.
 
 A worker is a process of pytest in which tests run: one of `-n`, or the only one of a run without it.
 """
 
 import contextlib
-import fcntl
 import os
 import pwd
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,20 +29,6 @@ WORKERS_PER_PROCESSOR = 2
 """Most of a test's time is waiting."""
 MAX_WORKERS = 8
 """Each has homes, sessions and pools of its own at a time, which need memory and room on the disk."""
-
-LONG = (
-    "tests/chaos/test_chaos.py",
-    "tests/processes/test_criu_install.py",
-    "tests/cli/test_next_machine.py",
-    "tests/session/test_full_home.py",
-    "tests/session/test_strangers.py",
-    "tests/acceptance/test_search.py",
-    "tests/acceptance/test_deep_chain.py",
-    "tests/session/test_soak.py",
-    "tests/session/test_given_back.py",
-    "tests/repo/test_docs.py",
-)
-"""Files with few tests that take long."""
 
 _NAME = "tests-"
 _VARIABLE = f"\0{RUN_VARIABLE}=".encode()
@@ -115,58 +100,12 @@ def start_as_usual() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (FILES if hard == resource.RLIM_INFINITY else min(FILES, hard), hard))
 
 
-class Turns:
-    """Who may run now: many tests beside each other, or one that is `alone`, for all workers that share `folder`.
-
-    A test that is to be alone closes the gate, so that no other begins, and waits until those that run have ended. It
-    leaves the gate closed for its successor in the same worker if that one is to be alone too.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._gate = os.open(folder / "gate", os.O_CREAT | os.O_RDWR, 0o600)
-        self._floor = os.open(folder / "floor", os.O_CREAT | os.O_RDWR, 0o600)
-        self._is_alone = False
-
-    @contextlib.contextmanager
-    def turn(self, item: pytest.Item, successor: pytest.Item | None) -> Iterator[None]:
-        """Wait until `item` may run; the end of the `with` lets others run."""
-        if is_alone(item) and not self._is_alone:
-            fcntl.flock(self._gate, fcntl.LOCK_EX)
-            fcntl.flock(self._floor, fcntl.LOCK_EX)
-        elif not is_alone(item):
-            fcntl.flock(self._gate, fcntl.LOCK_SH)
-            fcntl.flock(self._floor, fcntl.LOCK_SH)
-            fcntl.flock(self._gate, fcntl.LOCK_UN)
-        try:
-            yield
-        finally:
-            self._is_alone = is_alone(item) and successor is not None and is_alone(successor)
-            if not self._is_alone:
-                fcntl.flock(self._floor, fcntl.LOCK_UN)
-                fcntl.flock(self._gate, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        os.close(self._gate)
-        os.close(self._floor)
-
-
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The items in the order in which several workers take their files.
+    """The items in the order in which several workers take their files: those with most cases first.
 
-    First those with tests that are to be alone: so the workers wait for such turns at the same time, and not each time
-    until what the others run has ended. Then those that are LONG, and after these the ones with most tests first: a
-    long file that is taken last keeps one worker busy when the others have nothing left.
+    A long file that is taken last keeps one worker busy when the others have nothing left.
     """
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-
-    def place(file: str) -> tuple[bool, int, int]:
-        rank = LONG.index(file) if file in LONG else len(LONG)
-        return not any(map(is_alone, files[file])), rank, -len(files[file])
-
-    return [item for file in sorted(files, key=place) for item in files[file]]
-
-
-def is_alone(item: pytest.Item) -> bool:
-    return item.get_closest_marker("alone") is not None
+    return [item for file in sorted(files, key=lambda file: -len(files[file])) for item in files[file]]

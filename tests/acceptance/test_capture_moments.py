@@ -10,7 +10,7 @@ from tests.homes import Home
 from tests.waiting import PATIENCE_S
 from waypoint.client import Client
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("zsh", "criu", "cgroup2")]
+pytestmark = [pytest.mark.soak(part="load"), pytest.mark.privileged, pytest.mark.requires("zsh", "criu", "cgroup2")]
 
 COUNT = 12
 

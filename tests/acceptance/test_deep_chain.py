@@ -9,7 +9,7 @@ from tests.acceptance.moments import says, started
 from tests.acceptance.people import Person
 from tests.homes import Home
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+pytestmark = [pytest.mark.soak(part="load"), pytest.mark.privileged, pytest.mark.requires("criu")]
 
 CHAIN = int(os.environ.get("WAYPOINT_TEST_CHAIN", "100"))
 RESTORES = 10

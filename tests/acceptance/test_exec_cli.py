@@ -115,6 +115,7 @@ def test_a_mark_with_this_very_commands_id_and_another_nonce_is_output(run: Exec
     assert done.stdout.endswith(";0123456789abcdef;0;Z\x07on\n")
 
 
+@pytest.mark.soak(part="floods")
 def test_a_hundred_megabytes_lose_nothing(run: Exec) -> None:
     program = "import random,sys; r=random.Random(7); n=[r.randbytes(999999) for _ in range(10)]"
     text = f'python3 -c "{program}; [sys.stdout.buffer.write(b) for _ in range(8) for b in n]" | base64 -w 76'

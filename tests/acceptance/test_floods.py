@@ -13,7 +13,7 @@ from tests.homes import Home, open_home
 from tests.waiting import PATIENCE_S
 from waypoint.client import Client
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.soak(part="floods"), pytest.mark.privileged]
 
 ASKS = 60
 WITHIN_MS = 20.0
@@ -111,7 +111,6 @@ EXEC_S, CHECKPOINT_S = 2.0, 10.0
 """At most beside twelve sessions that are captured as fast as the processors can."""
 
 
-@pytest.mark.alone("leaves little of the machine to tests beside it")
 @pytest.mark.requires("criu")
 def test_sessions_that_capture_themselves_without_end_keep_nobody_from_being_served(homes: tuple[Home, Client]) -> None:
     home, client = homes

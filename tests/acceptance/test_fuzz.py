@@ -26,7 +26,7 @@ from waypoint.linux.storage import idmapped
 from waypoint.linux.tasks import procfs
 from waypoint.model.paths import socket_path
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.soak(part="floods"), pytest.mark.privileged]
 
 HEAVY = ("/v1/doctor", "/v1/gc", "/v1/jobs", "/v1/daemon/stop", "/v1/sessions", "/v1/operations/undo")
 """What would be done if the request happened to be right, and takes long or ends the test."""

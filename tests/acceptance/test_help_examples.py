@@ -12,6 +12,7 @@ from waypoint.model.verbs.fast import CHECKPOINT
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
+@pytest.mark.soak(part="load")
 def test_a_checkpoint_and_a_restore_within_one_script_end(home: Home, tmp_path: Path) -> None:
     example = CHECKPOINT.epilog.removeprefix("Example: ")
     with session(home, "root", "--bind", f"{tmp_path}:/outside") as branch:

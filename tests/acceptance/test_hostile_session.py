@@ -47,6 +47,7 @@ def longest_answer_s(home: Home, for_s: float) -> float:
     return longest
 
 
+@pytest.mark.soak(part="floods")
 def test_a_terminal_that_is_made_to_wait_holds_up_nobody(home: Home) -> None:
     with (
         session(home, "root") as hostile,
@@ -59,6 +60,7 @@ def test_a_terminal_that_is_made_to_wait_holds_up_nobody(home: Home) -> None:
         assert inside(home, other, "echo $((40 + 2))") == "42\n"
 
 
+@pytest.mark.soak(part="floods")
 def test_a_crowd_of_names_in_its_run_folder_holds_up_nobody(home: Home) -> None:
     make = "import os\nfor i in range(60000): os.close(os.open(f'/run/waypoint/x{i}', os.O_CREAT | os.O_WRONLY))"
     ring = (
@@ -83,6 +85,7 @@ def groups_of(home: Home) -> dict[Path, tuple[int, int]]:
     return {group: (group.stat().st_mode, group.stat().st_uid) for group in found}
 
 
+@pytest.mark.soak(part="floods")
 def test_what_pid_1_has_mounted_in_namespaces_of_its_own_is_not_changed() -> None:
     """The script of pid 1 lies in the session's files. Behind a filter it could mount no cgroups."""
     with open_home("unfiltered", seccomp=False) as home, session(home, "root") as branch:
@@ -120,6 +123,7 @@ time.sleep(1000)
 """
 
 
+@pytest.mark.soak(part="floods")
 @pytest.mark.requires("criu")
 def test_descriptors_that_it_sends_to_nobody_are_an_error_of_a_checkpoint_and_no_more(home: Home) -> None:
     """The kernel counts those of all sessions of a home together. A program may have as many as its limit of files."""
@@ -155,6 +159,7 @@ time.sleep(100)
 """
 
 
+@pytest.mark.soak(part="floods")
 def test_a_state_of_its_shell_that_it_has_made_up_holds_up_nobody(home: Home) -> None:
     with session(home, "root") as hostile:
         with home.background(
@@ -173,6 +178,7 @@ def test_a_state_of_its_shell_that_it_has_made_up_holds_up_nobody(home: Home) ->
         home.must("rm", "forged")
 
 
+@pytest.mark.soak(part="floods")
 def test_only_root_fills_the_machine_s_disk_with_checkpoints() -> None:
     """No limit of the session's holds what a checkpoint has of its memory, and what has a name stays."""
     with open_home("floor") as home:

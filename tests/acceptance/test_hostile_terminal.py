@@ -35,6 +35,7 @@ def states(home: Home) -> dict[str, str]:
     return {one["branch"]: one["state"] for one in home.must("ps", "--all", "--json").json()}
 
 
+@pytest.mark.soak(part="floods")
 def test_a_session_without_its_terminal_is_told_of_and_can_be_ended() -> None:
     with open_home() as home:
         for name, step in GIVEN_UP.items():

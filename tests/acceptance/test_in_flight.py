@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "zsh")]
 UNTIL_GO = "touch /tmp/begun; until [ -e /tmp/go ]; do sleep 0.02; done"
 
 
-@pytest.fixture(params=["person", "zsh_person"])
+@pytest.fixture(params=["person", pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix"))])
 def session(home: Home, request: pytest.FixtureRequest) -> Iterator[Session]:
     with started(home, request.getfixturevalue(request.param).name) as live:
         yield live
@@ -78,6 +78,7 @@ def test_one_with_input_goes_on_with_what_it_has_read(home: Home, session: Sessi
     assert fork.exec("echo $x").output == b"first\n"
 
 
+@pytest.mark.soak(part="timing")
 def test_the_time_of_a_command_that_is_limited_runs_on_in_the_fork(home: Home, session: Session) -> None:
     run = InFlight(session, "touch /tmp/begun; sleep 1000", timeout_s=3)  # longer than the checkpoint
     checkpoint = new_name(session)

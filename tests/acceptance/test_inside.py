@@ -19,7 +19,7 @@ from waypoint.model.verbs.table import INSIDE
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
-@pytest.fixture(params=["root", "person"])
+@pytest.fixture(params=[pytest.param("root", marks=pytest.mark.soak(part="matrix")), "person"])
 def branch(home: Home, person: Person, request: pytest.FixtureRequest) -> Iterator[str]:
     with session(home, "root" if request.param == "root" else person.name) as name:
         yield name

@@ -29,7 +29,7 @@ done, noting = collections.Counter(), threading.Lock()
 def ask():
     while True:
         try:
-            assert urllib.request.urlopen("http://127.0.0.1:8000/", timeout=5).read() == b"answer"
+            assert urllib.request.urlopen("http://127.0.0.1:8000/", timeout=60).read() == b"answer"
             how = "well"
         except Exception as error:
             how = repr(error)
@@ -136,6 +136,7 @@ def session(home: Home) -> Iterator[Session]:
         yield made
 
 
+@pytest.mark.soak(part="load")
 def test_a_busy_server_is_captured_and_answers_everywhere(home: Home, session: Session) -> None:
     """In copies, those callers alone get no answer of whom the capture says that nobody had accepted them."""
     run(session, BUSY, "/root/done")

@@ -76,6 +76,7 @@ def take_checkpoints(home: Home, branch: str) -> list[str]:
     return names
 
 
+@pytest.mark.soak(part="load")
 @pytest.mark.parametrize("text", [STEADY, BURSTS, LINE_BY_LINE], ids=["steady", "bursts", "line by line"])
 def test_an_exec_loses_doubles_and_reorders_no_byte(home: Home, person: Person, text: str) -> None:
     with started(home, person.name) as session:
@@ -85,6 +86,7 @@ def test_an_exec_loses_doubles_and_reorders_no_byte(home: Home, person: Person, 
         assert numbers.are_whole
 
 
+@pytest.mark.soak(part="load")
 def test_one_whose_client_takes_nothing_meanwhile_loses_no_byte_either(home: Home, person: Person) -> None:
     """The ring is full, and what the terminal holds has no place in it."""
     with started(home, person.name) as session:
@@ -103,6 +105,7 @@ def test_one_whose_client_takes_nothing_meanwhile_loses_no_byte_either(home: Hom
         assert numbers.are_whole
 
 
+@pytest.mark.soak(part="load")
 def test_the_log_of_a_terminal_and_an_attached_client_see_each_byte_once(home: Home, person: Person) -> None:
     with started(home, person.name) as session:
         attachment = session.attach(24, 200)
@@ -163,6 +166,7 @@ while True:
 KINDS = ("append", "rename")
 
 
+@pytest.mark.soak(part="load")
 def test_memory_files_and_terminal_of_a_fork_are_of_one_moment(home: Home, person: Person) -> None:
     with started(home, person.name, "busy") as session:
         session.run("sh", "-c", "cat >/tmp/counter.py", stdin=COUNTER.encode())

@@ -83,7 +83,9 @@ def base(place: Path) -> None:
         (place / name).write_text(f"{name} of the base\n")
 
 
-@pytest.fixture(scope="module", params=["root of the base", "mount of its own"])
+@pytest.fixture(
+    scope="module", params=["root of the base", pytest.param("mount of its own", marks=pytest.mark.soak(part="matrix"))]
+)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of the host's with files in it."""
     folder = tmp_path_factory.mktemp("odd")

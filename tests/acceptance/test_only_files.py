@@ -75,6 +75,7 @@ def test_it_is_undone_by_bringing_back_what_was_there(home: Home, branch: str) -
     assert inside(home, branch, "cat /srv/file; echo $X") == "two\nkept\n"
 
 
+@pytest.mark.soak(part="load")
 def test_it_says_what_was_copied_and_how_long_the_session_stood_still(home: Home, branch: str) -> None:
     cp = f"{branch}-cp"
     home.must("checkpoint", cp, "-b", branch)
@@ -127,6 +128,7 @@ def test_a_branch_that_is_not_live_starts_with_the_files_and_a_new_shell(
     assert on not in home.must("ps").stdout.split()
 
 
+@pytest.mark.soak(part="load")
 def test_folders_deeper_than_python_calls_functions_go_and_come_back(home: Home, branch: str) -> None:
     make = "import os\nfor i in range(1100): os.mkdir('k'); os.chdir('k')\nopen('end', 'w').close()"
     depth = "find /tmp -name end -printf '%d\\n'"
@@ -142,6 +144,7 @@ def test_folders_deeper_than_python_calls_functions_go_and_come_back(home: Home,
     assert inside(home, branch, "[ -e /run/waypoint/k ] || echo gone") == "gone\n"
 
 
+@pytest.mark.soak(part="load")
 def test_shared_memory_that_is_too_deep_to_be_copied_is_an_error_with_its_next_step(home: Home, branch: str) -> None:
     make = "import os\nfor i in range(20): os.mkdir('k' * 250); os.chdir('k' * 250)"
     inside(home, branch, f'cd /dev/shm; python3 -c "{make}"; cd /')

@@ -15,7 +15,7 @@ SHOW = r"""printf "%s|" "$PWD" "$x" "${new-none}" "$(alias hey 2>/dev/null)" "$(
 say; trap | grep USR1 ||:"""
 
 
-@pytest.fixture(params=["person", "zsh_person"])
+@pytest.fixture(params=["person", pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix"))])
 def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
     with session(home, request.getfixturevalue(request.param).name) as name:
         yield name
@@ -174,6 +174,7 @@ def test_a_checkpoint_right_after_the_start_has_the_shell(home: Home, branch: st
     home.must("restore", f"{branch}-young", "-b", branch, "--only", "shell")  # nor is a young shell refused
 
 
+@pytest.mark.soak(part="timing")
 def test_right_after_a_command_the_shell_is_waited_for(home: Home, branch: str) -> None:
     """A client knows that its command has ended before the shell has drawn its prompt, which may ask git and others."""
     inside(home, branch, "PROMPT_COMMAND='sleep 0.4'; precmd() { sleep 0.4; }")

@@ -24,7 +24,7 @@ KINDS = ("of the base", "of the base and changed", "new")
 ABOUT = "ls -A; stat -L -c '%F %a %u %h' /proc/self/cwd; readlink /proc/self/cwd | grep -o '(deleted)'"
 
 
-@pytest.fixture(scope="module", params=[OF_THE_BASE, OWN_MOUNT])
+@pytest.fixture(scope="module", params=[OF_THE_BASE, pytest.param(OWN_MOUNT, marks=pytest.mark.soak(part="matrix"))])
 def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
     with ground_of(request.param) as place:
         if request.param == OWN_MOUNT:

@@ -53,6 +53,7 @@ def works(home: Home, branch: str) -> None:
     assert home.cli("run", "-b", branch, "--", "sh", "-c", "exit 3", timeout_s=LIMIT_S).code == 3
 
 
+@pytest.mark.soak(part="floods")
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_verb_waits_for_what_a_session_has_put_in_place_of_its_files(home: Home, hostile: str, kind: str) -> None:
     home.must("exec", "-b", hostile, "--", "x=kept")
@@ -73,6 +74,7 @@ def test_no_verb_waits_for_what_a_session_has_put_in_place_of_its_files(home: Ho
     home.must("branch", "delete", "copy")
 
 
+@pytest.mark.soak(part="floods")
 @pytest.mark.parametrize("place", PLACES)
 def test_a_session_without_its_run_folder_has_run_and_its_copies_have_all(home: Home, hostile: str, place: str) -> None:
     home.must("exec", "-b", hostile, "--", "x=kept")

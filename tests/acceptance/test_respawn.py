@@ -16,7 +16,7 @@ SERVER = "API_TOKEN=hunter2 python3 -m http.server 8471 --bind 127.0.0.1 >>/tmp/
 ASK = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:8471/page\").read().decode())'"
 
 
-@pytest.fixture(params=["person", "zsh_person"])
+@pytest.fixture(params=["person", pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix"))])
 def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
     with session(home, request.getfixturevalue(request.param).name) as name:
         yield name

@@ -19,7 +19,7 @@ Take = Callable[..., Seat]
 Open = Callable[..., Screen]
 
 
-@pytest.fixture(params=["person", "zsh_person"])
+@pytest.fixture(params=["person", pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix"))])
 def session(home: Home, request: pytest.FixtureRequest) -> Iterator[Session]:
     with started(home, request.getfixturevalue(request.param).name) as live:
         yield live
@@ -248,6 +248,7 @@ def test_a_pager_is_where_it_was(home: Home, person: Person, screen: Open, way: 
 # --- the screen at a restore in place
 
 
+@pytest.mark.soak(part="timing")
 @pytest.mark.requires("vi", "tmux")
 @pytest.mark.parametrize("size", [(30, 100), (20, 70), (40, 120)], ids=["same size", "smaller", "larger"])
 def test_an_editor_that_was_left_is_on_the_screen_again(

@@ -12,7 +12,11 @@ import pytest
 from tests.homes import Home, open_home
 from tests.session import ledger
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="load"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 WIDTH = 8
 EDITING = ("--timeout", "5")

@@ -69,6 +69,7 @@ def test_a_hook_that_fails_is_said_and_keeps_nothing_from_being_done(home: Home)
         assert "the hook post-restore.d/gone ended with 1" in (restored.degraded or [])
 
 
+@pytest.mark.soak(part="timing")
 def test_a_hook_that_does_not_end_is_killed(home: Home) -> None:
     with started(home, "root") as session:
         put(session, "pre-checkpoint", "slow", f"sleep 1000 & echo begun >>{LOG}; wait")

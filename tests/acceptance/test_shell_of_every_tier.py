@@ -24,7 +24,7 @@ printf '<%s>' "$(umask)" "$(ulimit -Sn)" "$@"; f 1; dirs; trap | grep USR1; (cd 
 case $- in *u*) echo nounset;; esac"""
 
 
-@pytest.fixture(params=["person", "zsh_person"])
+@pytest.fixture(params=["person", pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix"))])
 def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
     with session(home, request.getfixturevalue(request.param).name) as name:
         yield name

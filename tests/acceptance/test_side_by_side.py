@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("zsh", "vi")]
 Take = Callable[..., Seat]
 
 
-@pytest.fixture(params=["person", "zsh_person"])
+@pytest.fixture(params=["person", pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix"))])
 def shell(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
     """The branch of a session, once in bash and once in zsh."""
     person: Person = request.getfixturevalue(request.param)
@@ -113,7 +113,7 @@ def test_a_person_may_interrupt_a_command(home: Home, shell: str, seat: Take) ->
     outer.type(b"echo still $((6*7))\r").see(line(b"still 42"))
 
 
-@pytest.mark.alone("types at the very moment at which a command begins")
+@pytest.mark.soak(part="timing")
 def test_a_person_may_suspend_a_command_and_bring_it_back(home: Home, shell: str, seat: Take) -> None:
     outer = attach(seat(), shell)
     with running(
@@ -191,6 +191,7 @@ def test_so_does_one_that_takes_a_moment_to_end(home: Home, shell: str) -> None:
     assert (found["exit"], found["by"], found["ended"]) == (0, "command", True)
 
 
+@pytest.mark.soak(part="timing")
 @pytest.mark.parametrize("how", ["key", "functions", "prompt"])
 def test_a_shell_without_hooks_says_so_in_time(home: Home, shell: str, seat: Take, how: str) -> None:
     attach(seat(), shell)

@@ -35,7 +35,13 @@ class Shell:
         return done.stdout
 
 
-@pytest.fixture(params=["root", "person", "zsh_person"])
+@pytest.fixture(
+    params=[
+        pytest.param("root", marks=pytest.mark.soak(part="matrix")),
+        "person",
+        pytest.param("zsh_person", marks=pytest.mark.soak(part="matrix")),
+    ]
+)
 def shell(home: Home, request: pytest.FixtureRequest) -> Iterator[Shell]:
     user = "root" if request.param == "root" else request.getfixturevalue(request.param).name
     with session(home, user, "--cwd", "/tmp") as branch:
@@ -219,6 +225,7 @@ def test_files_and_processes_are_shared_with_run(shell: Shell) -> None:
     assert not Path("/tmp/shared").exists()
 
 
+@pytest.mark.soak(part="load")
 def test_a_hundred_commands_leave_nothing_behind(shell: Shell) -> None:
     names = "typeset -p | grep -o '__wp[a-z_]*' | sort -u"
     # The shell itself lists its descriptors: a zsh that starts a program has one more until the program has begun.

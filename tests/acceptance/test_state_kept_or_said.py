@@ -18,6 +18,7 @@ FILL = (
 SHELLS = pytest.mark.parametrize("shell", ["bash", pytest.param("zsh", marks=pytest.mark.requires("zsh"))])
 
 
+@pytest.mark.soak(part="disks")
 @SHELLS
 @pytest.mark.requires("simple-quotas")
 def test_a_shell_on_a_disk_that_is_used_up_is_kept(home: Home, shell: str) -> None:
@@ -58,6 +59,7 @@ def test_where_the_disk_has_no_room_for_a_name_commands_run_and_may_fail(home: H
             )
 
 
+@pytest.mark.soak(part="load")
 @SHELLS
 def test_a_shell_that_has_not_come_to_its_prompt_loses_nothing(home: Home, shell: str) -> None:
     with session(home, "root", "--shell", shell) as branch:

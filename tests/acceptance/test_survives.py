@@ -174,7 +174,17 @@ def look(session: Session, names: Iterable[str]) -> dict[str, str]:
     return {name: seen for name, _, seen in parts}
 
 
-@pytest.fixture(scope="module", params=[f"{who}-{mood}" for who in ("root", "person", "zsh_person") for mood in MOODS])
+OTHERS = [f"{who}-{mood}" for who in ("root", "zsh_person") for mood in MOODS]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "person-quiet",
+        "person-busy",
+        *(pytest.param(name, marks=pytest.mark.soak(part="matrix")) for name in OTHERS),
+    ],
+)
 def copies(home: Home, request: pytest.FixtureRequest) -> Iterator[Copies]:
     who, _, mood_name = request.param.partition("-")
     mood: Mood = "busy" if mood_name == "busy" else "quiet"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.moments import MOODS, WAYS, Mood, Way, alone, brought_back, new_name, started
+from tests.acceptance.moments import WAYS, Mood, Way, alone, brought_back, new_name, started
 from tests.homes import Home
 from waypoint.client.sdk import Session
 
@@ -15,7 +15,16 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 WITNESS = ("witness.py", "witness_memory.py")
 
 
-@pytest.fixture(scope="module", params=[f"{who}-{mood}" for who in ("root", "person") for mood in MOODS])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "person-quiet",
+        *(
+            pytest.param(name, marks=pytest.mark.soak(part="matrix"))
+            for name in ("person-busy", "root-quiet", "root-busy")
+        ),
+    ],
+)
 def witnesses(home: Home, request: pytest.FixtureRequest) -> Iterator[dict[Way, Session]]:
     """A session in which the witness runs, brought back in either way."""
     who, _, mood_name = request.param.partition("-")

@@ -21,7 +21,7 @@ WATCHER = Path(__file__).with_name("watcher.py")
 LOG = "/root/watched.log"
 
 
-@pytest.fixture(scope="module", params=[OF_THE_BASE, OWN_MOUNT])
+@pytest.fixture(scope="module", params=[OF_THE_BASE, pytest.param(OWN_MOUNT, marks=pytest.mark.soak(part="matrix"))])
 def ground(request: pytest.FixtureRequest) -> Iterator[Path]:
     with ground_of(request.param) as place:
         for folder in ("base/below", "bound/below", "moving/below"):

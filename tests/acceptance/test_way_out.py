@@ -90,6 +90,7 @@ def test_a_session_reaches_what_is_public(there: HomeThere, branch: str) -> None
     assert tried(there, branch, PUBLIC, port=9) == "ConnectionRefusedError at once\n"
 
 
+@pytest.mark.soak(part="setup")
 def test_what_answers_late_is_reached(there: HomeThere, branch: str) -> None:
     """pasta of Debian 12 may send a packet without any flag meanwhile, if two packets of a client come at once: so if
     pasta is slow, as it is under strace.
@@ -195,6 +196,7 @@ except TimeoutError:
     assert packets(there, branch, second) == "nothing\n"
 
 
+@pytest.mark.soak(part="faults")
 def test_what_ends_a_connection_reaches_pasta(there: HomeThere, branch: str) -> None:
     """Or pasta would have connections that are not counted as the session's any more."""
 
@@ -310,6 +312,7 @@ import time; time.sleep(1000)
         assert "ESTAB" in inside(there, one, "ss -Htn state established sport = 5555 | sed s/^/ESTAB/")
 
 
+@pytest.mark.soak(part="faults")
 def test_the_way_out_outlives_the_daemon_and_pasta(there: HomeThere, branch: str) -> None:
     inside(there, branch, TALK)
     pasta = pasta_of(there)
@@ -354,6 +357,7 @@ def test_none_is_loopback_and_refuses_at_once(there: HomeThere) -> None:
     there.must("stop", "none", "--discard")
 
 
+@pytest.mark.soak(part="faults")
 def test_nothing_is_left(outside: Outside) -> None:
     with open_home("way-out") as home:
         there = outside.moved(home)
@@ -364,6 +368,7 @@ def test_nothing_is_left(outside: Outside) -> None:
     wait_until(lambda: not Path(f"/proc/{pasta}").exists(), "pasta has ended with the home")
 
 
+@pytest.mark.soak(part="setup")
 def test_names_are_known_where_the_machine_asks_itself(tmp_path: Path) -> None:
     """As with systemd-resolved, which listens on an address of the machine's loopback."""
     with open_outside(tmp_path, "127.0.0.53") as outside, open_home("way-out") as home:
@@ -381,6 +386,7 @@ def test_names_are_known_where_the_machine_asks_itself(tmp_path: Path) -> None:
             server.kill()
 
 
+@pytest.mark.soak(part="setup")
 def test_without_a_route_all_is_refused_at_once_and_it_is_said(tmp_path: Path) -> None:
     with open_outside(tmp_path) as outside, open_home("way-out") as home:
         outside.on_host("ip", "route", "del", "default")

@@ -22,7 +22,7 @@ from typing import Literal
 RUNS = 20
 WARM_UPS = 2
 
-Verdict = Literal["met", "missed", "no aim"]
+Verdict = Literal["met", "missed", "no aim", "not judged"]
 
 
 @dataclass(frozen=True, slots=True)

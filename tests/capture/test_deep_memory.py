@@ -4,11 +4,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.linux.test_deep import make_levels
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
 
 
+@pytest.mark.soak(part="load")
 def test_deep_folders_are_measured_and_removed(tmp_path: Path) -> None:
     hot = Hot(tmp_path)
     hot.make("capture")

@@ -3,7 +3,7 @@
 After each operation: an operation that says it is done is done, one that says it failed is done or not done; every
 session's witness, in memory, in a file, at a port, over an open TCP connection and on the terminal, agrees with the
 shell's variable; and what is on record is what is there. After a reboot no session is live, and every checkpoint can be
-brought back with its processes. WAYPOINT_TEST_CHAOS_S: for how many seconds, WAYPOINT_TEST_CHAOS_SEED: the seed of a
+brought back with its processes. WAYPOINT_TEST_CHAOS_S: for how many seconds, WAYPOINT_TEST_SEED: the seed of a
 run that is to be repeated, WAYPOINT_TEST_CHAOS_TRACE: a file that gets a line for each operation.
 """
 
@@ -22,10 +22,10 @@ from tests.session import ledger
 from tests.session.full_disks import Disk
 from tests.session.full_disks import small_disk as small_disk
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu", "btrfs")]
+pytestmark = [pytest.mark.soak(part="chaos"), pytest.mark.privileged, pytest.mark.requires("criu", "btrfs")]
 
 SECONDS = float(os.environ.get("WAYPOINT_TEST_CHAOS_S", "40"))
-SEED = int(os.environ.get("WAYPOINT_TEST_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
 DISK_BYTES = 16 << 30  # of a sparse file: only what is used takes room
 MOST_BRANCHES, MOST_NAMES = 4, 6
 

@@ -27,7 +27,7 @@ from waypoint.capture.steps import Step
 from waypoint.client import Client
 from waypoint.model.errors import WaypointError
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+pytestmark = [pytest.mark.soak(part="criu"), pytest.mark.privileged, pytest.mark.requires("criu")]
 
 KILLS = int(os.environ.get("WAYPOINT_TEST_CRIU_KILLS", "12"))
 DEADLINE_S = 20.0  # of a checkpoint; a CRIU that hangs is waited for twice

@@ -10,8 +10,8 @@ from tests.homes import Home
 class Row:
     """A situation that ends in a message with a next step.
 
-    `advice`: the text of the step, as tests/repo/next_steps.py finds it in the program. `meet`: the words of the
-    command whose message it is. `inside`: that command and those of the step are typed inside the session on `main`.
+    `advice`: the text of the step, with `{}` in place of what the program puts in. `meet`: the words of the command
+    whose message it is. `inside`: that command and those of the step are typed inside the session on `main`.
     `before`: commands that lead there. `fill`: what a reader puts in place of capital letters, also in `meet`.
     `follow`: the shell text that a reader types, if the step is in words; otherwise each command in the step is
     executed as it is printed. `gives_up`: names whose loss, and branches whose sessions' end, is what the step is for.

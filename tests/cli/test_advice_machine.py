@@ -20,7 +20,11 @@ from tests.homes import MIB, SMALL_POOL, Completed, Home
 from tests.places import ROOT
 from waypoint.linux.storage import mounts
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+pytestmark = [
+    pytest.mark.soak(part="advice"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
+]
 
 NO_CRIU = {"WAYPOINT_CRIU": ""}
 NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")

@@ -197,7 +197,7 @@ def test_daemon_stop_leaves_sessions_running_and_the_next_command_starts_it(home
     home.must("exec", "-b", branch, "--", "here=1")
     pid = daemon_pid(home)
     home.must("daemon", "stop")
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon has ended and was reaped", 2.0)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon has ended and was reaped")
     status = home.cli("daemon", "status")
     assert (status.code, status.stdout) == (4, "")
     assert home.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"

@@ -115,6 +115,7 @@ def test_it_works_where_waypoint_is_not_in_the_path(named: Home, shell: str, tmp
         assert "waypoint restore noted _" in completed(terminal, "waypoint restore not")
 
 
+@pytest.mark.soak(part="timing")
 @pytest.mark.privileged
 @pytest.mark.requires("zsh")
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -57,6 +57,7 @@ def next_line(process: "subprocess.Popen[bytes]", text: str) -> bytes:
     return line
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.parametrize("limit", [[], ["-n", "1"], ["-n", "1000"]], ids=str)
 def test_it_follows_the_log_into_the_next_file(limit: list[str]) -> None:
     with open_home("follow") as home:
@@ -72,6 +73,7 @@ def test_it_follows_the_log_into_the_next_file(limit: list[str]) -> None:
             follower.terminate()
 
 
+@pytest.mark.soak(part="faults")
 def test_the_log_is_bounded_while_the_daemon_runs() -> None:
     with open_home("bounded") as home:
         os.truncate(log_of(home), FULL_BYTES)

@@ -167,6 +167,7 @@ def doctor_processes(home: Home) -> list[int]:
     return found
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("criu")
 def test_the_doctor_can_be_a_job(home: Home) -> None:
     home.must("daemon", "status")
@@ -182,6 +183,7 @@ def test_the_doctor_can_be_a_job(home: Home) -> None:
     assert (changes[0], changes[-1]) == ("started", "ended")
 
 
+@pytest.mark.soak(part="faults")
 @pytest.mark.requires("criu")
 def test_a_doctor_that_is_cancelled_leaves_nothing(home: Home) -> None:
     home.must("daemon", "status")
@@ -193,6 +195,7 @@ def test_a_doctor_that_is_cancelled_leaves_nothing(home: Home) -> None:
     assert home.cli("doctor", "--json").json()
 
 
+@pytest.mark.soak(part="faults")
 def test_a_job_ends_with_its_daemon(home: Home) -> None:
     home.must("daemon", "status")
     job = ask(home, "POST", "/v1/jobs", {"kind": "doctor"})

@@ -341,6 +341,7 @@ def test_a_slow_reader_loses_nothing(home: Home, branch: str) -> None:
 # --- restarts
 
 
+@pytest.mark.soak(part="faults")
 def test_a_daemon_that_is_killed_is_not_noticed(home: Home, branch: str) -> None:
     with started(
         home, "exec", "-b", branch, "--", "for i in $(seq 200); do echo $i; sleep 0.01; done; (exit 9)"

@@ -170,6 +170,7 @@ class TestCommand:
         [found] = home.must("fork", ready, "-n", "1", "--json", "--", r"printf '\377'").json()
         assert (found["output"], found["output_base64"]) == ("\ufffd", "/w==")
 
+    @pytest.mark.soak(part="faults")
     def test_a_failure_of_waypoint_itself_is_in_the_records(self, home: Home, ready: str) -> None:
         home.must("shell", f"{ready}-s", "-d", "--", "sleep", "1000")  # nothing there reads a command line
         done = home.cli("fork", f"{ready}-s", f"{ready}-a", "--json", "--", "true")

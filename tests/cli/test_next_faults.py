@@ -9,7 +9,11 @@ from tests.cli.test_next_steps import COMMAND, follow, is_of, next_of, state
 from tests.cli.test_next_steps import stocked as stocked
 from tests.homes import Home
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="advice"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 
 def commands_of(case: Case, printed: str) -> list[str]:

@@ -22,7 +22,11 @@ from tests.places import ROOT
 from tests.session.full_disks import small_disk as small_disk
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="advice"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 EXT4_IOC_SHUTDOWN = 0x8004587D  # linux/ext4.h
 LOG_FLUSHED = (1).to_bytes(4, "little")

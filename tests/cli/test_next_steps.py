@@ -100,7 +100,13 @@ def follow(home: Home, command: str) -> Completed:
     return Completed(said + (terminal.before or ""), "", terminal.exitstatus or 0)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.advice)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.advice, marks=[pytest.mark.soak(part="advice")] if number % 5 else [])
+        for number, row in enumerate(ROWS)
+    ],
+)
 def test_a_step_that_is_followed_helps_and_costs_nothing(stocked: Home, row: Row) -> None:
     for words in row.before:
         stocked.must(*fill(stocked, row, words))
@@ -134,6 +140,7 @@ def test_a_step_that_is_followed_helps_and_costs_nothing(stocked: Home, row: Row
 # --- situations of their own
 
 
+@pytest.mark.soak(part="advice")
 @pytest.mark.requires("public-checkout")
 def test_who_is_not_let_in_is_let_in_by_what_is_advised(stocked: Home) -> None:
     done = as_nobody(stocked, "ps")
@@ -215,6 +222,7 @@ def test_a_broken_config_json_is_mended_or_made_anew_and_nothing_is_lost(stocked
     assert stocked.must("exec", "-b", "main", "--", "echo $here").stdout == "1\n"
 
 
+@pytest.mark.soak(part="advice")
 def test_a_home_that_cannot_be_removed_is_when_what_is_in_the_way_has_gone() -> None:
     with open_home("removed") as home:
         mounted, own = home.path / "mounted", home.path / "own"

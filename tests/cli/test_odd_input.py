@@ -57,6 +57,7 @@ def test_a_folder_with_something_else_in_it_becomes_no_home(place: Path, files: 
     assert {path.name: path.read_text() for path in place.iterdir()} == files
 
 
+@pytest.mark.soak(part="setup")
 def test_the_next_step_leads_to_a_home(place: Path) -> None:
     place.mkdir()
     (place / "letter.txt").write_text("mine")
@@ -70,6 +71,7 @@ def test_the_next_step_leads_to_a_home(place: Path) -> None:
         other.must("setup", "--remove", "--yes")
 
 
+@pytest.mark.soak(part="setup")
 def test_a_new_file_systems_own_folder_does_not_make_it_foreign() -> None:
     home = Home(Path(make_temp_root()) / f"new-{os.getpid()}")
     (home.path / "lost+found").mkdir(parents=True)
@@ -107,6 +109,7 @@ def test_a_path_that_the_kernel_follows_for_nobody_is_refused(home: Home, path: 
         home.cli("stop", "odd", "--discard")
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("criu")
 def test_a_caller_that_ignores_the_ends_of_children_gets_a_home() -> None:
     def ignore() -> None:
@@ -151,6 +154,7 @@ def broken_criu(place: Path) -> str:
     return str(place)
 
 
+@pytest.mark.soak(part="setup")
 def test_a_broken_criu_of_ones_own_choice_is_named_with_a_way_out(home: Home, broken_criu: str) -> None:
     bad = {"WAYPOINT_CRIU": broken_criu}
     home.must("daemon", "stop")
@@ -180,6 +184,7 @@ def test_a_feature_that_criu_cannot_use_is_blamed_on_the_kernel_only_if_it_lacks
     assert ("kernel" in row.remedy, "CRIU" in row.remedy) == (not kernel_has, kernel_has)
 
 
+@pytest.mark.soak(part="disks")
 @pytest.mark.requires("criu", "btrfs")
 def test_doctor_has_a_table_also_if_the_pool_cannot_be_opened(place: Path) -> None:
     with open_home("poolless") as home:
@@ -199,4 +204,4 @@ def test_doctor_has_a_table_also_if_the_pool_cannot_be_opened(place: Path) -> No
             home.cli("daemon", "stop")
             shutil.move(kept, image)
         # For a second, a daemon that cannot open its home tells everybody why.
-        wait_until(lambda: home.cli("doctor").stdout.splitlines()[1].split()[0] != "the", "the pool is opened", 5)
+        wait_until(lambda: home.cli("doctor").stdout.splitlines()[1].split()[0] != "the", "the pool is opened")

@@ -133,12 +133,14 @@ def test_setup_takes_no_folder_that_is_a_users(bare: Home) -> None:
     bare.path.rmdir()
 
 
+@pytest.mark.soak(part="setup")
 def test_setup_closes_a_folder_of_roots(bare: Home) -> None:
     bare.path.mkdir(mode=0o755)
     assert f"closed {bare.path} to others" in bare.must("setup").stderr
     assert stat.S_IMODE(bare.path.stat().st_mode) == 0o700
 
 
+@pytest.mark.soak(part="setup")
 def test_no_daemon_starts_on_what_a_user_has_put_in_place(bare: Home, place: Path) -> None:
     """The next step of each message is followed."""
     bare.must("setup")

@@ -81,7 +81,7 @@ def test_it_is_lost_with_its_daemon_and_says_so(home: Home, branch: str) -> None
         assert b"next:" in process.stderr.read()
 
 
-@pytest.mark.alone("types at once after a change of size, which a busy machine passes on later")
+@pytest.mark.soak(part="timing")
 def test_with_t_it_has_a_terminal_of_its_own_that_follows_ours(branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("run", "-b", branch, "-it", "--", "bash", "--norc", "-i")
     terminal.expect(b"[#$] ")

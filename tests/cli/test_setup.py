@@ -81,6 +81,7 @@ def test_a_second_time_it_changes_nothing(bare: Home) -> None:
     assert {path: path.stat().st_mtime_ns for path in bare.path.glob("config*")} == before
 
 
+@pytest.mark.soak(part="setup")
 def test_it_keeps_what_else_is_in_the_configuration(bare: Home) -> None:
     bare.must("setup")
     (bare.path / "config.json").write_text(json.dumps({**config(bare), "later": [1]}))
@@ -130,6 +131,7 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
     bare.must("setup", "--remove")  # nothing is there, so nothing is asked
 
 
+@pytest.mark.soak(part="setup")
 def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
     bare.must("setup")
     bare.must("shell", "-d")
@@ -139,6 +141,7 @@ def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
     assert not bare.path.exists()
 
 
+@pytest.mark.soak(part="setup")
 def test_remove_ends_a_daemon_that_has_no_supervisor(bare: Home) -> None:
     bare.must("setup")
     path = bare.runtime / "supervisor.lock"
@@ -156,6 +159,7 @@ def test_remove_ends_a_daemon_that_has_no_supervisor(bare: Home) -> None:
     assert not bare.runtime.exists()
 
 
+@pytest.mark.soak(part="setup")
 def test_remove_ends_a_daemon_whose_runtime_folder_was_removed(bare: Home) -> None:
     bare.must("setup")
     shutil.rmtree(bare.runtime)
@@ -163,6 +167,7 @@ def test_remove_ends_a_daemon_whose_runtime_folder_was_removed(bare: Home) -> No
     assert not bare.path.exists()
 
 
+@pytest.mark.soak(part="setup")
 def test_remove_leaves_what_is_not_its_own(bare: Home) -> None:
     bare.must("setup")
     (bare.path / "letter.txt").write_text("mine")
@@ -189,6 +194,7 @@ def test_check_and_remove_exclude_each_other(bare: Home) -> None:
 # --- who may use it
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
 def test_only_root_may_by_default(bare: Home) -> None:
     bare.must("setup")
@@ -197,6 +203,7 @@ def test_only_root_may_by_default(bare: Home) -> None:
     assert f"sudo waypoint --home {bare.path} setup --user nobody" in done.stderr
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
 def test_a_user_may_who_was_named(bare: Home) -> None:
     bare.must("setup", "--user", "nobody")
@@ -205,6 +212,7 @@ def test_a_user_may_who_was_named(bare: Home) -> None:
     assert as_nobody(bare, "exec", "-b", "theirs", "--", "id -un").stdout == "nobody\n"
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
 def test_members_of_a_group_may_that_was_named(bare: Home) -> None:
     bare.must("setup", "--group", "games")
@@ -212,6 +220,7 @@ def test_members_of_a_group_may_that_was_named(bare: Home) -> None:
     assert as_nobody(bare, "ps", groups=[grp.getgrnam("games").gr_gid]).returncode == 0
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
 def test_who_may_can_be_changed_while_sessions_run(bare: Home) -> None:
     bare.must("setup")
@@ -230,6 +239,7 @@ def test_an_unknown_name_is_told_and_nothing_is_made(bare: Home, args: list[str]
     assert not bare.path.exists()
 
 
+@pytest.mark.soak(part="setup")
 def test_the_checkouts_own_command_sets_up_too(bare: Home) -> None:
     subprocess.run([ROOT / "dev", "waypoint", "setup"], env=bare.env, check=True, capture_output=True)
     assert config(bare)["home_id"] == bare.id
@@ -246,6 +256,7 @@ def written(root: Path) -> dict[str, tuple[str, int]]:
     return {str(path.relative_to(root)): (path.read_text(), path.stat().st_mtime_ns) for path in files}
 
 
+@pytest.mark.soak(part="setup")
 def test_completion_is_written_once_and_removed_with_the_last_home(bare: Home) -> None:
     assert all(f"wrote {bare.root / script}" in bare.must("setup").stderr for script in SCRIPTS[:1])
     before = written(bare.root)
@@ -260,6 +271,7 @@ def test_completion_is_written_once_and_removed_with_the_last_home(bare: Home) -
     assert list(bare.root.iterdir()) == []
 
 
+@pytest.mark.soak(part="setup")
 def test_a_home_that_is_gone_keeps_no_completion(bare: Home) -> None:
     bare.must("setup")
     script = bare.root / SCRIPTS[0]
@@ -268,6 +280,7 @@ def test_a_home_that_is_gone_keeps_no_completion(bare: Home) -> None:
     assert written(bare.root) == {}
 
 
+@pytest.mark.soak(part="setup")
 def test_a_folder_that_others_use_stays(bare: Home) -> None:
     bare.must("setup")
     (bare.root / SCRIPTS[0]).with_name("theirs").touch()
@@ -283,11 +296,13 @@ def unit_of(home: Home) -> Path:
     return home.root / f"etc/systemd/system/waypoint-{home.id}.service"
 
 
+@pytest.mark.soak(part="setup")
 def test_without_systemd_there_is_no_unit(bare: Home) -> None:
     bare.must("setup")
     assert not (bare.root / "etc").exists()
 
 
+@pytest.mark.soak(part="setup")
 def test_where_systemd_runs_a_unit_is_written_and_removed(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
     bare.must("setup")
@@ -302,6 +317,7 @@ def test_where_systemd_runs_a_unit_is_written_and_removed(bare: Home) -> None:
     assert not unit_of(bare).exists()
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("systemd-analyze")
 def test_systemd_understands_the_unit(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
@@ -314,6 +330,7 @@ def test_systemd_understands_the_unit(bare: Home) -> None:
     assert "kill mode" in done.stderr  # a control
 
 
+@pytest.mark.soak(part="setup")
 def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) -> None:
     """As systemd would with KillMode=process: SIGTERM to the main process alone."""
     (bare.root / "run/systemd/system").mkdir(parents=True)
@@ -334,6 +351,7 @@ def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) ->
     assert bare.must("exec", "--", "echo $here").stdout == "1\n"
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.parametrize("victims", [["supervisor"], ["supervisor", "daemon"]], ids=" and ".join)
 def test_the_main_process_of_the_unit_outlives_what_is_killed(bare: Home, victims: list[str]) -> None:
     bare.must("setup")

@@ -12,7 +12,7 @@ from tests.cli.test_setup import unit_of
 from tests.homes import Home
 from tests.places import home_id
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.soak(part="setup"), pytest.mark.privileged]
 
 
 def test_a_removal_that_ends_half_way_has_removed_the_unit_first(bare: Home) -> None:

@@ -12,7 +12,7 @@ from tests.cli.test_setup import SCRIPTS, as_nobody, config, written
 from tests.cli.test_setup import bare as bare
 from tests.homes import Home
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("public-checkout")]
+pytestmark = [pytest.mark.soak(part="setup"), pytest.mark.privileged, pytest.mark.requires("public-checkout")]
 
 
 def test_an_ordinary_user_is_told_to_use_sudo(bare: Home) -> None:

@@ -146,6 +146,7 @@ def test_who_comes_by_sudo_is_who_called_it(shared: Home) -> None:
     shared.must("stop", "roots", "--discard")
 
 
+@pytest.mark.soak(part="setup")
 def test_setup_says_whose_access_it_takes_away(shared: Home) -> None:
     shared.must("setup", "--group", "games")
     done = shared.must("setup", "--user", "games", "--group", "users")

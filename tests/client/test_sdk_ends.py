@@ -54,6 +54,7 @@ def test_a_job_is_started_and_waited_for(client: Client) -> None:
         client.jobs.wait("nosuch")
 
 
+@pytest.mark.soak(part="faults")
 def test_a_job_that_dies_with_its_daemon_is_not_waited_for(client: Client) -> None:
     job = client.jobs.start("doctor")
     killer = threading.Timer(0.2, lambda: os.kill(client.status().pid, signal.SIGKILL))

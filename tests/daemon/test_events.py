@@ -152,6 +152,7 @@ def test_followers_that_go_leave_nothing(server: RunningServer, client: RawClien
         assert client.ask("GET", "/v1/status").status == 200
 
 
+@pytest.mark.soak(part="timing")
 @in_loop
 async def test_publishing_costs_the_same_however_many_listen() -> None:
     events = Events(asyncio.get_running_loop())

@@ -3,6 +3,7 @@
 import json
 import socket
 
+import pytest
 from hypothesis import given
 
 from tests import fuzzing
@@ -11,6 +12,8 @@ from tests.daemon.conftest import RunningServer
 from tests.daemon.memory_service import MEMORY_ROUTES
 from tests.daemon.raw_client import Answer, RawClient
 from tests.fuzzing import Asked
+
+pytestmark = pytest.mark.soak(part="floods")
 
 ROUTES = tuple(
     route

@@ -127,6 +127,7 @@ def test_a_body_without_announced_length_is_cut_at_the_limit(server: RunningServ
         assert client.answer().status == 413
 
 
+@pytest.mark.soak(part="floods")
 def test_a_body_in_chunks_of_one_byte_does_not_hold_up_others(serve: Callable[..., RunningServer]) -> None:
     server = serve(incomplete_s=3.0)
 

@@ -9,6 +9,7 @@ from tests.homes import Home
 pytestmark = pytest.mark.privileged
 
 
+@pytest.mark.soak(part="floods")
 def test_of_a_command_that_hangs_it_is_told_where_everything_stands(home: Home) -> None:
     home.must("shell", "-d")
     daemon = home.must("daemon", "status", "--json").json()["pid"]

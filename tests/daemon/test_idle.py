@@ -12,7 +12,7 @@ from tests.daemon.kept_home import KeptHome, kept_home
 from tests.daemon.raw_client import RawClient
 from tests.waiting import PATIENCE_S, wait_until
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.soak(part="outages"), pytest.mark.privileged]
 WATCHED_S = 3.0  # a time of rest, in which whatever comes every second would come three times
 
 

@@ -20,6 +20,8 @@ from waypoint.model.requests import LogQuery
 from waypoint.service import history
 from waypoint.store.names import Names
 
+pytestmark = pytest.mark.soak(part="floods")
+
 CAPTURES = 3000
 ROUNDS = 9
 

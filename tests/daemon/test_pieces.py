@@ -148,6 +148,7 @@ def test_a_chunked_upload_is_read_in_pieces(server: RunningServer, client: RawCl
     assert client.ask("GET", "/v1/status").status == 200
 
 
+@pytest.mark.soak(part="floods")
 def test_an_upload_is_not_read_ahead_of_its_reader(server: RunningServer, client: RawClient) -> None:
     send_head(client, "/v1/trees/lazy/files/c")
     client.sock.settimeout(0.3)

@@ -24,6 +24,7 @@ def remove_folder(home: Home) -> None:
     shutil.rmtree(home.runtime)
 
 
+@pytest.mark.soak(part="faults")
 def test_the_next_command_works_at_once_and_sessions_go_on(home: Home) -> None:
     home.must("shell", "-d")
     home.must("exec", "--", "mine=42; sleep 1000 & echo printed")
@@ -41,6 +42,7 @@ def test_the_next_command_works_at_once_and_sessions_go_on(home: Home) -> None:
     home.must("stop", "--discard")
 
 
+@pytest.mark.soak(part="faults")
 def test_it_may_happen_again_and_daemons_do_not_fight(home: Home) -> None:
     home.must("shell", "-d")
     home.must("exec", "--", "mine=1")

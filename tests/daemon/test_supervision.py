@@ -97,6 +97,7 @@ def test_a_supervisor_that_was_replaced_is_outside_of_the_daemons_mounts(home: K
         assert mount_namespace(home.daemon_pid()) != outside
 
 
+@pytest.mark.soak(part="outages")
 def test_each_of_the_two_may_be_killed_again_and_again(home: KeptHome) -> None:
     home.start()
     for _ in range(3):
@@ -248,6 +249,7 @@ def test_a_home_that_was_mended_is_served_to_the_next_client(home: KeptHome) -> 
     assert home.ask("GET", "/v1/sessions").status == 200
 
 
+@pytest.mark.soak(part="outages")
 def test_a_daemon_that_always_dies_is_given_up_in_words(home: KeptHome) -> None:
     (home.folder / "dies").touch()
     home.start()
@@ -257,6 +259,7 @@ def test_a_daemon_that_always_dies_is_given_up_in_words(home: KeptHome) -> None:
     assert "the daemon died 10 times" in home.log()
 
 
+@pytest.mark.soak(part="outages")
 def test_daemons_that_take_long_to_fail_are_waited_for_as_quick_deaths_are(home: KeptHome) -> None:
     (home.folder / "dies-late").touch()
     home.start()

@@ -5,6 +5,7 @@ fork. None of these has a way out: packages come from a registry that runs in th
 were fetched with the machine's network before.
 """
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.acceptance.sessions import inside
 from tests.homes import Completed, Home, open_home
 from tests.isolation.outside import public_folder
 from tests.isolation.supplies import PORT, fetch_real, install_real, make_registry
-from tests.isolation.works import PRELUDE, WORKS
+from tests.isolation.works import PRELUDE, WORKS, Work
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu")]
 
@@ -41,24 +42,40 @@ def folder() -> Iterator[Path]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def place(folder: Path, person: Person) -> Iterator[Home]:
-    """Sessions `root` and `user`, which were restored, their forks `root-2` and `user-2`, and `root-3`, just begun."""
+@contextlib.contextmanager
+def open_place(folder: Path, person: Person, real: Path | None) -> Iterator[Home]:
+    """Sessions `root` and `user`, which were restored, their forks `root-2` and `user-2`, and `root-3`, just begun.
+
+    `real`: an empty folder for packages of the distribution, which are fetched and installed; None: none are.
+    """
     with open_home("works") as home:
-        if not needs.missing("network"):
-            (folder / "real").mkdir()
-            fetch_real(home, folder / "real")
+        if real:
+            fetch_real(home, real)
         for branch, user in (("root", "root"), ("user", person.name)):
             home.must("shell", branch, "-d", "--user", user)
             inside(home, branch, f"python3 -m http.server {PORT} -b 127.0.0.1 -d {folder}/registry >/dev/null 2>&1 &")
-        if not needs.missing("network"):
-            install_real(home, "root", folder / "real")
+        if real:
+            install_real(home, "root", real)
         for branch in ("root", "user"):
             home.must("checkpoint", f"of-{branch}", "-b", branch)
             home.must("fork", f"of-{branch}", f"{branch}-2")
             home.must("restore", f"of-{branch}", "-b", branch)
         home.must("shell", "root-3", "-d", "--from", "of-root")
         inside(home, "root-3", f"python3 -m http.server {PORT} -b 127.0.0.1 -d {folder}/registry >/dev/null 2>&1 &")
+        yield home
+
+
+@pytest.fixture(scope="module")
+def place(folder: Path, person: Person) -> Iterator[Home]:
+    with open_place(folder, person, None) as home:
+        yield home
+
+
+@pytest.fixture(scope="module")
+def supplied(folder: Path, person: Person) -> Iterator[Home]:
+    """With packages of the distribution."""
+    (folder / "real").mkdir()
+    with open_place(folder, person, folder / "real") as home:
         yield home
 
 
@@ -71,11 +88,15 @@ def test_enough_is_tried() -> None:
     assert len(tried) >= 40
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.requires(*work.needs)) for name, work in WORKS.items()]
-)
-def test_it_works_inside(place: Home, folder: Path, name: str) -> None:
+def marks_of(work: Work) -> list[pytest.MarkDecorator]:
+    needs_registry = [pytest.mark.soak(part="setup")] if work.is_long or "network" in work.needs else []
+    return [pytest.mark.requires(*work.needs), *needs_registry]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(work)) for name, work in WORKS.items()])
+def test_it_works_inside(request: pytest.FixtureRequest, folder: Path, name: str) -> None:
     work = WORKS[name]
+    place: Home = request.getfixturevalue("supplied" if "network" in work.needs else "place")
     branches = ["root-2"] if work.is_long else ["root", "root-2", "root-3"]
     if work.is_users:
         branches += ["user"] if work.is_long else ["user", "user-2"]

@@ -52,7 +52,7 @@ def _python(program: str) -> Work:
 
 
 _USERS = {
-    "su": _by_root("su -s /bin/sh nobody -c 'id -un' | grep -qx nobody"),
+    "su": _long(_by_root("su -s /bin/sh nobody -c 'id -un' | grep -qx nobody")),
     "setpriv": _by_root("setpriv --reuid 33 --regid 33 --clear-groups id -u | grep -qx 33"),
     "useradd": _by_root(
         """

@@ -112,7 +112,7 @@ def test_elsewhere_than_on_btrfs_the_calls_do_not_exist(corner: Path) -> None:
     assert refused.value.errno == errno.ENOTTY
 
 
-@pytest.mark.alone("measures a time that a busy processor lengthens")
+@pytest.mark.soak(part="timing")
 def test_other_threads_go_on_while_a_snapshot_writes_out_data(top: str) -> None:
     btrfs.create_subvolume(f"{top}/one")
     Path(f"{top}/one/data").write_bytes(os.urandom(128 * MIB))

@@ -33,6 +33,7 @@ def corner(tmp_path: Path) -> Iterator[Path]:
         deep.remove_path(path)
 
 
+@pytest.mark.soak(part="load")
 def test_a_deep_tree_is_visited_from_its_end_and_removed(corner: Path) -> None:
     (corner / "outside").mkdir()
     (corner / "outside/file").touch()
@@ -69,6 +70,7 @@ def test_a_folder_that_is_moved_meanwhile_leads_nobody_elsewhere(corner: Path) -
     assert caught.value.errno == errno.ESTALE
 
 
+@pytest.mark.soak(part="load")
 @pytest.mark.parametrize("name", ["k", "name-of-250-bytes" + "é" * 116])
 def test_a_path_that_is_longer_than_the_kernel_takes_is_opened(corner: Path, name: str) -> None:
     make_levels(corner, name=name, levels=2500 if name == "k" else 20)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.places import ROOT
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, PATIENCE_S
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import lock_holder, procfs
 
@@ -88,14 +88,14 @@ def test_the_holder_is_asked_to_end(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path) as process:
         os.close(lock_holder.take_over(str(path), patience_s=10, kill_s=10))
-        assert process.wait(2) == -signal.SIGTERM
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 def test_a_holder_that_does_not_end_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path, ends="goes-on") as process:
         os.close(lock_holder.take_over(str(path), patience_s=0.1, kill_s=10))
-        assert process.wait(2) == -signal.SIGKILL
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_a_holder_that_signs_late_is_asked_then(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_holder_that_signs_late_is_asked_then(tmp_path: Path) -> None:
             lock_holder.take_over(str(path), patience_s=0.1)
         process.stdin.write(b"!")
         os.close(lock_holder.take_over(str(path), patience_s=10))
-        assert process.wait(2) == -signal.SIGTERM
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 def test_a_holder_that_cannot_be_ended_is_named_after_a_bounded_time(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_who_has_signed_once_is_not_asked_for_what_another_holds(tmp_path: Path)
     path = tmp_path / "lock"
     with holder(path) as first:
         first.kill()
-        first.wait(2)
+        first.wait(PATIENCE_S)
         lock = files.lock(str(path), wait=False)
         with pytest.raises(TimeoutError, match="not known"):
             lock_holder.take_over(str(path), patience_s=0.1)

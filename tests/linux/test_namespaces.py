@@ -12,7 +12,7 @@ from waypoint.linux.tasks import namespaces
 pytestmark = [
     pytest.mark.privileged,
     pytest.mark.requires("root", "userns"),
-    pytest.mark.alone("counts, and takes away, the inotify instances that all processes of root share"),
+    pytest.mark.soak(part="timing"),
 ]
 
 FIRST, OWNER, OTHER = 2_000_000_000, 2_000_080_000, 2_000_080_001

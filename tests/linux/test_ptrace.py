@@ -74,7 +74,7 @@ def test_a_traced_process_stops_and_goes_on_by_signals_as_any_other(child: int) 
         assert stop is not None
         assert stop.is_group_stop == is_group_stop
         ptrace.go_on(child, stop)
-    wait_until(lambda: "State:\tt" in Path(f"/proc/{child}/status").read_text(), "it is stopped", 2.0)
+    wait_until(lambda: "State:\tt" in Path(f"/proc/{child}/status").read_text(), "it is stopped")
     os.kill(child, signal.SIGCONT)
     os.kill(child, signal.SIGTERM)
     while (stop := ptrace.wait(child)) is not None:

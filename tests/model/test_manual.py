@@ -71,6 +71,7 @@ def test_no_text_is_an_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert shown(manual.pages()["waypoint-odd.1"], tmp_path).count(odd) == 5
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("network")
 def test_the_wheel_brings_the_pages_of_its_own_table(tmp_path: Path) -> None:
     source = tmp_path / "source"

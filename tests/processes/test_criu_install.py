@@ -25,7 +25,7 @@ from waypoint.setup.criu_install import install, installed
 from waypoint.setup.debian_packages import find_mirror
 
 has_apt = pytest.mark.requires("apt-get")
-pytestmark = [has_apt, pytest.mark.requires("network")]
+pytestmark = [pytest.mark.soak(part="setup"), has_apt, pytest.mark.requires("network")]
 
 UNREACHABLE = "http://127.0.0.1:9/debian"
 

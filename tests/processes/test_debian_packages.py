@@ -62,6 +62,7 @@ def test_without_apt_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     assert "WAYPOINT_CRIU" in caught.value.next_step
 
 
+@pytest.mark.soak(part="setup")
 @has_apt
 def test_an_unreachable_mirror_is_reported_in_apt_s_words(tmp_path: Path) -> None:
     archive = Archive(tmp_path, mirror="http://127.0.0.1:9/debian", suite="forky", keyring=find_keyring())
@@ -71,6 +72,7 @@ def test_an_unreachable_mirror_is_reported_in_apt_s_words(tmp_path: Path) -> Non
     assert "network" in caught.value.next_step
 
 
+@pytest.mark.soak(part="setup")
 @has_apt
 @pytest.mark.requires("network")
 class TestWithAMirror:
@@ -148,6 +150,7 @@ def test_a_broken_package_file_is_named(tmp_path: Path) -> None:
         unpack([broken], tmp_path / "root")
 
 
+@pytest.mark.soak(part="setup")
 @has_apt
 def test_the_machine_s_own_state_of_apt_is_not_touched(tmp_path: Path) -> None:
     places = ["/var/lib/apt", "/var/lib/dpkg", "/var/cache/apt"]

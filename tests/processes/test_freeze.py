@@ -66,7 +66,7 @@ def test_no_task_is_in_vfork_when_a_session_that_starts_many_programs_is_frozen(
 
 
 @pytest.mark.requires("strace")
-@pytest.mark.alone("measures a time that a busy processor lengthens")
+@pytest.mark.soak(part="timing")
 def test_a_traced_process_is_named_at_once_with_its_tracer(tmp_path: Path) -> None:
     def work(stage: Stage) -> tuple[str, float]:
         session = stage.start()

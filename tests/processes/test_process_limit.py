@@ -61,7 +61,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.alone("counts, and takes away, the inotify instances that all processes of root share")
+@pytest.mark.soak(part="timing")
 @pytest.mark.parametrize("owner", [OWNER, 0])
 def test_inotify_instances_of_a_session_with_its_own_owner_are_not_root_s(tmp_path: Path, owner: int) -> None:
     """With root as the owner they are: the negative control."""

@@ -208,6 +208,7 @@ def by_the_removal_of_the_home(home: Path) -> None:
     home.mkdir()
 
 
+@pytest.mark.soak(part="faults")
 @pytest.mark.requires("criu")
 @pytest.mark.parametrize("sessions", [1, 2])
 @pytest.mark.parametrize("swept", [by_the_next_trial, by_the_removal_of_the_home])
@@ -231,6 +232,7 @@ def test_what_is_left_of_one_that_was_killed_is_removed(
     assert not Path(runtime_folder(str(left))).exists()
 
 
+@pytest.mark.soak(part="faults")
 @pytest.mark.requires("criu")
 @pytest.mark.parametrize("sessions", [1, 2])
 def test_whoever_asked_for_one_that_is_killed_leaves_nothing_of_it(tmp_path: Path, sessions: int) -> None:

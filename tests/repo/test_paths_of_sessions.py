@@ -1,4 +1,6 @@
-"""Nothing outside of one module opens a path that a session may have made: linux/storage/beneath.py."""
+"""Nothing outside of one module opens a path that a session may have made: linux/storage/beneath.py. The paths of a
+session's own folders are spelled in one module, too: model/paths.py.
+"""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -9,6 +11,10 @@ import pytest
 from tests.repo import tree
 
 BENEATH = Path("waypoint/linux/storage/beneath.py")
+SPELLED_IN = Path("waypoint/model/paths.py")
+OWN_FOLDERS = ("run/waypoint", ".waypoint/")
+"""How the paths of a session's own folders look (paths.RUN_FOLDER, paths.OWN_FOLDER)."""
+
 NAMED_BY_OTHERS = ("base", "item.source")
 FOLDERS = ("merged", "views.wanted", "views.present", "present_upper", "wanted_upper", *NAMED_BY_OTHERS)
 """How folders are named whose content is a session's, or of whoever made the base; besides, what `upper_of` returns."""
@@ -47,7 +53,13 @@ LOOKING = (
     "os.readlink",
 )
 
-MOUNTS = {"mounts.mount": 1, "mounts.bind": 1, "mounts.remount_bind": 0, "idmapped.attach": 1}
+MOUNTS = {
+    "mounts.mount": 1,
+    "mounts.bind": 1,
+    "mounts.remount_bind": 0,
+    "mounts.keep_writes_apart": 0,
+    "idmapped.attach": 1,
+}
 """Which argument of these is the mount point."""
 
 MAY_MOUNT_AT: dict[tuple[str, str], str] = {
@@ -125,6 +137,16 @@ def mount_points(path: Path) -> Iterator[tuple[str, str]]:
             yield str(path), ast.unparse(call.args[MOUNTS[name]])
 
 
+def spelled_folders(path: Path) -> Iterator[str]:
+    """Where a folder of a session's own is spelled out, in anything but a docstring."""
+    module = tree.parsed(path)
+    spoken = tree.docstrings(module)
+    for node in ast.walk(module):
+        match node:
+            case ast.Constant(value=str() as text) if node not in spoken and any(one in text for one in OWN_FOLDERS):
+                yield f"{path}:{node.lineno}: {text}"
+
+
 def called(module: ast.Module, names: Sequence[str]) -> Iterator[str]:
     for call, name in tree.calls(module):
         if name.rpartition(".")[2] in names:
@@ -142,6 +164,10 @@ def test_one_module_opens_the_paths_of_sessions() -> None:
 
 def test_no_path_is_put_together_from_a_folder_of_a_session() -> None:
     assert [line for path in code() for line in texts(path)] == []
+
+
+def test_the_folders_of_a_session_are_spelled_once() -> None:
+    assert [line for path in code() if path != SPELLED_IN for line in spelled_folders(path)] == []
 
 
 def test_the_launcher_mounts_on_what_it_has_opened() -> None:
@@ -185,3 +211,12 @@ def test_such_a_path_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_another_opener_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(openers(Path("waypoint/trial.py")))) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [("x = 'run/waypoint/exit'", 1), ("x = f'/run/waypoint/{y}'", 1), ("'''In /run/waypoint.'''", 0)],
+)
+def test_each_spelling_is_seen(source: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
+    assert len(list(spelled_folders(Path("waypoint/trial.py")))) == found

@@ -11,6 +11,8 @@ from waypoint.model.errors import Failed
 from waypoint.service.background.growth import PoolWatch
 from waypoint.upper.contract import Growth, GrowthOutcome, Outlook
 
+pytestmark = pytest.mark.soak(part="disks")
+
 NO_GROUP = "/sys/fs/cgroup/there is no such group"
 
 

@@ -108,12 +108,3 @@ REFUSED = (
         follow=(f"{END}; sleep 1000 &",),
     ),
 )
-
-OUTSIDE = {
-    "bring the former version of the file back",
-    "bring the file back",
-    "choose another checkpoint",
-    "raise that limit: sysctl fs.inotify.max_user_instances=1024",
-    "start the daemon without one (docker: --security-opt seccomp=unconfined)",
-}
-"""The next steps that test_causes_outside.py follows."""

@@ -87,7 +87,7 @@ def test_a_shell_in_a_command_is_brought_to_its_prompt(home: Home, main: Session
     assert main.exec("echo $kept").output == b"early\n"
 
 
-@pytest.mark.alone("types a key in the moment in which the shell works")
+@pytest.mark.soak(part="advice")
 def test_a_restore_of_the_shell_that_was_broken_off_is_taken_back(home: Home, main: Session) -> None:
     main.exec("large=$(head -c 10M /dev/zero | tr '\\0' x)")
     main.checkpoint("large", tier="live")
@@ -148,6 +148,7 @@ def test_an_ambiguous_id_is_told_by_more_digits(home: Home, main: Session) -> No
             db.execute("DELETE FROM captures WHERE id = ?", (twin,))
 
 
+@pytest.mark.soak(part="advice")
 def test_a_program_that_has_locked_the_records_is_found_and_ended(home: Home, main: Session) -> None:
     command = [sys.executable, "-c", LOCK, str(home.path / "names.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
@@ -169,6 +170,7 @@ def test_a_program_that_has_locked_the_records_is_found_and_ended(home: Home, ma
     assert main.exec("echo $kept").output == b"late\n"
 
 
+@pytest.mark.soak(part="advice")
 def test_clients_that_are_too_many_make_room(home: Home, main: Session) -> None:
     with contextlib.ExitStack() as attached:
         for _ in range(600):

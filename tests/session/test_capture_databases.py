@@ -134,7 +134,13 @@ def words_of(rows: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "sqlite" else pytest.mark.requires(name)) for name in DATABASES]
+    "name",
+    [
+        pytest.param(
+            name, marks=[] if name == "sqlite" else [pytest.mark.requires(name), pytest.mark.soak(part="workloads")]
+        )
+        for name in DATABASES
+    ],
 )
 def test_a_database_under_load_goes_on_in_every_copy_without_losing_a_row(home: Home, name: str) -> None:
     database = DATABASES[name]

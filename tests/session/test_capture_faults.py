@@ -63,11 +63,13 @@ def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
     assert killed, f"there is no {case.victim}"
 
 
+@pytest.mark.soak(part="faults")
 def test_there_are_steps_and_each_is_passed_by_some_transaction() -> None:
     assert len(Step) > 5
     assert {step for transaction in TRANSACTIONS.values() for step in transaction.steps} == set(Step)
 
 
+@pytest.mark.soak(part="faults")
 @pytest.mark.parametrize("name", TRANSACTIONS)
 def test_a_transaction_passes_the_steps_that_are_told_of_it(w: Ground, name: str) -> None:
     transaction = TRANSACTIONS[name]
@@ -85,7 +87,19 @@ def test_a_transaction_passes_the_steps_that_are_told_of_it(w: Ground, name: str
     ledger.check(w.home)
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+def in_the_gate(case: Case) -> bool:
+    """Whether the case is the one of its transaction for the gate: the daemon is killed at the step in the middle."""
+    steps = TRANSACTIONS[case.transaction].steps
+    return case.victim == "daemon" and case.step == steps[len(steps) // 2]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=[] if in_the_gate(case) else pytest.mark.soak(part="faults"))
+        for case in cases()
+    ],
+)
 def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w: Ground, case: Case) -> None:
     transaction, client = TRANSACTIONS[case.transaction], w.client
     transaction.prepare(w.home)
@@ -110,6 +124,7 @@ def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w
     check_after(w, transaction, before, is_done=is_done)
 
 
+@pytest.mark.soak(part="faults")
 @pytest.mark.parametrize("step", [Step.DRAINED, Step.DUMPED, Step.SEALED])
 def test_what_was_typed_ahead_survives_a_daemon_that_is_killed_while_it_is_put_aside(w: Ground, step: Step) -> None:
     argv = w.home.argv("attach", "w")
@@ -133,6 +148,7 @@ def test_what_was_typed_ahead_survives_a_daemon_that_is_killed_while_it_is_put_a
     ledger.check(w.home)
 
 
+@pytest.mark.soak(part="faults")
 def test_who_asked_from_inside_a_daemon_that_was_killed_is_told_where_to_look(w: Ground) -> None:
     session = w.client.session("w")
     with w.pauses.armed(Step.PREPARED) as armed:

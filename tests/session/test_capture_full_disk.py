@@ -19,7 +19,11 @@ from waypoint.model.errors import MAKE_ROOM, WaypointError
 BTRFS_FREES_S = 60.0
 """The kernel gives space back in the background, with a commit each 30 seconds."""
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+pytestmark = [
+    pytest.mark.soak(part="disks"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
+]
 
 FILL = """
 import itertools, os

@@ -73,7 +73,7 @@ def check_unharmed(home: Home, client: Client) -> None:
 
 
 @pytest.mark.parametrize(("command", "said"), REFUSED.values())
-@pytest.mark.alone("measures a time that a busy processor lengthens")
+@pytest.mark.soak(part="timing")
 def test_a_dump_that_criu_refuses_harms_nothing(
     home: Home, client: Client, session: Session, command: str, said: str
 ) -> None:
@@ -262,6 +262,7 @@ DAMAGES: list[Callable[[Home, Path], None]] = [
 ]
 
 
+@pytest.mark.soak(part="criu")
 @pytest.mark.requires("btrfs")
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_a_restore_of_a_damaged_capture_fails_in_words_and_harms_nothing(damage: Callable[[Home, Path], None]) -> None:

@@ -314,6 +314,7 @@ def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, cli
     wait_until(lambda: plain.run("cat", "/srv/n").stdout not in (b"", before), "it counts again")
 
 
+@pytest.mark.soak(part="timing")
 def test_a_timeout_that_comes_due_within_a_capture_harms_neither_command_nor_capture(
     client: Client, main: Session, pauses: Pauses
 ) -> None:

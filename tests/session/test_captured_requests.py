@@ -23,6 +23,7 @@ def home(pauses: Pauses) -> Iterator[Home]:
         yield made
 
 
+@pytest.mark.soak(part="floods")
 def test_it_is_answered_and_never_carried_out(home: Home, pauses: Pauses) -> None:
     client = Client(home.path)
     session = client.start("w")

@@ -92,7 +92,7 @@ def test_in_place_of_a_damaged_image_another_checkpoint_is_chosen(home: Home, cl
     assert is_back(client.session(session.branch))
 
 
-@pytest.mark.alone("changes a limit of the machine")
+@pytest.mark.soak(part="timing")
 def test_where_too_many_lists_of_watched_files_are_the_limit_is_raised(
     home: Home, client: Client, session: Session
 ) -> None:

@@ -17,7 +17,11 @@ from tests.waiting import PATIENCE_S
 from waypoint.capture.layers.processes import HUNG_S
 from waypoint.capture.steps import Step
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="criu"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 
 def hit(home: Home, number: signal.Signals) -> None:

@@ -193,6 +193,7 @@ async def test_the_shell_is_known_again_without_a_new_prompt(stage: Stage) -> No
     assert (await stage.exec("echo hi")).output == b"hi\n"
 
 
+@pytest.mark.soak(part="floods")
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int, tmp_path: Path) -> None:
     """A real process, killed by SIGKILL at moments that it does not choose; ten times in one flood."""
@@ -228,6 +229,7 @@ async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int, 
     assert hashlib.sha256(got).digest() == hashlib.sha256(expected).digest()
 
 
+@pytest.mark.soak(part="faults")
 async def test_at_whatever_turn_of_its_loop_a_daemon_dies_each_command_runs_once(stage: Stage) -> None:
     """Some hundred deaths in one shell, spread over all steps of a command with and without a half-typed line."""
     await stage.open("n=0")

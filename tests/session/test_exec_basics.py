@@ -55,6 +55,7 @@ async def test_all_byte_values_pass_unchanged(stage: Stage) -> None:
     assert ran.output == bytes(range(256)) * 300
 
 
+@pytest.mark.soak(part="floods")
 async def test_a_flood_of_two_byte_lines_is_byte_exact(stage: Stage) -> None:
     await stage.open()
     ran = await stage.exec("yes | head -c 50000000")

@@ -42,6 +42,7 @@ async def test_a_terminal_that_can_do_nothing_does(bash: Stage, term: str) -> No
     await bash.wait_printed("\n\u00fcber".encode())
 
 
+@pytest.mark.soak(part="timing")
 @pytest.mark.parametrize("text", ["sleep 1000", "while :; do :; done"])
 async def test_a_half_typed_line_survives_an_interrupt(stage: Stage, text: str) -> None:
     await stage.open()

@@ -123,6 +123,7 @@ async def test_a_shell_below_the_shell_does_not_get_our_key(stage: Stage) -> Non
     assert b"7717" not in stage.printed(mark)
 
 
+@pytest.mark.soak(part="timing")
 @pytest.mark.parametrize(
     "text",
     [

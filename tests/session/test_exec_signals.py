@@ -101,6 +101,7 @@ STUBBORN = [  # what runs, and the signal that it needs
 ]
 
 
+@pytest.mark.soak(part="timing")
 @pytest.mark.parametrize(("text", "needed"), STUBBORN)
 async def test_a_timeout_is_a_bound_and_what_stopped_the_command_is_told(
     stage: Stage, text: str, needed: str | None
@@ -117,6 +118,7 @@ async def test_a_timeout_is_a_bound_and_what_stopped_the_command_is_told(
     assert (await stage.exec("echo fine")).output == b"fine\n"
 
 
+@pytest.mark.soak(part="timing")
 async def test_vim_is_ended_at_its_timeout_and_leaves_the_terminal_as_it_was(stage: Stage) -> None:
     await stage.open()
     client, loop = Client(), asyncio.get_running_loop()
@@ -141,6 +143,7 @@ async def test_a_command_that_ends_in_time_is_not_touched(stage: Stage) -> None:
     assert await stage.exec("echo quick", timeout_s=2) == (0, b"quick\n", "command", False, "")
 
 
+@pytest.mark.soak(part="timing")
 async def test_a_shell_that_cannot_be_stopped_is_reported_and_blocks_only_for_a_while(bash: Stage) -> None:
     await bash.open()
     began = asyncio.get_running_loop().time()

@@ -72,6 +72,7 @@ def test_a_killed_daemon_is_replaced_and_the_session_goes_on(live: Home) -> None
     assert (after["id"], after["pid"]) == (before["id"], before["pid"])
 
 
+@pytest.mark.soak(part="floods")
 def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_flood(live: Home) -> None:
     size = int(os.environ.get("WAYPOINT_TEST_FLOOD_MIB", "200")) * MIB
     person = pexpect.spawn(live.argv("attach")[0], live.argv("attach")[1:], env=live.env, timeout=PATIENCE_S)
@@ -106,6 +107,7 @@ def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_f
         person.close(force=True)
 
 
+@pytest.mark.soak(part="faults")
 def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
     argv = live.argv("attach")
     person = pexpect.spawn(argv[0], argv[1:], env=live.env, timeout=PATIENCE_S)
@@ -121,6 +123,7 @@ def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
         person.close(force=True)
 
 
+@pytest.mark.soak(part="faults")
 def test_a_killed_client_leaves_the_command_running(live: Home) -> None:
     with live.background(
         "exec", "--", "echo begun; while [ ! -e /tmp/go-on ]; do sleep 0.05; done; echo done > /tmp/done"
@@ -132,6 +135,7 @@ def test_a_killed_client_leaves_the_command_running(live: Home) -> None:
     assert live.must("exec", "--", "cat /tmp/done").stdout == "done\n"
 
 
+@pytest.mark.soak(part="faults")
 def test_a_killed_supervisor_is_replaced(live: Home) -> None:
     first, daemon = supervisor_pid(live), daemon_pid(live)
     os.kill(first, signal.SIGKILL)
@@ -142,6 +146,7 @@ def test_a_killed_supervisor_is_replaced(live: Home) -> None:
     assert daemon_pid(live) != daemon
 
 
+@pytest.mark.soak(part="faults")
 def test_a_supervisor_and_then_the_daemon_killed_are_replaced_at_once(live: Home) -> None:
     log = live.path / "daemon.log"
     for _round in range(2):
@@ -155,6 +160,7 @@ def test_a_supervisor_and_then_the_daemon_killed_are_replaced_at_once(live: Home
         assert log.read_text().count(f"supervisor[{second}] daemon ") == 1, "a daemon failed to start"
 
 
+@pytest.mark.soak(part="faults")
 def test_daemon_and_supervisor_killed_together_start_again_with_the_next_command(live: Home) -> None:
     for pid in (supervisor_pid(live), daemon_pid(live)):
         os.kill(pid, signal.SIGKILL)
@@ -198,6 +204,7 @@ def test_a_killed_init_ends_the_session_and_its_files_are_kept(live: Home) -> No
     assert live.must("exec", "--", "cat /srv/work").stdout == "work\n"
 
 
+@pytest.mark.soak(part="faults")
 def test_a_session_that_died_while_no_daemon_ran_is_found_and_kept(live: Home) -> None:
     live.must("exec", "--", "echo work > /srv/work")
     pid = facts(live)["pid"]
@@ -232,6 +239,7 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
     assert live.must("exec", "-b", "other", "--", "cat /srv/work").stdout == "work\n"
 
 
+@pytest.mark.soak(part="disks")
 @pytest.mark.parametrize("small_disk", [SNUG], indirect=True, ids=["snug"])
 def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_disk: Home) -> None:
     home = small_disk
@@ -246,6 +254,7 @@ def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_disk
     assert home.must("exec", "--", "cat /srv/precious").stdout == "precious\n"
 
 
+@pytest.mark.soak(part="disks")
 def test_a_full_disk_under_the_pool_harms_no_session(small_disk: Home) -> None:
     home = small_disk
     home.must("shell", "-d", "main")
@@ -258,7 +267,7 @@ def test_a_full_disk_under_the_pool_harms_no_session(small_disk: Home) -> None:
     assert home.must("exec", "--", "cat /srv/precious /srv/more").stdout == "precious\nmore\n"
 
 
-@pytest.mark.alone("compares all mounts of the machine")
+@pytest.mark.soak(part="faults")
 def test_nothing_of_the_hosts_own_has_changed(live: Home) -> None:
     """/dev/ptmx, hostname, mounts and settings, before and after a session that tried to change them and was killed."""
 
@@ -287,6 +296,7 @@ def test_nothing_of_the_hosts_own_has_changed(live: Home) -> None:
     assert invariants() == before
 
 
+@pytest.mark.soak(part="faults")
 def test_nothing_is_left_when_everything_of_ours_is_killed() -> None:
     """No mount, loop device or process; the autouse check of this suite looks at cgroups and files too."""
     with open_home("killed") as home:

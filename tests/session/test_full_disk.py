@@ -15,7 +15,7 @@ from waypoint.session.live.run import StatusPlace
 from waypoint.terminal.hooks.asking import KEY
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.soak(part="disks"), pytest.mark.privileged]
 
 
 @pytest.fixture

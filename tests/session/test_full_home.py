@@ -16,7 +16,11 @@ from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client, wire
 from waypoint.model.paths import socket_path
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+pytestmark = [
+    pytest.mark.soak(part="disks"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
+]
 
 
 KEEP_S = 0.5

@@ -59,12 +59,13 @@ def test_a_dry_run_says_the_same_and_changes_nothing(own: Home) -> None:
     assert len(done["removed"]) == 2
 
 
-@pytest.mark.parametrize("age", ["", "x", "-1", "1y", "1e9", "99999999999w"])
-def test_what_is_no_age_is_refused(own: Home, age: str) -> None:
-    done = own.cli("gc", "--keep-operations", age)
-    assert (done.code, "is not an age" in done.stderr) == (UsageProblem.exit_code, True)
+def test_what_is_no_age_is_refused(own: Home) -> None:
+    for age in ("", "x", "-1", "1y", "1e9", "99999999999w"):
+        done = own.cli("gc", "--keep-operations", age)
+        assert (done.code, "is not an age" in done.stderr) == (UsageProblem.exit_code, True), age
 
 
+@pytest.mark.soak(part="faults")
 def test_strangers_go_and_what_runs_of_them(own: Home) -> None:
     client = Client(own.path)
     client.start("lost").exec("sleep 1000 &")
@@ -83,6 +84,7 @@ def test_strangers_go_and_what_runs_of_them(own: Home) -> None:
     assert kept.exec("echo here").output == b"here\n"
 
 
+@pytest.mark.soak(part="load")
 def test_du_says_what_each_holds_alone_and_what_they_share(own: Home) -> None:
     client = Client(own.path)
     main = client.start("main")
@@ -111,6 +113,7 @@ def test_du_says_what_each_holds_alone_and_what_they_share(own: Home) -> None:
     assert own.cli("du", "none").code == 2
 
 
+@pytest.mark.soak(part="load")
 @pytest.mark.requires("simple-quotas")
 def test_what_cannot_be_given_back_is_told_and_is_no_failure(own: Home) -> None:
     Client(own.path).start("main").checkpoint("x")

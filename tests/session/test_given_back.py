@@ -17,7 +17,11 @@ from tests.places import make_temp_root
 from tests.session import ledger
 from waypoint.client import Client, Session
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+pytestmark = [
+    pytest.mark.soak(part="disks"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
+]
 
 FULL = bool(os.environ.get("WAYPOINT_TEST_GIVE_BACK"))
 FILE_MIB, CHECKPOINTS, FORKS = (1000, 200, 100) if FULL else (200, 10, 10)

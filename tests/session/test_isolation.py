@@ -14,7 +14,7 @@ from waypoint.linux.calls.libc import syscall
 
 INSTALL_S = 300.0  # packages come from far away
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
+pytestmark = [pytest.mark.soak(part="workloads"), pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
 KEYCTL_READ = 11
 SESSION_KEYRING = -3

@@ -18,7 +18,11 @@ from tests.session.transactions import UNANSWERED, is_name, replaced
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client, Session
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="criu"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 KILLS = int(os.environ.get("WAYPOINT_TEST_KILLS", "20"))
 MEMORY_MIB = 64
@@ -116,7 +120,6 @@ def test_a_dump_that_is_killed_while_memory_is_written_harms_nothing(home: Home,
     session.checkpoint(f"{victim}-last", tier="live")
 
 
-@pytest.mark.alone("compares all of CRIU's folders in /tmp")
 def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Session) -> None:
     """Half-made tasks live on without it, in the cgroup of what they were to become."""
     client = Client(home.path)

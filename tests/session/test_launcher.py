@@ -29,6 +29,7 @@ def test_it_has_no_module_that_works_in_every_forked_child() -> None:
     assert not found & {"threading", "logging", "random", "concurrent.futures", "subprocess"}
 
 
+@pytest.mark.soak(part="faults")
 @pytest.mark.privileged
 @pytest.mark.requires("root", "overlay", "cgroup2")
 def test_a_start_for_which_the_daemon_has_no_descriptor_left_is_refused_in_words() -> None:

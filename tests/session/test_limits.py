@@ -82,6 +82,7 @@ def test_processes_are_refused_at_the_limit(home: Home, branch: str) -> None:
     assert numbers(home, "large", FORKS, "200") == (200, 0)
 
 
+@pytest.mark.soak(part="floods")
 @pytest.mark.requires("criu", "controller-pids")
 def test_a_session_with_as_many_processes_as_it_may_have_comes_back(home: Home) -> None:
     """CRIU, which has processes of its own, works in the session's group."""
@@ -133,6 +134,7 @@ def test_a_session_whose_disk_is_used_up_is_kept_and_ended(home: Home) -> None:
     home.must("stop", "used-up", "--discard")
 
 
+@pytest.mark.soak(part="timing")
 @pytest.mark.parametrize("branch", WAYS)
 @pytest.mark.requires("criu", "controller-cpu")
 def test_processors_are_shared_out(home: Home, branch: str) -> None:
@@ -190,7 +192,7 @@ def test_memory_is_refused_at_the_limit(home: Home, branch: str) -> None:
     assert inside(home, "large", program, "200") == str(200 * MIB)
 
 
-@pytest.mark.alone("a fork bomb leaves little of the machine to tests beside it")
+@pytest.mark.soak(part="timing")
 @pytest.mark.requires("controller-pids")
 def test_beside_a_fork_bomb_another_session_answers_and_the_bomb_can_be_stopped(home: Home) -> None:
     begin(home, "bomb", "--pids", "1000")
@@ -295,6 +297,7 @@ def test_a_session_has_the_same_resource_limits_whoever_started_the_daemon() -> 
             assert found[resource.RLIMIT_CORE][0] == 1  # core(5), fs/coredump.c: keeps the machine's handler off, too
 
 
+@pytest.mark.soak(part="faults")
 def test_no_crash_makes_a_limit_smaller() -> None:
     """A launcher that outlives daemon and supervisor starts the next ones, with the limits that it has itself."""
     with open_home("rlimits") as home:
@@ -328,6 +331,7 @@ call.mq_unlink(name)
 """
 
 
+@pytest.mark.soak(part="floods")
 def test_sessions_leave_root_some_message_queues() -> None:
     """Where the kernel counts them for root too, all sessions together have half of what root may have."""
     alone = subprocess.run([sys.executable, "-c", ONE_QUEUE], capture_output=True, text=True, check=True)

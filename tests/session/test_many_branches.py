@@ -12,11 +12,7 @@ from waypoint.model.ids import new_id
 from waypoint.model.records import Ref
 from waypoint.store.names import Names
 
-pytestmark = [
-    pytest.mark.privileged,
-    pytest.mark.requires("root", "overlay"),
-    pytest.mark.alone("measures a time that a busy processor lengthens"),
-]
+pytestmark = [pytest.mark.soak(part="load"), pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
 COUNT = 1000
 QUICK_S = 3.0  # of a thousand branches

@@ -40,7 +40,7 @@ for path in sys.argv[1:]:
 EROFS = 30
 
 
-@pytest.fixture(scope="module", params=["shifted", "host"])
+@pytest.fixture(scope="module", params=["shifted", pytest.param("host", marks=pytest.mark.soak(part="matrix"))])
 def place(request: pytest.FixtureRequest) -> Iterator[Home]:
     with open_home("masks", host_ids=request.param == "host") as home:
         home.must("shell", "first", "-d", "--user", "root")
@@ -139,6 +139,7 @@ def test_a_session_with_a_mask_too_few_does_not_run(change: str) -> None:
         externals.check_mounts(spec, table)
 
 
+@pytest.mark.soak(part="setup")
 def test_processes_come_back_only_where_there_is_what_was_masked() -> None:
     """As after a restart without a kernel module; the capture is altered, as no module can be taken away here."""
     with open_home("masks-gone") as home:

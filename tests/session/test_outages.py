@@ -28,7 +28,11 @@ from waypoint.client import Client, Session
 from waypoint.daemon.siblings import FIRST_DELAY_S, QUICK_DEATH_S
 from waypoint.linux.tasks import procfs
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="outages"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 BUDGET_S = 0.5
 ASYNCIO_S = 0.1
@@ -132,7 +136,6 @@ def check(home: Home, session: Session, pid: int) -> None:
     assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
 
 
-@pytest.mark.alone("measures how long something takes")
 @pytest.mark.parametrize(("parts", "distance_ms"), cases())
 def test_whatever_is_killed_is_back_at_once(
     home: Home, pauses: Pauses, session: Session, parts: tuple[str, ...], distance_ms: int
@@ -151,7 +154,6 @@ def test_whatever_is_killed_is_back_at_once(
     assert away_s <= max(budget, budget_s())
 
 
-@pytest.mark.alone("measures how long something takes")
 @pytest.mark.parametrize("age_ms", YOUNG_MS)
 def test_young_daemons_that_are_killed_one_after_the_other_are_replaced_too(
     home: Home, session: Session, age_ms: int
@@ -177,7 +179,6 @@ def test_young_daemons_that_are_killed_one_after_the_other_are_replaced_too(
     assert away_s <= max(budget, budget_s() + FIRST_DELAY_S)
 
 
-@pytest.mark.alone("measures how long something takes")
 def test_a_criu_that_does_not_end_by_itself_is_not_waited_for(home: Home, pauses: Pauses, session: Session) -> None:
     """As one that writes gigabytes does not."""
     facts = session.refresh()
@@ -196,7 +197,6 @@ def test_a_criu_that_does_not_end_by_itself_is_not_waited_for(home: Home, pauses
     assert probe.away_s(killed, killed) <= max(budget, budget_s())
 
 
-@pytest.mark.alone("measures how long something takes")
 @pytest.mark.parametrize("distance_ms", [0, 60])
 @pytest.mark.parametrize("parts", [("daemon", "supervisor"), ("supervisor", "daemon")])
 def test_a_session_does_not_stand_still_until_somebody_asks(

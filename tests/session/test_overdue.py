@@ -18,7 +18,11 @@ from waypoint.client import Client, Session
 from waypoint.linux.tasks import pidfd
 from waypoint.model.errors import StateConflict, WaypointError
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "cgroup2", "btrfs", "simple-quotas")]
+pytestmark = [
+    pytest.mark.soak(part="faults"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "cgroup2", "btrfs", "simple-quotas"),
+]
 
 SECONDS = 5.0
 """Within which the end is on record when there is room: it is tried again every second."""

@@ -38,7 +38,7 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-@pytest.fixture(scope="module", params=["shifted", "host"])
+@pytest.fixture(scope="module", params=["shifted", pytest.param("host", marks=pytest.mark.soak(part="matrix"))])
 def place(request: pytest.FixtureRequest, second: Path) -> Iterator[Home]:
     with open_home("paths", host_ids=request.param == "host") as home:
         yield home

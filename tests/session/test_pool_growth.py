@@ -15,9 +15,9 @@ from tests.places import make_temp_root
 from waypoint.client import Client, Session
 
 pytestmark = [
+    pytest.mark.soak(part="disks"),
     pytest.mark.privileged,
     pytest.mark.requires("root", "overlay", "btrfs", "cgroup2"),
-    pytest.mark.alone("writes as fast as the machine can, by gigabytes"),
 ]
 
 WRITE_GIB = int(os.environ.get("WAYPOINT_TEST_WRITE_GIB", "0"))
@@ -48,7 +48,6 @@ def test_a_steady_writer_never_meets_a_full_disk(fresh: Home) -> None:
     write(start(fresh), f"dd if=/dev/zero of=data bs=1M count={mib} status=none", 10 + mib / 50)
 
 
-@pytest.mark.alone("whether the pool grows in time is asked of one writer, not of all that the machine does")
 def test_a_writer_of_one_and_a_half_gigabytes_a_second_has_room(fresh: Home) -> None:
     """No disk writes that fast here: the writer takes the room without content, at this speed, after a rest."""
     program = f"""

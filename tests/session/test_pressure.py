@@ -16,7 +16,11 @@ from tests.waiting import PATIENCE_S
 from waypoint.client import Client
 from waypoint.model.errors import StateConflict, UnknownName
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="chaos"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 SECONDS = float(os.environ.get("WAYPOINT_TEST_PRESSURE_S", "15"))
 SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "1"))
@@ -108,7 +112,6 @@ class Worker:
         history.operations()
 
 
-@pytest.mark.alone("needs the whole machine for its time")
 def test_whatever_many_clients_do_at_once_record_and_machine_agree(pressed: Home, user: str) -> None:
     workers = [Worker(pressed, user, SEED * CLIENTS + number) for number in range(CLIENTS)]
     end = time.monotonic() + SECONDS

@@ -20,7 +20,11 @@ from tests.homes import MIB, Completed, Home, open_home
 from tests.session import ledger
 from tests.upper.grounds import loops_of, wait_for_no_loop
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+pytestmark = [
+    pytest.mark.soak(part="disks"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
+]
 
 ADVICE = re.compile(
     r"copy what you need, of a live session from /proc/PID/root \('waypoint ps' tells the PID\), of a capture "

@@ -22,6 +22,7 @@ def home(pauses: Pauses) -> Iterator[Home]:
         yield made
 
 
+@pytest.mark.soak(part="faults")
 def test_a_folder_of_the_base_that_is_removed_before_the_freeze_is_brought_back(
     home: Home, pauses: Pauses, tmp_path: Path
 ) -> None:

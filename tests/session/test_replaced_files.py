@@ -15,6 +15,8 @@ import pytest
 
 from tests.session.stage import Client, Stage
 
+pytestmark = pytest.mark.soak(part="timing")
+
 NAMES = ("go", "bell", "branch", "nonce", "req", "last.0", "last.1", "hist.0", "hist.1", "names", "state", "exit.new")
 
 BOUND_S = 5.0  # of commands that take some milliseconds, so that one which hangs is told by the assert behind it

@@ -15,7 +15,11 @@ from tests.session.test_full_home import crowd, said
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+pytestmark = [
+    pytest.mark.soak(part="disks"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
+]
 
 KEEP_S = 0.5
 _PROGRAM = 'x = bytearray(b"x") * (40 << 20); open("/srv/ready", "w"); import time; time.sleep(10000)'

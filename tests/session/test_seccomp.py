@@ -155,6 +155,7 @@ def expect_in_every_life(home: Home, branch: str, expect: Any) -> None:
         home.must("stop", name, "--discard")
 
 
+@pytest.mark.soak(part="setup")
 def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
     """The negative control."""
     done = unfiltered.must("shell", "main", "-d", "--json", "--user", "root")
@@ -179,6 +180,7 @@ def test_calls_are_refused_in_every_life_of_a_session(home: Home, person: Person
     expect_in_every_life(home, f"life-{who}", expect_refusals)
 
 
+@pytest.mark.soak(part="matrix")
 @pytest.mark.skipif(MACHINE != "x86_64", reason="no 32-bit programs by this gate")
 @pytest.mark.requires("i386")
 def test_calls_of_32_bit_programs_are_refused_too(home: Home, unfiltered: Home) -> None:
@@ -211,6 +213,7 @@ def expect_namespaces(home: Home, branch: str) -> None:
     assert inside(home, branch, "unshare -Urm sh -c 'mount -t tmpfs none /mnt && id -u'") == "0\n"
 
 
+@pytest.mark.soak(part="matrix")
 @pytest.mark.requires("criu", "userns")
 @pytest.mark.parametrize("who", [ROOT, USER])
 def test_what_is_allowed_namespaces_has_them_in_every_life(home: Home, person: Person, who: str) -> None:
@@ -218,6 +221,7 @@ def test_what_is_allowed_namespaces_has_them_in_every_life(home: Home, person: P
     expect_in_every_life(home, f"ns-{who}", expect_namespaces)
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("userns")
 def test_what_is_allowed_namespaces_has_no_cgroups(home: Home, unfiltered: Home) -> None:
     """Where the session's ids are the machine's, its root could write to the groups of the machine and lift its limits.
@@ -273,6 +277,7 @@ def test_processes_that_come_back_are_allowed_no_more_than_they_were(home: Home)
     home.must("branch", "delete", "fixed")
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("criu")
 def test_what_was_captured_without_a_filter_comes_back_without_one() -> None:
     """And whatever gets a new shell gets a filter."""
@@ -308,6 +313,7 @@ def behind_a_filter(home: Home, *args: str) -> "subprocess.CompletedProcess[str]
     return subprocess.run(words, env=home.env, capture_output=True, text=True, timeout=CLI_TIMEOUT_S, check=False)
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("criu")
 def test_a_kernel_without_filters_is_told() -> None:
     """And a daemon that is behind a filter itself says at a dump that it cannot lift it; the session goes on."""
@@ -374,6 +380,7 @@ def test_it_works_behind_the_filter(home: Home, place: str, what: str) -> None:
     inside(home, place, WORKS[what])
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("network", "userns")
 def test_a_sandbox_in_the_sandbox_needs_to_be_allowed(home: Home) -> None:
     """bubblewrap, from a package."""

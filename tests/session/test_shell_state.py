@@ -283,7 +283,7 @@ async def test_options_that_change_the_language_do_not_reach_it(stage: Stage) ->
     assert not list(stage.home.rglob("ran"))
 
 
-@pytest.mark.alone("measures a time that a busy processor lengthens")
+@pytest.mark.soak(part="timing")
 async def test_a_busy_or_deaf_shell_is_not_waited_for(stage: Stage) -> None:
     await stage.open()
     line = stage.daemon.line
@@ -305,6 +305,7 @@ async def test_a_busy_or_deaf_shell_is_not_waited_for(stage: Stage) -> None:
     assert sorted(name for name in os.listdir(stage.run) if name.startswith(("state", "req"))) == []
 
 
+@pytest.mark.soak(part="timing")
 async def test_a_function_that_reads_a_line_is_no_prompt(stage: Stage) -> None:
     await stage.open()
     read = "local hidden=1; read -e x" if stage.shell == "bash" else "vared -c x"

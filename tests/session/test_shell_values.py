@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ alias -- hey="$1"
 _OTHER = "list=(other); set -- other; given=other; map=(); unalias hey"
 
 
+@pytest.mark.soak(part="floods")
 def test_any_values_come_back_exactly_and_are_never_run(stage: Stage) -> None:
     with asyncio.Runner() as runner:
         runner.run(stage.open())

@@ -204,7 +204,7 @@ def test_a_package_with_a_user_of_its_own_is_installed(shifted: Home, tmp_path: 
 
 
 @pytest.mark.requires("criu")
-@pytest.mark.parametrize("user", ["root", "person"])
+@pytest.mark.parametrize("user", [pytest.param("root", marks=pytest.mark.soak(part="matrix")), "person"])
 def test_processes_are_captured_copied_and_brought_back(shifted: Home, person: Person, user: str) -> None:
     branch = f"live-{user}"
     first = begin(shifted, branch, "--user", person.name if user == "person" else "root")
@@ -261,6 +261,7 @@ def test_only_the_files_come_back_with_their_owners(shifted: Home) -> None:
     assert owner(upper(shifted, session) / "opt/o/d/f") == (33, 34)
 
 
+@pytest.mark.soak(part="setup")
 @pytest.mark.requires("criu")
 def test_what_was_captured_with_the_hosts_ids_comes_back_with_them() -> None:
     """And whatever gets a new shell gets shifted ids: the owners on disk are the same."""
@@ -313,6 +314,7 @@ def test_a_file_system_that_cannot_be_idmapped_is_told(shifted: Home, tmp_path: 
         mounts.umount(str(place), mounts.MNT_DETACH)
 
 
+@pytest.mark.soak(part="setup")
 def test_doctor_tells_whether_sessions_have_ids_of_their_own(shifted: Home, unshifted: Home) -> None:
     for home, state in ((shifted, "ok"), (unshifted, "degraded")):
         rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}

@@ -21,7 +21,11 @@ from tests.waiting import wait_until
 from waypoint.client import Client
 from waypoint.daemon.lifetime import WORKERS
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="load"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 CYCLES = int(os.environ.get("WAYPOINT_TEST_SOAK", "120"))
 WARM_UP = 30

@@ -214,6 +214,7 @@ async def test_a_signal_of_the_client_waits_while_the_session_stands_still(stage
     assert b"cleaned up\n" in (await ran).output
 
 
+@pytest.mark.soak(part="timing")
 async def test_a_timeout_is_enforced_after_a_pause_and_its_grace_counts_from_there(stage: Stage) -> None:
     await stage.open()
     subject, client = subject_of(stage), Client()

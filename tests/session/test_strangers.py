@@ -20,7 +20,11 @@ from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
 from waypoint.linux.tasks import lock_holder, procfs
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
+pytestmark = [
+    pytest.mark.soak(part="faults"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
+]
 
 
 @pytest.fixture

@@ -17,7 +17,11 @@ from tests.waiting import PATIENCE_S
 from waypoint.capture.steps import Step
 from waypoint.client import Client, Session
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="criu"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 _NUMBERS = itertools.count(1)
 

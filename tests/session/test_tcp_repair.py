@@ -14,7 +14,7 @@ from tests.session.pauses import Pauses
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.steps import Step
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
+pytestmark = [pytest.mark.soak(part="criu"), pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
 @pytest.fixture

@@ -96,6 +96,7 @@ async def test_a_floor_stops_the_reading_and_the_writer_until_it_is_raised(pair:
     await writing
 
 
+@pytest.mark.soak(part="timing")
 async def test_costly_output_is_followed_by_a_rest_whoever_wants_more(pair: Pair) -> None:
     turns: list[float] = []
 

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from waypoint.session.turns import Turns
 
 
@@ -28,7 +29,7 @@ def test_a_task_takes_its_own_turn_again_and_keeps_it_to_the_end() -> None:
             other = asyncio.create_task(take(turns, "b"))
             await settle()
             assert not other.done()
-        await asyncio.wait_for(other, 1)
+        await asyncio.wait_for(other, PATIENCE_S)
 
     asyncio.run(run())
 
@@ -40,7 +41,7 @@ def test_a_task_that_the_holder_has_started_waits_as_others_do() -> None:
             child = asyncio.create_task(take(turns, "a"))
             await settle()
             assert not child.done()
-        await asyncio.wait_for(child, 1)
+        await asyncio.wait_for(child, PATIENCE_S)
 
     asyncio.run(run())
 
@@ -65,8 +66,8 @@ def test_a_task_that_is_cancelled_while_it_waits_leaves_no_turn_taken() -> None:
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await waiting
-            await asyncio.wait_for(asyncio.create_task(take(turns, "a")), 1)
-        await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b")), 1)
+            await asyncio.wait_for(asyncio.create_task(take(turns, "a")), PATIENCE_S)
+        await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b")), PATIENCE_S)
 
     asyncio.run(run())
 
@@ -95,16 +96,16 @@ def test_a_holder_lends_its_turns_to_work_that_is_done_at_once() -> None:
         assert begun == ["a", "c"]
         assert not other.done()
         go_on.set()
-        assert await asyncio.wait_for(lending, 1) == ["A", "C"]
-        await asyncio.wait_for(other, 1)
+        assert await asyncio.wait_for(lending, PATIENCE_S) == ["A", "C"]
+        await asyncio.wait_for(other, PATIENCE_S)
         go_on.clear()
         failing = asyncio.create_task(lend("a", "b", "c"))
         await settle()
         assert not failing.done()  # what has begun is not broken off
         go_on.set()
         with pytest.raises(ValueError, match="b"):
-            await asyncio.wait_for(failing, 1)
-        await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b", "c")), 1)
+            await asyncio.wait_for(failing, PATIENCE_S)
+        await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b", "c")), PATIENCE_S)
 
     asyncio.run(run())
 
@@ -118,6 +119,6 @@ def test_crossing_wishes_do_not_lock_each_other_out() -> None:
                 await settle()
 
         wishes = [("a", "b"), ("b", "a"), ("c", "a"), ("b", "c"), ("a", "b", "c")]
-        await asyncio.wait_for(asyncio.gather(*(hold(*names) for names in wishes)), 1)
+        await asyncio.wait_for(asyncio.gather(*(hold(*names) for names in wishes)), PATIENCE_S)
 
     asyncio.run(run())

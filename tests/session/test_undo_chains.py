@@ -19,7 +19,11 @@ from waypoint.client import Client
 from waypoint.client.sdk import Session
 from waypoint.model.facts import OperationFacts
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
+pytestmark = [
+    pytest.mark.soak(part="load"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
+]
 
 BRANCH = "w"
 FILES_ONLY = "restore the files of a"

@@ -10,7 +10,12 @@ from tests.upper.grounds import GROUNDS, Ground
 from waypoint.upper.contract import Pool
 
 
-@pytest.fixture(params=sorted(GROUNDS))
+@pytest.fixture(
+    params=[
+        "loop",
+        *(pytest.param(kind, marks=pytest.mark.soak(part="matrix")) for kind in sorted(GROUNDS) if kind != "loop"),
+    ]
+)
 def ground(request: pytest.FixtureRequest, corner: Path) -> Ground:
     """A home on which the driver named by the parameter works: `native`, `loop` or `copy`."""
     return GROUNDS[request.param](corner)

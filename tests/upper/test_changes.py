@@ -23,6 +23,7 @@ def test_files_of_all_mounts_count_and_folders_and_our_own_do_not(tmp_path: Path
     assert count_changes(str(tmp_path)) == (6, False)
 
 
+@pytest.mark.soak(part="load")
 def test_no_more_is_looked_at_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "m0", [f"f{number}" for number in range(MOST + 1)])
     assert count_changes(str(tmp_path)) == (MOST, True)

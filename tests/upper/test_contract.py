@@ -311,6 +311,7 @@ def test_an_empty_pool_need_not_grow(pool: Pool) -> None:
     assert abs(growth.free_bytes - pool.free_bytes()) < MIB
 
 
+@pytest.mark.soak(part="load")
 def test_a_thousand_trees(pool: Pool) -> None:
     names = [f"{number:04}" for number in range(1000)]
     for name in names:
@@ -324,6 +325,7 @@ def test_a_thousand_trees(pool: Pool) -> None:
     assert read(f"{pool.path('copy')}/file") == "0999"
 
 
+@pytest.mark.soak(part="load")
 def test_threads_may_call_for_different_names(pool: Pool) -> None:
     furnish(pool.create("source"))
     before = picture(pool.path("source"))

@@ -10,7 +10,7 @@ from tests.upper.pictures import furnish, picture
 from tests.upper.victims import duration, kill_after, leftovers, started
 from waypoint.linux.storage import btrfs
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
+pytestmark = [pytest.mark.soak(part="faults"), pytest.mark.privileged, pytest.mark.requires("btrfs")]
 
 TRIES = 12
 

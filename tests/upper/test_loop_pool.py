@@ -71,6 +71,7 @@ def test_an_open_pool_of_the_same_mount_namespace_is_not_mounted_over_itself(cor
     first.close()
 
 
+@pytest.mark.soak(part="disks")
 def test_it_grows_in_whole_steps_when_less_than_the_headroom_is_free(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     tree = pool.create("one")
@@ -115,6 +116,7 @@ def test_the_last_step_is_as_large_as_the_floor_allows(small_disk: Path) -> None
     pool.close()
 
 
+@pytest.mark.soak(part="disks")
 def test_what_is_still_in_the_page_cache_is_not_free(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     tree = pool.create("one")
@@ -136,6 +138,7 @@ def test_room_ahead_is_taken_where_there_is_room_and_is_no_need(small_disk: Path
     pool.close()
 
 
+@pytest.mark.soak(part="disks")
 def test_it_grows_when_names_use_up_the_space_before_data_does(small_disk: Path) -> None:
     pool = open_pool(small_disk, "btrfs", dataclasses.replace(SIZES, headroom_bytes=200 * MIB))
     tree = pool.create("one")
@@ -148,6 +151,7 @@ def test_it_grows_when_names_use_up_the_space_before_data_does(small_disk: Path)
     pool.close()
 
 
+@pytest.mark.soak(part="disks")
 def test_it_does_not_grow_below_the_floor_and_says_so(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     fill(f"{pool.create('one')}/file")
@@ -164,6 +168,7 @@ def test_it_does_not_grow_below_the_floor_and_says_so(small_disk: Path) -> None:
     pool.close()
 
 
+@pytest.mark.soak(part="disks")
 def test_a_disk_that_fills_up_while_growing_leaves_the_file_as_it_was(small_disk: Path) -> None:
     pool = open_pool(small_disk, "btrfs", dataclasses.replace(SIZES, floor_bytes=-(1 << 40)))
     fill(f"{pool.create('one')}/file")
@@ -175,6 +180,7 @@ def test_a_disk_that_fills_up_while_growing_leaves_the_file_as_it_was(small_disk
     pool.close()
 
 
+@pytest.mark.soak(part="disks")
 def test_a_full_disk_and_a_full_pool_damage_nothing(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     furnish(pool.create("kept"))
@@ -218,6 +224,7 @@ def test_a_disk_too_full_for_a_new_pool_is_said_and_nothing_is_left(small_disk: 
     Ground(small_disk, "btrfs").open().close()
 
 
+@pytest.mark.soak(part="disks")
 def test_a_file_that_was_copied_with_holes_gets_its_space_back(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     furnish(pool.create("one"))

@@ -42,12 +42,14 @@ def levels_of(tree: Path) -> list[tuple[list[str], list[str]]]:
         return [(visit.folders, visit.others) for visit in deep.walk(fd, NAME)]
 
 
+@pytest.mark.soak(part="load")
 def test_a_deep_tree_goes(trees: Trees) -> None:
     make_levels(trees.present, LEVELS, NAME)
     assert trees.rewind() == 1
     assert os.listdir(trees.present) == []
 
 
+@pytest.mark.soak(part="load")
 def test_a_deep_tree_comes_back(trees: Trees) -> None:
     make_levels(trees.wanted, LEVELS, NAME)
     (trees.wanted / NAME).chmod(0o700)

@@ -24,7 +24,7 @@ from waypoint.linux.storage import btrfs
 from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.open_pool import open_pool
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
+pytestmark = [pytest.mark.soak(part="disks"), pytest.mark.privileged, pytest.mark.requires("btrfs")]
 
 
 def furnish_and_remove(pool: Pool) -> dict[str, object]:

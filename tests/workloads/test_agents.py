@@ -16,7 +16,11 @@ from tests.homes import Home, open_home
 from tests.isolation.outside import public_folder
 from tests.waiting import PATIENCE_S, holds_within, wait_until
 
-pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "criu", "tmux", "npm", "node", "network")]
+pytestmark = [
+    pytest.mark.soak(part="workloads"),
+    pytest.mark.privileged,
+    pytest.mark.requires("root", "criu", "tmux", "npm", "node", "network"),
+]
 
 INSTALL_S = 240.0  # npm fetches 200 MB
 PACKAGES = ("@anthropic-ai/claude-code@2.1.197", "@openai/codex@0.169.0")

@@ -69,9 +69,21 @@ def driven(home: Home, branch: str, row: Workload) -> Outcome:
             home.cli("stop", one, "--discard")
 
 
-@pytest.mark.parametrize(
-    "row", [pytest.param(row, id=row.name, marks=[*in_sessions, pytest.mark.requires(*row.needs)]) for row in CHOSEN]
-)
+IN_THE_GATE = {
+    "vi",
+    "sqlite3 with an open transaction",
+    "pipeline over a FIFO",
+    "git rebase, stopped",
+    "python http.server",
+}
+
+
+def marks_of(row: Workload) -> list[pytest.MarkDecorator]:
+    soak = [] if row.name in IN_THE_GATE else [pytest.mark.soak(part="workloads")]
+    return [*in_sessions, pytest.mark.requires(*row.needs), *soak]
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.name, marks=marks_of(row)) for row in CHOSEN])
 def test_a_workload_goes_on_in_every_copy(home: Home, branch: str, row: Workload, outcomes: list[Outcome]) -> None:
     outcomes.append(driven(home, branch, row))
 
@@ -96,7 +108,9 @@ BROKEN = {
 """What the checks are to find, each with what they say of it."""
 
 
-@pytest.mark.parametrize("what", [pytest.param(what, marks=in_sessions) for what in BROKEN])
+@pytest.mark.parametrize(
+    "what", [pytest.param(what, marks=[*in_sessions, pytest.mark.soak(part="workloads")]) for what in BROKEN]
+)
 def test_what_is_lost_is_found(home: Home, branch: str, what: str) -> None:
     row, said = BROKEN[what]
     with pytest.raises(AssertionError, match=said):
