@@ -8,6 +8,7 @@ import os
 import pwd
 import resource
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,23 @@ def mount_for_itself() -> None:
     with contextlib.suppress(PermissionError):
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
+        _open_way_to_checkout()
         _mount_home_of_root()
+
+
+def _open_way_to_checkout() -> None:
+    """Let ordinary users reach the checkout, which may lie in a folder that only its owner may enter, as `mktemp -d`
+    makes. A folder with the checkout alone, which everybody may enter, covers each such folder.
+    """
+    home = Path(pwd.getpwuid(0).pw_dir)
+    for depth, folder in enumerate(reversed(ROOT.parents)):
+        if folder.stat().st_mode & stat.S_IXOTH or folder.is_relative_to(home):
+            continue
+        child = ROOT.relative_to(folder).parts[0]
+        cover = make_temp_root() / f"way-{depth}"
+        (cover / child).mkdir(parents=True, exist_ok=True)
+        mounts.bind(str(folder / child), str(cover / child), recursive=True)
+        mounts.bind(str(cover), str(folder), recursive=True)
 
 
 def _mount_home_of_root() -> None:

@@ -42,7 +42,9 @@ def captured_and_back(home: Home, session: Session, way: Way, outer: Seat, new: 
 
 
 def wait_foreground(home: Home, session: Session) -> None:
-    """Until `cat` has been continued in the fork, or else the session: the shell says so before the modes are back."""
+    """Wait until `cat` reads in the fork, or else in the session. The shell shows the command line before it has set
+    the modes of the terminal for `cat`, and a key that comes before that is not the end of a line.
+    """
     live = sorted(facts.branch for facts in Client(home.path).sessions())
     last = [branch for branch in live if branch == session.branch or branch.startswith(f"{session.branch}-")][-1]
     alone(Client(home.path).session(last), "until ps -o stat= -C cat | grep -q S; do sleep 0.01; done")
@@ -79,6 +81,7 @@ def test_keys_stop_continue_and_interrupt_what_runs(home: Home, session: Session
 def test_a_stopped_job_can_be_continued_in_the_foreground(home: Home, session: Session, seat: Take, way: Way) -> None:
     outer = attach(seat(), session)
     outer.type(b"cat\r").see(rb"cat\S*\r+\n")
+    wait_foreground(home, session)
     outer.type(b"one\r").see(rb"one\r\none\r\n")
     outer.type(b"\x1a").see(rb"[Ss](topped|uspended)")
     outer.prompt()
@@ -96,7 +99,7 @@ def test_the_controlling_terminal_serves_the_shell_and_its_new_children(
     outer = attach(seat(), session)
     back = captured_and_back(home, session, way, outer, seat).prompt()
     back.type(b"tty; echo to the ter''minal >/dev/tty\r").see(rb"/dev/pts/0\r\nto the terminal\r\n")
-    back.prompt().type(b"sh -c 'read x </dev/tty; echo \"<$x>\" >/dev/tty'\r").see(rb"/dev/tty'\S*\r+\n")
+    back.prompt().type(b'sh -c \'echo re""ads; read x </dev/tty; echo "<$x>" >/dev/tty\'\r').see(rb"reads\r\n")
     back.type(b"typed\r").see(rb"<typed>\r\n")
     back.prompt().type(b"ps -o tty=,tpgid= -p $$ | tr -s ' '; echo $$\r").see(rb"pts/0 \d+\r\n\d+\r\n")
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -120,3 +121,39 @@ def test_clean_removes_what_was_made_but_not_through_a_mount(bare_checkout: Path
     assert dev("clean", checkout=bare_checkout)[0] == 0
     assert not temp_root_of_bare.exists()
     assert sorted(path.name for path in bare_checkout.iterdir()) == ["dev", "pyproject.toml", "tests"]
+
+
+FLAKY = """
+import pathlib
+
+import pytest
+
+
+@pytest.mark.parametrize("number", range({cases}))
+def test_trial(number):
+    runs = pathlib.Path(__file__).with_name(f"{{number}}.runs")
+    with runs.open("a") as file:
+        file.write("x")
+    assert len(runs.read_text()) > {failures}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cases", "failures", "code", "said"),
+    [
+        pytest.param(1, 0, 0, "", id="none fails"),
+        pytest.param(2, 1, 0, "unstable: ", id="two pass the second time"),
+        pytest.param(1, 2, 0, "unstable: ", id="one passes the third time"),
+        pytest.param(1, 3, 1, "failed: ", id="one goes on failing"),
+        pytest.param(6, 1, 1, "failed: ", id="too many fail"),
+    ],
+)
+def test_a_case_that_fails_is_run_again(
+    module: ModuleType, capsys: pytest.CaptureFixture[str], cases: int, failures: int, code: int, said: str
+) -> None:
+    Path(module.ROOT, "tests/test_trial.py").write_text(FLAKY.format(cases=cases, failures=failures))
+    module.PYTHON = sys.executable  # type: ignore[attr-defined]
+    assert module.run_tests("") == code
+    told = capsys.readouterr().err
+    assert said in told
+    assert ("failed: " in told) == (code == 1)
