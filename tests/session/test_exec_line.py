@@ -98,7 +98,8 @@ async def test_keys_typed_while_a_command_runs_go_behind_the_half_typed_line(sta
         b"\x18",
         b"\x12",
         b"\x12ech",
-        b"\x13",
+        # Before the line editor has its modes, the terminal itself stops at this key.
+        pytest.param(b"\x13", marks=pytest.mark.soak(part="timing")),
         b"\x16",
         b"\x1b5",
         b"echo x\x1b",
