@@ -10,7 +10,7 @@
 # - `{ ...;} 2>/dev/null` hides the output of `set -x`; `cmd&&:` keeps a status without triggering `set -e` or the ERR trap.
 # - The command's text comes from a file, not from typed keys, so that quotes, `!`, newlines and a half-typed line cannot change it.
 #
-# Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_at: where the shell is (see
+# Variables: __wp_d: the folder shared with the daemon. __wp_s: the session's nonce. __wp_b: the branch's name. __wp_o: the capture that the session goes on from. __wp_at: where the shell is (see
 # __wp_hook). __wp_cmd: our part of PROMPT_COMMAND. __wp_r: the status $? at the last prompt. __wp_l: the file for the state at the next prompt (see __wp_keep),
 # __wp_w: what stands before the names of the files of states: in the folder, or in memory. __wp_first: at the first prompt of a shell in the place of another one. __wp_seq: the number of that state, __wp_most: the microseconds that writing it may take, __wp_hs, __wp_hn: the file of the history, and HISTCMD when it was written. __wp_stated: the id of the last request `state`. Of the command that is being run: __wp_op: exec, in or tty. __wp_n: its id.
 # __wp_k: its nonce. __wp_c: its text. __wp_i: its stdin. __wp_x: what the line evaluates. __wp_p: see __wp_file. __wp_ps: what stands before the user's prompt. __wp_g, __wp_et: see __wp_guard. __wp_line, __wp_pt: the person's half-typed line and the cursor's place in it. __wp_done: the last id.
@@ -38,11 +38,12 @@ __wp_file() {
   [[ -f $__wp_p ]]
 }
 
-# Set __wp_got to the first line of the file $1, as __wp_file has it, without reading on in a file that is too long. False if there is none.
+# Set __wp_got to the first line of the file $1, and __wp_more to what follows, as __wp_file has it, without reading on in a file that is too long. False if there is none.
 __wp_get() {
-  __wp_got=
+  __wp_got= __wp_more=
   __wp_file "$1" || return 1
-  IFS= builtin read -r -d '' -n 300 __wp_got <"$__wp_p"
+  IFS= builtin read -r -d '' -n 300 __wp_got <"$__wp_p" # without `-d ''` it would read on in a file of zeros
+  [[ $__wp_got != *$'\n'* ]] || __wp_more=${__wp_got#*$'\n'}
   __wp_got=${__wp_got%%$'\n'*}
   # A `read -e` of the user's, in which the key was pressed, has the delimiter of the last `read`: make that a newline again.
   builtin read -r __wp_p </dev/null
@@ -57,8 +58,9 @@ __wp_plain_file() {
   [[ ! -L $1 && ( -f $1 || ! -e $1 ) ]]
 }
 
+# The program printf where the user has switched the builtin off (`enable -n printf`), after which `builtin printf` fails, too.
 __wp_say() {
-  builtin printf '\e]7717;%s\a' "$1" >"$__wp_tty"
+  builtin printf '\e]7717;%s\a' "$1" >"$__wp_tty" || command printf '\e]7717;%s\a' "$1" >"$__wp_tty"
 }
 
 # Wait until the daemon writes the line for phase $1 (S: start, E: end) into the FIFO `go`. If the daemon has died, opening the FIFO waits
@@ -114,7 +116,6 @@ __wp_fin() {
   # After a command text that ends within a word, the parser of bash 5.2 takes the next reserved word for a plain word. This resets it.
   builtin eval :
   [[ $__wp_op == tty ]] || __wp_loud
-  __wp_unguard
   __wp_say "E;$__wp_n;$__wp_k;$1;$2"
   __wp_wait E
   __wp_done=$__wp_n __wp_n='' __wp_c=''
@@ -124,7 +125,7 @@ __wp_fin() {
 # reports the end, and executes a new shell, which the daemon gives that state, in the same process. `exit` alone does end the shell.
 __wp_guard() {
   __wp_g='' __wp_et=''
-  [[ ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_exit_trap || return 0
+  [[ $__wp_c != *exit* || ! $__wp_c =~ ^[[:space:]]*exit([[:space:]]+[0-9]+)?[[:space:]\;]*$ ]] && __wp_exit_trap "${__wp_lost-lost}" || return 0
   __wp_g=1 __wp_et=$__wp_t
   builtin trap 'builtin eval "$__wp_leave"' EXIT
 }
@@ -133,21 +134,28 @@ __wp_guard() {
 __wp_unguard() {
   [[ -n ${__wp_g-} ]] || return 0
   __wp_g=
-  ! __wp_exit_trap || [[ $__wp_t == *'"$__wp_leave"'* ]] || return 0
+  ! __wp_exit_trap unknown || [[ $__wp_t == *'"$__wp_leave"'* ]] || return 0
   builtin trap - EXIT && builtin eval "$__wp_et"
 }
 
 # Set __wp_t to the command that sets the present EXIT trap, by way of the file that the next prompt overwrites: `$(trap)` forks, and
-# is for a file that cannot be written (a full disk, ulimit -f).
+# is for a file that cannot be written (a full disk, ulimit -f). $1: empty if it is known that files can be.
 __wp_exit_trap() {
-  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && __wp_may_write && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p EXIT)
+  [[ -f ${__wp_l-} && ! -L $__wp_l ]] && { [[ -z $1 ]] || __wp_may_write; } && { builtin trap -p EXIT && builtin printf '\0'; } 1<>"$__wp_l" && IFS= builtin read -r -d '' __wp_t <"$__wp_l" || __wp_t=$(builtin trap -p EXIT)
 }
 
 # The EXIT trap. "$@": the positional parameters. `set -e`, and traps that run at a failure or at each command, are no part of the state, else the
-# new shell could end at once. Where the folder has no room for the state, it goes into memory.
-__wp_leave='{ { __wp_r=$?; \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; [[ $__wp_op == tty ]] || __wp_loud; __wp_rest=0 __wp_c=; } 2>/dev/null
+# new shell could end at once. Where the folder has no room for the state, it goes into memory. If no command runs any more (a PROMPT_COMMAND ends
+# the shell), the user's own trap is run, and the shell ends.
+__wp_leave='if { [[ ${__wp_z0[__wp_r=$?]-} || -z ${__wp_n-} ]] && __wp_own_trap; } 2>/dev/null; then \builtin eval "$__wp_t"; else { { \builtin set +e; \builtin trap - ERR DEBUG RETURN; __wp_unguard; [[ $__wp_op == tty ]] || __wp_loud; __wp_rest=0 __wp_c=; } 2>/dev/null
 { \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; [[ -z $__wp_lost ]]; } 2>/dev/null 1<>"${__wp_l:-/dev/null}" || { __wp_rest=0; __wp_aside && { \builtin trap -p; __wp_keep "$SHELLOPTS" "$@"; } 1<>"$__wp_l"; } 2>/dev/null
-{ __wp_left; } >/dev/null 2>&1; }'
+{ __wp_left; } >/dev/null 2>&1; }; fi'
+# Set __wp_t to the text of the EXIT trap that __wp_guard has put aside, and $? to the shell's last status.
+__wp_own_trap() {
+  local -a __wp_ds
+  builtin eval "__wp_ds=(${__wp_et#trap })"
+  __wp_t="(exit $__wp_r);${__wp_ds[1]-:}"
+}
 __wp_left() {
   local __wp_place=
   [[ $__wp_w == "$__wp_d/" ]] || __wp_place=:aside
@@ -194,13 +202,17 @@ __wp_hook() {
   [[ ${PROMPT_COMMAND[*]@a} == *r* || ${PROMPT_COMMAND[977]-} == "$__wp_cmd" ]] || PROMPT_COMMAND[977]=$__wp_cmd
 }
 
-# In a copy of a session, the shell still has the name of the original's branch. Read the copy's name, which the daemon has written into the
-# file `branch`, and set WAYPOINT_BRANCH, unless the user has changed that variable.
+# In a copy of a session, the shell still has the name of the original's branch. Read the copy's name and the capture that the copy was made of,
+# which the daemon has written into the file `branch`, and set WAYPOINT_BRANCH and WAYPOINT_RESTORED, unless the user has changed them.
 __wp_branch() {
-  local - b __wp_got __wp_p
+  local - b r __wp_got __wp_more __wp_p
   builtin set +eu
   __wp_get branch || return 0
-  b=$__wp_got
+  b=$__wp_got r=${__wp_more%%$'\n'*}
+  if [[ $r != "${__wp_o-}" ]]; then
+    if [[ ${WAYPOINT_RESTORED-} == "${__wp_o-}" ]]; then builtin export WAYPOINT_RESTORED="$r"; fi
+    __wp_o=$r
+  fi
   [[ $b != "$__wp_b" ]] || return 0
   if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" ]]; then builtin export WAYPOINT_BRANCH="$b"; fi
   __wp_b=$b
@@ -276,11 +288,10 @@ __wp_history() {
 # The key's function: read the request from the file `req` and serve it. "$@": the positional parameters. All locals begin with __wp, so that they hide none of the user's
 # variables from the request `state`.
 __wp_arm() {
-  local __wp_was=$? __wp_word __wp_id __wp_nonce __wp_got
+  local __wp_was=$? __wp_word __wp_id __wp_nonce __wp_got __wp_more
   __wp_get req || return 0
   __wp_word=${__wp_got%% *} __wp_nonce=${__wp_got##* } __wp_id=${__wp_got#* } __wp_id=${__wp_id%% *}
   __wp_clean
-  __wp_branch
   case $__wp_word in
   exec | in | tty) __wp_take "$__wp_word" "$__wp_id" "$__wp_nonce" ;;
   rest)
@@ -293,6 +304,7 @@ __wp_arm() {
     # Served once: the key of an earlier request, read late, may find this one, and the daemon takes the file at the first answer.
     [[ $__wp_id != "${__wp_stated-}" ]] || return 0
     __wp_stated=$__wp_id
+    __wp_branch
     __wp_believe
     if [[ ${__wp_at-} == 0 ]]; then __wp_say "B;$__wp_id;$__wp_nonce;at=0"; return 0; fi
     __wp_f=$__wp_d/state.$__wp_id __wp_kept="K;$__wp_id;$__wp_nonce"

@@ -38,7 +38,11 @@ __wp_tell() {
 __wp_may_write() {
   local -a __wp_limits
   builtin mapfile -t -n 3 __wp_limits </proc/self/limits
-  [[ ${__wp_limits[2]-} != 'Max file size'* || ${__wp_limits[2]} =~ ^'Max file size'\ +(unlimited|[0-9]{9,})\  ]]
+  __wp_limits=${__wp_limits[2]-}
+  [[ $__wp_limits != 'Max file size '* || ${__wp_limits:26:9} == unlimited ]] && return 0 # in a trap, a plain `return` has the status of before
+  __wp_limits=${__wp_limits:26}
+  __wp_limits=${__wp_limits%% *}
+  [[ ${#__wp_limits} -ge 9 ]]
 }
 
 # Let states be written into memory (docs/protocol.md), and back into the folder. Nobody else can read these files, or put other ones there.
@@ -81,7 +85,9 @@ __wp_state() {
   local -a __wp_vs __wp_ds=("${DIRSTACK[@]:1}") # DIRSTACK has `~` for the home folder
   builtin set +efnuxv
   __wp_plain_file "${__wp_w}names" && { builtin declare -F && builtin echo .; } 1<>"${__wp_w}names" || return 1
-  while IFS= builtin read -r __wp_v && [[ $__wp_v != . ]]; do __wp_vs+=("$__wp_v"); done <"${__wp_w}names" # behind `.` may be anything
+  # Whoever may write to the folder may have made the file endless: `mapfile` would read it all. The second `read` is as in __wp_pc.
+  ! IFS= builtin read -r -d '' -n 1000000 __wp_v <"${__wp_w}names" && builtin mapfile -t __wp_vs <"${__wp_w}names" || return 1
+  IFS= builtin read -r __wp_v </dev/null
   builtin printf 's\0%s\0bash\0%s\0o\0\0%s\0%s\0' "$1" "$__wp_r" "$2" "$BASHOPTS" &&
     builtin printf 'd\0\0\0%s\0' "$PWD" "${__wp_ds[@]/#\~/"$HOME"}" &&
     builtin printf 'g\0\0\0%s\0' "$0" "${@:3}" &&
@@ -90,6 +96,7 @@ __wp_state() {
     builtin declare -p && builtin printf '\0' || return 1
   for __wp_v in "${!BASH_ALIASES[@]}"; do builtin printf 'a\0%s\0\0%s\0' "$__wp_v" "${BASH_ALIASES[$__wp_v]}" || return 1; done
   for __wp_v in "${__wp_vs[@]}"; do
+    [[ $__wp_v != . ]] || break # behind it is what was left of a longer list
     [[ $__wp_v != *' __wp'* ]] || continue
     builtin printf 'f\0%s\0%s\0' "${__wp_v##* }" "${__wp_v% *}" && builtin declare -f -- "${__wp_v##* }" && builtin printf '\0' || return 1
   done

@@ -1,10 +1,13 @@
 """What all tests share: what they may need of the machine, fresh homes, the check that they leave nothing behind."""
 
+import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from xdist.remote import Producer
 
 from tests import bounds, leaks, needs, workers
 from tests.homes import Home, open_home
@@ -15,6 +18,10 @@ from waypoint.client import Client
 _OURS = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK", "WAYPOINT_TEST_")
 """How the variables begin that tests read themselves: the last ones say how long or how large a test is."""
 
+
+# A processor that others use makes an example slow, which says nothing of what is tested.
+hypothesis.settings.register_profile("shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("shared")  # before the modules of the tests are read
 
 _TURNS = pytest.StashKey[workers.Turns]()
 
@@ -43,6 +50,12 @@ def pytest_xdist_auto_num_workers() -> int:
     return workers.count()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> workers.Units | None:
+    """None: what else `--dist` says."""
+    return workers.Units(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _TURNS in config.stash:
         config.stash[_TURNS].close()
@@ -57,12 +70,24 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end: Python need not look for garbage in it, for seconds of each worker."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unknown = {f"{word!r} in {item.nodeid}" for item in items for word in _words(item) if word not in needs.PROBES}
     if unknown:
         raise pytest.UsageError(f"requires() knows no {', '.join(sorted(unknown))}; it knows {', '.join(needs.PROBES)}")
     if _TURNS in config.stash:
         items[:] = workers.in_order(items)
+        workers.tell_alone(Path(config.option.basetemp).parent, items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

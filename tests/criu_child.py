@@ -21,7 +21,7 @@ class CriuChild:
         with ours:
             self.pid = launcher.fork_for(spec)
             if self.pid == 0:
-                launcher.carry_out(spec, [theirs.fileno(), command.socket_fd, command.words_fd, *for_ids])
+                launcher.carry_out(spec, [theirs.fileno(), command.socket_fd, command.words_fd, *for_ids], -1)
             theirs.close()
             text, handles, _flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
         self._began = time.perf_counter()

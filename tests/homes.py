@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,10 @@ from typing import Any
 
 from tests import hung, needs
 from tests.places import ROOT, RUNTIME, home_id, make_temp_root, mounts_below
+from tests.waiting import DEADLINE_S
+from waypoint.client import Client
+from waypoint.linux.tasks import pidfd
+from waypoint.model.paths import hot_memory_path
 
 RUN_VARIABLE = "WAYPOINT_TEST_RUN"
 CLI_TIMEOUT_S = 60.0  # a first `setup` tries CRIU; all else is quicker, and tests say so where it matters
@@ -28,7 +33,7 @@ SMALL_POOL = {
     "floor_bytes": 256 * MIB,
 }
 """So that many homes fit on a small disk. It grows as the usual one does."""
-_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", RUN_VARIABLE)
+_PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", "WAYPOINT_PAUSE_AT", RUN_VARIABLE)
 
 OPEN: set["Home"] = set()
 TRIAL_FILE = "criu-trial.json"
@@ -65,6 +70,11 @@ class Home:
     @property
     def runtime(self) -> Path:
         return RUNTIME / self.id
+
+    def images(self, capture: str) -> Path:
+        """The folder of CRIU's images of a capture: in memory, or on the disk."""
+        born = Path(hot_memory_path(str(self.path)), capture, "images")
+        return born if born.exists() else self.path / "hot" / capture / "images"
 
     @property
     def root(self) -> Path:
@@ -128,6 +138,21 @@ class Home:
                 command.kill()
 
 
+def set_up(home: Home, *options: str) -> Completed:
+    """`setup OPTIONS` of a home whose folder is not there yet, or has its config.json only. Its CRIU is not tried if
+    that of an earlier home of this process was. Raises AssertionError as `must`.
+    """
+    if _tried:
+        home.path.mkdir(mode=0o700, exist_ok=True)
+        if not (home.path / "config.json").exists():  # without one it is no home, and may have no other file
+            (home.path / "config.json").write_text(json.dumps({"pool": SMALL_POOL}))
+        (home.path / TRIAL_FILE).write_bytes(_tried[0])
+    done = home.must("setup", *options)
+    if not _tried:
+        _tried.append((home.path / TRIAL_FILE).read_bytes())
+    return done
+
+
 @contextlib.contextmanager
 def open_home(
     purpose: str = "home",
@@ -136,31 +161,29 @@ def open_home(
     pool: Mapping[str, int] | None = None,
     host_ids: bool | None = None,
     seccomp: bool = True,
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[Home]:
     """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed.
 
     `within`: a folder on the file system that the home shall be on; None: the usual place. `pool`: the sizes of its
     pool; None: a small one, and `within` a folder the one that users have. `host_ids`: whether its sessions have the
-    host's ids, as where nothing can be idmapped; None: if WAYPOINT_TEST_HOST_IDS is 1, or where nothing can be
-    idmapped, so that no command of a test which is about something else says so. `seccomp`: whether its sessions have
-    a filter of system calls.
+    host's ids; None: where nothing can be idmapped, so that no command of a test which is about something else says so.
+    `seccomp`: whether its sessions have a filter of system calls, where there are any. `settings`: what else its
+    config.json has.
     """
     if host_ids is None:
-        host_ids = os.environ.get("WAYPOINT_TEST_HOST_IDS") == "1" or bool(needs.missing("idmapped"))
+        host_ids = bool(needs.missing("idmapped"))
     seccomp = seccomp and not needs.missing("seccomp")
     walls: dict[str, object] = {"seccomp": seccomp, **({"ids": {"first": 0}} if host_ids else {})}
+    quiet = {"durable_after_s": None}  # so that no work on the store takes a processor of another test's
+    sizes = pool or (SMALL_POOL if within is None else None)
     folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-{os.getpid()}-", dir=within or make_temp_root()))
     home = Home(folder / "h")
     OPEN.add(home)
     try:
-        if within is None or pool:
-            home.path.mkdir(mode=0o700)
-            (home.path / "config.json").write_text(json.dumps({"pool": pool or SMALL_POOL, **walls}))
-            if _tried:
-                (home.path / TRIAL_FILE).write_bytes(_tried[0])
-        home.must("setup")
-        if not _tried:
-            _tried.append((home.path / TRIAL_FILE).read_bytes())
+        home.path.mkdir(mode=0o700)
+        (home.path / "config.json").write_text(json.dumps({"pool": sizes, **quiet, **(settings or {}), **walls}))
+        set_up(home)
         yield home
     finally:
         try:
@@ -170,10 +193,29 @@ def open_home(
             _remove(folder)
 
 
+def kill_daemon(home: Home) -> None:
+    """Returns when it has ended; the next one may be on its way."""
+    ended = os.pidfd_open(pid := home.must("daemon", "status", "--json").json()["pid"])
+    try:
+        os.kill(pid, signal.SIGKILL)
+        assert pidfd.wait_ended(ended, DEADLINE_S)
+    finally:
+        os.close(ended)
+
+
+def empty(home: Home) -> None:
+    """End all sessions and remove all names, so that the next test on the home finds none. Captures may stay."""
+    client = Client(home.path)
+    for row in client.sessions():
+        client.session(row.branch).stop(discard=True)
+    names = {row.name for row in client.history.branches()}
+    if names := names.union(*(capture.names for capture in client.history.log(all=True))):
+        client.history.remove(*names)
+
+
 def _end(home: Home) -> None:
     if home.path.exists():
-        home.must("stop", "--all", "--discard")
-        home.must("setup", "--remove", "--yes")
+        home.must("setup", "--remove", "--yes")  # which ends its sessions, too
     left = [str(path) for path in (home.path, home.runtime) if path.exists()]
     left += [str(path) for path in home.root.rglob("*") if not path.is_dir()]
     assert not left, f"`setup --remove` left {', '.join(left)}"

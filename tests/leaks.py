@@ -1,12 +1,15 @@
 """What a test could leave on the machine, listed before and after it.
 
 A thing belongs to an open home (checked when that home ends), to another worker of this run or of another one (not ours
-to judge), or to the test. Processes count if they are our children, forks or programs, or in a group of a Waypoint.
+to judge), or to the test. Processes count if they are our children, forks or programs, in a group of a Waypoint, or the
+pasta of a home's router, which is to be in such a group.
 """
 
 import contextlib
+import functools
 import itertools
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +23,12 @@ from tests.workers import worker_of
 
 TRIAL_PREFIX = "waypoint-trial-"
 """How names begin of what a doctor's trial makes: its home, or its cgroup, where the pid of its process follows."""
-SETTLE_S = 5.0
+SUPERVISOR = "daemon/supervisor.py"
+_TELLING = (SUPERVISOR.encode(), TRIAL_PREFIX.encode())
+ROUTER = re.compile(r"^\S*pasta\S* .* --pid /tmp/waypoint-[0-9a-f]{16}\.pid ")
+"""The command line of the pasta of a home's router: it has the home's id."""
+_GOES_ON = re.compile(r"[\w.-]")
+SETTLE_S = 20.0
 """How long the kernel may take to detach loop devices, mounts and namespaces after the last process is gone."""
 
 
@@ -58,11 +66,19 @@ def wait_new(before: Stock, basetemp: Path) -> list[Thing]:
         new.extend(_processes(before.parents))
         excused = itertools.chain(_tokens_of_open_homes(), _tokens_of_others(basetemp))
         while new and (token := next(excused, None)) is not None:
-            new[:] = [thing for thing in new if token not in thing.text]
+            new[:] = [thing for thing in new if not _names(thing.text, token)]
         return not new
 
     holds_within(SETTLE_S, is_clean)
     return new
+
+
+def _names(text: str, token: str) -> bool:
+    """Whether `token` is in the text: a path ends there, so that /var/tmp/a does not name what is of /var/tmp/ab."""
+    at = text.find(token)
+    while at >= 0 and token.startswith("/") and not token.endswith("/") and _GOES_ON.match(text, at + len(token)):
+        at = text.find(token, at + 1)
+    return at >= 0
 
 
 def umount(things: list[Thing]) -> None:
@@ -74,7 +90,7 @@ def umount(things: list[Thing]) -> None:
 
 def _things() -> Iterator[Thing]:
     """All but processes."""
-    for lister in (_mounts, _loops, _cgroups, _namespaces, _runtime_entries, _temp_entries):
+    for lister in (_mounts, _loops, _cgroups, _namespaces, _runtime_entries, _memory_entries, _temp_entries):
         yield from lister()
 
 
@@ -91,6 +107,12 @@ def _mounts() -> Iterator[Thing]:
                 yield Thing(f"mount of {who}", text, text)
 
 
+def _memory_entries() -> Iterator[Thing]:
+    """Images and passphrases; their names have the id of the home."""
+    for path in Path("/dev/shm").glob(f"waypoint-{16 * '[0-9a-f]'}*"):
+        yield Thing("in memory", str(path), str(path))
+
+
 def _loops() -> Iterator[Thing]:
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
         with contextlib.suppress(OSError):  # detached while we looked
@@ -100,11 +122,20 @@ def _loops() -> Iterator[Thing]:
 
 def _cgroups() -> Iterator[Thing]:
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if " - cgroup" in line:
-            for folder, folders, _ in os.walk(line.split()[4]):
-                if "/waypoint" in folder and not folders:  # the ones above are shared by all homes
+        waiting = [line.split()[4]] if " - cgroup" in line else []
+        while waiting:
+            folder = waiting.pop()
+            with contextlib.suppress(FileNotFoundError):  # removed while we looked
+                # 2: it has none. What is below a path of that length cannot be named, and is not looked for.
+                below = _folders_in(folder) if len(folder) < 3800 and os.stat(folder).st_nlink > 2 else []
+                if "/waypoint" in folder and not below:  # the ones above are shared by all homes
                     yield Thing("cgroup", folder, folder)
-                folders[:] = [name for name in folders if not name.startswith("waypoint-probe-")]
+                waiting += [path for path in below if "/waypoint-probe-" not in path]
+
+
+def _folders_in(folder: str) -> list[str]:
+    with os.scandir(folder) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _processes(known: Mapping[str, int]) -> Iterator[Thing]:
@@ -129,7 +160,8 @@ def _described(process: Process, me: int) -> str:
     command = read(f"{process.folder}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
     groups = read(f"{process.folder}/cgroup").decode()
     is_orphan = process.parent == 1 and "launch.launcher" in command  # its daemon left it; it has no environment
-    if process.parent != me and not is_orphan and "/waypoint" not in groups and worker_of(process.folder) != me:
+    is_others = process.parent != me and not is_orphan and not ROUTER.match(command)
+    if is_others and "/waypoint" not in groups and worker_of(process.folder) != me:
         return ""
     variables = read(f"{process.folder}/environ").split(b"\0")
     home = next((text.decode() for text in variables if text.startswith(b"WAYPOINT_HOME=")), "")
@@ -142,7 +174,7 @@ def _described(process: Process, me: int) -> str:
 
 def _namespaces() -> Iterator[Thing]:
     """Those that no process need be in: named ones (`ip netns`), and those that we hold open ourselves."""
-    for name in Path("/run/netns").glob("*"):
+    for name in _entries(Path("/run/netns")):
         yield Thing("named network namespace", str(name), str(name))
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the descriptor of this listing itself
@@ -152,12 +184,12 @@ def _namespaces() -> Iterator[Thing]:
 
 
 def _runtime_entries() -> Iterator[Thing]:
-    for entry in RUNTIME.glob("*"):
+    for entry in _entries(RUNTIME):
         yield Thing("runtime folder", str(entry), str(entry))
 
 
 def _temp_entries() -> Iterator[Thing]:
-    for entry in temp_root().glob("*"):
+    for entry in _entries(temp_root()):
         if not entry.name.startswith("pytest-of-"):
             yield Thing("folder", str(entry), str(entry))
 
@@ -171,34 +203,56 @@ def _tokens_of_others(basetemp: Path) -> Iterator[str]:
     """What names a thing as another's: homes of other workers, demo, bench and daemons by hand; temporary folders."""
     for process in processes():
         with contextlib.suppress(OSError):  # it ended while we looked
-            worker = worker_of(process.folder)
+            worker, homes = _whose(process.folder, process.key, process.program)
             if worker != os.getpid():
-                yield from _tokens_of_process(process)
-                if worker is not None:
-                    yield f"-{worker}-"  # so do tests name what they make
+                yield f"{TRIAL_PREFIX}{process.pid}-"
+                for home in homes:
+                    yield from _tokens(home)
+                if worker is not None:  # so do tests, and their forks, name what they make
+                    yield from (f"-{worker}-", f"-{process.pid}-")
     for root in Path(TEMP_PREFIX).parent.glob(Path(TEMP_PREFIX).name + "*"):
-        for entry in root.glob("*"):
-            if f"-{os.getpid()}-" not in entry.name and not entry.name.startswith("pytest-of-"):
+        for entry in _entries(root):
+            if entry.name.startswith("pytest-of-"):
+                yield from _tokens_of_runs(entry, basetemp)
+            elif f"-{os.getpid()}-" not in entry.name:
                 yield str(entry)
                 with contextlib.suppress(FileNotFoundError):  # it was removed while we looked
                     for home in iter_homes(entry):
                         yield from _tokens(home)
-        for entry in (*root.glob("pytest-of-*/pytest-*"), *root.glob("pytest-of-*/pytest-*/w*")):
-            if not basetemp.resolve().is_relative_to(entry.resolve()):
+
+
+def _tokens_of_runs(folder: Path, basetemp: Path) -> Iterator[str]:
+    """Of the temporary folders that pytest has made in `folder`, those of workers too."""
+    for run in _entries(folder):
+        for entry in (run, *(one for one in _entries(run) if one.name.startswith("w"))):
+            if run.name.startswith("pytest-") and not basetemp.resolve().is_relative_to(entry.resolve()):
                 yield f"{entry}/"
 
 
-def _tokens_of_process(process: Process) -> Iterator[str]:
-    """Of the home that a supervisor serves, of the one that a trial is about, and of what a trial names by its pid."""
-    yield f"{TRIAL_PREFIX}{process.pid}-"
-    words = os.fsdecode(read(f"{process.folder}/cmdline")).split("\0")
-    for before, word in itertools.pairwise(words):
-        if before.endswith("daemon/supervisor.py") or Path(word).name.startswith(TRIAL_PREFIX):
-            yield from _tokens(Path(word))
+@functools.lru_cache(maxsize=4096)
+def _whose(folder: str, _key: str, _program: str) -> tuple[int | None, tuple[Path, ...]]:
+    """Of which worker the process is, and the homes that it is about, as the supervisor of one and the program of a
+    trial are. Kept as long as it runs the same program: there are hundreds of processes around each test.
+    """
+    command = read(f"{folder}/cmdline")
+    homes: list[Path] = []
+    if any(part in command for part in _TELLING):
+        words = os.fsdecode(command).split("\0")
+        for before, word in itertools.pairwise(words):
+            if before.endswith(SUPERVISOR) or Path(word).name.startswith(TRIAL_PREFIX):
+                homes.append(Path(word))
+    return worker_of(folder), tuple(homes)
 
 
 def _tokens(home: Path) -> Iterator[str]:
     yield str(home.parent if home.name == "h" else home)
     yield home_id(home)
-    for session in (RUNTIME / home_id(home) / "sessions").glob("*"):
+    for session in _entries(RUNTIME / home_id(home) / "sessions"):
         yield session.name
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in the folder; nothing if there is none, or if another worker removes it just now."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return list(folder.iterdir())
+    return []

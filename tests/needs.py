@@ -16,6 +16,10 @@ from pathlib import Path
 from tests.places import ROOT
 
 PROBE_TIMEOUT_S = 60  # all workers probe at once, at their start
+LACKING = frozenset(os.environ.get("WAYPOINT_TEST_LACKS", "").split(","))
+"""What a run does without though the machine has it: sessions have the host's ids (`idmapped`), no filter of system
+calls (`seccomp`).
+"""
 
 
 def missing(word: str) -> str:
@@ -25,6 +29,8 @@ def missing(word: str) -> str:
 
 @functools.cache
 def _probed(word: str) -> str:
+    if word in LACKING:
+        return "this run does without (WAYPOINT_TEST_LACKS)"
     return PROBES[word]()
 
 
@@ -76,6 +82,14 @@ def _public_checkout() -> str:
     return _try(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", ""])
 
 
+def _without_root() -> str:
+    """An ordinary user gets a user namespace, and in it a proc, which a container's masks forbid, and an overlay."""
+    script = "mount -t tmpfs none /mnt && cd /mnt && mkdir l u w m && "
+    script += "mount -t overlay o -o lowerdir=l,upperdir=u,workdir=w,userxattr m && touch m/f"
+    words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "--user", "--map-root-user"]
+    return _try([*words, "--mount", "--pid", "--fork", "--mount-proc", "sh", "-ec", script])
+
+
 def _cgroup2() -> str:
     root = _cgroup2_root()
     if root is None:
@@ -124,7 +138,7 @@ finally:
 _QUOTAS = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from waypoint.linux.storage import quota
+from waypoint.linux.snapshots import quota
 quota.enable("m")
 """
 
@@ -170,6 +184,7 @@ PROBES: dict[str, Callable[[], str]] = {
     "postgres": _answers("postgres", "--version"),
     "public-checkout": _public_checkout,
     "root": _in_private_mounts("mount -t tmpfs none . && mknod node c 1 3 && chown 1:1 node"),
+    "without-root": _without_root,
     "overlay": _in_private_mounts(
         "mount -t tmpfs none . && mkdir l u w m && mount -t overlay o -o lowerdir=l,upperdir=u,workdir=w m && touch m/f"
     ),
@@ -194,6 +209,8 @@ PROBES: dict[str, Callable[[], str]] = {
     "less": _answers("less", "--version"),
     "make": _answers("make", "--version"),
     "network": _answers(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", ".", "h11"),
+    "borg": _answers("borg", "--version"),
+    "restic": _answers("restic", "version"),
     "node": _answers("node", "--version"),
     "npm": _answers("npm", "--version"),
     "man": _answers("man", "--version"),
@@ -202,6 +219,7 @@ PROBES: dict[str, Callable[[], str]] = {
         "fallocate -l 128M i && mkfs.btrfs -q i && mkdir m && mount -o loop i m && "
         + shlex.join([sys.executable, "-c", _QUOTAS])
     ),
+    "script": _answers("script", "--version"),
     "strace": _answers("strace", "-o", "log", "true"),
     "systemd-analyze": _answers("systemd-analyze", "--version"),
     "timens": _answers("unshare", "--time", "true"),

@@ -11,14 +11,18 @@ from typing import NamedTuple
 from waypoint.linux.tasks import procfs
 
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD
+_ARG_START, _EXIT_CODE = 45, 49  # fields of /proc/PID/stat, counted from the state
 
 
 class Process(NamedTuple):
-    """`folder`: its folder in /proc. `key`: tells it from later ones of its pid."""
+    """`folder`: its folder in /proc. `key`: tells it from later ones of its pid. `program`: another text
+    as soon as the process has become another program, or has taken another name.
+    """
 
     pid: int
     folder: str
     key: str
+    program: str
     state: str
     parent: int
 
@@ -31,15 +35,26 @@ def read(path: str) -> bytes:
 
 def processes() -> Iterator[Process]:
     """All but this one, and without the kernel's own threads. Those that end meanwhile may be missing."""
-    me = str(os.getpid())
+    left_out = {str(os.getpid()), *_kernel_threads()}
     for name in os.listdir("/proc"):
-        if name.isdecimal() and name != me:
+        if name.isdecimal() and name not in left_out:
             folder = f"/proc/{name}"
             with contextlib.suppress(OSError):
-                fields = read(f"{folder}/stat").rpartition(b") ")[2].split(maxsplit=20)
+                before, _, after = read(f"{folder}/stat").rpartition(b") ")
+                fields = after.split()
                 if not int(fields[6]) & _KERNEL_THREAD:
                     key = f"{name}@{fields[19].decode()}"
-                    yield Process(int(name), folder, key, fields[0].decode(), int(fields[1]))
+                    # Where its arguments and its environment lie is another place after each execve(2).
+                    program = b" ".join((before, *fields[_ARG_START:_EXIT_CODE])).decode(errors="replace")
+                    yield Process(int(name), folder, key, program, fields[0].decode(), int(fields[1]))
+
+
+def _kernel_threads() -> list[str]:
+    """Those that are known without a look at each: the children of kthreadd."""
+    with contextlib.suppress(OSError):
+        if int(read("/proc/2/stat").rpartition(b") ")[2].split(maxsplit=7)[6]) & _KERNEL_THREAD:
+            return read("/proc/2/task/2/children").decode().split()
+    return []
 
 
 def name_of(pid: int) -> str:

@@ -5,6 +5,7 @@ A worker is a process of pytest in which tests run: one of `-n`, or the only one
 
 import contextlib
 import fcntl
+import functools
 import os
 import pwd
 import resource
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.homes import RUN_VARIABLE
 from tests.places import ROOT, make_temp_root
@@ -42,9 +44,25 @@ LONG = (
     "tests/session/test_soak.py",
     "tests/session/test_given_back.py",
     "tests/repo/test_docs.py",
+    "tests/acceptance/test_state_kept_or_said.py",
+    "tests/upper/test_shrinking.py",
+    "tests/workloads/test_agents.py",
+    "tests/acceptance/test_hostile_session.py",
+    "tests/session/test_room_made.py",
+    "tests/upper/test_crashes.py",
+    "tests/acceptance/test_hostile_terminal.py",
+    "tests/session/test_undo_chains.py",
+    "tests/session/test_capture_full_disk.py",
+    "tests/chaos/test_criu_kills.py",
+    "tests/acceptance/test_floods.py",
+    "tests/acceptance/test_moment.py",
+    "tests/processes/test_debian_packages.py",
+    "tests/session/test_overdue.py",
 )
-"""Files with few tests that take long."""
+"""Files with few tests that take long (20 s and more beside others)."""
 
+_ALONE = "alone"
+"""The file in the folder that all workers share, with the ids of the tests that are to be alone."""
 _NAME = "tests-"
 _VARIABLE = f"\0{RUN_VARIABLE}=".encode()
 
@@ -89,11 +107,11 @@ def worker_of(process: str) -> int | None:
     A fork has the comm of its worker; its environment is the one that the worker was started with, which is also the
     other workers'. A program has a comm of its own; its environment has RUN_VARIABLE. Raises OSError if it has ended.
     """
-    comm = read(f"{process}/comm").decode().strip()
-    if comm.startswith(_NAME):
-        return int(comm.removeprefix(_NAME))
-    _, is_there, after = (b"\0" + read(f"{process}/environ")).partition(_VARIABLE)
-    return int(after.partition(b"\0")[0]) if is_there else None
+    before, is_ours, number = read(f"{process}/comm").strip().partition(_NAME.encode())
+    if is_ours and not before and number.isdigit():
+        return int(number)
+    pid = (b"\0" + read(f"{process}/environ")).partition(_VARIABLE)[2].partition(b"\0")[0]
+    return int(pid) if pid.isdigit() else None  # a program may write over its environment, as for its title
 
 
 def start_as_usual() -> None:
@@ -153,19 +171,39 @@ class Turns:
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """The items in the order in which several workers take their files.
 
-    First those with tests that are to be alone: so the workers wait for such turns at the same time, and not each time
-    until what the others run has ended. Then those that are LONG, and after these the ones with most tests first: a
-    long file that is taken last keeps one worker busy when the others have nothing left.
+    First those that are LONG, and after these the ones with most tests first: a long file that is taken last keeps one
+    worker busy when the others have nothing left. At the end all tests that are to be alone, of whatever file, which
+    are one unit: then the others have ended, and none is waited for each time that such a test is met.
     """
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
 
-    def place(file: str) -> tuple[bool, int, int]:
-        rank = LONG.index(file) if file in LONG else len(LONG)
-        return not any(map(is_alone, files[file])), rank, -len(files[file])
+    def place(file: str) -> tuple[int, int]:
+        return LONG.index(file) if file in LONG else len(LONG), -len(files[file])
 
-    return [item for file in sorted(files, key=place) for item in files[file]]
+    placed = [item for file in sorted(files, key=place) for item in files[file]]
+    return sorted(placed, key=is_alone)
+
+
+class Units(LoadFileScheduling):
+    """Gives a worker a whole file at a time, and all tests that are to be alone to one of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "alone" if nodeid in self._alone else super()._split_scope(nodeid)
+
+    @functools.cached_property
+    def _alone(self) -> set[str]:
+        """As the workers have found them. They have told what they have collected when this is asked for."""
+        folder = self.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # as xdist finds it
+        return set((folder / _ALONE).read_text().splitlines())
+
+
+def tell_alone(folder: Path, items: Sequence[pytest.Item]) -> None:
+    """Leave the ids of the tests that are to be alone for `Units`. All workers leave the same."""
+    own = folder / f"{_ALONE}.{os.getpid()}"
+    own.write_text("\n".join(item.nodeid for item in items if is_alone(item)))
+    own.rename(folder / _ALONE)
 
 
 def is_alone(item: pytest.Item) -> bool:

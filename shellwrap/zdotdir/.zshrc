@@ -26,9 +26,10 @@ __wp_file() {
 __wp_get() {
   emulate -L zsh
   setopt noerrexit noerrreturn
-  typeset -g __wp_got=
+  typeset -g __wp_got= __wp_more=
   __wp_file "$1" || return 1
   IFS= builtin read -r -u 0 -k 300 __wp_got <"$__wp_p"
+  [[ $__wp_got != *$'\n'* ]] || __wp_more=${${__wp_got#*$'\n'}%%[$'\n\0']*}
   __wp_got=${__wp_got%%[$'\n\0']*}
   [[ -n $__wp_got ]]
 } 2>/dev/null
@@ -46,7 +47,7 @@ __wp_empty() {
 } 2>/dev/null
 
 __wp_say() {
-  builtin printf '\e]7717;%s\a' "$1" >"${__wp_tty:-/dev/tty}"
+  builtin printf '\e]7717;%s\a' "$1" >"${__wp_tty:-/dev/tty}" || command printf '\e]7717;%s\a' "$1" >"${__wp_tty:-/dev/tty}"
 }
 
 __wp_wait() {
@@ -132,9 +133,13 @@ __wp_left() {
 __wp_branch() {
   emulate -L zsh
   setopt noerrexit noerrreturn
-  local b __wp_got __wp_p
+  local b r __wp_got __wp_more __wp_p
   __wp_get branch || return 0
-  b=$__wp_got
+  b=$__wp_got r=$__wp_more
+  if [[ $r != "${__wp_o-}" ]]; then
+    if [[ ${WAYPOINT_RESTORED-} == "${__wp_o-}" && ${(t)WAYPOINT_RESTORED} != *readonly* ]]; then typeset -gx WAYPOINT_RESTORED=$r; fi
+    typeset -g __wp_o=$r
+  fi
   [[ $b != "$__wp_b" ]] || return 0
   if [[ -n $__wp_b && ${WAYPOINT_BRANCH-} == "$__wp_b" && ${(t)WAYPOINT_BRANCH} != *readonly* ]]; then typeset -gx WAYPOINT_BRANCH=$b; fi
   __wp_b=$b
@@ -219,7 +224,8 @@ __wp_may_write() {
 
 __wp_remember() {
   emulate -L zsh
-  setopt noerrexit noerrreturn noxtrace extendedhistory
+  # histfcntllock: else a shell that is killed here leaves a file hist.N.LOCK, for which the next one waits ten seconds.
+  setopt noerrexit noerrreturn noxtrace extendedhistory histfcntllock
   [[ $HISTCMD != $__wp_hn && $#HISTCMD -le 5 ]] || return 0
   local SAVEHIST=$HISTSIZE
   __wp_hn=$HISTCMD

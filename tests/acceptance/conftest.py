@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from tests.acceptance.alone import Caller, home_of_their_own
 from tests.acceptance.people import Person, new_person
 from tests.acceptance.screen import Screen, open_screen
 from tests.acceptance.seat import Seat
@@ -26,6 +27,20 @@ def zsh_person() -> Iterator[Person]:
     with new_person("z", "/bin/zsh") as made:
         (made.home / ".zshrc").write_text("PS1='%n %~ %# '\n")
         yield made
+
+
+@pytest.fixture(scope="module")
+def newcomer() -> Iterator[Person]:
+    """A user for whom nothing was set up, another for each file of tests."""
+    with new_person("new", "/bin/bash") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def user(newcomer: Person) -> Iterator[Caller]:
+    """The newcomer, with a home of their own."""
+    with home_of_their_own(newcomer) as caller:
+        yield caller
 
 
 @pytest.fixture

@@ -14,7 +14,10 @@ from pathlib import Path
 from tests.homes import Home
 
 PUBLIC, PUBLIC6, HOST, PRIVATE = "198.51.100.5", "2001:db8:5::5", "203.0.113.2", "192.168.77.1"
+PUBLIC64 = "64:ff9b::c633:6405"  # PUBLIC by NAT64
+CLOSED64 = ("64:ff9b::c0a8:4d01", "2002:c0a8:4d01::1", "64:ff9b::cb00:7102")  # PRIVATE by that and 6to4, HOST by that
 NAME = "example.test"  # stands for PUBLIC there
+BIG_NAME = "big-example.test"  # of a hundred addresses, each of them PUBLIC
 NAME_OF_PRIVATE = "private-example.test"
 ECHO = 7777
 SLOW = 7778  # says nothing until it was told something, and then takes its time
@@ -46,10 +49,22 @@ def datagrams(address, port, answer):
 def name(query):
     question = query[12:query.index(0, 12) + 5]
     found = "{PRIVATE}" if b"private" in question else "{PUBLIC}"
+    if b"big" in question:  # does not fit: by TCP
+        return query[:2] + b"\\x83\\x80\\0\\1\\0\\0\\0\\0\\0\\0" + question
     is_known = b"example" in question and question[-3] == 1
     answer = b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\5\\0\\4" + socket.inet_aton(found) if is_known else b""
     return query[:2] + b"\\x81\\x80\\0\\1\\0" + bytes([is_known]) + b"\\0\\0\\0\\0" + question + answer
-work = [(listen, a, f, {ECHO}, echo) for a, f in (("0.0.0.0", socket.AF_INET), ("{PUBLIC6}", socket.AF_INET6))]
+def names(one, peer):
+    with one, one.makefile("rb") as asked:
+        while size := asked.read(2):
+            query = asked.read(int.from_bytes(size, "big"))
+            question = query[12:query.index(0, 12) + 5]
+            count = 100 * (question[-3] == 1)
+            answers = (b"\\xc0\\x0c\\0\\1\\0\\1\\0\\0\\0\\5\\0\\4" + socket.inet_aton("{PUBLIC}")) * count
+            said = query[:2] + b"\\x81\\x80\\0\\1\\0" + bytes([count]) + b"\\0\\0\\0\\0" + question + answers
+            one.sendall(len(said).to_bytes(2, "big") + said)
+work = [(listen, "{_RESOLVER}", socket.AF_INET, 53, names), (listen, "0.0.0.0", socket.AF_INET, {ECHO}, echo)]
+work += [(listen, a, socket.AF_INET6, {ECHO}, echo) for a in {(PUBLIC6, PUBLIC64, *CLOSED64)}]
 work += [(listen, "{PUBLIC}", socket.AF_INET, {SLOW}, answer_late)]
 work += [(datagrams, "{PUBLIC}", {ECHO}, bytes.upper), (datagrams, "{_RESOLVER}", 53, name)]
 for what, *args in work:
@@ -86,6 +101,7 @@ nft 'table ip late {{ chain out {{ type filter hook output priority 0; {_LATE}; 
 ip link set lo up
 ip addr add 203.0.113.1/24 dev lan; ip addr add 2001:db8::1/64 dev lan nodad; ip link set lan up
 ip addr add {PUBLIC}/32 dev lo; ip addr add {PUBLIC6}/128 dev lo nodad; ip addr add {PRIVATE}/32 dev lo
+for one in {PUBLIC64} {" ".join(CLOSED64)}; do ip addr add $one/128 dev lo nodad; done
 """
 
 

@@ -3,12 +3,14 @@
 import contextlib
 import os
 import pwd
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.homes import Home
+from tests.waiting import wait_until
 
 PREFIX = "wptest-"
 TIMEOUT_S = 60.0  # of programs that lock the list of users, which other tests change too
@@ -63,9 +65,26 @@ def _remove_leftovers() -> None:
     for entry in pwd.getpwall():
         run, _, _kind = entry.pw_name.removeprefix(PREFIX).partition("-")
         if entry.pw_name.startswith(PREFIX) and run.isdecimal() and not Path(f"/proc/{run}").exists():
+            wait_until(lambda uid=entry.pw_uid: not _killed(uid), f"the processes of {entry.pw_name} to end")
             _remove(entry.pw_name)
 
 
+def _killed(uid: int) -> list[int]:
+    """Kill what the user runs, such as a daemon of their own, which would keep them. Returns the pids."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            if entry.name.isdecimal() and entry.stat().st_uid == uid and (entry / "cmdline").read_bytes():
+                os.kill(int(entry.name), signal.SIGKILL)
+                found.append(int(entry.name))
+    return found
+
+
 def _remove(name: str) -> None:
-    # Its words on stderr are about a mail spool that was never there.
-    subprocess.run(["userdel", "--remove", name], check=True, capture_output=True)
+    """Of what a run that was killed has left, another worker may remove it, too."""
+
+    def is_gone() -> bool:
+        subprocess.run(["userdel", "--remove", name], check=False, capture_output=True)
+        return name not in {entry.pw_name for entry in pwd.getpwall()}
+
+    wait_until(is_gone, f"the user {name} is removed")

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.homes import Home
 from tests.places import make_temp_root
 
@@ -67,3 +69,10 @@ def mounted(where: Path, *words: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", str(where)], check=True)
+
+
+def branch_of(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
+    """For a fixture whose parameters are users: "root", or the fixtures of people. A live session of each in turn."""
+    user = request.param if request.param == "root" else request.getfixturevalue(request.param).name
+    with session(home, user) as name:
+        yield name

@@ -167,6 +167,15 @@ def test_wrong_usage_is_told_with_status_2(home: Home, args: list[str]) -> None:
     assert known(home) == before
 
 
+@pytest.mark.parametrize("folder", ["/" + "a" * 100_000, "/no|such"])
+def test_a_folder_that_cannot_be_is_told(home: Home, branch: str, folder: str) -> None:
+    done = home.cli("shell", "-d", "elsewhere", "--cwd", folder)
+    assert (done.code, is_message(done.stderr), "bug" in done.stderr) == (2, True, False), done.stderr[-400:]
+    done = home.cli("run", "-b", branch, "--cwd", folder, "--", "true")
+    assert (done.code, "bug" in done.stderr) == (125, False), done.stderr[-400:]
+    assert "elsewhere" not in known(home)
+
+
 def test_what_is_no_home_is_told(home: Home, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("other")
     (folder / "precious").write_text("kept")

@@ -64,7 +64,7 @@ def test_a_base_without_bash_has_terminal_and_run_and_says_why_not_exec(home: Ho
         outer.type(b"echo still $((6*7))\r").see(rb"still 42\r\n")
         done = home.cli("exec", "-b", branch, "--wait-prompt", "0.5", "--", "echo never")
         assert (done.code, done.stdout) == (125, "")
-        assert "no shell with Waypoint's hooks" in done.stderr
+        assert "it takes a bash or zsh that Waypoint has started" in done.stderr
 
 
 def test_a_base_without_this_machines_c_library_works(home: Home, tmp_path: Path, seat: Take) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.sessions import session
 from tests.homes import Home
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("zsh", "criu", "cgroup2")]
@@ -40,6 +40,8 @@ def test_forks_answer_whose_capture_was_made_while_commands_came_without_pause(h
         busy = threading.Thread(target=without_pause(home, branch, over))
         busy.start()
         try:
+            asked = client.session(branch)
+            wait_until(lambda: asked.exec("echo $n", wait_prompt_s=PATIENCE_S).output != b"0\n", "commands come")
             for number in range(COUNT):
                 name = f"{branch}-{number}"
                 assert client.session(branch).checkpoint(name, tier="live").tier == "live"

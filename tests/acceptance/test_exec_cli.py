@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -115,9 +116,9 @@ def test_a_mark_with_this_very_commands_id_and_another_nonce_is_output(run: Exec
     assert done.stdout.endswith(";0123456789abcdef;0;Z\x07on\n")
 
 
-def test_a_hundred_megabytes_lose_nothing(run: Exec) -> None:
+def test_tens_of_megabytes_lose_nothing(run: Exec) -> None:
     program = "import random,sys; r=random.Random(7); n=[r.randbytes(999999) for _ in range(10)]"
-    text = f'python3 -c "{program}; [sys.stdout.buffer.write(b) for _ in range(8) for b in n]" | base64 -w 76'
+    text = f'python3 -c "{program}; [sys.stdout.buffer.write(b) for _ in range(3) for b in n]" | base64 -w 76'
     found, size = hashlib.sha256(), 0
     with run.start("--", text) as command:
         assert command.stdout
@@ -126,10 +127,10 @@ def test_a_hundred_megabytes_lose_nothing(run: Exec) -> None:
             size += len(piece)
     assert command.returncode == 0
     source = random.Random(7)
-    expected = base64.b64encode(b"".join(source.randbytes(999_999) for _ in range(10)) * 8)
+    expected = base64.b64encode(b"".join(source.randbytes(999_999) for _ in range(10)) * 3)
     lines = b"\n".join(expected[start : start + 76] for start in range(0, len(expected), 76)) + b"\n"
     assert (size, found.digest()) == (len(lines), hashlib.sha256(lines).digest())
-    assert size > 100_000_000
+    assert size > 40_000_000
 
 
 def test_a_line_of_many_megabytes_is_one_line(run: Exec) -> None:
@@ -228,7 +229,7 @@ def test_a_timeout_gives_124_and_leaves_the_shell_usable(run: Exec) -> None:
     done = run("--timeout", "0.4", "--", "echo begun; sleep 1000; echo never")
     assert (done.code, done.stdout.rstrip()) == (124, "begun")  # bash itself ends the line
     assert 0.4 <= time.monotonic() - began < DEADLINE_S
-    assert "0.4 s, by SIGINT" in done.stderr
+    assert re.search(r"0\.4 s, by SIG(INT|TERM)", done.stderr), "the second one, if the first was not quick enough"
     assert run("echo usable; jobs").stdout == "usable\n"
 
 
@@ -348,8 +349,9 @@ def test_json_has_the_whole_outcome(run: Exec) -> None:
     assert found.pop("duration_ms") > 0
     assert found == {"exit": 3, "by": "command", "ended": False, "output": "häuser\n"}
     found = json.loads(run("--json", "--timeout", "0.2", "--", "sleep 1000").stdout)
-    assert (found["exit"], found["by"], found["ended"], found["signal"]) == (124, "waypoint", False, "INT")
-    assert found["said"].endswith("by SIGINT")
+    assert (found["exit"], found["by"], found["ended"]) == (124, "waypoint", False)
+    assert found["signal"] in ("INT", "TERM"), "the second one, if the first was not quick enough"
+    assert found["said"].endswith(f"by SIG{found['signal']}")
 
 
 def test_with_tty_programs_believe_in_a_terminal(run: Exec) -> None:

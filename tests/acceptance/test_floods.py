@@ -15,7 +15,7 @@ from waypoint.client import Client
 
 pytestmark = pytest.mark.privileged
 
-ASKS = 60
+ASKS = 30
 WITHIN_MS = 20.0
 WAYS = 3
 """How often it is measured, in turns with the program that just computes; the quietest of each counts."""
@@ -28,7 +28,7 @@ _TERMINAL = "import os\ntty = os.open('/dev/pts/0', os.O_WRONLY | os.O_NOCTTY)\n
 FLOODS = {
     "rings": _BELL + _RINGING,
     "rings over names of requests": _BELL + _NAMES.format(4096, "r.9.9x") + _RINGING,
-    "rings over 50,000 names": _BELL + _NAMES.format(50000, "x") + _RINGING,
+    "rings over 20,000 names": _BELL + _NAMES.format(20000, "x") + _RINGING,
     "requests": _BELL
     + r"""
 import itertools, threading
@@ -87,12 +87,20 @@ def exec_ms(home: Home, client: Client, program: str) -> float:
     return statistics.median(took)
 
 
+@pytest.fixture(scope="module")
+def computing_ms(homes: tuple[Home, Client]) -> float:
+    """As of `exec_ms`, beside a program that just computes."""
+    return exec_ms(*homes, COMPUTING)
+
+
+@pytest.mark.alone("how soon it is served is a matter of the machine's load")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
-def test_a_flood_delays_nobody_else(homes: tuple[Home, Client], flood: str) -> None:
+def test_a_flood_delays_nobody_else(homes: tuple[Home, Client], computing_ms: float, flood: str) -> None:
     pairs = []
-    for _ in range(WAYS):
-        pairs.append((exec_ms(*homes, flood), exec_ms(*homes, COMPUTING)))
-        if pairs[-1][0] < pairs[-1][1] + WITHIN_MS:
+    for turn in range(WAYS):
+        beside = exec_ms(*homes, COMPUTING) if turn else computing_ms  # anew where the machine may be busier by now
+        pairs.append((exec_ms(*homes, flood), beside))
+        if pairs[-1][0] < beside + WITHIN_MS:
             return
     raise AssertionError(f"ms beside a flood and beside a computation: {pairs}")
 
@@ -124,7 +132,7 @@ def test_sessions_that_capture_themselves_without_end_keep_nobody_from_being_ser
             assert command.stdout is not None
             assert command.stdout.readline() == b"begun\n"
         good, took = client.session("good"), []
-        for _ in range(ASKS // 3):
+        for _ in range(ASKS // 2):
             began = time.perf_counter()
             assert good.exec("true").exit == 0
             took.append(time.perf_counter() - began)

@@ -22,6 +22,7 @@ from tests.fuzzing import Asked, Put
 from tests.homes import Home, open_home
 from tests.waiting import DEADLINE_S, holds_within
 from waypoint.daemon.http.routes import ROUTES
+from waypoint.daemon.siblings import QUICK_DEATH_S
 from waypoint.linux.storage import idmapped
 from waypoint.linux.tasks import procfs
 from waypoint.model.paths import socket_path
@@ -182,6 +183,7 @@ def test_a_daemon_that_starts_reads_every_run_folder_whatever(crowd: Home) -> No
         folder = Folder(crowd)
         for what in puts:
             folder.put(what)
+        time.sleep(QUICK_DEATH_S)  # after several that die younger, the supervisor waits before it starts the next one
         os.kill(daemon_of(crowd), signal.SIGKILL)
         is_quick(crowd)
         crowd.must("stop", "evil")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.acceptance.sessions import inside, session
 from tests.homes import Home
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.model.verbs.fast import CHECKPOINT
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
@@ -17,7 +17,7 @@ def test_a_checkpoint_and_a_restore_within_one_script_end(home: Home, tmp_path: 
     with session(home, "root", "--bind", f"{tmp_path}:/outside") as branch:
         inside(home, branch, "make() { echo ran >>/outside/ran; false; }")
         with home.background("exec", "-b", branch, "--", f"{example}; echo ended >>/outside/ended"):
-            wait_until((tmp_path / "ended").exists, "the example has come to its end")
+            said = tmp_path / "ended"
+            wait_until(lambda: said.exists() and said.read_text() == "ended\n", "the example has ended", PATIENCE_S)
         assert (tmp_path / "ran").read_text() == "ran\n"
-        assert (tmp_path / "ended").read_text() == "ended\n"
     home.must("rm", "ready")

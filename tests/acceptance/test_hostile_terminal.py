@@ -3,14 +3,14 @@
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.sessions import inside
-from tests.homes import Home, open_home
-from tests.waiting import DEADLINE_S, wait_until
-from waypoint.linux.tasks import pidfd
+from tests.homes import Home, kill_daemon, open_home
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -23,14 +23,6 @@ GIVEN_UP = {
 }
 
 
-def kill_daemon(home: Home) -> None:
-    pid = home.must("daemon", "status", "--json").json()["pid"]
-    fd = pidfd.open(pid)
-    os.kill(pid, signal.SIGKILL)
-    assert pidfd.wait_ended(fd, DEADLINE_S)
-    os.close(fd)
-
-
 def states(home: Home) -> dict[str, str]:
     return {one["branch"]: one["state"] for one in home.must("ps", "--all", "--json").json()}
 
@@ -40,9 +32,11 @@ def test_a_session_without_its_terminal_is_told_of_and_can_be_ended() -> None:
         for name, step in GIVEN_UP.items():
             home.must("shell", name, "-d", "--user", "root")
             script = f"trap : HUP; sleep 9999 & {step}; : >/ready; wait; wait; wait"
-            inside(home, name, f"printf '#!/bin/sh\\n%s\\n' '{script}' >/.waypoint/init.sh")
+            inside(home, name, f"printf '#!/bin/sh\\n%s\\n' '{script}' >/.waypoint/first.sh")
             home.must("stop", name)
-            home.must("shell", name, "-d", "--user", "root")
+        with ThreadPoolExecutor(len(GIVEN_UP)) as threads:  # each waits for seconds for a shell that never has a prompt
+            for begun in [threads.submit(home.must, "shell", name, "-d", "--user", "root") for name in GIVEN_UP]:
+                begun.result()
         for name in GIVEN_UP:
             home.must("run", "-b", name, "--", "sh", "-c", "until [ -e /ready ]; do sleep 0.01; done")
         kill_daemon(home)

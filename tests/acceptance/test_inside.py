@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.people import Person
-from tests.acceptance.sessions import inside, session
+from tests.acceptance.sessions import branch_of, inside, session
 from tests.homes import Home
 from tests.waiting import wait_until
 from waypoint.linux.storage import idmapped
@@ -19,10 +18,7 @@ from waypoint.model.verbs.table import INSIDE
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 
-@pytest.fixture(params=["root", "person"])
-def branch(home: Home, person: Person, request: pytest.FixtureRequest) -> Iterator[str]:
-    with session(home, "root" if request.param == "root" else person.name) as name:
-        yield name
+branch = pytest.fixture(params=["root", "person"])(branch_of)
 
 
 def test_a_checkpoint_says_checkpointed_in_the_original_and_restored_in_every_copy(home: Home, branch: str) -> None:
@@ -105,7 +101,9 @@ def test_a_process_without_a_terminal_asks_as_well(home: Home, branch: str) -> N
 def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Home, branch: str) -> None:
     with session(home, "root") as other:
         home.must("checkpoint", f"{other}-cp", "-b", other)
-        home.must("checkpoint", f"{branch}-cp", "-b", branch)
+        home.must("checkpoint", f"{branch}-cp", "-b", branch, "-m", "red \x1b[31m\nline")
+        for look in ("log", f"show {branch}-cp"):  # a message is text, for any terminal
+            assert "red ?[31m?line" in inside(home, branch, f"waypoint {look}")
         for words in (f"restore {other}-cp", f"fork {other}-cp {branch}-x", f"fork {other} {branch}-x", f"log {other}"):
             done = home.cli("exec", "-b", branch, "--", f"waypoint {words}")
             assert done.code == 2
@@ -245,9 +243,9 @@ def test_tab_offers_what_works_inside(home: Home, own: str) -> None:
         assert kind == ""
         return [line.partition("\t")[0] for line in lines]
 
-    assert offered("''") == [verb.name.split()[0] for verb in INSIDE]
+    assert offered("''") == [*dict.fromkeys(verb.name.split()[0] for verb in INSIDE)]
     assert offered("op ''") == ["log"]
-    assert offered("fork --") == ["--count", "--prefix", "--json", "--help"]
+    assert offered("fork --") == ["--count", "--prefix", "--tier", "--json", "--help"]
     assert offered("checkpoint --tier=l") == ["--tier=live"]
     home.must("shell", f"{own}-other", "-d")
     home.must("checkpoint", f"{own}-theirs", "-b", f"{own}-other")

@@ -13,7 +13,9 @@ import pytest
 from tests.acceptance.sessions import inside, mounted, session
 from tests.chaos import victims
 from tests.homes import Home, open_home
+from tests.upper.grounds import loops_of, wait_for_no_loop
 from tests.waiting import PATIENCE_S, wait_until
+from waypoint.launch.ground.base import WAITS
 from waypoint.linux.storage.mounts import read_mounts
 
 pytestmark = pytest.mark.privileged
@@ -77,7 +79,7 @@ def test_what_was_changed_in_one_never_appears_in_another(tmp_path: Path) -> Non
         home.must("daemon", "stop")
         subprocess.run(["umount", str(first)], check=True)
         done = home.must("shell", "moved", "-d")
-        assert f"degraded: {first} (no longer mounted here" in done.stderr
+        assert f"degraded: not in the session: {first} (no longer mounted here" in done.stderr
         assert inside(home, "moved", f"ls {first} {second}") == f"{first}:\n\n{second}:\nof-second\n"
         home.must("stop", "moved")
         home.must("daemon", "stop")
@@ -130,10 +132,8 @@ def test_of_one_that_is_gone_a_restored_session_has_what_it_changed(tmp_path: Pa
             disks.close()
             place.rmdir()
             done = home.must("restore", "before", "-b", "gone")
-            told = [
-                f"{one} (no longer mounted here: of its files only what the session has changed is there)"
-                for one in (place, below)
-            ]
+            why = "no longer mounted here: of its files only what the session has changed is there"
+            told = [f"not in the session: {one} ({why})" for one in (place, below)]
             assert done.stderr.splitlines()[-2:] == [f"degraded: {one}" for one in told]
             assert inside(home, "gone", f"echo $kept; cd {place}; find . | sort; cat new below/newer; cd /") == (
                 "yes\n.\n./below\n./below/newer\n./new\nnew\nnewer\n"
@@ -206,9 +206,9 @@ def test_one_that_is_unmounted_is_let_go_of_at_once(home: Home, tmp_path: Path) 
     with session(home, "root") as before:
         with mounted(place, "-o", "loop", str(image)):
             fill(place)
-            device = next(mount.source for mount in read_mounts() if mount.mount_point == str(place))
+            assert len(loops_of(image)) == 1
             wait_until(lambda: daemon_sees(home, place), "the daemon knows the mount")
-        wait_until(lambda: not Path(f"/sys/block/{Path(device).name}/loop").exists(), "the device is free")
+        wait_for_no_loop(image)
         assert not daemon_sees(home, place)
         with session(home, "root") as after:
             for branch in (before, after):
@@ -220,7 +220,7 @@ def test_one_that_goes_while_a_session_starts_does_not_keep_it_from_starting(hom
     place = make_place(tmp_path, "going")
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True)
     with session(home, "root"):
-        (launcher,), (daemon,) = victims.pids(home, "launcher"), victims.pids(home, "daemon")
+        launcher, daemon = victims.only_pid(home, "launcher"), victims.only_pid(home, "daemon")
         trees = Path(f"/proc/{daemon}/root{home.path}/pool")
         planned = len(list(trees.glob("*/m0/upper/run/waypoint/branch")))
         os.kill(launcher, signal.SIGSTOP)
@@ -280,16 +280,16 @@ def test_changes_of_a_mount_and_of_its_place_without_it_both_wait_for_their_turn
         home.must("stop", branch)
         subprocess.run(["umount", str(place)], check=True)
         done = home.must("shell", branch, "-d")
-        assert done.stderr == f"degraded: {place} (no longer mounted here: its changes wait)\n"
+        assert done.stderr == f"degraded: not in the session: {place} (no longer mounted here: {WAITS}\n"
         assert inside(home, branch, f"ls {place}; touch {place}/without") == ""
         home.must("stop", branch)
         subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], check=True)
         done = home.must("shell", branch, "-d")
-        told = f"{place}, as it was changed without its mount (umount it and start the branch again: its changes wait)"
-        assert done.stderr == f"degraded: {told}\n"
+        told = f"{place}, as it was changed without its mount (umount it and start the branch again: {WAITS}"
+        assert done.stderr == f"degraded: not in the session: {told}\n"
         assert inside(home, branch, f"ls {place}") == "with\n"
         home.must("stop", branch)
-        assert home.must("fork", branch, "twin", "--json").json()[0]["degraded"] == [told]
+        assert home.must("fork", branch, "twin", "--json").json()[0]["degraded"] == [f"not in the session: {told}"]
         home.must("stop", "twin", "--discard")
         subprocess.run(["umount", str(place)], check=True)
         home.must("shell", branch, "-d")

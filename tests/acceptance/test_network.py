@@ -10,6 +10,7 @@ import pytest
 from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside, refused, session
 from tests.homes import Home
+from tests.waiting import until_runs, wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -165,6 +166,24 @@ def test_a_connection_of_the_hosts_network_comes_back_closed(home: Home, person:
         home.must("rm", captured["name"], f"{branch}-parked")
 
 
+# Whose own port is in use for a minute after its end: it does not say SO_REUSEADDR, and both ends are in the session.
+_CONNECTED = """python3 -c 'import socket, time
+own = socket.socket(); own.bind(("127.0.0.1", 0)); own.listen()
+there = socket.create_connection(own.getsockname()); here, _ = own.accept()
+open("/tmp/on", "w").write("on"); time.sleep(1000)' & until [ -s /tmp/on ]; do :; done"""
+
+
+@pytest.mark.requires("criu")
+def test_a_parked_server_with_a_connection_comes_back_at_once(home: Home, person: Person) -> None:
+    with session(home, person.name, "--net", "host") as branch:
+        inside(home, branch, f"{_CONNECTED}; mark=kept")
+        for number in range(2):
+            home.must("checkpoint", f"{branch}-{number}", "-b", branch, "--park")
+            home.must("restore", f"{branch}-{number}")
+            assert inside(home, branch, "echo $mark; jobs -rp | wc -l") == "kept\n1\n"
+        home.must("rm", f"{branch}-0", f"{branch}-1")
+
+
 def socket_row(port: int) -> list[str]:
     """Address, owner and inode of what listens on the port."""
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -185,3 +204,87 @@ python3 /tmp/server.py & until [ -s /tmp/port ]; do :; done"""
 
 def ask_server(port: int) -> str:
     return f"exec 9<>/dev/tcp/127.0.0.1/{port}; read -r said <&9; exec 9>&-; echo $said"
+
+
+def networks(home: Home) -> dict[str, str]:
+    return {one["branch"]: one["net"] for one in home.must("ps", "--json").json()}
+
+
+@pytest.fixture
+def _ended(home: Home) -> Iterator[None]:
+    yield
+    home.must("stop", "--all", "--discard")
+    home.must("rm", "kept")
+    home.must("branch", "delete", *[row["name"] for row in home.must("branch", "list", "--json").json()])
+
+
+@pytest.mark.usefixtures("_ended")
+@pytest.mark.parametrize("net", ["host", "none"])
+def test_a_branch_made_from_another_has_its_network_only_if_told_so(home: Home, net: str) -> None:
+    home.must("shell", "origin", "-d", "--net", net)
+    home.must("checkpoint", "kept", "-b", "origin", "--tier", "files")
+    said = f"degraded: network: private, which is another than kept had ({net}); to have that: --net from\n"
+    assert said in home.must("shell", "unasked", "-d", "--from", "kept").stderr
+    for branch, asked in (("same", "from"), ("other", "private")):
+        assert "another than" not in home.must("shell", branch, "-d", "--from", "kept", "--net", asked).stderr
+    home.must("fork", "kept", "copy")
+    assert networks(home) == {"origin": net, "unasked": "private", "same": net, "other": "private", "copy": net}
+    home.must("stop", "same")
+    home.must("shell", "same", "-d")  # it is the branch's own now
+    assert networks(home)["same"] == net
+
+
+@pytest.mark.usefixtures("_ended")
+def test_a_branch_made_from_one_that_reaches_little_reaches_no_more_unasked(home: Home) -> None:
+    home.must("shell", "origin", "-d", "--allow-net", "192.0.2.7")
+    home.must("checkpoint", "kept", "-b", "origin", "--tier", "files")
+    home.must("shell", "unasked", "-d", "--from", "kept")
+    home.must("shell", "other", "-d", "--from", "kept", "--net", "private")
+    allowed = {one["branch"]: one["allow_net"] for one in home.must("ps", "--json").json()}
+    assert allowed == {"origin": ["192.0.2.7"], "unasked": ["192.0.2.7"], "other": None}
+
+
+@pytest.mark.requires("criu")
+@pytest.mark.usefixtures("_ended")
+def test_what_comes_back_with_its_processes_says_whose_network_it_needs(home: Home) -> None:
+    home.must("shell", "origin", "-d", "--net", "none")
+    inside(home, "origin", f"sleep 4321 & {until_runs('sleep 4321')}")
+    home.must("checkpoint", "kept", "-b", "origin")
+    done = home.cli("shell", "copy", "-d", "--from", "kept")
+    assert (done.code, done.stdout) == (2, "")
+    assert "whose network (none) it takes only if told so\n" in done.stderr
+    assert "next: tell it so: --net from; or have its programs started again: --tier respawn\n" in done.stderr
+    home.must("shell", "copy", "-d", "--from", "kept", "--net", "from")
+    home.must("shell", "again", "-d", "--from", "kept", "--tier", "respawn")
+    home.must("shell", "files", "-d", "--from", "kept", "--tier", "files")
+    assert networks(home) == {"origin": "none", "copy": "none", "again": "private", "files": "private"}
+    running = "pgrep -c -fx 'sleep 4321'; true"
+    for branch, count in (("copy", "1\n"), ("again", "1\n"), ("files", "0\n")):
+        wait_until(lambda one=branch, so_many=count: inside(home, one, running) == so_many, f"{branch} has {count}")  # type: ignore[misc]
+
+
+def test_the_network_of_another_needs_another(home: Home) -> None:
+    assert "next: give --from NAME too\n" in refused(home, "--net", "from")
+
+
+@pytest.mark.requires("criu")
+@pytest.mark.usefixtures("_ended")
+def test_what_a_parked_branch_may_reach_is_changed_at_its_next_start(home: Home) -> None:
+    """Its processes come back, since nothing of theirs is changed by that."""
+    home.must("shell", "b", "-d", "--allow-net", "192.0.2.7")
+    inside(home, "b", "sleep 4321 & true")
+    for words, allowed in (
+        (("--allow-net", "192.0.2.8"), ["192.0.2.8"]),
+        ((), ["192.0.2.8"]),
+        (("--net", "private"), None),
+    ):
+        home.must("checkpoint", "kept", "-b", "b", "--park", "--force")
+        home.must("shell", "b", "-d", *words)
+        assert inside(home, "b", "pgrep -c -f '[s]leep 4321'") == "1\n"
+        (facts,) = home.must("ps", "--json").json()
+        assert (facts["net"], facts["allow_net"]) == ("private", allowed)
+    home.must("shell", "n", "-d", "--from", "kept")
+    home.must("stop", "b", "--discard")
+    home.must("shell", "b", "-d", "--allow-net", "192.0.2.7")
+    assert home.cli("shell", "b", "-d", "--net", "private").code == 4  # all that is public, which it does not have
+    home.must("shell", "b", "-d", "--net", "private", "--allow-net", "192.0.2.7")

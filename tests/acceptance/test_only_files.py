@@ -65,6 +65,20 @@ def test_the_files_are_back_to_the_last_detail_and_all_else_goes_on(home: Home, 
     ]
 
 
+@pytest.mark.parametrize(("is_back", "way"), [(True, "cd ."), (False, "cd /")])
+def test_a_shell_whose_folder_was_removed_is_told_of(home: Home, branch: str, way: str, *, is_back: bool) -> None:
+    make = "mkdir -p /srv/d; echo kept >/srv/d/file; cd /srv/d"
+    if is_back:
+        inside(home, branch, make)
+    home.must("checkpoint", f"{branch}-cp", "-b", branch)
+    inside(home, branch, "cd /srv/d && rm -r /srv/d && mkdir /srv/d" if is_back else make)
+    said = "degraded: the shell stands in a folder that was removed: 'cd .' enters what has its name now, 'cd /' "
+    assert said in home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files").stderr
+    assert home.cli("exec", "-b", branch, "--", "cat file").code == 1
+    assert inside(home, branch, f"{way}; cat srv/d/file file 2>&1 || :").count("kept") == is_back
+    assert said not in home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files").stderr
+
+
 def test_it_is_undone_by_bringing_back_what_was_there(home: Home, branch: str) -> None:
     inside(home, branch, "echo one > /srv/file")
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
@@ -83,7 +97,7 @@ def test_it_says_what_was_copied_and_how_long_the_session_stood_still(home: Home
     count = sum(1 for _ in Path("/usr/share/doc").rglob("*"))
     told = home.must("restore", cp, "-b", branch, "--only", "files").stderr
     changed, mebibytes, stood = re.search(  # type: ignore[union-attr]
-        r"^files: (\d+) changed, ([0-9.]+) MiB written; the session stood still for ([0-9.]+) s\n", told
+        r"(?m)^files: (\d+) changed, ([0-9.]+) MiB written; the session stood still for ([0-9.]+) s\n", told
     ).groups()
     assert count <= int(changed) < count + 100
     assert float(mebibytes) == pytest.approx(wanted / (1 << 20), rel=0.2)
@@ -97,9 +111,12 @@ def test_it_says_what_was_copied_and_how_long_the_session_stood_still(home: Home
 def test_a_program_that_has_a_file_open_keeps_that_one(home: Home, branch: str) -> None:
     inside(home, branch, "echo one > /srv/file")
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
-    inside(home, branch, "echo two > /srv/file; exec 7</srv/file")
-    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
-    assert inside(home, branch, "cat <&7; cat /srv/file") == "two\none\n"
+    inside(home, branch, "echo two > /srv/file; exec 7</srv/file 8>/tmp/nameless; rm /tmp/nameless")
+    told = home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files").stderr
+    said = "degraded: programs have files open that were replaced or removed, and go on with the old ones"
+    assert f"{said}: /srv/file (bash); started again, they have those that were brought back" in told.splitlines()
+    assert inside(home, branch, "cat <&7; cat /srv/file; exec 7<&-") == "two\none\n"
+    assert said not in home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files").stderr
 
 
 def test_the_files_of_an_ordinary_user_stay_theirs(home: Home, person: Person) -> None:

@@ -1,12 +1,12 @@
 """`restore NAME --only shell`: the shell is what it was, files and processes stay. A copy's shell learns its branch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.acceptance.people import Person
 from tests.acceptance.seat import Seat
-from tests.acceptance.sessions import inside, session
+from tests.acceptance.sessions import branch_of, inside, session
 from tests.homes import Completed, Home
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
@@ -15,10 +15,7 @@ SHOW = r"""printf "%s|" "$PWD" "$x" "${new-none}" "$(alias hey 2>/dev/null)" "$(
 say; trap | grep USR1 ||:"""
 
 
-@pytest.fixture(params=["person", "zsh_person"])
-def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
-    with session(home, request.getfixturevalue(request.param).name) as name:
-        yield name
+branch = pytest.fixture(params=["person", "zsh_person"])(branch_of)
 
 
 def make(home: Home, branch: str) -> str:

@@ -173,7 +173,7 @@ def test_signals_to_the_client_reach_it(run: Run, name: str) -> None:
 def test_one_that_a_signal_ended_gives_128_and_its_number(run: Run) -> None:
     assert run("sh", "-c", "kill -KILL $$").code == 137
     with run.start("--", "sleep", "1000") as process:
-        wait_until(lambda: run("pgrep", "-x", "sleep").code == 0, "it runs")
+        wait_until(lambda: run("pgrep", "-fx", "sleep 1000").code == 0, "it runs")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143
 
@@ -208,7 +208,7 @@ def test_its_streams_can_be_opened_by_their_names(run: Run) -> None:
 
 def test_it_sees_and_is_seen_by_the_shell(run: Run) -> None:
     with run.start("--", "sleep", "2345") as process:
-        wait_until(lambda: run("pgrep", "-f", "sleep 2345").code == 0, "it runs")
+        wait_until(lambda: run("pgrep", "-xf", "sleep 2345").code == 0, "it runs")
         run.home.must("exec", "-b", run.branch, "--", "pkill -f 'sleep 2345'")
         assert process.wait(PATIENCE_S) == 143
 

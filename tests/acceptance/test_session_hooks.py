@@ -5,8 +5,9 @@ import pytest
 from tests.acceptance.moments import new_name, started
 from tests.acceptance.sessions import inside
 from tests.homes import Home
+from tests.waiting import wait_until
 from waypoint.client import Client, Session
-from waypoint.service import session_hooks
+from waypoint.service.hooks import session_hooks
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
@@ -48,15 +49,26 @@ def test_hooks_run_in_order_at_their_moments(home: Home) -> None:
         assert log_of(copy) == before + both("post-restore") + before + both("post-restore")
 
 
+def test_they_run_in_a_copy_that_the_session_itself_asks_for(home: Home) -> None:
+    with started(home, "root") as session:
+        put(session, "post-restore", "only", f"sleep 0.2; echo $WAYPOINT_HOOK >>{LOG}")
+        name = new_name(session)
+        session.checkpoint(name, tier="live")
+        session.run("waypoint", "restore", name)
+        wait_until(lambda: log_of(session) == ["post-restore"], "the hook has run")
+
+
 def test_a_hook_that_fails_is_said_and_keeps_nothing_from_being_done(home: Home) -> None:
     with started(home, "root") as session:
         put(session, "pre-checkpoint", "fails", "echo no flush >&2; exit 3")
         put(session, "post-checkpoint", "lost", "exit 4")
         put(session, "post-restore", "gone", "exit 1")
-        session.run("sh", "-c", "cd /etc/waypoint/hooks/pre-checkpoint.d; echo x >no-program; ln -s /nowhere broken")
+        others = "echo x >no-program; ln -s /nowhere broken; echo '#!/bin/sh' >idle"
+        session.run("sh", "-c", f"cd /etc/waypoint/hooks/pre-checkpoint.d; {others}")
         name = new_name(session)
         taken = session.checkpoint(name, tier="live")
         assert taken.degraded == [
+            "the hook pre-checkpoint.d/idle was not run: it may not be executed (chmod +x)",
             "the hook pre-checkpoint.d/broken ended with 127: waypoint: /etc/waypoint/hooks/pre-checkpoint.d/broken: "
             "the session has no such program",
             "the hook pre-checkpoint.d/fails ended with 3: no flush",

@@ -2,14 +2,14 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.people import Person
 from tests.acceptance.seat import Seat
-from tests.acceptance.sessions import inside, session
+from tests.acceptance.sessions import branch_of, inside, session
 from tests.homes import Home
 from tests.waiting import wait_until
 
@@ -24,10 +24,7 @@ printf '<%s>' "$(umask)" "$(ulimit -Sn)" "$@"; f 1; dirs; trap | grep USR1; (cd 
 case $- in *u*) echo nounset;; esac"""
 
 
-@pytest.fixture(params=["person", "zsh_person"])
-def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
-    with session(home, request.getfixturevalue(request.param).name) as name:
-        yield name
+branch = pytest.fixture(params=["person", "zsh_person"])(branch_of)
 
 
 def make(home: Home, branch: str) -> str:

@@ -1,5 +1,7 @@
 """A shell that cannot write its state keeps it all the same where it can be asked; where it cannot, that is said."""
 
+import time
+
 import pytest
 
 from tests.acceptance.sessions import inside, session
@@ -7,7 +9,10 @@ from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
 
-LOST = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
+LOST = (
+    "its shell's variables, functions and folder: it could not write them (a full disk, ulimit -f), or they are more "
+    "than 16 MiB"
+)
 ON_THE_TERMINAL = "waypoint: this shell's variables and functions cannot be written"
 # Larger than what is left in a block, so that no state fits in where one has been.
 MAKE_STATE = "x=kept; v=$(head -c 20000 /dev/zero | tr '\\0' v)"
@@ -64,16 +69,30 @@ def test_a_shell_that_has_not_come_to_its_prompt_loses_nothing(home: Home, shell
         wait = "while test -e /slow; do sleep 0.1; done"
         inside(home, branch, f"x=precious; cd /usr; f() {{ echo f; }}; echo '{wait}' >>~/.{shell}rc; touch /slow")
         home.must("stop", branch)
-        for _ in range(2):
-            assert "degraded: its shell is a new one: " in home.must("shell", branch, "-d").stderr
-            home.must("stop", branch)
-        home.must("shell", branch, "-d")
+        assert "degraded: its shell is a new one: " in home.must("shell", branch, "-d").stderr
+        home.must("stop", branch)
+        home.must("shell", branch, "-d")  # once more, as the command waits for the prompt for five seconds
         home.must("checkpoint", "slow", "-b", branch, "--tier", "files")
         home.must("run", "-b", branch, "--", "rm", "/slow")
         inside(home, branch, "true")
         home.must("restore", "slow", "-b", branch, "--only", "shell")
         assert inside(home, branch, "echo $x $PWD $(f)") == "precious /usr f\n"
     home.must("rm", "slow")
+
+
+@pytest.mark.alone("how long a shell waits for a lock is told from a slow machine by seconds")
+@pytest.mark.requires("zsh")
+def test_a_lock_of_its_history_that_a_killed_zsh_has_left_keeps_no_later_one_waiting(home: Home) -> None:
+    with session(home, "root", "--shell", "zsh") as branch:
+        inside(home, branch, "true")
+        inside(home, branch, "for n in 0 1; do ln -s /pid-1/host-x /run/waypoint/hist.$n.LOCK; done; print -s kept")
+        began = time.monotonic()
+        for _ in range(2):
+            inside(home, branch, "print -s more")
+        home.must("stop", branch)
+        home.must("shell", branch, "-d")
+        assert inside(home, branch, "fc -ln -3") == "kept\nmore\nmore\n"
+        assert time.monotonic() - began < 8, "zsh gives up waiting for a lock after ten seconds"
 
 
 @SHELLS
@@ -92,3 +111,18 @@ def test_a_shell_that_may_write_no_files_lives_and_what_is_lost_is_said(home: Ho
         inside(home, branch, "ulimit -f 1")
         assert f"degraded: {LOST}\n" in home.must("stop", branch).stderr
     home.must("rm", "small")
+
+
+@SHELLS
+def test_a_state_that_is_too_large_is_said_by_each_verb_that_does_not_keep_it(home: Home, shell: str) -> None:
+    with session(home, "root", "--shell", shell) as branch:
+        inside(home, branch, "x=kept; large=$(head -c 17M /dev/zero | tr '\\0' x)")
+        taken = home.must("checkpoint", "large", "-b", branch, "--tier", "files")
+        assert f"degraded: {LOST}\n" in taken.stderr
+        assert home.must("checkpoint", "whole", "-b", branch, "--tier", "live", "--json").json()["degraded"] == []
+        (stopped,) = home.must("stop", branch, "--json").json()
+        assert stopped["degraded"] == [LOST]
+        assert f"degraded: {LOST}\n" in home.must("shell", branch, "-d").stderr
+        home.must("restore", "whole", "-b", branch)
+        assert inside(home, branch, "echo $x ${#large}") == f"kept {17 << 20}\n"
+    home.must("rm", "large", "whole")

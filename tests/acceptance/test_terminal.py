@@ -43,6 +43,22 @@ def test_a_new_session_is_this_terminal_and_gives_its_status(home: Home, person:
     assert found["state"] == "ended"
 
 
+def test_a_command_that_ends_at_once_is_shown_and_gives_its_status(home: Home, seat: Take) -> None:
+    outer = seat()
+    outer.type(b"waypoint shell at-once -- sh -c 'echo bri\"\"ef; exit 5'\r").see(b"brief")
+    outer.see(rb"\[at-once has ended; kept as [0-9a-f]{12} \(0 files changed\); to go on: waypoint shell at-once\]")
+    assert outer.left() == 5
+    home.must("rm", "at-once")
+
+
+def test_a_command_that_is_not_there_begins_nothing(home: Home, seat: Take) -> None:
+    outer = seat()
+    outer.type(b"waypoint shell at-once -- no-such\r")
+    outer.see(b"cannot run in place of the shell of branch at-once: No such file or directory: no-such")
+    assert outer.left() == 2
+    assert home.cli("show", "at-once").code == 2
+
+
 def test_the_window_may_change_its_size(branch: str, seat: Take) -> None:
     outer = seat()
     outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()

@@ -104,5 +104,5 @@ def test_a_file_that_has_no_name_any_more_is_said_with_the_process(home: Home) -
         with pytest.raises(CannotCapture, match=r"python3 \(pid \d+, fd 3\) watches a file that was removed") as caught:
             session.checkpoint(new_name(session), tier="live")
         assert caught.value.next_step == "end the process, or make it stop watching files"
-        alone(session, "pkill -f '[w]atcher.py'")
+        alone(session, "pkill -f '[w]atcher.py'; while pgrep -f '[w]atcher.py'; do sleep 0.02; done")
         session.checkpoint(new_name(session), tier="live")

@@ -269,11 +269,17 @@ class Terminal:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             os.execvp("sh", ["sh", "-c", 'stty -echo; echo ready; while read -r line; do echo "<$line>"; done'])
-        must(os.read(self.master, 100), b"ready\r\n")
+        must(self.line(), b"ready\r\n")
+
+    def line(self) -> bytes:
+        told = b""
+        while not told.endswith(b"\n"):
+            told += os.read(self.master, 100)
+        return told
 
     def look(self) -> None:
         os.write(self.master, b"typed\n")
-        must(os.read(self.master, 100), b"<typed>\r\n")
+        must(self.line(), b"<typed>\r\n")
         os.write(self.master, b"\x03")
         must(os.waitpid(self.pid, 0)[1] & 0x7F, signal.SIGINT)
 

@@ -13,11 +13,14 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from tests.needs import missing
 
 RUNS = 20
 WARM_UPS = 2
@@ -95,6 +98,14 @@ def share_of_floor_at_least(share: float) -> Aim:
 
 def both(first: Aim, second: Aim) -> Aim:
     return Aim(f"{first.said}, {second.said}", lambda *given: first.holds(*given) and second.holds(*given))
+
+
+def can_measure(what: str, needs: str) -> bool:
+    """Whether the machine has what the figures about `what` need (a word of tests/needs.py). If not, says so."""
+    why_not = missing(needs)
+    if why_not:
+        print(f"{what}: no figures without {needs}: {why_not}", file=sys.stderr)
+    return not why_not
 
 
 def seconds_of(act: Callable[[], object]) -> float:

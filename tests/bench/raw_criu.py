@@ -35,11 +35,13 @@ from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
-from waypoint.processes.criu.external_names import name_externals
+from waypoint.model.records import IdMap
+from waypoint.processes.criu.image_plan import name_externals
 from waypoint.processes.criu.options import DumpOptions, RestoreOptions
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import CriuCommand, Process
 from waypoint.processes.freeze import freeze_for_dump
+from waypoint.processes.profiles.known import KnownProfiles
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.setup import criu_find
 from waypoint.upper.contract import Pool
@@ -56,9 +58,11 @@ class RawDump(NamedTuple):
 class RawCriu:
     """The process that does it, from the side of the benchmark. Everything it made is gone when it is closed."""
 
-    def __init__(self, home: Home, daemon_pid: int) -> None:
-        """The daemon must have captured something: then it has found its CRIU."""
-        argv = [sys.executable, "-m", "tests.bench.raw_criu", str(home.path), str(daemon_pid)]
+    def __init__(self, home: Home, daemon_pid: int, place: str = "") -> None:
+        """The daemon must have captured something: then it has found its CRIU. `place`: an absolute path, the folder
+        in which images of dumps lie while they are made; "": beside the home, on its disk.
+        """
+        argv = [sys.executable, "-m", "tests.bench.raw_criu", str(home.path), str(daemon_pid), place]
         self._process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
@@ -68,7 +72,9 @@ class RawCriu:
         self._process.communicate()
 
     def dump(self, branch: str) -> RawDump:
-        """The session stands still for it, and goes on."""
+        """The session stands still for it, and goes on. It is frozen when CRIU is ready, and thawed as soon as CRIU has
+        let go.
+        """
         whole_ms, frozen_ms = self._ask("dump", branch)
         return RawDump(whole_ms, frozen_ms)
 
@@ -128,12 +134,16 @@ class _Work:
                 externals=name_externals(found.outside, "").dump,
                 timeout_s=STOP_S,
             )
-            freeze_for_dump(found.cgroup)
-            try:
-                stats = Criu(self._criu, spawn).dump(options)
-            finally:
-                cgroups.thaw(found.cgroup)
-        return [started[0].taken_ms, stats.frozen_us / 1000]
+            with Criu(self._criu, spawn).dumping(options) as dump:
+                dump.wait_ready()
+                freeze_for_dump(found.cgroup)
+                try:
+                    dump.go()
+                    dump.wait_written()
+                    dump.let_go()
+                finally:
+                    cgroups.thaw(found.cgroup)
+        return [started[0].taken_ms, dump.stats.frozen_us / 1000]
 
     def restore(self, branch: str, capture: str) -> list[float]:
         found = record_of(self._home, branch)
@@ -153,8 +163,7 @@ class _Work:
         self._pool.snapshot(capture, row.tree)
         cgroups.create(spec.cgroup)
         try:
-            images_of = open_for_root_of(found.ids, self._hot.images(capture))
-            with self._folder() as place, open_folder(place) as work, images_of as images:
+            with self._folder() as place, open_folder(place) as work, self._images(found.ids, capture) as images:
                 options = RestoreOptions(
                     images_fd=images,
                     work_fd=work,
@@ -172,6 +181,21 @@ class _Work:
             self._pool.remove(row.tree)
         return [started[0].taken_ms]
 
+    @contextlib.contextmanager
+    def _images(self, ids: IdMap, capture: str) -> Iterator[int]:
+        """The folder of the capture's images, opened. They come from memory to the disk at any moment."""
+        with contextlib.ExitStack() as held:
+            for is_last in (False, True):
+                self._hot.in_memory.open(None)
+                try:
+                    images = held.enter_context(open_for_root_of(ids, self._hot.images(capture)))
+                except FileNotFoundError:
+                    if is_last:
+                        raise
+                else:
+                    break
+            yield images
+
     def _places(self, found: RuntimeRecord) -> SharedPlaces:
         """Those of the daemon, which has made what is in them."""
         runtime = self._home.runtime
@@ -185,23 +209,23 @@ class _Work:
             check_lower=LowerCheck(runtime),
             ids=IdChoice(0, runtime, runtime),  # the sessions have theirs
             cgroup=found.cgroup.rpartition("/")[0],
-            profile_env={},
+            profiles=KnownProfiles(self._home.path),
         )
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[Path]:
-        """A folder for images, in one for the log. On the disk of the home."""
+        """A folder for images, in one for the log."""
         place = self._scratch / str(next(self._numbers))
         (place / "images").mkdir(parents=True, mode=0o700)
         yield place / "images"
         shutil.rmtree(place)
 
 
-def main(home: Home, daemon_pid: int) -> None:
+def main(home: Home, daemon_pid: int, place: str) -> None:
     namespaces.set_death_signal(9)
     namespaces.become_subreaper()  # what is restored is ours to reap
     namespaces.setns(pidfd.open(daemon_pid), namespaces.CLONE_NEWNS)
-    scratch = home.path.parent / "raw"
+    scratch = Path(place or home.path.parent, f"raw-{os.getpid()}")
     work = _Work(home, scratch)
     for line in sys.stdin:
         verb, *words = json.loads(line)
@@ -210,4 +234,4 @@ def main(home: Home, daemon_pid: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Home(Path(sys.argv[1])), int(sys.argv[2]))
+    main(Home(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3])

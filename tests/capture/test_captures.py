@@ -5,6 +5,7 @@ import os
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,18 +14,22 @@ import msgspec
 import pytest
 
 from tests.store.test_names_store import capture_of, row_of
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from waypoint.capture import pause
 from waypoint.capture.captures import Captures
 from waypoint.capture.pause import PATIENCE_S, Pause, Quiet
+from waypoint.capture.steps import StoreStep
+from waypoint.capture.storing import staging as staging_module
 from waypoint.capture.sweeping import sweep
 from waypoint.capture.taking import Wanted
+from waypoint.linux.storage import filesystem
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import StrangerFacts
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, Standing
 from waypoint.processes.criu.rpc import CriuProgram
 from waypoint.processes.criu.worker import Spawn
+from waypoint.processes.profiles.known import KnownProfiles
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 from waypoint.upper.open_pool import open_pool
@@ -39,7 +44,7 @@ class Owner:
         self.home = home
         self.pool: Pool = open_pool(home, "copy")
         self.names = Names(home / "names.db")
-        self.captures = Captures(home, self.pool, self.names, _no_criu, _no_spawn)
+        self.captures = Captures(home, self.pool, self.names, _no_criu, _no_spawn, KnownProfiles(home))
 
     def make(self, *, on_record: bool = True, tree: str = "") -> Capture:
         """A capture as one that was taken: a tree of the pool and a folder in the hot area, both under its id. `tree`:
@@ -97,8 +102,39 @@ class TestOnDisk:
             assert os.path.isdir(first.files)
         assert not owner.is_there(made)
 
+    def test_who_is_to_evict_what_is_held_waits_for_nobody(self, owner: Owner) -> None:
+        """Whoever brings it back has its turn, and may be waiting for the thread in which that would be waited for."""
+        made = owner.make()
+        with ThreadPoolExecutor(1) as pool:
+            with owner.captures.hold(made), owner.captures.moves.blocking(made.id):
+                assert not pool.submit(owner.captures.evict, made, is_tip=False).result(DEADLINE_S)
+            assert owner.is_there(made)
+            assert pool.submit(owner.captures.evict, made, is_tip=False).result(DEADLINE_S)
+        assert not owner.is_there(made)
+
+    def test_what_comes_back_from_the_store_is_never_half_there_and_is_new(
+        self, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made, synced = owner.make(), list[object]()
+        monkeypatch.setattr(filesystem, "sync_filesystem", synced.append)
+
+        def look(step: StoreStep) -> None:
+            assert (step == StoreStep.BROUGHT) == os.path.isdir(held.files)  # while a part of the hot area is new
+
+        with owner.captures.hold(made) as held:
+            order = (staging := held.staging()).order("", "")
+            (Path(order.tree) / "m0").mkdir()
+            Path(order.hot).mkdir()
+            os.utime(order.hot, (0, 0))  # as whoever brings it there leaves it
+            monkeypatch.setattr(staging_module, "reach", look)
+            staging.publish()
+            assert os.listdir(held.files) == ["m0"]
+            assert synced == [held.files]
+        assert not (owner.home / "hot" / made.id / "images").exists()
+        assert time.time() - owner.captures.measures.written()[made.id] < DEADLINE_S
+
     def test_what_happens_while_a_criu_is_looked_for_is_no_reason_to_keep_less(self, owner: Owner) -> None:
-        captures = Captures(owner.home, owner.pool, owner.names, _killed_criu, _no_spawn)
+        captures = Captures(owner.home, owner.pool, owner.names, _killed_criu, _no_spawn, KnownProfiles(owner.home))
         subject: Any = SimpleNamespace(processes=lambda: [1], facts=SimpleNamespace(branch="main"))
         with pytest.raises(Failed, match="it was killed"):
             captures.take(subject, Wanted(None, "checkpoint"))
@@ -163,11 +199,22 @@ class TestOnDisk:
 
     def test_every_layer_tells_its_size(self, owner: Owner) -> None:
         made = owner.make()
-        assert set(owner.captures.sizes(made)) == set(msgspec.structs.asdict(made.layers))
-        assert owner.captures.sizes(made)["processes"] is None
+        assert set(owner.captures.measures.sizes(made)) == set(msgspec.structs.asdict(made.layers))
+        assert owner.captures.measures.sizes(made)["processes"] is None
+
+    def test_where_they_are_is_told_by_nobody_if_it_cannot_be_seen(
+        self, owner: Owner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The history is told all the same: a disk that fails is when it is needed."""
+        made, measures = owner.make(), owner.captures.measures
+        assert measures.whereabouts().of(made, Standing()) == "disk"
+        monkeypatch.setattr(os, "listdir", lambda path: os.stat("/nosuch"))
+        assert measures.whereabouts().of(made, Standing()) is None
 
 
-def test_who_can_wait_waits_for_the_end_of_a_pause() -> None:
+def test_who_can_wait_waits_for_the_end_of_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pause, "PATIENCE_S", 100)
+    monkeypatch.setattr(pause, "LONG_S", 100)
     quiet, order = Quiet(), []
     waits = threading.Event()
 
@@ -190,19 +237,20 @@ def test_a_pause_without_end_does_not_stop_everybody_else() -> None:
     with quiet.pause():
         thread = threading.Thread(target=quiet.wait)
         thread.start()
-        thread.join(20 * PATIENCE_S)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
 
 def test_for_a_pause_that_is_long_already_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each piece of a long list waited, for hours in all where sessions are captured without end."""
-    monkeypatch.setattr(pause, "PATIENCE_S", PATIENCE_S * 100)
+    monkeypatch.setattr(pause, "PATIENCE_S", 10 * DEADLINE_S)
     monkeypatch.setattr(pause, "LONG_S", 0.01)
-    quiet, waited, began = Quiet(), threading.Event(), time.monotonic()
+    quiet, waited = Quiet(), threading.Event()
     with quiet.pause():
+        began = time.monotonic()
         wait_until(lambda: time.monotonic() > began + 0.01, "the pause is long")
         quiet.wait()
-        assert time.monotonic() < began + PATIENCE_S * 50
+        assert time.monotonic() < began + DEADLINE_S
         monkeypatch.setattr(pause, "LONG_S", 1000)
         thread = threading.Thread(target=lambda: (quiet.wait(), waited.set()))
         thread.start()
@@ -218,7 +266,7 @@ def test_without_a_pause_nobody_waits() -> None:
 def test_others_are_kept_quiet_until_who_holds_a_session_is_done(
     monkeypatch: pytest.MonkeyPatch, *, is_longer: bool
 ) -> None:
-    monkeypatch.setattr(pause, "freeze_for_dump", lambda _: time.monotonic())
+    monkeypatch.setattr(pause, "freeze_for_dump", lambda *_: time.monotonic())
     quiet = Quiet()
     with contextlib.ExitStack() as until:
         held = Pause("/no/such/group", quiet, until if is_longer else None)

@@ -7,11 +7,12 @@ from typing import Any
 from tests.linux.test_deep import make_levels
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
+from waypoint.model.records import IdMap
 
 
 def test_deep_folders_are_measured_and_removed(tmp_path: Path) -> None:
     hot = Hot(tmp_path)
-    hot.make("capture")
+    hot.make("capture", None, IdMap())
     area: Any = SimpleNamespace(hot=hot)
     origin: Any = SimpleNamespace(id="capture")
     assert FILES.memory_bytes(area, origin) == 0

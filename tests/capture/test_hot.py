@@ -34,3 +34,12 @@ def test_a_log_for_which_there_is_no_room_is_left(tmp_path: Path, elsewhere: Pat
     log.write_bytes(bytes(100_000))
     assert hot.keep_log(log, "1-dump.log") is None
     assert hot.keep_log(tmp_path / "none", "1-dump.log") is None
+
+
+def test_one_that_another_thread_removes_meanwhile_hides_nothing(tmp_path: Path) -> None:
+    log, hot = tmp_path / "dump.log", Hot(tmp_path)
+    log.write_text("Error (x.c:1): no\n")
+    (hot.logs / "0-dump.log").symlink_to(tmp_path / "removed")
+    kept = hot.keep_log(log, "1-dump.log")
+    assert kept is not None
+    assert kept.read_text() == "Error (x.c:1): no\n"

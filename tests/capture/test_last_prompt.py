@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def value_in(tree: Tree) -> bytes | None:
-    layer = last_prompt(tree.path)
+    layer = last_prompt(tree.path).layer
     if layer is None:
         return None
     return read_state(tree.path, layer).data.partition(b"x=")[2].partition(b"\n")[0]
@@ -57,7 +57,7 @@ def test_one_that_breaks_off_is_not_taken_and_what_is_left_of_an_older_one_does_
 
 def test_the_traps_come_into_their_record(tree: Tree) -> None:
     tree.write(state(2, "x", b"trap -- 'echo' INT\n"), b"")
-    layer = last_prompt(tree.path)
+    layer = last_prompt(tree.path).layer
     assert layer is not None
     assert read_state(tree.path, layer).data.endswith(b"\0t\0\0\0trap -- 'echo' INT\n\0e\0\0\0\0")
 
@@ -65,30 +65,30 @@ def test_the_traps_come_into_their_record(tree: Tree) -> None:
 def test_of_a_last_state_that_is_too_large_no_older_one_is_taken(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "MAX_BYTES", 4096)
     tree.write(state(4, "x" * 5000), state(3, "old"))
-    assert last_prompt(tree.path) is None
+    assert last_prompt(tree.path) == (None, True)
     assert MAX_BYTES > 1 << 20
 
 
 def test_what_is_no_plain_file_is_none(tree: Tree) -> None:
     (tree.run / LAST[0]).symlink_to("/etc/passwd")
     os.mkfifo(tree.run / LAST[1])
-    assert last_prompt(tree.path) is None
+    assert last_prompt(tree.path) == (None, False)
     tree.run.rename(f"{tree.run}.aside")
     tree.run.symlink_to(f"{tree.run}.aside")
-    assert last_prompt(tree.path) is None
+    assert last_prompt(tree.path) == (None, False)
 
 
 def test_a_folder_in_its_place_costs_no_descriptor(tree: Tree) -> None:
     for name in LAST:
         (tree.run / name).mkdir()
     before = os.listdir("/proc/self/fd")
-    assert last_prompt(tree.path) is None
+    assert last_prompt(tree.path) == (None, False)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_history_that_is_no_file_is_none(tree: Tree) -> None:
     tree.write(state(2, "x"), b"")
-    layer = last_prompt(tree.path)
+    layer = last_prompt(tree.path).layer
     assert layer is not None
     assert read_state(tree.path, layer).history is None
     (tree.run / "hist.0").write_bytes(b"echo\n")

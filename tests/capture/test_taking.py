@@ -1,9 +1,13 @@
 """The order in which a capture is taken, and that a failure at any of its steps leaves a session that runs."""
 
+import contextlib
 import errno
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.store.test_names_store import SETTING
@@ -15,9 +19,12 @@ from waypoint.capture.pause import Quiet
 from waypoint.capture.taking import Dumper, Order, Wanted
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, FilesLayer, Fixed
-from waypoint.processes.criu.causes import CriuAccident, CriuRefused, Diagnosis
+from waypoint.model.records import Capture, FilesLayer, Fixed, IdMap
+from waypoint.processes.criu.causes import CriuAccident, CriuRefused, Culprit, Diagnosis
 from waypoint.processes.criu.rpc import Criu, CriuProgram
+from waypoint.processes.left_out import LeftOut
+from waypoint.processes.profiles.known import Profiles
+from waypoint.processes.respawn.manifest import Family, Program
 
 VERBS = ("prepare", "ready", "begin", "finish", "release", "record")
 GROUP = "/no/such/group"
@@ -73,7 +80,7 @@ class LoggedSubject:
             "main",
             "tree",
             GROUP,
-            1,
+            os.getpid(),
             SETTING,
             Fixed(overlays=["/"], outside=["/"], proc_readonly=[], env={}, nonce="nonce", seccomp="default"),
         )
@@ -81,6 +88,9 @@ class LoggedSubject:
 
     def leader(self) -> int:
         return 0
+
+    def processes(self) -> list[int]:
+        return []
 
     def go_on(self) -> None:
         self._log.note("go on")
@@ -95,7 +105,7 @@ class LoggedPause:
     def announce(self) -> None:
         self._log.note("quiet")
 
-    def begin(self, *, for_dump: bool) -> None:
+    def begin(self, *, for_dump: bool, apart: Sequence[int]) -> None:
         self._log.note("freeze for a dump" if for_dump else "freeze")
         self._on = True
 
@@ -118,14 +128,30 @@ class Stage:
         monkeypatch.setattr(taking, "LAYERS", layers)
         monkeypatch.setattr(taking, "Pause", lambda *_: LoggedPause(self.log))
         self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the layers do not ask for the pool
+        self.places: list[str] = []
+
+    def have_memory(self) -> None:
+        """Images are born in memory, if they are asked to; `places` notes where those of each try are."""
+        memory = self._area.hot.in_memory
+        memory.folder = str(self._area.hot.folder / "memory")
+        os.mkdir(memory.folder)
+        memory.why_not, memory.most_bytes = "", 1 << 30
+        make = self._area.hot.make
+
+        def noted(capture_id: str, needed_bytes: int | None, ids: IdMap) -> None:
+            make(capture_id, needed_bytes, ids)
+            self.places.append("memory" if memory.images(capture_id) else "disk")
+
+        self._area.hot.make = noted  # type: ignore[method-assign]
 
     def take(self, wanted: Wanted, *, with_criu: bool = True) -> Capture:
         program = CriuProgram(path=Path("criu"), version="1", origin="chosen")
         dumper = Dumper(program, Criu(program.path)) if with_criu else Dumper(None, None, "there is none")
-        subject = LoggedSubject(self.log)
+        subject, profiles = LoggedSubject(self.log), Profiles([], [])
         capture_id = new_id()
         try:
-            return taking.take(Order(self._area, Quiet(), subject, dumper, capture_id, wanted))  # type: ignore[arg-type]
+            order = Order(self._area, Quiet(), subject, profiles, dumper, capture_id, wanted)  # type: ignore[arg-type]
+            return taking.take(order)
         finally:
             self._area.hot.remove(capture_id)
 
@@ -165,7 +191,7 @@ def test_the_layers_are_taken_in_the_order_of_the_table(stage: Stage) -> None:
         *order("release"),
         "thaw",
         "go on",
-        *order("record"),
+        *order("record", "processes files shell terminal"),  # the last one last: it takes over what cannot be had again
     ]
 
 
@@ -211,13 +237,44 @@ def test_what_criu_refuses_twice_is_taken_without_its_processes(stage: Stage) ->
     assert taken.degraded == ["without its processes: it has an io_uring"]
 
 
+@pytest.mark.parametrize("then", [[], [refused(), refused()], [refused()]], ids=["taken", "refused", "refused-once"])
+def test_images_without_room_in_memory_are_written_to_the_disk_as_if_never_tried(
+    stage: Stage, then: list[WaypointError]
+) -> None:
+    stage.have_memory()
+    full = Diagnosis("disk-full", "No space left on device", "the disk for the image is full", "", is_accident=True)
+    stage.log.meets["processes finish"] = [CriuAccident("dump", full, Path("log")), *then]
+    taken = stage.take(BEST)
+    assert (taken.tier, len(taken.degraded)) == (("respawn", 1) if len(then) == 2 else ("live", 0))
+    assert stage.places == ["memory", *["disk"] * (1 + len(then))]
+
+
+def test_who_is_refused_is_read_before_the_log_of_another_try_takes_its_place(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(role="job", group=7, argv=[], folder="", environ=[], streams=[], ports=[], started=0, below=0)
+    logs = [Culprit(7), None]
+    asked: list[Mapping[int, str]] = []
+
+    def choose(_family: Family, why: Mapping[int, str]) -> list[LeftOut]:
+        asked.append(why)
+        return [LeftOut(msgspec.structs.replace(program, pids=[7]), "", why, "")] if why else []
+
+    for name, stands_for in (("choose", choose), ("read_culprit", lambda _log: logs.pop(0)), ("set_apart", print)):
+        monkeypatch.setattr(taking, name, stands_for)
+    monkeypatch.setattr(taking.cgroups, "frozen", lambda _group: contextlib.nullcontext())
+    stage.log.meets["processes finish"] = [refused(), refused(), died()]
+    assert stage.take(BEST).tier == "live"
+    assert asked == [{7: "it has an io_uring"}] * 2
+
+
 def test_what_cannot_be_dumped_is_taken_without_its_processes(stage: Stage) -> None:
     stage.log.fails["processes ready"] = CannotCapture("dump", "the processes", "io_uring")
     stage.take(BEST)
     first, second = stage.log.steps.index("go on"), stage.log.steps.index("freeze")
     assert first < second, "the session did not go on between the two tries"
     assert order("drop") == [step for step in stage.log.steps if step.endswith(" drop")]
-    assert stage.log.steps[-4:] == ["go on", *order("record", "shell files terminal")]
+    assert stage.log.steps[-4:] == ["go on", *order("record", "files shell terminal")]
 
 
 @pytest.mark.parametrize("hold", [False, True], ids=["goes-on", "held"])

@@ -17,13 +17,20 @@ from tests.chaos import victims
 from tests.homes import Home
 from tests.session import full_disks
 from tests.waiting import holds_within
+from waypoint.capture.layers.processes import LOST
+from waypoint.capture.torn import MAY_BE_TORN
 from waypoint.client.sdk import Client
 from waypoint.model.errors import WaypointError
 
 DEADLINE_S = 30.0  # of an operation; a CRIU that hangs is waited for twice
-VICTIMS = [*((part,) for part in victims.PARTS), *itertools.combinations(victims.PARTS, 2)]
+STORE_S = 100.0  # of one that waits for the store, whose programs have what all others leave of the processors
+FROM_STORE = ("evict", "export", "fork", "gc", "restore")
+PARTS = (*victims.PARTS, "store")
+VICTIMS = [*((part,) for part in PARTS), *itertools.combinations(PARTS, 2)]
 ACCIDENTS = {"nothing": 27, "kill": 64, "full disk": 4, "full disk and kill": 3, "reboot": 2}  # with their weights
 LATEST_S = 0.12  # after the operation's begin: about as long as the longest operation takes
+BY_REBOOT = (MAY_BE_TORN, LOST)
+"""What a reboot has cost, as it is told of a capture from before that was not in the store."""
 CRIU_SHARE = 0.25  # of that: about as long as the longest CRIU takes
 
 
@@ -33,7 +40,13 @@ def is_message(said: str) -> bool:
 
 
 class Rebooted(Exception):
-    """The machine was started again while a command ran: nothing is live any more."""
+    """The machine was started again while a command ran: nothing is live any more. `alone`: the captures whose images
+    were in memory alone.
+    """
+
+    def __init__(self, alone: set[str]) -> None:
+        super().__init__()
+        self.alone = alone
 
 
 class Accidents:
@@ -67,6 +80,7 @@ class Accidents:
             self.happened["+".join(happened)] += 1
         self._trace(f"{' '.join(argv)}: {code}, {happened}: {said[:300]}")
         is_told = is_full and ("No space left on device" in said or "disk is full" in said)
+        is_told |= self.happened["reboot"] > 0 and any(one in said for one in BY_REBOOT)
         assert code == 0 or ran or is_told, f"{argv} gave {code} without a reason: {said}"
         assert code == 0 or "client" in ran or is_message(said), f"{argv} gave {code} and said: {said}"
         if "client" in ran:  # the operation goes on without it: whoever has the turn of the branch now is behind it
@@ -99,15 +113,16 @@ class Accidents:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 command.wait(moment_s)
             if accident == "reboot":
-                victims.reboot(self._home, command)
+                alone = victims.reboot(self._home, command)
                 self.happened["reboot"] += 1
                 self._trace(f"{' '.join(argv)}: rebooted")
-                raise Rebooted
+                raise Rebooted(alone)
             ran = victims.kill(self._home, parts, command)
             if not accident.startswith("full disk"):
                 self._ask()
+            waits_for_store = "--wait" in argv or argv[0] in FROM_STORE
             try:
-                _, said = command.communicate(timeout=DEADLINE_S)
+                _, said = command.communicate(timeout=STORE_S if waits_for_store else DEADLINE_S)
             except subprocess.TimeoutExpired as error:
                 error.add_note(hung.describe(self._home.path))
                 command.kill()

@@ -14,6 +14,7 @@ from tests.chaos import victims, witness
 from tests.chaos.accidents import Accidents
 from tests.homes import Home
 from tests.waiting import DEADLINE_S, holds_within, wait_until
+from waypoint.capture.layers.processes import LOST
 from waypoint.client.sdk import Client
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import UndoneFacts
@@ -35,7 +36,8 @@ class Harmed(Exception):
 class Moving:
     """`live`: the branches with a session, `kept`: the checkpoints, each with its count. `former`: by the number of an
     operation that has replaced a session, and the branch, its count. `touched`: the checkpoints that the operation at
-    hand has made or brought back. `harmed`: how many sessions a killed CRIU has harmed.
+    hand has made or brought back. `harmed`: how many sessions a killed CRIU has harmed. `lost`: how many checkpoints
+    reboots have cost.
     """
 
     def __init__(self, home: Home, choose: random.Random) -> None:
@@ -46,7 +48,7 @@ class Moving:
         self.kept: dict[str, int] = {}
         self.former: dict[tuple[int, str], int] = {}
         self.touched: set[str] = set()
-        self.harmed = 0
+        self.harmed = self.lost = 0
         self.number = 0
 
     def begin(self) -> None:
@@ -55,11 +57,13 @@ class Moving:
         self.home.must("exec", "--", f"python3 {Path(witness.__file__)} /tmp >/tmp/witness.log 2>&1 & witness=$!")
         wait_until(lambda: '"memory"' in self.home.must("exec", "--", "ask look 2>&1").stdout, "the witness answers")
         self.live["main"] = 0
-        self.home.must("checkpoint", "k0", "--tier", "live")
-        self.kept["k0"] = 0
+        self.home.must("checkpoint", name := f"k{self.number}", "--tier", "live")
+        self.kept[name] = 0
 
-    def go_on(self, branch: str) -> None:
-        """After a reboot, which has interrupted an operation on `branch`."""
+    def go_on(self, branch: str, alone: set[str]) -> None:
+        """After a reboot, which has interrupted an operation on `branch`. `alone`: the captures whose images were in
+        memory alone.
+        """
         rows = self.home.must("ps", "--all", "--json").json()
         assert {row["state"] for row in rows} <= {"lost", "ended", "parked"}, f"after a reboot: {rows}"
         lost = {row["branch"] for row in rows if row["state"] == "lost"}
@@ -72,7 +76,33 @@ class Moving:
         for name in [name for name in self.kept if not self.is_there(name)]:  # its removal was interrupted
             assert name in self.touched, f"{name} is lost"
             del self.kept[name]
-        self.go_on_with_main()
+        self.mourn(alone)
+        if self.kept:
+            return self.go_on_with_main()
+        self.home.must("rm", "main")
+        self.begin()
+        self.home.must("gc", "--keep-operations", "0s")  # there is no way back before that
+        return None
+
+    def mourn(self, alone: set[str]) -> None:
+        """After a reboot those checkpoints are lost whose images were in memory alone and that were not in the store,
+        and no others. Each of them is told by name; its files and the state of its shell are there. Then it is removed.
+        """
+        shown = {name: self.client.history.show(name) for name in self.kept}
+        lost = [name for name, one in shown.items() if one.capture in alone and not one.durable]
+        for name in lost:
+            refused = self.home.cli("restore", name, "-b", "main")
+            assert (refused.code, LOST in refused.stderr) == (10, True), f"{name} is lost: {refused.stderr}"
+        if lost:
+            name = self.choose.choice(lost)
+            self.home.must("restore", name, "-b", "main", "--tier", "respawn")
+            steps = int(self.client.session("main").exec("echo $steps").output)
+            count = int(self.home.must("cat", f"{name}:/tmp/count").stdout)  # in the session the witness begins anew
+            assert (count, steps) == (self.kept[name],) * 2, f"{name} should have {self.kept[name]}"
+            self.home.must("stop", "main", "--discard")
+        for name in lost:
+            self.forget(name)
+        self.lost += len(lost)
 
     def go_on_with_main(self) -> None:
         """Bring any of the checkpoints back on `main`, which is not live."""

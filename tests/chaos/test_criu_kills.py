@@ -29,7 +29,7 @@ from waypoint.model.errors import WaypointError
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
-KILLS = int(os.environ.get("WAYPOINT_TEST_CRIU_KILLS", "12"))
+KILLS = int(os.environ.get("WAYPOINT_TEST_CRIU_KILLS", "4"))
 DEADLINE_S = 20.0  # of a checkpoint; a CRIU that hangs is waited for twice
 ANSWER_S = 8.0  # a session that has been harmed may not answer
 ROUND_S = 3.0  # of each thread of the crowd, on a busy machine; alone some take 20 ms
@@ -54,7 +54,7 @@ class Campaign:
         first.checkpoint("whole", tier="live")
         first.stop(discard=True)
         self.begin()
-        self.dump_s = statistics.median(self.dump(None) for _ in range(5))
+        self.dump_s = statistics.median(self.dump(None) for _ in range(3))
 
     def begin(self) -> None:
         """Go on with a session that is whole."""
@@ -148,13 +148,6 @@ def campaign(tmp_path: Path) -> Iterator[Campaign]:
         yield Campaign(home, pauses)
 
 
-def most_harmed(killed: int) -> int:
-    """Of so many sessions whose CRIU was killed. 5 % were measured on a busy machine (docs/criu.md), of which 1 of 12
-    would be exceeded by chance in one of sixteen runs; 53 % without the guard.
-    """
-    return 1 + killed // 8
-
-
 def strike(campaign: Campaign, kills: int, also: tuple[str, ...], harms: collections.Counter[str]) -> None:
     """Kill so many CRIUs, of which some have ended by then, and count in `harms` what that did to their sessions."""
     first = campaign.killed
@@ -181,9 +174,9 @@ def test_a_session_whose_criu_is_killed_while_it_dumps_is_whole(campaign: Campai
     harms: collections.Counter[str] = collections.Counter()
     kills = KILLS // 4 if also else KILLS
     strike(campaign, kills, also, harms)
-    if harms.total() > most_harmed(campaign.killed):
+    if harms.total() > victims.most_harmed(campaign.killed):
         strike(campaign, 3 * kills, also, harms)
     ledger.check(campaign.home)
     print(f"killed {campaign.killed}, a dump takes {1000 * campaign.dump_s:.0f} ms, harmed: {dict(harms)}")
     assert harms.keys() <= {f"a program has ended with {status}" for status in victims.STATUS_BY_CRIU}
-    assert harms.total() <= most_harmed(campaign.killed)
+    assert harms.total() <= victims.most_harmed(campaign.killed)

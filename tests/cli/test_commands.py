@@ -14,7 +14,8 @@ from tests.homes import CLI_TIMEOUT_S, Home
 from tests.places import ROOT
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.cli import tables
-from waypoint.model.verbs.table import WAYPOINT, Group
+from waypoint.model.verbs import Group
+from waypoint.model.verbs.table import WAYPOINT
 
 # --- help, without a daemon
 
@@ -71,6 +72,12 @@ def test_durations_have_two_units(seconds: float | None, text: str) -> None:
 def test_a_table_has_straight_columns(capfd: pytest.CaptureFixture[str]) -> None:
     tables.print_table(("NAME", "N", "STATE"), [("a", "1", "live"), ("longer", "12345", "ok")], right=frozenset({"N"}))
     assert capfd.readouterr().out == "NAME        N  STATE\na           1  live\nlonger  12345  ok\n"
+
+
+def test_one_long_cell_does_not_widen_all_rows(capfd: pytest.CaptureFixture[str]) -> None:
+    long = 200 * "x"
+    tables.print_table(("MOVED", "UNDO"), [("main", "no"), (long, "yes")])
+    assert capfd.readouterr().out == f"MOVED  UNDO\nmain   no\n{long}  yes\n"
 
 
 # --- with a daemon
@@ -148,11 +155,17 @@ def test_stop_may_discard(home: Home, branch: str) -> None:
 
 
 @pytest.mark.privileged
-def test_stop_of_several_goes_on_after_one_that_is_not_there(home: Home, branch: str) -> None:
-    done = home.cli("stop", "nosuch", branch)
-    assert done.code == 2
-    assert "nosuch" in done.stderr
-    assert done.stdout.startswith(branch)
+def test_stop_of_several_ends_none_if_a_name_is_wrong(home: Home, branch: str) -> None:
+    for words in (("nosuch", branch), ("-b", branch, "nosuch", "--discard")):
+        done = home.cli("stop", *words)
+        assert (done.code, done.stdout) == (2, "")
+        assert "cannot find branch nosuch: there is no such branch" in done.stderr
+        assert "no session was ended\n" in done.stderr
+        assert home.must("exec", "-b", branch, "--", "echo alive").stdout == "alive\n"
+    home.must("shell", f"{branch}-other", "-d")
+    for words in (("stop", f"{branch}-ohter"), ("exec", "-b", f"{branch}-ohter", "true"), ("show", f"{branch}-ohter")):
+        assert f" (did you mean {branch}-other" in home.cli(*words).stderr
+    home.must("stop", f"{branch}-other", "--discard")
 
 
 @pytest.mark.privileged
@@ -197,7 +210,7 @@ def test_daemon_stop_leaves_sessions_running_and_the_next_command_starts_it(home
     home.must("exec", "-b", branch, "--", "here=1")
     pid = daemon_pid(home)
     home.must("daemon", "stop")
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon has ended and was reaped", 2.0)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the daemon has ended and was reaped")
     status = home.cli("daemon", "status")
     assert (status.code, status.stdout) == (4, "")
     assert home.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"

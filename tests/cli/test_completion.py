@@ -18,6 +18,8 @@ from tests.waiting import DEADLINE_S, PATIENCE_S
 BASH = "usr/local/share/bash-completion/completions/waypoint"
 ZSH = "usr/local/share/zsh/site-functions"
 PROMPT = "ready> "
+TRIES = 3
+"""A daemon that does not answer within a second, on a busy machine, is not waited for: nothing is offered then."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +96,7 @@ LINES = [
 def test_a_real_shell_completes(named: Home, shell: str, tmp_path: Path) -> None:
     with shell_on(named, shell, tmp_path) as terminal:
         for line, expected in LINES:
-            assert expected in completed(terminal, line), f"{shell}: {line}"
+            assert any(expected in completed(terminal, line) for _ in range(TRIES)), f"{shell}: {line}"
 
 
 @pytest.mark.privileged
@@ -102,9 +104,8 @@ def test_a_real_shell_completes(named: Home, shell: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_all_possibilities_are_listed(named: Home, shell: str, tmp_path: Path) -> None:
     with shell_on(named, shell, tmp_path) as terminal:
-        terminal.send("waypoint restore \t\t")
-        for name in ("lively", "noted", "rested"):
-            terminal.expect_exact(name)
+        seen = (completed(terminal, "waypoint restore \t") for _ in range(TRIES))
+        assert any({"lively", "noted", "rested"} <= {*re.findall(r"\w+", one)} for one in seen)
 
 
 @pytest.mark.privileged
@@ -112,7 +113,7 @@ def test_all_possibilities_are_listed(named: Home, shell: str, tmp_path: Path) -
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_it_works_where_waypoint_is_not_in_the_path(named: Home, shell: str, tmp_path: Path) -> None:
     with shell_on(named, shell, tmp_path, is_installed=False) as terminal:
-        assert "waypoint restore noted _" in completed(terminal, "waypoint restore not")
+        assert any("waypoint restore noted _" in completed(terminal, "waypoint restore not") for _ in range(TRIES))
 
 
 @pytest.mark.privileged

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.homes import Home
-from tests.waiting import DEADLINE_S, wait_until
+from tests.homes import Home, kill_daemon
+from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
 from waypoint.client import Client, wire
 from waypoint.model.errors import UnknownName
 from waypoint.model.paths import socket_path
@@ -30,10 +29,6 @@ def client(home: Home, monkeypatch: pytest.MonkeyPatch) -> Client:
 
 def told(home: Home) -> list[dict[str, Any]]:
     return [json.loads(line) for line in home.must("events", "--json").stdout.splitlines()]
-
-
-def kill_daemon(home: Home) -> None:
-    os.kill(home.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
 
 
 @pytest.mark.requires("criu")
@@ -172,7 +167,7 @@ def test_the_doctor_can_be_a_job(home: Home) -> None:
     home.must("daemon", "status")
     job = ask(home, "POST", "/v1/jobs", {"kind": "doctor"})
     assert (job["kind"], job["state"]) == ("doctor", "running")
-    wait_until(lambda: bool(ask(home, "GET", f"/v1/jobs/{job['id']}")["ended"]), "the doctor has ended")
+    wait_until(lambda: bool(ask(home, "GET", f"/v1/jobs/{job['id']}")["ended"]), "the doctor has ended", PATIENCE_S)
     found = ask(home, "GET", f"/v1/jobs/{job['id']}")
     assert found["state"] == "done"
     rows = {one["capability"]: one["state"] for one in home.cli("doctor", "--json").json()}

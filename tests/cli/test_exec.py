@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pexpect
 import pytest
 
 from tests.cli.conftest import Spawn, daemon_pid, exit_status, is_cooked
@@ -135,7 +136,7 @@ def test_a_setting_that_makes_no_sense_is_wrong_usage(home: Home, branch: str, v
 
 
 def test_a_timeout_ends_the_command_with_124(home: Home, branch: str) -> None:
-    done = home.cli("exec", "-b", branch, "--timeout", "0.2", "--", "echo begun; sleep 60")
+    done = home.cli("exec", "-b", branch, "--timeout", "2", "--", "echo begun; sleep 60")
     assert done.code == 124
     assert done.stdout.startswith("begun\n")
     assert home.must("exec", "-b", branch, "--", "echo free").stdout == "free\n"
@@ -243,7 +244,7 @@ def test_a_shell_that_cannot_take_the_command_is_an_error_with_a_way(home: Home,
     )
     assert home_first.json()["error"] == error
     step, _, command = error["next"].rpartition(": ")
-    assert step == "wait until its shell is at its prompt (exec --wait-prompt S), or run a process beside it"
+    assert step == "if its shell is a busy bash or zsh, wait for it (exec --wait-prompt S), else run beside it"
     command = command.replace("CMD", "echo beside")
     assert home.must(*shlex.split(command)[1:]).stdout == "beside\n"
     home.must("stop", busy, "--discard")
@@ -277,11 +278,14 @@ def test_the_third_ctrl_c_in_a_row_kills(home: Home, branch: str, on_terminal: S
     text = "sh -c 'trap \"echo no\" INT; echo begun; while :; do sleep 0.01; done'"
     terminal = on_terminal("exec", "-b", branch, "--", text)
     terminal.expect(b"begun")
-    for _ in range(2):
-        terminal.sendintr()
-        terminal.expect(b"no\r\n")
     terminal.sendintr()
+    survived = 0
+    while terminal.expect([b"no\r\n", pexpect.EOF]) == 0:
+        survived += 1
+        assert survived < 30, "not even three in two seconds do"
+        terminal.sendintr()
     assert exit_status(terminal) == 137
+    assert survived >= 2
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])

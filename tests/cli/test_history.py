@@ -43,8 +43,8 @@ def test_the_log_goes_back_from_a_branch(home: Home, branch: str, made: list[str
     one, two, _ = made
     lines = home.must("log", branch).stdout.splitlines()
     assert len(lines) == 2
-    assert re.fullmatch(rf"{two[:12]} \({branch}, {branch}-two\) live \d+s ago  message two", lines[0])
-    assert re.fullmatch(rf"{one[:12]} \({branch}-one\) live \d+s ago  message one", lines[1])
+    assert re.fullmatch(rf"{two[:12]} \({branch}, {branch}-two\) live( \(.*\))? \d+s ago  message two", lines[0])
+    assert re.fullmatch(rf"{one[:12]} \({branch}-one\) live( \(.*\))? \d+s ago  message one", lines[1])
 
 
 def test_the_log_is_that_of_the_branch_that_is_meant(home: Home, branch: str, made: list[str]) -> None:
@@ -104,6 +104,7 @@ def test_show_has_all_that_is_known(home: Home, branch: str, made: list[str]) ->
 
 def test_show_is_for_people_too(home: Home, branch: str, made: list[str]) -> None:
     facts = dict(re.findall(r"^ *(\w+) +(.*)$", home.must("show", made[1][:8]).stdout, re.MULTILINE))
+    assert re.fullmatch(r"\d+ B", facts["programs"])  # there are none, and nothing of them is lost
     assert (facts["capture"], facts["parents"]) == (made[1], made[0])
     assert facts["names"] == f"{branch}, {branch}-two"
     assert "bash" in facts["processes"]
@@ -133,12 +134,12 @@ def test_branches_are_listed(home: Home, branch: str, made: list[str]) -> None:
     home.must("stop", f"{branch}-f")
     found = branches(home)
     assert home.must("branch", "list", "--json").json() == list(found.values())
-    assert set(found[branch]) == {"name", "tip", "live", "tier", "created", "captured"}
+    assert set(found[branch]) == {"name", "tip", "live", "tier", "created", "captured", "kept_in"}
     assert (found[branch]["live"], found[branch]["tip"], found[branch]["tier"]) == (True, made[1], "live")
     assert found[f"{branch}-f"]["live"] is False
     assert f"{branch}-two" not in found
     heading, *rows = home.must("branch").stdout.splitlines()
-    assert heading.split() == ["BRANCH", "STATE", "TIP", "TIER", "AGE"]
+    assert heading.split() == ["BRANCH", "STATE", "TIP", "TIER", "KEPT", "AGE"]
     assert [branch, "live", made[1][:12], "live"] in [row.split()[:4] for row in rows]
     assert home.must("branch", "list").stdout.splitlines()[0] == heading
 
@@ -148,7 +149,7 @@ def test_a_live_branch_is_deleted_only_with_stop(home: Home, branch: str) -> Non
     home.must("stop", f"{branch}-x")
     done = home.cli("branch", "delete", f"{branch}-x", branch)
     assert done.code == 4
-    assert f"it has a live session\n  next: stop it first: waypoint stop {branch}\n" in done.stderr
+    assert "it has a live session\n  next: park it first, which keeps its programs: " in done.stderr
     assert {branch, f"{branch}-x"} <= set(branches(home))
     home.must("branch", "delete", "--stop", f"{branch}-x", branch)
     assert {branch, f"{branch}-x"} & set(branches(home)) == set()
@@ -166,7 +167,8 @@ def test_a_branch_that_is_not_live_is_renamed(home: Home, branch: str, made: lis
     assert home.cli("branch", "rename", branch, f"{branch}-one").code == 4
     assert home.cli("branch", "rename", "nosuch", f"{branch}-new").code == 2
     assert home.cli("branch", "rename", branch, "bad name").code == 2
-    home.must("branch", "rename", branch, f"{branch}-new")
+    renamed = home.must("branch", "rename", branch, f"{branch}-new", "--json").json()
+    assert renamed == {"renamed": branch, "to": f"{branch}-new"}
     assert branch not in branches(home)
     assert branches(home)[f"{branch}-new"]["tier"] == "files"
     home.must("undo")
@@ -214,7 +216,10 @@ def test_a_branch_that_is_new_moves_no_name(home: Home) -> None:
 def test_a_checkpoint_can_be_undone(home: Home, branch: str, made: list[str]) -> None:
     told = home.must("op", "log", "-n", "1", "--json").json()[0]
     done = home.must("undo")
-    did, when = done.stdout.splitlines()
+    did, when, files = done.stdout.splitlines()
+    assert files == "no file was changed: only names were"
+    made_by_it = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
+    assert done.stderr == f"the way back: waypoint --home {home.path} undo {made_by_it}\n"
     assert did == f"took back {told['number']} (checkpoint): {told['undo']}"
     assert when == f"it was done by root, {told['at']}"
     assert re.match(r"took back \d+ \(checkpoint\): .*remove the name", done.stdout)

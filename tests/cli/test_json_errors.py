@@ -30,6 +30,7 @@ NO_NAME, NO_BRANCH = "nothing has this name", "there is no such branch"
         ("show", "waypoint show", "Missing argument 'NAME'."),
         ("log -n nonsense", "waypoint log", "Invalid value"),
         ("fork x -n 0", "waypoint fork", "Invalid value"),
+        ("chekpoint", "waypoint", "No such command 'chekpoint'. (did you mean checkpoint?)"),
         ("ps --nosuch", "waypoint ps", "No such option '--nosuch'."),
         ("attach nosuch", "waypoint attach", "No such option '--json'."),  # its output is the session's
         ("exec --timeout nonsense", "waypoint exec", "Invalid value"),
@@ -76,13 +77,14 @@ def test_without_json_nothing_is_on_stdout(home: Home) -> None:
         assert home.cli(*words.split()).stdout == ""
 
 
-def test_a_stop_that_fails_for_one_tells_of_the_others(home: Home) -> None:
+def test_a_stop_that_fails_for_one_tells_that_none_was_ended(home: Home) -> None:
     home.must("shell", "there", "-d")
     done = home.cli("stop", "nosuch", "there", "--discard", "--json")
     assert done.code == 2
     found = done.json()
     assert found["error"]["on"] == "branch nosuch"
-    assert [one["branch"] for one in found["stopped"]] == ["there"]
+    assert found["stopped"] == []
+    assert [one["branch"] for one in home.must("stop", "there", "--discard", "--json").json()] == ["there"]
 
 
 def test_a_command_of_its_own_has_its_own_json(home: Home) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.cli.next_faults import CASES, Case
-from tests.cli.test_next_steps import COMMAND, follow, is_of, next_of, state
+from tests.cli.test_next_steps import COMMAND, check_shells, follow, is_of, next_of, state
 from tests.cli.test_next_steps import stocked as stocked
 from tests.homes import Home
 
@@ -40,7 +40,6 @@ def test_a_step_that_is_followed_after_a_fault_helps_and_costs_nothing(stocked: 
     assert at_first["captures"] <= after["captures"]
     assert at_first["names"] <= after["names"]
     assert at_first["sessions"].items() <= after["sessions"].items()
-    for branch in ("main", "other"):
-        assert stocked.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
+    check_shells(stocked)
     for branch in case.makes:
         stocked.must("stop", branch)

@@ -18,6 +18,7 @@ import pytest
 from tests.cli.next_rows import ROWS, Row, beside
 from tests.cli.test_setup import as_nobody
 from tests.homes import Completed, Home, open_home
+from waypoint.client import Client
 from waypoint.client.link import ask
 from waypoint.model.errors import WaypointError
 
@@ -52,10 +53,16 @@ def make_programs(home: Home) -> None:
 
 def state(home: Home) -> dict[str, Any]:
     """What no advice may cost: captures, names, and the shells of live sessions with their variables."""
-    log = home.must("log", "--all", "--json").json()
-    captures, names = {row["capture"] for row in log}, {name for row in log for name in row["names"]}
-    sessions = {row["branch"]: row["id"] for row in home.must("ps", "--json").json()}
-    return {"captures": captures, "names": names, "sessions": sessions}
+    client = Client(home.path)  # not the command: this is asked twice for each step
+    log = client.history.log(all=True)
+    captures, names = {row.capture for row in log}, {name for row in log for name in row.names}
+    return {"captures": captures, "names": names, "sessions": {row.branch: row.id for row in client.sessions()}}
+
+
+def check_shells(home: Home) -> None:
+    """Those of `main` and `other` have their variable."""
+    for branch in ("main", "other"):
+        assert Client(home.path).session(branch).exec("echo $here").output == b"1\n"
 
 
 def next_of(output: str) -> str:
@@ -127,8 +134,7 @@ def test_a_step_that_is_followed_helps_and_costs_nothing(stocked: Home, row: Row
     assert before["sessions"].items() - after["sessions"].items() <= {
         (branch, before["sessions"].get(branch)) for branch in row.gives_up
     }
-    for branch in ("main", "other"):
-        assert stocked.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
+    check_shells(stocked)
 
 
 # --- situations of their own

@@ -199,4 +199,13 @@ def test_doctor_has_a_table_also_if_the_pool_cannot_be_opened(place: Path) -> No
             home.cli("daemon", "stop")
             shutil.move(kept, image)
         # For a second, a daemon that cannot open its home tells everybody why.
-        wait_until(lambda: home.cli("doctor").stdout.splitlines()[1].split()[0] != "the", "the pool is opened", 5)
+        wait_until(lambda: home.cli("ps").code == 0, "the pool is opened")
+        assert home.cli("doctor").stdout.splitlines()[1].split()[0] != "the"
+
+
+@pytest.mark.privileged
+@pytest.mark.parametrize("value", ["", ","])
+def test_an_empty_list_of_what_may_be_reached_lets_nothing_begin(home: Home, value: str) -> None:
+    """As of an unset variable: without the option, all that is public would be reached."""
+    refused(home.cli("shell", "t-reach", "-d", "--allow-net", value), 2, "--allow-net", "empty")
+    assert home.cli("ps", "--all", "--json").json() == []

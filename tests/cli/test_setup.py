@@ -18,7 +18,7 @@ import pexpect
 import pytest
 
 from tests.cli.conftest import daemon_pid, exit_status
-from tests.homes import CLI_TIMEOUT_S, OPEN, Home
+from tests.homes import CLI_TIMEOUT_S, OPEN, Home, set_up
 from tests.places import ROOT, make_temp_root
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import files
@@ -74,7 +74,7 @@ def test_it_makes_a_home_that_works(bare: Home) -> None:
 
 
 def test_a_second_time_it_changes_nothing(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     before = {path: path.stat().st_mtime_ns for path in bare.path.glob("config*")}
     again = bare.must("setup")
     assert "made" not in again.stderr
@@ -82,7 +82,7 @@ def test_a_second_time_it_changes_nothing(bare: Home) -> None:
 
 
 def test_it_keeps_what_else_is_in_the_configuration(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     (bare.path / "config.json").write_text(json.dumps({**config(bare), "later": [1]}))
     bare.must("setup", "--group", "root")
     assert config(bare)["later"] == [1]
@@ -94,19 +94,27 @@ def test_check_tells_what_is_missing_and_changes_nothing(bare: Home) -> None:
     assert done.code == 3
     assert "next: " in done.stderr
     assert not bare.path.exists()
+    assert bare.cli("setup", "--check", "--json").json()["error"]["exit"] == 3
     bare.must("setup")
     assert "CRIU" in bare.must("setup", "--check").stderr
+    found = bare.must("setup", "--check", "--json").json()
+    criu = {"path": os.environ["WAYPOINT_CRIU"], "origin": "chosen"}
+    assert found["criu"] == {**criu, "version": found["criu"]["version"]}
+    known = {"home": str(bare.path), "user": None, "trusted": False, "group": None, "store_key": None}
+    assert found == {**known, "criu": found["criu"], "daemon": bare.must("daemon", "status", "--json").json()["pid"]}
+    refused = bare.cli("setup", "--json")
+    assert (refused.code, refused.json()["error"]["on"]) == (2, "--json")
 
 
 def test_remove_ends_sessions_and_leaves_nothing(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     bare.must("shell", "-d")
     bare.must("shell", "other", "-d")
     bare.must("stop", "other")
     process = os.pidfd_open(bare.must("ps", "--json").json()[0]["pid"])
     done = bare.must("setup", "--remove", "--yes")
     assert "ended 1 session" in done.stderr
-    assert select.select([process], [], [], 0)[0]  # it has ended
+    assert select.select([process], [], [], PATIENCE_S)[0]  # its group is empty a moment earlier
     os.close(process)
     assert not bare.path.exists()
     assert not bare.runtime.exists()
@@ -114,7 +122,7 @@ def test_remove_ends_sessions_and_leaves_nothing(bare: Home) -> None:
 
 
 def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     bare.must("shell", "-d")
     refused = bare.cli("setup", "--remove")
     assert refused.code == 2
@@ -131,7 +139,7 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
 
 
 def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     bare.must("shell", "-d")
     bare.must("daemon", "stop")
     (bare.path / "names.db").write_bytes(b"no database")
@@ -140,31 +148,31 @@ def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
 
 
 def test_remove_ends_a_daemon_that_has_no_supervisor(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     path = bare.runtime / "supervisor.lock"
     supervisor = pidfd.open(lock_holder.signed_by(str(path)))
     pidfd.send_signal(supervisor, signal.SIGKILL)
-    assert pidfd.wait_ended(supervisor, 2)
+    assert pidfd.wait_ended(supervisor, PATIENCE_S)
     os.close(supervisor)
     with files.locked(str(path)):
         ended = re.compile("supervisor has (died|ended)")  # "died": one that nobody has reaped passes for the new one
         log = bare.path / "daemon.log"
         wait_until(lambda: len(ended.findall(log.read_text())) >= 6, "5 supervisors have not started")
-    done = bare.must("setup", "--remove", "--yes", timeout_s=10)  # the daemon tries again 1.6 s later
+    done = bare.must("setup", "--remove", "--yes", timeout_s=20)  # the daemon tries again 1.6 s later
     assert "stopped the daemon" in done.stderr
     assert not bare.path.exists()
     assert not bare.runtime.exists()
 
 
 def test_remove_ends_a_daemon_whose_runtime_folder_was_removed(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     shutil.rmtree(bare.runtime)
-    bare.must("setup", "--remove", "--yes", timeout_s=10)  # as above
+    bare.must("setup", "--remove", "--yes", timeout_s=20)  # as above
     assert not bare.path.exists()
 
 
 def test_remove_leaves_what_is_not_its_own(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     (bare.path / "letter.txt").write_text("mine")
     done = bare.cli("setup", "--remove", "--yes")
     assert done.code == 4
@@ -191,7 +199,7 @@ def test_check_and_remove_exclude_each_other(bare: Home) -> None:
 
 @pytest.mark.requires("public-checkout")
 def test_only_root_may_by_default(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     done = as_nobody(bare, "ps")
     assert done.returncode == 3
     assert f"sudo waypoint --home {bare.path} setup --user nobody" in done.stderr
@@ -199,7 +207,7 @@ def test_only_root_may_by_default(bare: Home) -> None:
 
 @pytest.mark.requires("public-checkout")
 def test_a_user_may_who_was_named(bare: Home) -> None:
-    bare.must("setup", "--user", "nobody")
+    set_up(bare, "--user", "nobody")
     done = as_nobody(bare, "shell", "theirs", "-d")
     assert done.stdout == "theirs\n", done.stderr
     assert as_nobody(bare, "exec", "-b", "theirs", "--", "id -un").stdout == "nobody\n"
@@ -207,14 +215,14 @@ def test_a_user_may_who_was_named(bare: Home) -> None:
 
 @pytest.mark.requires("public-checkout")
 def test_members_of_a_group_may_that_was_named(bare: Home) -> None:
-    bare.must("setup", "--group", "games")
+    set_up(bare, "--group", "games")
     assert as_nobody(bare, "ps").returncode == 3
     assert as_nobody(bare, "ps", groups=[grp.getgrnam("games").gr_gid]).returncode == 0
 
 
 @pytest.mark.requires("public-checkout")
 def test_who_may_can_be_changed_while_sessions_run(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     bare.must("shell", "-d")
     bare.must("exec", "--", "here=1")
     bare.must("setup", "--user", "nobody")
@@ -247,7 +255,7 @@ def written(root: Path) -> dict[str, tuple[str, int]]:
 
 
 def test_completion_is_written_once_and_removed_with_the_last_home(bare: Home) -> None:
-    assert all(f"wrote {bare.root / script}" in bare.must("setup").stderr for script in SCRIPTS[:1])
+    assert all(f"wrote {bare.root / script}" in set_up(bare).stderr for script in SCRIPTS[:1])
     before = written(bare.root)
     assert set(before) == set(SCRIPTS)
     assert "wrote" not in bare.must("setup").stderr
@@ -261,7 +269,7 @@ def test_completion_is_written_once_and_removed_with_the_last_home(bare: Home) -
 
 
 def test_a_home_that_is_gone_keeps_no_completion(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     script = bare.root / SCRIPTS[0]
     script.write_text(script.read_text().replace("# homes: [", '# homes: ["/nonexistent", '))
     bare.must("setup", "--remove", "--yes")
@@ -269,7 +277,7 @@ def test_a_home_that_is_gone_keeps_no_completion(bare: Home) -> None:
 
 
 def test_a_folder_that_others_use_stays(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     (bare.root / SCRIPTS[0]).with_name("theirs").touch()
     bare.must("setup", "--remove", "--yes")
     assert set(written(bare.root)) == {str(Path(SCRIPTS[0]).with_name("theirs"))}
@@ -284,13 +292,13 @@ def unit_of(home: Home) -> Path:
 
 
 def test_without_systemd_there_is_no_unit(bare: Home) -> None:
-    bare.must("setup")
+    set_up(bare)
     assert not (bare.root / "etc").exists()
 
 
 def test_where_systemd_runs_a_unit_is_written_and_removed(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
-    bare.must("setup")
+    set_up(bare)
     lines = unit_of(bare).read_text().splitlines()
     assert {"KillMode=process", "Delegate=yes", "Restart=on-failure", "WantedBy=multi-user.target"} <= set(lines)
     assert not [line for line in lines if line.startswith("RuntimeDirectory")]
@@ -305,7 +313,7 @@ def test_where_systemd_runs_a_unit_is_written_and_removed(bare: Home) -> None:
 @pytest.mark.requires("systemd-analyze")
 def test_systemd_understands_the_unit(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
-    bare.must("setup")
+    set_up(bare)
     verify = ["systemd-analyze", "verify", "--man=no", str(unit_of(bare))]
     done = subprocess.run(verify, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -317,7 +325,7 @@ def test_systemd_understands_the_unit(bare: Home) -> None:
 def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) -> None:
     """As systemd would with KillMode=process: SIGTERM to the main process alone."""
     (bare.root / "run/systemd/system").mkdir(parents=True)
-    bare.must("setup")
+    set_up(bare)
     bare.must("shell", "-d")
     bare.must("exec", "--", "here=1")
     command = next(line for line in unit_of(bare).read_text().splitlines() if line.startswith("ExecStart="))
@@ -336,7 +344,7 @@ def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) ->
 
 @pytest.mark.parametrize("victims", [["supervisor"], ["supervisor", "daemon"]], ids=" and ".join)
 def test_the_main_process_of_the_unit_outlives_what_is_killed(bare: Home, victims: list[str]) -> None:
-    bare.must("setup")
+    set_up(bare)
     command, *words = bare.argv("daemon", "run")
     with subprocess.Popen([command, *words], env=bare.env, stderr=subprocess.PIPE) as main:
         assert main.stderr is not None

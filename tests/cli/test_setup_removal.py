@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.test_setup import bare as bare
 from tests.cli.test_setup import unit_of
-from tests.homes import Home
+from tests.homes import Home, set_up
 from tests.places import home_id
 
 pytestmark = pytest.mark.privileged
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.privileged
 
 def test_a_removal_that_ends_half_way_has_removed_the_unit_first(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
-    bare.must("setup")
+    set_up(bare)
     (bare.path / "theirs").touch()
     done = bare.cli("setup", "--remove", "--yes")
     assert (done.code, "theirs" in done.stderr) == (4, True)
@@ -49,7 +49,7 @@ def test_a_home_in_whose_place_somebody_else_could_put_another_folder_is_not_rem
 
 def test_a_removal_that_cannot_begin_changes_nothing(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
-    bare.must("setup")
+    set_up(bare)
     point = bare.path / "criu"
     point.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "none", str(point)], check=True)

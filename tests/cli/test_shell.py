@@ -83,6 +83,7 @@ def test_several_may_be_attached(home: Home, branch: str, on_terminal: Spawn) ->
     assert found["attached"] == 2
 
 
+@pytest.mark.alone("whether the next daemon is there before anybody is told to wait is no matter of other tests' load")
 def test_a_daemon_that_is_killed_is_not_noticed(home: Home, branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
@@ -155,12 +156,21 @@ def test_leaving_says_what_is_kept_and_how_much_has_changed(home: Home, on_termi
     terminal = on_terminal("shell", "t-leave")
     terminal.expect(PROMPT)
     terminal.send(b"unset HISTFILE; mkdir /opt/made; touch /opt/made/1 /opt/made/2 /opt/3; exit 7\r")
-    terminal.expect(
-        rb"\[t-leave has ended; kept as ([0-9a-f]{12}) \(3 files changed\); to go on: waypoint shell t-leave\]"
-    )
+    ways = rb"waypoint diff t-leave; onto the machine: waypoint apply t-leave"
+    terminal.expect(rb"kept as (\w{12}) \(3 files changed: %b\); to go on: waypoint shell t-leave\]" % ways)
     kept = terminal.match[1].decode()
     assert exit_status(terminal) == 7
     assert home.must("show", "t-leave", "--json").json()["capture"].startswith(kept)
+
+
+def test_leaving_says_what_is_not_kept(on_terminal: Spawn) -> None:
+    terminal = on_terminal("shell", "t-large")
+    terminal.expect(PROMPT)
+    terminal.send(b"x=$(head -c 17M /dev/zero | tr '\\0' x)\rexit\r")
+    terminal.expect(
+        rb"\[t-large has ended; kept as [^\r]*\r\n\[degraded: its shell's variables, functions and folder: "
+    )
+    assert exit_status(terminal) == 0
 
 
 def test_a_session_that_is_discarded_or_parked_says_so_to_who_is_there(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Spawn
-from tests.homes import Home
+from tests.homes import Home, open_home
 from tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
@@ -38,6 +38,25 @@ def logged_in(home: Home, *args: str) -> Iterator[None]:
         assert login.stdout.readline() == b"done\n"
         yield
         login.communicate(b"\n", timeout=DEADLINE_S)
+
+
+def test_what_one_command_has_stopped_one_undo_brings_back(home: Home, branch: str, neighbour: str) -> None:
+    third = f"{branch}-3"
+    home.must("shell", third, "-d")
+    for one in (branch, neighbour, third):
+        home.must("exec", "-b", one, "--", f"kept={one}")
+    done = home.must("stop", branch, neighbour, third)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [branch, neighbour, third]
+    operation = last(home)
+    assert (operation["verb"], set(operation["sessions"])) == ("stop", {branch, neighbour, third})
+    refused = home.cli("undo", "-b", branch)
+    assert (refused.code, f"waypoint undo {operation['number']}" in refused.stderr) == (4, True)
+    home.must("undo")
+    live = {one["branch"] for one in home.must("ps", "--json").json()}
+    assert live >= {branch, neighbour, third}
+    for one in (branch, neighbour, third):
+        assert home.must("exec", "-b", one, "--", "echo $kept").stdout == f"{one}\n"
+    home.must("stop", third, "--discard")
 
 
 def last(home: Home) -> Any:
@@ -103,14 +122,21 @@ def test_what_was_typed_in_the_session_on_main_is_the_callers_too(home: Home, br
     home.must("stop", "--discard")
 
 
-def test_where_nothing_is_left_it_says_how_to_choose(home: Home, branch: str) -> None:
-    found = last(home)  # the start of the session
+def test_where_nothing_is_left_it_says_how_to_choose() -> None:
+    with open_home() as home, logged_in(home, "shell", "theirs", "-d"):
+        found = last(home)  # another login's
+        refused = home.cli("undo")
+        assert (refused.code, refused.stdout) == (4, "")
+        assert "the last operation that you asked for: none is left" in refused.stderr
+        assert "choose one by its number: waypoint op log, then waypoint undo N\n" in refused.stderr
+        home.must("op", "log")
+        assert home.must("undo", str(found["number"])).stdout.startswith(f"took back {found['number']} (start)")
+
+
+def test_a_branch_that_there_never_was_is_unknown(home: Home, branch: str) -> None:
     refused = home.cli("undo", "-b", "nothing-here")
-    assert (refused.code, refused.stdout) == (4, "")
-    assert "of branch nothing-here: none is left" in refused.stderr
-    assert "waypoint op log, then waypoint undo N" in refused.stderr
-    home.must("op", "log")
-    assert home.must("undo", str(found["number"])).stdout.startswith(f"took back {found['number']} (start)")
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "branch nothing-here: there is no such branch\n  next: 'waypoint branch' lists them" in refused.stderr
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["outside", "inside"])

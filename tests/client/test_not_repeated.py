@@ -13,10 +13,10 @@ from waypoint.client import Client
 from waypoint.model.errors import Failed
 
 CHANGES: dict[str, Callable[[Client], object]] = {
-    "POST /v1/sessions/a%2Fb/checkpoint": lambda client: client.session("a/b").checkpoint("c"),
+    "POST /v1/sessions/a%2Fb/checkpoint": lambda client: client.session("a/b").checkpoint("c", wait=True),
     "POST /v1/sessions/a%2Fb/restore": lambda client: client.session("a/b").restore("c", only="files"),
     "POST /v1/sessions/a%2Fb/stop": lambda client: client.session("a/b").stop(checkpoint="c"),
-    "POST /v1/forks": lambda client: client.fork("c", "a/b"),
+    "POST /v1/forks": lambda client: client.fork("c", "a/b", tier="respawn"),
     "POST /v1/restores": lambda client: client.restore("c"),
     "POST /v1/branches/a%2Fb/rename": lambda client: client.history.rename("a/b", "c"),
     "POST /v1/names/remove": lambda client: client.history.remove("a/b", "c"),
@@ -75,11 +75,11 @@ def test_what_is_asked_for_is_said(socket: Path) -> None:
         with listening(socket, note), pytest.raises(Failed):
             call(Client(HOME))
     assert bodies == [
-        {"name": "c", "message": "", "tier": "auto", "force": False, "park": False},
-        {"name": "c", "only": "files", "lose_processes": False},
+        {"name": "c", "tier": "auto", "wait": True},
+        {"name": "c", "only": "files", "tier": None, "lose_processes": False, "attach_at": {}},
         {"discard": False, "checkpoint": "c"},
-        {"name": "c", "branches": ["a/b"], "count": None, "prefix": None},
-        {"name": "c", "only": None},
+        {"name": "c", "branches": ["a/b"], "count": None, "prefix": None, "tier": "respawn", "attach_at": {}},
+        {"name": "c", "only": None, "tier": None, "attach_at": {}},
         {"to": "c"},
         {"names": ["a/b", "c"]},
         {"number": 7, "branch": None, "lose_processes": False},
@@ -127,6 +127,6 @@ def test_undo_asks_what_would_be_lost_then_acts_once_whatever_is_printed(
     ]
     printed = capfd.readouterr().out
     if options:
-        assert json.loads(printed) == {**OPERATION, "lost": [], "degraded": []}
+        assert json.loads(printed) == {**OPERATION, "lost": [], "degraded": [], "replaced": []}
     else:
         assert printed == "took back 17 (remove): let one be 0123456789ab again\n"

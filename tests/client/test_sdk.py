@@ -1,6 +1,7 @@
 """The SDK on the real daemon."""
 
 import os
+import resource
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client, Session
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
+from waypoint.model.facts import StopsFacts
 
 pytestmark = pytest.mark.privileged
 
@@ -49,9 +51,10 @@ def test_input_is_the_commands(session: Session) -> None:
 
 
 def test_a_timeout_is_a_result(session: Session) -> None:
-    result = session.exec("sleep 60", timeout_s=0.2)
+    result = session.exec("sleep 60", timeout_s=2)
     assert (result.exit, result.by, result.timed_out, result.ended) == (124, "waypoint", True, False)
-    assert (result.said, result.signal) == ("the command was stopped after 0.2 s, by SIGINT", "INT")
+    assert result.said == f"the command was stopped after 2 s, by SIG{result.signal}"
+    assert result.signal in ("INT", "TERM"), "on a busy machine it may outlive the first by 0.2 s"
     own = session.exec("(exit 124)")
     assert (own.exit, own.by, own.timed_out, own.said, own.signal) == (124, "command", False, "", "")
 
@@ -76,6 +79,11 @@ def test_a_session_can_be_stopped_and_goes_on_from_its_files(client: Client, ses
     [found] = client.sessions(all=True)
     assert (found.branch, found.state, found.pid) == ("s", "ended", None)
     assert client.start("s").run("cat", "/var/tmp/kept").stdout == b"kept\n"
+
+
+def test_to_stop_no_session_stops_none(client: Client, session: Session) -> None:
+    assert client.stop() == StopsFacts(stopped=[], failed=[])
+    assert [one.state for one in client.sessions()] == ["live"]
 
 
 def test_errors_are_their_classes(client: Client, session: Session) -> None:
@@ -126,6 +134,21 @@ def test_an_exec_goes_on_over_a_daemon_that_is_killed(client: Client, session: S
     assert result.exit == 5
     assert b"".join(pieces) == b"".join(b"%d\n" % number for number in range(1, 301))
     assert client.status().pid != pid
+
+
+def test_a_program_with_many_open_files_may_stop_the_daemon(client: Client, session: Session) -> None:
+    session.exec("here=1")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, limits[1]))
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+    try:
+        client.stop_daemon()
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert client.running() is None
+    assert session.exec("echo $here").output == b"1\n"
 
 
 def test_a_stopped_daemon_is_started_by_the_next_call(client: Client, session: Session) -> None:

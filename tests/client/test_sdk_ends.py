@@ -3,11 +3,12 @@
 import contextlib
 import os
 import signal
-import threading
 
 import pytest
 
 from waypoint.client import Client
+from waypoint.client.calls.job_calls import JobCalls
+from waypoint.client.results import JobRecord
 from waypoint.model.errors import UnknownName
 
 pytestmark = pytest.mark.privileged
@@ -54,11 +55,17 @@ def test_a_job_is_started_and_waited_for(client: Client) -> None:
         client.jobs.wait("nosuch")
 
 
-def test_a_job_that_dies_with_its_daemon_is_not_waited_for(client: Client) -> None:
-    job = client.jobs.start("doctor")
-    killer = threading.Timer(0.2, lambda: os.kill(client.status().pid, signal.SIGKILL))
-    killer.start()
+def test_a_job_that_dies_with_its_daemon_is_not_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, daemon, get = client.jobs.start("doctor"), client.status().pid, JobCalls.get
+
+    def get_and_kill(calls: JobCalls, which: str) -> JobRecord:
+        found = get(calls, which)
+        os.kill(daemon, signal.SIGKILL)
+        return found
+
+    monkeypatch.setattr(
+        JobCalls, "get", get_and_kill
+    )  # as the wait begins: the job runs, and the events are listened to
     with pytest.raises(UnknownName, match="jobs end with their daemon"):
         client.jobs.wait(job.id)
-    killer.join()
     client.doctor()  # removes what is left of a trial whose daemon was killed

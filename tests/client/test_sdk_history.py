@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import until_runs
 from waypoint.client import Client, Session
 from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 
@@ -49,6 +50,16 @@ def test_a_name_moves_only_by_force(client: Client, session: Session) -> None:
 
 def test_the_tier_is_the_one_that_was_asked_for(session: Session) -> None:
     assert session.checkpoint("c", tier="respawn").tier == "respawn"
+
+
+def test_no_more_is_brought_back_than_the_tier_that_was_asked_for(client: Client, session: Session) -> None:
+    session.exec(f"mine=42; sleep 4321 & {until_runs('sleep 4321')}")
+    session.checkpoint("c")
+    (fork,) = client.fork("c", "lower", tier="files")
+    session.restore("c", tier="files")
+    for one in (fork, session):
+        assert one.exec("echo $mine; pgrep -c -f '[s]leep 4321'").output == b"42\n0\n"
+    assert client.restore("c", tier="live").exec("pgrep -c -f '[s]leep 4321'").output == b"1\n"
 
 
 def test_a_stop_may_make_a_checkpoint(client: Client, session: Session) -> None:

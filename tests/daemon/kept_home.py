@@ -46,7 +46,7 @@ class KeptHome:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                with RawClient(self.socket) as client:
+                with RawClient(self.socket, PATIENCE_S) as client:
                     return client.ask(method, target, body)
             except (EOFError, ConnectionResetError, BrokenPipeError):
                 assert time.monotonic() < deadline, "no daemon answers"

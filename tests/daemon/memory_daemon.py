@@ -1,21 +1,26 @@
 """A daemon as waypoint/daemon/main.py is one, but with the Service that lives in memory."""
 
-import asyncio
+import gc
 import os
 import signal
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from waypoint.model.packages import make_importable
+from waypoint.model.packages import begin
 
 
 def main() -> int:
-    make_importable("h11", "msgspec")
+    sys.modules |= {"ssl": None}  # type: ignore[dict-item]  # as in main.py: it is started by the dozen
+    begin("h11", "msgspec")
+    import asyncio
+
     from tests.daemon.memory_service import MEMORY_ROUTES, MemoryService
     from waypoint.daemon.lifetime import run
     from waypoint.daemon.siblings import QUICK_DEATH_S
     from waypoint.model.errors import HostLacks
+
+    gc.enable()
 
     async def open_service(home: str, _host_mounts: int) -> MemoryService:
         # A home can ask for trouble by having a file of its name.

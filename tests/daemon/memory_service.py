@@ -181,8 +181,7 @@ FUNCTIONS: dict[str, Callable[..., Awaitable[object]]] = {
 }
 
 MEMORY_ROUTES: Routes = tuple(
-    dataclasses.replace(route, function=FUNCTIONS.get(f"{route.method} {route.path}", route.function))
-    for route in ROUTES
+    dataclasses.replace(route, place=FUNCTIONS.get(f"{route.method} {route.path}", route.place)) for route in ROUTES
 )
 """The real table, with functions in memory behind the rows that the tests ask."""
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import select
+import time
 from typing import Any
 
 import pytest
@@ -94,8 +95,8 @@ def test_one_job_of_a_kind_runs_at_a_time(server: RunningServer, client: RawClie
                 "code": "conflict",
                 "exit": 4,
                 "tried": "start",
-                "on": "a wait job",
-                "said": f"the job {job} of this kind runs already",
+                "on": "a job of the kind wait",
+                "said": f"one is under way: the job {job} of this kind runs already",
                 "next": "'waypoint events' shows when it has ended; try again then",
             },
         )
@@ -153,8 +154,10 @@ def test_a_job_that_nobody_knows_is_an_unknown_name(client: RawClient) -> None:
 
 
 def test_progress_is_told_ten_times_a_second_at_most_and_at_last(client: RawClient) -> None:
+    began = time.monotonic()
     job = start(client, "count")
     found = ended(client, job)
+    taken_s = time.monotonic() - began
     select.poll().poll(3000 * PROGRESS_S)  # were one more on its way, it would come now
     told = events_of(client, job)
     assert [told[0]["change"], told[-1]["change"]] == ["started", "ended"]
@@ -162,7 +165,7 @@ def test_progress_is_told_ten_times_a_second_at_most_and_at_last(client: RawClie
     items = [one["job"]["progress"]["items"] for one in told]
     assert items == sorted(items)
     assert {one["change"] for one in told[1:-1]} <= {"progress"}
-    assert len(told) <= 4  # counting to a thousand takes no tenth of a second
+    assert len(told) <= 4 + taken_s / PROGRESS_S  # usually, counting to a thousand takes no tenth of a second
 
 
 def test_results_are_kept_in_a_bounded_number_and_time(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.daemon.conftest import RunningServer
 from tests.daemon.memory_service import MemoryService
+from waypoint.capture.measuring import Whereabouts
 from waypoint.daemon.http.route import Route
 from waypoint.daemon.lifetime import SWITCH_S
 from waypoint.model.facts import CaptureFacts
@@ -84,11 +86,15 @@ def as_in_a_daemon() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.alone("measures a time that a busy processor lengthens")
 @pytest.mark.usefixtures("as_in_a_daemon")
 def test_a_long_list_holds_up_nobody(serve: Callable[..., RunningServer], names: Names) -> None:
     """With a negative control, the same list made on the event loop: what else the machine does slows both down."""
     sessions = SimpleNamespace(resources=SimpleNamespace(names=names, trusted=None))
-    home = SimpleNamespace(names=names, between=lambda: None, sessions=sessions)
+    torn: Any = SimpleNamespace(may_be=lambda _capture: False)
+    places = Whereabouts(frozenset(), frozenset(), frozenset(), torn)
+    captures = SimpleNamespace(measures=SimpleNamespace(whereabouts=lambda: places))
+    home = SimpleNamespace(names=names, between=lambda: None, sessions=sessions, captures=captures)
 
     async def log(memory: MemoryService, query: LogQuery) -> Iterator[CaptureFacts]:
         return await history.log(home, query)  # type: ignore[arg-type]

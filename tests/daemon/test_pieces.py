@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import select
 import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -193,6 +194,16 @@ def test_an_upload_that_stands_still_is_refused(serve: Callable[..., RunningServ
     with server.connect() as client:
         send_head(client)
         client.send(chunk(b"some") + b"5\r\nhal")
+        assert client.answer().status == 408
+        assert client.ended()
+
+
+def test_an_upload_that_trickles_is_refused(serve: Callable[..., RunningServer]) -> None:
+    server = serve(routes=ROUTES, upload_s=0.2, upload_bytes_per_s=1 << 20)
+    with server.connect() as client:
+        send_head(client)
+        while not select.select([client.sock], [], [], 0.01)[0]:
+            client.send(chunk(b"x"))  # each piece comes in time
         assert client.answer().status == 408
         assert client.ended()
 

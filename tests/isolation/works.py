@@ -25,8 +25,8 @@ COMMIT = "git -c user.name=a -c user.email=b commit -qm x"
 
 
 class Work(NamedTuple):
-    """`needs`: words of `requires`. `is_users`: an ordinary user tries it, too. `is_long`: it takes seconds, and fewer
-    sessions try it.
+    """`needs`: words of `requires`. `is_users`: an ordinary user tries it, too. `is_long`: it takes seconds, and one
+    session tries it.
     """
 
     script: str
@@ -241,6 +241,14 @@ s.settimeout(5)
 s.sendto(bytes([8, 0, 0, 0, 0, 0, 0, 1]), ("127.0.0.1", 0))
 assert s.recv(99)
 """
+    ),
+    "a table of connections of its own, if the kernel has such": _by_all(
+        """
+        of=/proc/sys/net/ipv4
+        [ ! -e $of/tcp_child_ehash_entries ] || [ "$(cat $of/tcp_ehash_entries)" = 16384 ]
+        [ "$(cat $of/tcp_max_tw_buckets)" -ge 65536 ]
+        [ "$(cat $of/tcp_max_syn_backlog)" -ge 1024 ]
+        """
     ),
     "port 80": _python("import socket; socket.create_server(('127.0.0.1', 80))"),
     "loopback": _python(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.linux.storage import btrfs, loop, mounts
+from waypoint.linux.snapshots import btrfs
+from waypoint.linux.storage import loop, mounts
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
 

@@ -1,16 +1,27 @@
 """Groups that are ended, and used again under the same name."""
 
+import contextlib
+import fcntl
 import os
 import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from waypoint.linux.tasks import cgroups
+from tests.linux.test_loop import wait_detached
+from tests.waiting import DEADLINE_S
+from waypoint.linux.calls import programs
+from waypoint.linux.storage import loop, mounts
+from waypoint.linux.tasks import cgroups, namespaces
 from waypoint.linux.tasks.clone import fork_into, leave_killed_group, wait_entered
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "cgroup2")]
 
 LIVED = 7
+FIFREEZE, FITHAW = 0xC0045877, 0xC0045878  # linux/fs.h
 
 
 def waiting_in(group: str) -> int:
@@ -79,6 +90,77 @@ def test_a_process_in_any_other_group_stays_there(group: str) -> None:
         leave_killed_group()
         os._exit(LIVED if cgroups.members(group) == [os.getpid()] and not cgroups.children(group) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == LIVED
+
+
+@pytest.fixture
+def disks(corner: Path) -> Iterator[tuple[Path, str]]:
+    """A file system that is mounted, and a device with another, whose file is on the first."""
+    outer, inner = corner / "outer", corner / "outer/inner.image"
+    outer.mkdir()
+    with make_image(corner / "outer.image", 24) as file, loop.attach(file.fileno()) as device:
+        mounts.mount(device.path, outer, "ext4")
+    with make_image(inner, 16) as file:
+        with loop.attach(file.fileno()) as device:
+            yield outer, device.path
+        wait_detached(file.fileno())
+    mounts.umount(outer, mounts.MNT_DETACH)  # the kernel may have the file for a moment
+
+
+def make_image(path: Path, mib: int) -> BinaryIO:
+    path.touch()
+    os.truncate(path, mib << 20)
+    programs.run("mkfs.ext4", "-q", "-b", "4096", path)
+    return path.open("r+b")
+
+
+@contextlib.contextmanager
+def standing_still(folder: Path) -> Iterator[None]:
+    """Whoever writes to the file system, its loop device's thread, too, waits for the end of the `with`."""
+    fd = os.open(folder, os.O_RDONLY)
+    fcntl.ioctl(fd, FIFREEZE, 0)
+    try:
+        yield
+    finally:
+        fcntl.ioctl(fd, FITHAW, 0)
+        os.close(fd)
+
+
+def test_a_killed_process_that_unmounts_what_is_not_on_the_disk_yet_is_waited_for(
+    group: str, disks: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer, device = disks
+    monkeypatch.setattr(cgroups, "EVENT_TIMEOUT_S", 0.5)
+    ready, told = os.pipe()
+    pid = fork_into(group)
+    if pid == 0:
+        namespaces.unshare(namespaces.CLONE_NEWNS)
+        point = outer.parent / "point"
+        point.mkdir()
+        mounts.mount(device, point, "ext4")
+        (point / "file").write_bytes(bytes(1 << 20))
+        os.write(told, b".")
+        signal.pause()
+        os._exit(LIVED)
+    assert os.read(ready, 1)
+    with ThreadPoolExecutor(1) as threads:
+        with standing_still(outer):
+            ending = threads.submit(cgroups.end, group)
+            with pytest.raises(TimeoutError, match=r"^$"):  # the future's own: it waits longer than for a living one
+                ending.result(1.5 * cgroups.EVENT_TIMEOUT_S)
+        ending.result(DEADLINE_S)
+    assert not os.path.exists(group)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_process_that_lives_on_is_not_waited_for_as_long(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = waiting_in(group)
+    with monkeypatch.context() as patch:
+        patch.setattr(cgroups, "EVENT_TIMEOUT_S", 0.05)
+        patch.setattr(cgroups, "_kill", lambda path: None)
+        with pytest.raises(TimeoutError, match="populated 0"):
+            cgroups.end(group)
+    cgroups.end(group)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 DEEP, LONG = 30, "n" * 200

@@ -1,15 +1,37 @@
 """Copying, removing and measuring trees; disk space; programs of the machine."""
 
+import errno
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
-from waypoint.linux.calls import programs
+from tests.waiting import DEADLINE_S
+from waypoint.linux.calls import handles, programs
+from waypoint.linux.calls.paths import StrPath
 from waypoint.linux.storage import filesystem, mounts
+from waypoint.linux.storage.descriptors import open_folder, path_of
 
 MIB = 1 << 20
+
+
+@pytest.mark.privileged
+def test_a_folder_is_found_by_its_handle_wherever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "folder/in").mkdir(parents=True)
+    with open_folder(tmp_path) as root, open_folder(tmp_path / "folder/in") as fd:
+        found = handles.handle_of(fd)
+        assert found is not None
+        (tmp_path / "folder/in").rename(tmp_path / "elsewhere")
+        again = handles.open_handle(root, *found)
+        assert path_of(again) == str(tmp_path / "elsewhere")
+        os.close(again)
+    (tmp_path / "elsewhere").rmdir()
+    with open_folder(tmp_path) as root, pytest.raises(OSError, match="Stale"):
+        handles.open_handle(root, *found)
+    with open_folder("/proc/self/fd") as fd:
+        assert handles.handle_of(fd) is None
 
 
 def test_reserved_space_is_there_and_content_stays(tmp_path: Path) -> None:
@@ -67,6 +89,42 @@ def test_space_is_counted_in_bytes(tmp_path: Path) -> None:
         filesystem.used_bytes(tmp_path / "gone")
 
 
+@pytest.mark.privileged
+@pytest.mark.parametrize("shape", ["few", "many files", "many folders", "deep"])
+def test_trees_of_few_and_of_many_files_are_measured_alike(
+    corner: Path, shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With hard links, holes, a link to a folder and another file system in them."""
+    (corner / "outside").write_bytes(bytes(MIB))
+    tree = corner / "tree"
+    (tree / "below").mkdir(parents=True)
+    (tree / "below/file").write_bytes(os.urandom(100_000))
+    os.link(tree / "below/file", tree / "below/linked")
+    with (tree / "holes").open("wb") as file:
+        file.truncate(MIB)
+    (tree / "out").symlink_to(corner)
+    (tree / "mounted").mkdir()
+    mounts.mount("tmpfs", tree / "mounted", "tmpfs")
+    (tree / "mounted/file").write_bytes(bytes(MIB))
+    for number in range(400):
+        if shape == "many files":
+            (tree / f"{number}").write_bytes(b"x")
+        elif shape == "many folders":
+            (tree / f"{number}").mkdir()
+    if shape == "deep":
+        (tree / "/".join("d" * 400)).mkdir(parents=True)
+    os.sync()
+    told = subprocess.run(["du", "-sx", "--block-size=1", tree], check=True, capture_output=True).stdout
+    started: list[str] = []
+    run = programs.run
+    monkeypatch.setattr(programs, "run", lambda name, *args: started.append(name) or run(name, *args))
+    assert filesystem.used_bytes(tree) == int(told.split()[0]) > 100_000
+    assert started == ([] if shape == "few" else ["du"])
+    with pytest.raises(subprocess.CalledProcessError):
+        filesystem.used_bytes(tree / "gone")
+    assert filesystem.used_bytes(tree / "out") < 10_000, "a link is not followed"
+
+
 def test_a_program_speaks_english_and_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
@@ -82,3 +140,15 @@ def test_a_missing_program_and_a_failing_one_are_told_apart() -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
         programs.run("ls", "/no such file")
     assert b"No such file or directory" in failed.value.stderr
+
+
+def test_what_could_not_be_written_out_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    def refuse(path: StrPath) -> None:
+        asked.set()
+        raise OSError(errno.EIO, f"{path} is broken")
+
+    monkeypatch.setattr(filesystem, "sync_filesystem", refuse)
+    with pytest.raises(OSError, match="/var is broken"), filesystem.writing_out(["/var"]):
+        assert asked.wait(DEADLINE_S)

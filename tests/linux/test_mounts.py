@@ -104,6 +104,21 @@ def test_a_bind_shows_the_same_files_and_can_be_made_read_only_alone(corner: Pat
 
 
 @pytest.mark.privileged
+def test_a_bind_with_all_below_it_can_be_read_only_as_a_whole(corner: Path) -> None:
+    for name in ("source", "target"):
+        (corner / name).mkdir()
+    mounts.mount("tmpfs", corner / "source", "tmpfs")
+    (corner / "source/below").mkdir()
+    mounts.mount("tmpfs", corner / "source/below", "tmpfs")
+    mounts.bind_readonly(corner / "source", corner / "target")
+    for place in (corner / "target", corner / "target/below"):
+        assert {"ro", "nosuid", "nodev", "noexec"} <= {*record_at(place).options}
+        with pytest.raises(OSError, match="Read-only"):
+            (place / "new").touch()
+    (corner / "source/below/new").touch()  # the machine's own stays as it was
+
+
+@pytest.mark.privileged
 def test_mount_points_in_a_folder_are_listed_whatever_their_names(corner: Path) -> None:
     (corner / "folder/in\nside").mkdir(parents=True)
     (corner / "folder+").mkdir()

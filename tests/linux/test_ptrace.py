@@ -44,7 +44,7 @@ def test_a_traced_process_stops_before_sigkill_ends_it_and_no_further_sigkill_sh
     ptrace.seize(child, tell_exit=True)
     os.kill(child, signal.SIGKILL)
     stop = ptrace.wait(child)
-    assert stop == Stop(0, is_exit=True, is_group_stop=False)
+    assert stop == Stop(0, is_exit=True, stopped_by=0)
     assert os.WTERMSIG(ptrace.exit_status(child)) == signal.SIGKILL
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, os.WNOHANG) == (0, 0)
@@ -56,7 +56,7 @@ def test_a_traced_process_stops_before_sigkill_ends_it_and_no_further_sigkill_sh
 def test_a_stopped_task_gets_another_signal_mask_and_keeps_its_registers(child: int) -> None:
     ptrace.seize(child)
     ptrace.interrupt(child)
-    assert ptrace.wait(child) == Stop(0, is_exit=False, is_group_stop=False)
+    assert ptrace.wait(child) == Stop(0, is_exit=False, stopped_by=0)
     before = ptrace.registers(child)
     ptrace.set_signal_mask(child, USR1_ONLY)
     ptrace.set_registers(child, before)
@@ -69,10 +69,10 @@ def test_a_stopped_task_gets_another_signal_mask_and_keeps_its_registers(child: 
 def test_a_traced_process_stops_and_goes_on_by_signals_as_any_other(child: int) -> None:
     ptrace.seize(child)
     os.kill(child, signal.SIGSTOP)
-    for is_group_stop in (False, True):  # the signal, then its effect
+    for stopped_by in (0, signal.SIGSTOP):  # the signal, then its effect
         stop = ptrace.wait(child)
         assert stop is not None
-        assert stop.is_group_stop == is_group_stop
+        assert stop.stopped_by == stopped_by
         ptrace.go_on(child, stop)
     wait_until(lambda: "State:\tt" in Path(f"/proc/{child}/status").read_text(), "it is stopped", 2.0)
     os.kill(child, signal.SIGCONT)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from waypoint.linux.calls.use_notice import UseNotice
 from waypoint.linux.tasks import cgroups
-from waypoint.linux.tasks.use_notice import UseNotice
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "perf-cgroup")]
 

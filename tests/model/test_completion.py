@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waypoint.model.verbs import Option, Verb
+from waypoint.model.verbs import Group, Option, Verb
 from waypoint.model.verbs.completion import KINDS, Offer, offered
-from waypoint.model.verbs.table import WAYPOINT, Group, every_verb
+from waypoint.model.verbs.table import WAYPOINT, every_verb
 
 VERBS = {verb.name: verb for verb in every_verb()}
 

@@ -77,7 +77,9 @@ def test_exit_codes_are_those_of_the_contract() -> None:
         "host-lacks": 3,
         "not-allowed": 3,
         "conflict": 4,
+        "changed-since": 6,
         "cannot-capture": 5,
         "store-damaged": 10,
         "failure": 125,
+        "bug": 125,
     }

@@ -38,7 +38,7 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
 from waypoint.model.records import LiveRow, Setting
-from waypoint.processes.criu.external_names import name_externals
+from waypoint.processes.criu.image_plan import name_externals
 from waypoint.processes.criu.options import DumpOptions
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import Spawn
@@ -110,10 +110,10 @@ class Stage:
         """A session with a shell on its terminal that carries out lines. `changes`: fields of its plan."""
         row = self._row()
         tree = Path(self._pool.create(row.tree))
-        start_plan.prepare_tree(tree, LAYERS, row.setting, new_id(), row.branch)
+        start_plan.prepare_tree(tree, LAYERS, row.setting, new_id(), start_plan.branch_text(row.branch, ""))
         spec = msgspec.structs.replace(self._spec(row, tree), **changes)
         _wait_for_threads()
-        launched, handles = start(spec, [])
+        launched, handles = start(spec, [], -1)
         if not launched.pid:
             raise OSError(launched.errno, launched.error, launched.path)
         process, master, run_folder = handles

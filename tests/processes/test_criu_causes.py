@@ -87,6 +87,8 @@ def test_the_meaning_names_the_thing() -> None:
     assert "anon_inode:[userfaultfd]" in said["userfaultfd"]
     assert "user namespace" in said["nested-pidns"]
     assert "/srv/trial/mysleep" in said["program-changed"]
+    nested = diagnose(read_errors(LOGS / "nested-pidns.log"), lambda pid: f"the program {pid}").meaning
+    assert re.match(r"the program \d+ is in a user namespace", nested)
 
 
 def test_lines_with_times_and_pids_in_front_are_read_too() -> None:

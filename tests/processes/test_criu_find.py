@@ -8,9 +8,8 @@ import pytest
 from waypoint.linux.calls import programs
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import Capability
-from waypoint.setup import criu_choice
-from waypoint.setup.criu_find import TRIAL_FILE, find, find_or_install, try_once
-from waypoint.setup.trials import NotMade
+from waypoint.setup import criu_choice, trials
+from waypoint.setup.criu_find import TRIAL_FILE, NotMade, find, find_or_install, try_once
 
 WORKS = [Capability(name="dump", state="ok", required_for="live")]
 FAILS = [Capability(name="dump", state="missing", why="no vDSO", remedy="get another", required_for="live")]
@@ -153,7 +152,7 @@ def test_setup_says_so_if_only_the_trial_could_not_be_made(
     def fails(program: Path, _home: Path) -> list[Capability]:
         raise NotMade("try CRIU at", str(program), "No space left on device", "make room")
 
-    monkeypatch.setattr(criu_choice, "trial", fails)
+    monkeypatch.setattr(trials, "trial", fails)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(
         HostLacks, match="so is a CRIU, but whether this works here could not be tried: No space"

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,6 +76,49 @@ def test_a_task_on_an_injected_system_call_goes_on_as_if_nothing_had_been(
     cgroups.thaw(group)
     assert program.communicate(b"word\n", timeout=DEADLINE_S)[0] == b"wordword\n"
     assert program.returncode == 0
+
+
+LOOP = """
+import os, signal, socket, sys
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+end.connect("\\0" + sys.argv[1])
+pipe = socket.recv_fds(end, 1, 1)[1][0]
+print("connected", flush=True)
+sys.stdin.readline()
+os.write(pipe, b"pages")
+print("told", len(end.recv(12, socket.MSG_WAITALL)), flush=True)
+"""
+DYING = """
+import os, socket, sys, time
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind("\\0" + sys.argv[1])
+listener.listen()
+print("listening", flush=True)
+end = listener.accept()[0]
+pipe = os.pipe()
+socket.send_fds(end, [b"p"], [pipe[1]])
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_who_writes_to_a_pipe_of_a_criu_that_has_ended_is_not_ended_by_that(group: str, *, is_kept: bool) -> None:
+    name = f"waypoint-test-{os.getpid()}-{is_kept}"
+    words = [sys.executable, "-I", "-S", "-c"]
+    with subprocess.Popen([*words, DYING, name], stdout=subprocess.PIPE) as dying:
+        assert dying.stdout is not None
+        assert dying.stdout.readline() == b"listening\n"
+        with subprocess.Popen([*words, LOOP, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as loop:
+            cgroups.write(group, "cgroup.procs", str(loop.pid))
+            assert loop.stdout is not None
+            assert loop.stdout.readline() == b"connected\n"
+            if is_kept:
+                remains.keep_pipes(dying.pid, group)
+            dying.kill()
+            dying.wait(DEADLINE_S)
+            said = loop.communicate(b"\n", timeout=DEADLINE_S)[0]
+    assert (said, loop.returncode) == ((b"told 1\n", 0) if is_kept else (b"", -signal.SIGPIPE))
 
 
 def test_a_task_of_which_nothing_is_noted_is_left_as_it_is(group: str, program: subprocess.Popen[bytes]) -> None:

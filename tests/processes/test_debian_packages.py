@@ -71,34 +71,39 @@ def test_an_unreachable_mirror_is_reported_in_apt_s_words(tmp_path: Path) -> Non
     assert "network" in caught.value.next_step
 
 
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory, mirror: str) -> Archive:
+    made = Archive(tmp_path_factory.mktemp("apt"), mirror=mirror, suite="forky", keyring=find_keyring())
+    made.update(print)
+    return made
+
+
 @has_apt
 @pytest.mark.requires("network")
 class TestWithAMirror:
-    def test_a_package_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        archive = Archive(tmp_path, mirror=find_mirror(), suite="forky", keyring=find_keyring())
-        archive.update(print)
+    def test_a_package_that_is_not_there_is_named(self, archive: Archive) -> None:
         with pytest.raises(AptFailed, match="Unable to locate package no-such"):
             archive.download("no-such-package")
 
-    def test_a_suite_that_is_signed_by_nobody_we_know_is_refused(self, tmp_path: Path) -> None:
+    def test_a_suite_that_is_signed_by_nobody_we_know_is_refused(self, tmp_path: Path, mirror: str) -> None:
         (tmp_path / "empty.gpg").touch()
-        archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=tmp_path / "empty.gpg")
+        archive = Archive(tmp_path / "apt", mirror=mirror, suite="forky", keyring=tmp_path / "empty.gpg")
         with pytest.raises(AptFailed, match="sign"):
             archive.update(print)
 
-    def test_an_outdated_mirror_is_taken_with_a_word(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_outdated_mirror_is_taken_with_a_word(
+        self, tmp_path: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         strict = tmp_path / "strict.conf"
         strict.write_text('Acquire::Max-ValidTime "1";\n')  # every mirror is outdated by this
         monkeypatch.setenv("APT_CONFIG", str(strict))
         said: list[str] = []
-        archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
+        archive = Archive(tmp_path / "apt", mirror=mirror, suite="forky", keyring=find_keyring())
         archive.update(said.append)
         assert said == ["the mirror's list of forky is out of date; using it all the same"]
 
-    def test_our_numbers_are_those_of_criu_s_own_description(self, tmp_path: Path) -> None:
+    def test_our_numbers_are_those_of_criu_s_own_description(self, tmp_path: Path, archive: Archive) -> None:
         """Debian's development package has the file that CRIU itself is built from."""
-        archive = Archive(tmp_path / "apt", mirror=find_mirror(), suite="forky", keyring=find_keyring())
-        archive.update(print)
         packages = archive.download("libcriu-dev")
         unpack([package for package in packages if package.name == "libcriu-dev"], tmp_path / "root")
         described = parse_proto((tmp_path / "root/usr/include/criu/rpc.proto").read_text())
@@ -148,6 +153,7 @@ def test_a_broken_package_file_is_named(tmp_path: Path) -> None:
         unpack([broken], tmp_path / "root")
 
 
+@pytest.mark.alone("what else the machine's apt does meanwhile would be taken for its doing")
 @has_apt
 def test_the_machine_s_own_state_of_apt_is_not_touched(tmp_path: Path) -> None:
     places = ["/var/lib/apt", "/var/lib/dpkg", "/var/cache/apt"]

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from tests.processes.stages import Session, Stage, on_stage, type_line, wait_for_program
 from tests.waiting import PATIENCE_S, wait_until
-from waypoint.linux.tasks import cgroups, procfs
+from waypoint.linux.tasks import cgroups, procfs, ptrace
 from waypoint.linux.tasks.states import task_state
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.processes.freeze import freeze_for_dump, settled_states
@@ -19,6 +20,16 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay",
 # A child that is held up between vfork and exec for as long as nobody writes to the FIFO.
 HELD_IN_VFORK = """python3 -c 'import os; os.mkfifo("/tmp/fifo"); os.posix_spawn(
 "/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 9, "/tmp/fifo", os.O_RDONLY, 0)])'""".replace("\n", "")
+
+READS_IN_THE_BACKGROUND = (
+    "import os, signal; signal.signal(signal.SIGCONT, lambda *_: os._exit(1)); "
+    "os.setpgid(0, 0); os.read(os.open('/dev/tty', 0), 1)"
+)
+
+
+def stopped(session: Session) -> list[int]:
+    """Its processes that are stopped, by pid."""
+    return [pid for pid in cgroups.members(session.cgroup) if procfs.stat(pid).state == "T"]
 
 
 def test_a_quiet_session_is_frozen_at_once(tmp_path: Path) -> None:
@@ -123,3 +134,22 @@ def test_the_foreground_group_of_a_frozen_terminal_has_a_process(tmp_path: Path)
     seen = on_stage(tmp_path, work)
     assert len(seen) == 200
     assert all(seen)
+
+
+def test_what_the_terminal_has_stopped_is_stopped_by_a_signal_that_criu_knows(tmp_path: Path) -> None:
+    """It has run nothing of its own for that: its handler of SIGCONT runs only when somebody else lets it go on."""
+
+    def work(stage: Stage) -> list[tuple[str, int]]:
+        session = stage.start()
+        type_line(session, f'python3 -c "{READS_IN_THE_BACKGROUND}" &')
+        wait_until(lambda: stopped(session) != [], "the terminal has stopped it")
+        [pid] = stopped(session)
+        seen = [(task_state(pid).state, ptrace.stop_signal(pid))]
+        freeze_for_dump(session.cgroup)
+        seen.append((task_state(pid).state, ptrace.stop_signal(pid)))
+        cgroups.thaw(session.cgroup)
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: pid not in cgroups.members(session.cgroup), "its handler ends it")
+        return seen
+
+    assert on_stage(tmp_path, work) == [("T", signal.SIGTTIN), ("T", signal.SIGSTOP)]

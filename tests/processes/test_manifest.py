@@ -4,14 +4,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.waiting import wait_until
 from waypoint.linux.tasks import procfs
 from waypoint.processes.respawn import manifest
-from waypoint.processes.respawn.manifest import Family, Program, collect
+from waypoint.processes.respawn.manifest import Family, Manifest, Program, collect
 
 pytestmark = [pytest.mark.privileged]
 
@@ -74,3 +76,20 @@ def test_all_of_it_is_bounded(ending: ExitStack, monkeypatch: pytest.MonkeyPatch
     assert first.environ == []
     assert first.shown == "sleep 1000"
     assert second.lost == ""
+
+
+def test_names_that_are_no_text_keep_nothing_else_from_being_recorded(ending: ExitStack, tmp_path: Path) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(odd)
+    shell = run(ending)
+    with chdir(odd):
+        there, writes = run(ending), run(ending, "sh", "-c", 'cd / && exec "$@" >>"$OLDPWD/log"', "sh")
+    found = programs(there, writes, shell=shell)
+    assert [one.lost.partition(",")[0] for one in found] == 2 * ["its folder"]
+    msgspec.json.encode(found)
+
+
+def test_of_a_live_capture_only_what_has_ended_is_started_again_and_nothing_is_said_of_the_others() -> None:
+    one = Program(role="job", group=2, argv=[], folder="", environ=[], streams=[], ports=[], started=0, below=0)
+    ended = msgspec.structs.replace(one, ended=True)
+    assert Manifest(programs=[one, ended], omitted=3).ended == Manifest(programs=[ended])

@@ -134,7 +134,14 @@ def test_the_doctor_tries_everything(tmp_path: Path) -> None:
     rows = {row.name: row for row in try_everything(tmp_path, str(criu_path()))}
     required = [row for row in rows.values() if row.required_for != "optional"]
     assert [row for row in required if row.state != "ok"] == []
-    assert {"user namespaces", "time namespaces", "overlayfs", "cgroup2 freezer", "btrfs pool"} <= set(rows)
+    assert {
+        "user namespaces",
+        "a proc of its own",
+        "time namespaces",
+        "overlayfs",
+        "cgroup2 freezer",
+        "btrfs pool",
+    } <= set(rows)
     assert all(row.why and row.remedy for row in rows.values() if row.state != "ok")
     assert list(tmp_path.iterdir()) == []
 

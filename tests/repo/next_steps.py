@@ -11,10 +11,10 @@ from tests.repo import tree
 
 ADVISING = {
     *("WaypointError", "UsageProblem", "UnknownName", "HostLacks", "StateConflict", "CannotCapture", "StoreDamaged"),
-    *("NotAllowed", "Failed", "Bug", "AptFailed", "LauncherDied", "Misplaced", "Cause", "Diagnosis"),
+    *("NotAllowed", "Failed", "Conflicting", "Bug", "AptFailed", "LauncherDied", "Misplaced", "Cause", "Diagnosis"),
 }
 """The classes whose fourth value is a next step: errors, and what errors are made of."""
-PLACES = dict.fromkeys(ADVISING, 3) | {"_Reason": 1}
+PLACES = dict.fromkeys(ADVISING, 3) | {"_Reason": 1, "VerifiedFacts": 4}
 """Where the next step stands among the values of these classes."""
 NAMES = ("next_step", "usage", "remedy")
 SAID = "next: "
@@ -51,7 +51,7 @@ def _advised_by(module: ast.Module, path: Path) -> Iterator[str]:
     for node in ast.walk(module):
         match node:
             case ast.Call(func=called, args=args, keywords=keywords):
-                place = PLACES.get(ast.unparse(called).rpartition(".")[2])
+                place = PLACES.get(called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", ""))
                 if place is not None:
                     given = args[place : place + 1] or [one.value for one in keywords if one.arg in NAMES][:1]
                     yield from (text for one in given for text in _texts(one, module, path))

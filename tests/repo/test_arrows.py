@@ -12,9 +12,11 @@ import pytest
 from tests.places import ROOT
 from tests.repo import tree
 from waypoint.cli.actions import PLACES
+from waypoint.daemon.http.routes import ROUTES
+from waypoint.model import facts
 from waypoint.model.verbs import fast
 
-BELOW_CAPTURE = {"store", "upper", "processes", "linux", "model"}
+BELOW_CAPTURE = {"parcel", "store", "upper", "processes", "linux", "model"}
 BELOW_SESSION = {"terminal", "launch", "egress", "capture", *BELOW_CAPTURE}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -27,28 +29,50 @@ MAY_IMPORT: dict[str, set[str]] = {
     "egress": BELOW_CAPTURE,
     "launch": {"capture", "egress", *BELOW_CAPTURE},
     "terminal": {"capture", "egress", *BELOW_CAPTURE, "shellwrap"},
+    "parcel": set(),
     "session": {*BELOW_SESSION, "shellwrap"},
     "branch": BELOW_SESSION,
     "setup": BELOW_SESSION,
     "service": {"session", "branch", "setup", *BELOW_SESSION},
     "daemon": {"service", "linux", "model"},
-    "client": {"model"},
-    "cli": {"client", "model", "shellwrap"},
+    "client": {"model", "parcel"},
+    "agents": {"client", "model"},
+    "cli": {"agents", "client", "model", "shellwrap"},
     "shellwrap": set(),
     "criu_profiles": set(),
 }
 """Per room, the rooms it may import from, besides the standard library and itself."""
 
+ASIDE = {"shellwrap", "criu_profiles", "parcel"}
+"""Rooms that import nothing of Waypoint's, and are not in the drawing's chain."""
+
 INSIDE: dict[str, dict[str, set[str]]] = {
     "linux": {
         "calls": set(),
         "storage": {"calls"},
+        "snapshots": {"calls", "storage"},
         "tasks": {"calls", "storage"},
         "net": {"calls", "tasks"},
         "tty": {"calls"},
     },
-    "processes": {"criu": set(), "respawn": set()},
-    "capture": {"steps": set(), "layers": {"steps"}},
+    "store": {
+        "": set(),
+        "packs": set(),
+        "content": {"", "packs"},
+        "trees": {"packs", "content"},
+        "exports": {"packs", "content", "trees"},
+    },
+    "upper": {"": set(), "comparing": {""}, "writing": {"", "comparing"}},
+    "branch": {"applying": set()},
+    "processes": {"criu": set(), "profiles": {"criu"}, "respawn": {"profiles"}},
+    "capture": {
+        "steps": set(),
+        "in_memory": {"steps"},
+        "layers": {"steps", "in_memory"},
+        "base_files": set(),
+        "storing": {"steps", "layers", "base_files", "in_memory"},
+        "attaching": {"steps", "layers"},
+    },
     "launch": {"walls": set(), "": {"walls"}, "ground": {"", "walls"}},
     "terminal": {
         "": set(),
@@ -57,22 +81,32 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "shell": {"", "hooks", "exec"},
         "inside": {"hooks"},
     },
-    "session": {"live": set(), "birth": {"live"}},
+    "session": {"live": set(), "birth": {"live"}, "looking": {"live"}},
     "setup": {"machine": set()},
-    "service": {"background": set(), "inside": {"", "background"}},
-    "daemon": {"http": set()},
+    "service": {
+        "background": set(),
+        "hooks": set(),
+        "durable": {"", "background", "hooks"},
+        "attached": {"", "background"},
+        "comparing": {""},
+        "carrying": {""},
+        "inside": {"", "attached", "background"},
+    },
+    "daemon": {"late": set(), "http": {"late"}},
+    "client": {"attached": {"", "files"}, "calls": {"", "attached"}, "comparing": {""}, "files": {""}},
     "cli": {
         "": set(),
         "fast": {""},
         "commands": {""},
+        "disk": {""},
         "history": {""},
-        "actions": {"fast", "commands", "history"},
+        "actions": {"fast", "commands", "disk", "history"},
         "front": {"", "actions"},
         "completion": {""},
         "entry": {"", "fast", "actions", "front", "completion"},
         "main": {"entry"},
     },
-    "model": {"": set(), "verbs": {""}},
+    "model": {"": {"details"}, "facts": {"details"}, "verbs": {""}, "details": set()},
 }
 """Rooms with rooms in them: per inner room, the ones beside it that it may import from. "" stands for the modules that
 lie in the room itself; where it has no row, they may import from all of its inner rooms. A module that stands above or
@@ -81,7 +115,8 @@ below the others in its room has a row of its own.
 
 MAY_USE: dict[str, set[str]] = {
     "model": {"msgspec"},
-    "store": {"msgspec"},
+    "store": {"msgspec", "blake3", "cryptography", "pyfastcdc", "zstandard"},
+    "upper": {"blake3"},
     "processes": {"msgspec"},
     "capture": {"msgspec"},
     "launch": {"msgspec"},
@@ -110,6 +145,11 @@ IMPORTERS = ("__import__", "import_module")
 BY_NAME: dict[str, list[str]] = {
     "waypoint/cli/actions.py": [f"waypoint.cli.{place.partition(':')[0]}" for place in PLACES.values()],
     "waypoint/cli/entry.py": [f"waypoint.cli.fast.{verb}" for verb in fast.VERBS],
+    "waypoint/daemon/late.py": [
+        f"waypoint.{place.partition(':')[0]}"
+        for place in ("service.inside.serving", *(route.place for route in ROUTES if isinstance(route.place, str)))
+    ],
+    "waypoint/model/facts/__init__.py": [f"waypoint.model.{module}" for module in facts.PLACES],
     "waypoint/model/packages.py": [],
 }
 """Modules that import by a name which they put together, and all that they may import so. `packages` tries packages for
@@ -227,8 +267,8 @@ def test_the_table_says_what_the_document_draws() -> None:
     """Each room may import from rooms further down only; the socket cuts the chain: above it only `model` is shared."""
     places = drawing()
     depth = {room: number for number, place in enumerate(places) for room in place}
-    assert set(depth) == {room for room in MAY_IMPORT if room not in {"shellwrap", "criu_profiles"}}
-    above_socket = {"cli", "client"}
+    assert set(depth) == {room for room in MAY_IMPORT if room not in ASIDE}
+    above_socket = {"cli", "agents", "client"}
     for room, below in MAY_IMPORT.items():
         drawn = {other for other in below if other in depth}
         assert all(depth[other] > depth[room] for other in drawn), room

@@ -65,15 +65,18 @@ def test_a_privileged_test_that_leaves_a_process_fails(tmp_path: Path) -> None:
     source = """
     import subprocess, pytest
     from tests import leaks
+    from tests.processes_now import processes, words_of
+    from tests.waiting import wait_until
 
     leaks.SETTLE_S = 0.1
 
     @pytest.mark.privileged
     def test_trial():
-        subprocess.run(["setsid", "--fork", "sleep", "60"], check=True)
+        subprocess.run(["setsid", "--fork", "sleep", "6021"], check=True)
+        wait_until(lambda: ["sleep", "6021"] in [words_of(one.pid) for one in processes()], "it runs")
     """
     done = run_one(tmp_path, source)
-    found = re.search(r"process: pid (\d+) sleep 60", done.stdout)
+    found = re.search(r"process: pid (\d+) sleep 6021", done.stdout)
     assert found, done.stdout
     os.kill(int(found[1]), signal.SIGKILL)
     assert "1 passed, 1 error" in done.stdout

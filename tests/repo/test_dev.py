@@ -46,6 +46,7 @@ def module(bare_checkout: Path) -> ModuleType:
 def test_an_unknown_verb_is_a_usage_error_with_the_list_of_verbs() -> None:
     code, out, err = dev("tset")
     assert (code, out) == (2, "")
+    assert err.startswith("dev: there is no verb 'tset'\n")
     assert "./dev VERB" in err
     assert "clean" in err
 
@@ -62,6 +63,24 @@ def test_what_fails_fails_also_for_a_caller_who_ignores_the_ends_of_children() -
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     assert dev("test", "nosuch.py", "-q", preexec_fn=ignore)[0] == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_program_that_is_interrupted_may_say_what_it_had_done(bare_checkout: Path) -> None:
+    """As pytest, which lists on ^C what had failed; the interrupt of a terminal reaches both."""
+    ends = "trap 'echo told; exit 3' INT; kill -INT $PPID; kill -INT $$; exit 0"
+    runs = """
+import sys
+from importlib.machinery import SourceFileLoader
+sys.exit(SourceFileLoader('dev', 'dev').load_module().run(['sh', '-c', sys.argv[1]]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", runs, ends],
+        cwd=bare_checkout,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "told\n", "")
 
 
 def test_a_checkout_that_is_not_set_up_says_so(bare_checkout: Path) -> None:

@@ -1,6 +1,7 @@
 """The documents say what is there, and what is there is said in the documents."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def uses(line: str, program: str) -> Iterator[list[str]]:
             yield (match[1] or "").split(" -- ")[0].split()
 
 
+@functools.cache
 def help_of(*verb: str) -> str:
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(MAIN), *verb, "--help"],

@@ -9,7 +9,8 @@ import pytest
 
 from tests import leaks
 from tests.homes import RUN_VARIABLE
-from tests.places import RUNTIME
+from tests.places import RUNTIME, iter_homes
+from tests.processes_now import processes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.alone("looks once, where the usual check waits until what others make is named as theirs")
@@ -75,6 +76,30 @@ def test_a_process_of_someone_else_is_not_ours(before: leaks.Stock, basetemp: Pa
         assert leaks.wait_new(before, basetemp) == []
     finally:
         os.kill(int(shell.stdout), signal.SIGKILL)
+
+
+def test_a_name_that_begins_another_is_not_that_one() -> None:
+    assert leaks._names("loop1 on /var/tmp/ab/image; /var/tmp/a/h", "/var/tmp/a")
+    assert not leaks._names("loop1 on /var/tmp/ab/image", "/var/tmp/a")
+    assert leaks._names("folder: /var/tmp/a", "/var/tmp/a")
+    assert leaks._names("a-77-b", "-77-")
+
+
+def test_a_process_that_becomes_another_program_is_looked_at_anew() -> None:
+    """Of the same name, too: the supervisor of a home begins as a fork of the command that starts it."""
+    with subprocess.Popen(["sh", "-c", "read line; exec sh -c 'read line'"], stdin=subprocess.PIPE) as shell:
+        assert shell.stdin is not None
+        wait_until(lambda: program_of(shell.pid).startswith(f"{shell.pid} (sh "), "it is a shell")
+        first = program_of(shell.pid)
+        assert program_of(shell.pid) == first
+        shell.stdin.write(b"\n")
+        shell.stdin.flush()
+        wait_until(lambda: program_of(shell.pid) != first, "it is another one")
+        assert program_of(shell.pid).startswith(f"{shell.pid} (sh ")
+
+
+def program_of(pid: int) -> str:
+    return next(one.program for one in processes() if one.pid == pid)
 
 
 @pytest.mark.privileged
@@ -145,3 +170,17 @@ def test_a_namespace_that_we_hold_open_is_seen(before: leaks.Stock, basetemp: Pa
         assert kinds(before, basetemp) == {"open namespace"}
     finally:
         os.close(held)
+
+
+def test_homes_are_not_looked_for_behind_links(tmp_path: Path) -> None:
+    home = tmp_path / "kept" / "h"
+    home.mkdir(parents=True)
+    (home / "config.json").touch()
+    (home / "names.db").touch()
+    looked_in = tmp_path / "looked in"
+    looked_in.mkdir()
+    (looked_in / "magic").symlink_to(home)
+    (looked_in / "nowhere").symlink_to("/proc/self/fd/none/of/that")
+    assert list(iter_homes(looked_in)) == []
+    assert list(iter_homes(tmp_path)) == [home]
+    (home / "names.db").unlink()  # it is none: `dev clean` would end it as one

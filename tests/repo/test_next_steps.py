@@ -20,6 +20,7 @@ FOLLOWED |= {row.advice for row in causes.REFUSED} | causes.OUTSIDE
 NOT_MADE = {
     "make it appear again: load the kernel module, or bring the processor online": "takes a kernel with a module that "
     "has a masked path, or a processor that can be taken away",
+    "a kernel of at least 5.11; or {}": "takes an older kernel, and an ordinary user",
     "load the kernel module btrfs": "takes a kernel that has btrfs as a module, or not at all",
     "run `waypoint setup` without WAYPOINT_CRIU; it installs CRIU 4.2 or newer": "takes a CRIU that is too old; setup "
     "refuses such a one before",

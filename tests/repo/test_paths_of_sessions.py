@@ -20,7 +20,9 @@ MAY_JOIN = {
     ): "a mount point of the machine's",
     ("waypoint/launch/ground/skeleton.py", "Path(base) / target.lstrip('/')"): "a mount point of the machine's",
     ("waypoint/capture/layers/processes.py", "f'{base}{target}'"): "a mount point of the machine's",
+    ("waypoint/service/durable/applying.py", "f'{base}{target}'"): "opened without links (opened_machine)",
     ("waypoint/launch/externals.py", "os.path.isdir(item.source)"): "a bind that is a link by now is refused later",
+    ("waypoint/capture/elsewhere.py", "os.path.isdir(setting.base)"): "the base itself",
     ("waypoint/session/birth/setting.py", "os.path.isdir(base)"): "the base itself, which who asks has named",
 }
 """Paths that are put together from such a folder, and looked at, all the same. (Of a base that is not the machine's
@@ -185,3 +187,9 @@ def test_such_a_path_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_another_opener_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(openers(Path("waypoint/trial.py")))) == 1
+
+
+def test_what_the_kernel_tells_is_taken_apart_at_line_feeds_alone() -> None:
+    """Processes choose names in it, in which the kernel escapes nothing else at which `splitlines` ends a line."""
+    found = [path for path in tree.python_files("waypoint/linux") if ".splitlines(" in tree.text(path)]
+    assert found == []

@@ -12,13 +12,14 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
-    "waypoint/service/session_hooks.py": "a hook that takes too long is killed, and when is what it waits for",
+    "tests/acceptance/test_fuzz.py": "a daemon grows as old as one that the supervisor replaces at once",
+    "waypoint/service/hooks/session_hooks.py": "a hook that takes too long is killed, and when is what it waits for",
     "tests/workloads/mock_models.py": "a model that thinks: its answer comes slowly",
     "waypoint/linux/tty/unblocking.py": "the time that a call may take is what it measures",
     "waypoint/daemon/lifetime.py": "no event tells that a client that has connected is about to ask",
     "waypoint/linux/tasks/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
     "waypoint/linux/net/rtnetlink.py": "before Linux 6.8 nobody can wait for an interface to carry packets",
-    "waypoint/linux/storage/btrfs.py": "before Linux 6.13 nothing tells that a deleted subvolume's space is free",
+    "waypoint/linux/snapshots/btrfs.py": "before Linux 6.13 nothing tells that a deleted subvolume's space is free",
     "waypoint/linux/tasks/lock_holder.py": "no event tells that whoever has just taken a lock has written its pid",
     "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",
     "waypoint/session/birth/start_again.py": "no event tells a stranger that a program runs, or listens",
@@ -27,6 +28,7 @@ SLEEPS: dict[str, str] = {
     "waypoint/terminal/inside/spool.py": "no event tells that somebody has come to wait in the open of a FIFO",
     "waypoint/service/background/host_watch.py": "nothing tells that a swarm of mounts is over",
     "waypoint/launch/ground/places.py": "systemd moves a process into a scope without an event for it",
+    "waypoint/linux/holder.py": "of many tasks that are about to stop, no event tells when the last one has",
     "tests/bench/session.py": "what is counted there is what happens in a time of rest",
     "tests/chaos/crowd.py": "it sleeps inside a session, to find out whether that is disturbed",
     "tests/session/test_outages.py": "the distance of two kills, and the age of a daemon, are nothing but time",

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from tests import workers
+from tests.homes import RUN_VARIABLE
 from tests.places import ROOT
 from tests.repo.trial import run_trial, write_trial
 from tests.waiting import DEADLINE_S
@@ -112,7 +113,7 @@ def test_tests_run_beside_each_other_but_not_beside_one_that_is_alone(tmp_path: 
     mine = Turns(tmp_path)
     with ThreadPoolExecutor() as threads:
         with mine.turn(BESIDE, None):
-            assert not has_to_wait(ask(tmp_path, threads, BESIDE))
+            ask(tmp_path, threads, BESIDE).result(DEADLINE_S)
             alone = ask(tmp_path, threads, ALONE)
             assert has_to_wait(alone)
             late = ask(tmp_path, threads, BESIDE)
@@ -125,20 +126,20 @@ def test_tests_run_beside_each_other_but_not_beside_one_that_is_alone(tmp_path: 
     mine.close()
 
 
-def test_files_with_tests_that_are_alone_come_first_and_then_those_that_take_long(
+def test_files_that_take_long_come_first_and_tests_that_are_alone_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(workers, "LONG", ("t/longest.py", "t/long.py"))
-    names = ["few.py::a", "many.py::a", "many.py::b", "long.py::a", "mixed.py::a", "longest.py::a", "mixed.py::alone"]
+    names = ["few.py::a", "many.py::a", "many.py::b", "long.py::a", "mixed.py::alone", "longest.py::a", "mixed.py::a"]
     items = [
         SimpleNamespace(nodeid=f"t/{name}", get_closest_marker=lambda _, name=name: name.endswith("::alone") or None)
         for name in names
     ]
     found = [item.nodeid.removeprefix("t/") for item in workers.in_order(cast(Any, items))]
     assert found == [
-        *("mixed.py::a", "mixed.py::alone"),
         *("longest.py::a", "long.py::a"),
-        *("many.py::a", "many.py::b", "few.py::a"),
+        *("many.py::a", "many.py::b", "mixed.py::a", "few.py::a"),
+        "mixed.py::alone",
     ]
 
 
@@ -208,6 +209,34 @@ def test_in_a_run_of_several_workers_what_is_alone_overlaps_with_nothing(tmp_pat
     assert any(map(overlap, itertools.combinations(beside, 2)))
     assert not any(map(overlap, itertools.product(alone, beside)))
     assert not any(map(overlap, itertools.combinations(alone, 2)))
+
+
+MIXED = """
+    import os, pathlib, pytest
+
+    def note(what):
+        with pathlib.Path(__file__).with_name("order").open("a") as file:
+            file.write(f"{what} {os.getpid()}\\n")
+
+    @pytest.mark.alone("why")
+    def test_alone():
+        note("alone")
+
+    def test_beside():
+        note("beside")
+"""
+
+
+def test_tests_that_are_alone_are_one_unit_whatever_their_file(tmp_path: Path) -> None:
+    for name in ("one", "other", "third"):
+        write_trial(tmp_path, MIXED, name)
+    done = run_trial(tmp_path, "-n", "2", "--dist", "loadfile")
+    assert "6 passed" in done.stdout, done.stdout
+    rows = [line.split() for path in tmp_path.glob("**/order") for line in path.read_text().splitlines()]
+    kinds = [kind for kind, _ in rows]
+    assert "alone alone alone" in " ".join(kinds), kinds
+    assert kinds[0] == "beside"
+    assert len({pid for kind, pid in rows if kind == "alone"}) == 1
 
 
 # --- what the caller sets
@@ -304,3 +333,13 @@ def test_roots_shells_start_with_nothing_of_this_machines_administrator() -> Non
     home = Path(pwd.getpwuid(0).pw_dir)
     assert [(path.name, path.stat().st_size) for path in home.iterdir()] == [(".bashrc", 0)]
     assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", [b"postgres\n", b"\xed\xa0\n", b"tests-run\n"])
+def test_a_process_may_have_any_name_and_one_that_has_written_over_its_environment_is_nobodys(
+    tmp_path: Path, name: bytes
+) -> None:
+    (tmp_path / "comm").write_bytes(name)
+    for environ, pid in ((f"A=1\0{RUN_VARIABLE}=42\0B=2\0", 42), (f"A=1\0{RUN_VARIABLE}=", None), ("A=1\0", None)):
+        (tmp_path / "environ").write_text(environ)
+        assert workers.worker_of(str(tmp_path)) == pid

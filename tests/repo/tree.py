@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,9 @@ def python_files(*tops: str) -> Iterator[Path]:
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    return ast.parse(text(path), filename=str(path))
+    module = ast.parse(text(path), filename=str(path))
+    gc.freeze()  # it stays to the end: looking for garbage in it, again and again, takes longer than parsing
+    return module
 
 
 def module_name(path: Path) -> str:

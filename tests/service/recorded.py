@@ -69,9 +69,10 @@ class RecordedSessions:
     async def restore(self, _sessions: object, branch: str, name: str, loss: Loss) -> Restored:
         async with self._deed("restore", branch, name):
             assert not loss.agreed
-            restore(self._names, branch, self._names.resolve(name))
+            origin = self._names.resolve(name)
+            restore(self._names, branch, origin)
         live: Any = SimpleNamespace(again=None)  # all that anybody asks of the session
-        return Restored(live, None, ["it lacks something"])
+        return Restored(live, origin, None, ["it lacks something"])
 
     @contextlib.asynccontextmanager
     async def _deed(self, *words: str) -> AsyncIterator[None]:

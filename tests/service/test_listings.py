@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from tests.service.test_within import live_on
 from tests.store.test_names_store import capture_of, row_of
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.branch import removal
 from waypoint.branch.graph import walk_back
+from waypoint.capture.measuring import Whereabouts
 from waypoint.cli.history.graph import draw
 from waypoint.model.errors import StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.facts import CaptureFacts
@@ -22,6 +24,7 @@ from waypoint.model.records import HOST_IDS, Capture, Ref, SessionLimits
 from waypoint.model.requests import MOST_NAMES, DuQuery, GcRequest, LogQuery, OperationsQuery, SessionsQuery
 from waypoint.model.verbs import COMPLETE
 from waypoint.service import history, housekeeping, sessions, usage
+from waypoint.service.background.user_places import PlacesForAll
 from waypoint.service.inside import serving
 from waypoint.session import session_facts
 from waypoint.store.names import Names
@@ -49,11 +52,13 @@ def place(tmp_path: Path) -> Iterator[Place]:
     def wait() -> None:
         waits.append(threading.current_thread() is threading.main_thread())
 
-    resources = SimpleNamespace(
-        names=names, captures=SimpleNamespace(quiet=SimpleNamespace(wait=wait)), pool=None, trusted=None
-    )
+    torn: Any = SimpleNamespace(may_be=lambda _capture: False)
+    places = Whereabouts(frozenset(), frozenset(), frozenset(), torn)
+    measures, quiet = SimpleNamespace(whereabouts=lambda: places), SimpleNamespace(wait=wait)
+    captures = SimpleNamespace(measures=measures, quiet=quiet)
+    resources = SimpleNamespace(names=names, captures=captures, pool=None, trusted=None)
     registry = SimpleNamespace(live=[], running=set(), unreachable={}, resources=resources, find=lambda branch: None)
-    yield Place(SimpleNamespace(names=names, between=wait, sessions=registry), names, waits)
+    yield Place(SimpleNamespace(names=names, between=wait, sessions=registry, captures=captures), names, waits)
     names.close()
 
 
@@ -272,7 +277,9 @@ def test_a_dry_run_of_gc_leaves_out_what_another_gc_has_forgotten(
         return found
 
     monkeypatch.setattr(removal, "survey", and_another_gc)
-    place.home.path, place.home.present_strangers, place.home.keep_operations_s = place.names.path.parent, list, 1.0
+    place.home.path, place.home.present_strangers = place.names.path.parent, list
+    place.home.config = SimpleNamespace(keep_operations_s=1.0)
+    place.home.captures = SimpleNamespace(shown=set)
     done = asyncio.run(housekeeping.gc(place.home, GcRequest(dry_run=True)))
     assert done.removed == []
 
@@ -281,8 +288,8 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
     place: Place, chain: list[Capture], decoded: list[bool]
 ) -> None:
     (foreign,) = put_chain(place.names, [1.0])
-    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
-    place.home.places_inside = asyncio.Semaphore(1)
+    live = live_on("main")
+    place.home.places_inside = PlacesForAll(1, 1)
     place.home.sessions.find = lambda branch: live
     for words in (["restore", foreign.id], ["fork", foreign.id, "new"], ["log", foreign.id], ["restore", new_id()]):
         answer = asyncio.run(serving.serve(place.home, live, words))
@@ -294,8 +301,8 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
 
 
 def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list[Capture]) -> None:
-    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
-    place.home.places_inside = asyncio.Semaphore(1)
+    live = live_on("main")
+    place.home.places_inside = PlacesForAll(1, 1)
     place.home.sessions.find = lambda branch: live
     answer = asyncio.run(serving.serve(place.home, live, ["log", "-n", str(COUNT)]))
     assert (answer.exit, answer.text.count("\n")) == (0, COUNT)
@@ -306,8 +313,8 @@ def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list
 def test_the_names_of_a_long_history_are_looked_up_beside_the_loop(
     place: Place, chain: list[Capture], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    live: Any = SimpleNamespace(branch="main", hooks_running=0)
-    place.home.places_inside = asyncio.Semaphore(1)
+    live = live_on("main")
+    place.home.places_inside = PlacesForAll(1, 1)
     place.home.sessions.find = lambda branch: live
     with place.names.change("name") as change:
         change.put("cp", Ref(kind="checkpoint", capture=chain[0].id, created=1.0))
@@ -352,7 +359,7 @@ def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monke
     }
     record = SimpleNamespace(row=row, init_pid=1, cgroup="/nowhere", left_out=[], **walls)
     live: Any = SimpleNamespace(branch="main", record=record, attached=0, measuring=None, ending=None)
-    live.again, live.not_back, live.no_way_out = None, [], str
+    live.again, live.not_back, live.no_way_out, live.not_led_in = None, [], str, str
     live.shell = SimpleNamespace(watch=SimpleNamespace(is_state_lost=False))
     live.shell_path = "/bin/bash"
     monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, 1))

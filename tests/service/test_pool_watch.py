@@ -8,6 +8,7 @@ import pytest
 
 from tests.waiting import DEADLINE_S
 from waypoint.model.errors import Failed
+from waypoint.service.background import growth
 from waypoint.service.background.growth import PoolWatch
 from waypoint.upper.contract import Growth, GrowthOutcome, Outlook
 
@@ -56,7 +57,8 @@ def test_a_pool_that_has_no_size_of_its_own_is_looked_at_like_others() -> None:
     assert watched(FakePool(Growth(GrowthOutcome.FIXED, 1 << 30)), 3) == [0, 0, 0]
 
 
-def test_room_is_made_for_as_much_as_was_written_just_before() -> None:
+def test_room_is_made_for_as_much_as_was_written_just_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "RECENT_S", 1000.0)
     looks = FakePool(
         Growth(GrowthOutcome.ENOUGH, 100, size_bytes=200),
         Growth(GrowthOutcome.ENOUGH, 70, size_bytes=200),
@@ -89,12 +91,13 @@ def told(pool: FakePool, looks: int) -> int:
 @pytest.mark.parametrize("outcome", GrowthOutcome)
 def test_it_is_told_while_the_pool_runs_short_and_not_otherwise(outcome: GrowthOutcome) -> None:
     """A pool that has its headroom may lie on a disk that is full; one that cannot grow is as short as any other."""
-    growth = Growth(outcome, 1 << 40)
-    assert told(FakePool(growth, short=True), 3) >= 2
-    assert told(FakePool(growth), 3) == 0
+    found = Growth(outcome, 1 << 40)
+    assert told(FakePool(found, short=True), 3) >= 2
+    assert told(FakePool(found), 3) == 0
 
 
-def test_it_is_not_told_at_each_of_many_looks() -> None:
+def test_it_is_not_told_at_each_of_many_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "LONGEST_S", 1000.0)
     assert told(FakePool(enough(0), short=True), 10) == 1
 
 

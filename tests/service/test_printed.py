@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from waypoint.cli.output import error_value, json_line
-from waypoint.client import results
+from waypoint.client import parsing
 from waypoint.model import plainjson
 from waypoint.model.errors import UnknownName
 from waypoint.model.facts import CaptureFacts, CheckpointFacts, ForkFacts, OperationFacts, SessionFacts, StopFacts
@@ -45,7 +45,7 @@ def test_facts_are_printed_as_outside(kind: type[Any]) -> None:
     facts = value_of(kind)
     sent = plainjson.decode(msgspec.json.encode(facts))  # through the daemon's answer
     assert Printed("", facts).as_json() == f"{json_line(sent)}\n"
-    assert Printed("", [facts]).as_json() == f"{json_line([results.parse(kind, sent)])}\n"
+    assert Printed("", [facts]).as_json() == f"{json_line([parsing.parse(kind, sent)])}\n"
 
 
 def test_an_error_is_printed_as_outside() -> None:

@@ -15,7 +15,9 @@ from waypoint.branch import removal
 from waypoint.branch.undo import plan
 from waypoint.capture.captures import Captures
 from waypoint.model.errors import Failed, StateConflict, UnknownName
+from waypoint.model.facts import GcFacts
 from waypoint.model.records import Capture, Ref
+from waypoint.model.requests import GcRequest
 from waypoint.service import housekeeping
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Jobs
@@ -29,7 +31,7 @@ NEVER, ALWAYS = float("inf"), 0.0
 @pytest.fixture
 def captures(names: Names, tmp_path: Path) -> Captures:
     nothing: Any = None
-    return Captures(tmp_path, nothing, names, nothing, nothing)
+    return Captures(tmp_path, nothing, names, nothing, nothing, nothing)
 
 
 def chain(names: Names, count: int, branch: str = "main") -> list[Capture]:
@@ -204,8 +206,9 @@ def test_what_could_not_be_removed_is_removed_later_though_nothing_asks_for_room
 
     monkeypatch.setattr(captures, "drop", drop)
     monkeypatch.setattr(housekeeping, "RELIEVE_S", 0.0)
-    home = home_with(names, captures, [SHORT, *5 * [ROOM]])
-    home.relieve_later, home.keep_operations_s = lambda: housekeeping.relieve(home), -1.0
+    home = home_with(names, captures, [SHORT, *8 * [ROOM]])
+    home.relieve_later = lambda: housekeeping.relieve(home)
+    home.config = SimpleNamespace(keep_operations_s=-1.0)
 
     async def relieve() -> None:
         home.jobs = Jobs(Events(asyncio.get_running_loop()))
@@ -216,6 +219,49 @@ def test_what_could_not_be_removed_is_removed_later_though_nothing_asks_for_room
     asyncio.run(asyncio.wait_for(relieve(), DEADLINE_S))
     assert tried == 3 * made
     assert [one.note.partition(",")[0] for one in names.operations() if one.verb == "gc"] == ["removed 2 captures"]
+
+
+def test_who_asks_for_a_gc_waits_for_the_one_that_the_daemon_does_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And is refused only beside another one that was asked for: this one may keep something else."""
+    done: list[str] = []
+    may_end = asyncio.Event()
+
+    async def relieve_job(*_given: object, **_how: object) -> int:
+        await may_end.wait()
+        done.append("relieved")
+        raise Failed("remove the upper tree", "of a capture", "No space left on device", "")
+
+    async def gc_job(*_given: object) -> GcFacts:
+        done.append("asked for")
+        may_end.clear()
+        await may_end.wait()
+        return GcFacts(
+            dry_run=False, removed=[], strangers=[], kept_operations_s=0, freed_bytes=0, home_bytes=0, failed=[]
+        )
+
+    monkeypatch.setattr(housekeeping, "_relieve_job", relieve_job)
+    monkeypatch.setattr(housekeeping, "gc_job", gc_job)
+
+    async def ask() -> None:
+        home: Any = SimpleNamespace(
+            jobs=Jobs(Events(asyncio.get_running_loop())), config=SimpleNamespace(keep_operations_s=0.0)
+        )
+        housekeeping.relieve(home)
+        asked = asyncio.ensure_future(housekeeping.gc(home, GcRequest()))
+        for _turn in range(5):
+            await asyncio.sleep(0)
+        assert not asked.done()
+        may_end.set()
+        while done != ["relieved", "asked for"]:
+            await asyncio.sleep(0)
+        with pytest.raises(StateConflict, match="of this kind runs already"):
+            await housekeeping.gc(home, GcRequest())
+        may_end.set()
+        assert (await asked).removed == []
+
+    asyncio.run(asyncio.wait_for(ask(), DEADLINE_S))
 
 
 def test_the_oldest_go_first_where_only_some_are_to_go(names: Names, captures: Captures) -> None:

@@ -276,6 +276,19 @@ def test_the_last_operation_of_a_branch_is_found_in_one_scan_beside_the_loop(
     assert True not in history.waits
 
 
+def test_where_none_is_left_the_log_is_walked_in_pieces_between_which_it_waits(
+    names: Names, history: History, tip: Capture
+) -> None:
+    undo(history)
+    undone, by = (names.last_number() - 1, names.last_number())
+    repeat(names, undone, by)
+    history.waits.clear()
+    with pytest.raises(UnknownName, match="there is no such branch"):
+        undo(history, branch="other")
+    assert len(history.waits) >= MANY // PIECE
+    assert True not in history.waits
+
+
 def test_a_listing_of_operations_reads_the_names_once(names: Names, history: History, tip: Capture) -> None:
     for number in range(100):
         name_it(names, f"c{number}", tip)

@@ -1,6 +1,8 @@
 """What a session's own processes may touch: the names of the branch that the session is on, and of no other one."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from waypoint.branch.undo import is_from_within
 from waypoint.capture.sealing import placed
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Caller, Capture, Move, Operation, Ref
+from waypoint.service.background.user_places import PlacesForAll
 from waypoint.service.inside import acts, serving
 from waypoint.service.inside.printed import Printed
 from waypoint.service.inside.serving import serve
@@ -140,8 +143,8 @@ def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture
 
 def test_a_process_whose_session_was_replaced_asks_again() -> None:
     """It goes on in the session that has replaced it."""
-    home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None), places_inside=asyncio.Semaphore(1))
-    live: Any = SimpleNamespace(branch="main", hooks_running=0)
+    home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None), places_inside=PlacesForAll(1, 1))
+    live: Any = live_on("main")
     refused = asyncio.run(serve(home, live, ["status"]))
     assert refused.exit == 4
     assert "its session has been replaced\n  next: ask again: the session that has replaced it answers" in refused.text
@@ -207,8 +210,9 @@ def test_checkpoints_of_a_branch_are_bounded_where_one_of_its_processes_asks(
     acts.check_named(names, "elsewhere", "first")
 
 
-def live_on(branch: str) -> Any:
-    return SimpleNamespace(branch=branch, hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
+def live_on(branch: str, uid: int = 7) -> Any:
+    record = SimpleNamespace(row=of(uid))
+    return SimpleNamespace(branch=branch, hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()), record=record)
 
 
 def test_requests_of_all_sessions_have_few_places_and_a_session_moves_once_at_a_time(
@@ -218,9 +222,9 @@ def test_requests_of_all_sessions_have_few_places_and_a_session_moves_once_at_a_
 
 
 async def _few_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    lives = [live_on(name) for name in ("one", "two", "three")]
+    lives = [*(live_on(name) for name in ("one", "two", "three")), live_on("another's", uid=8)]
     home: Any = SimpleNamespace(
-        places_inside=asyncio.Semaphore(2),
+        places_inside=PlacesForAll(3, 2),
         sessions=SimpleNamespace(find=lambda branch: next(live for live in lives if live.branch == branch)),
     )
     begun, may_end = list[str](), asyncio.Event()
@@ -236,9 +240,39 @@ async def _few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.sleep(0)
     while not all(live.inside.moving.locked() for live in lives):
         await asyncio.sleep(0)
-    assert begun == ["one", "two"]  # a session that waits for itself has no place
+    assert begun == ["one", "two", "another's"]  # a session that waits for itself has no place, and no user has all
     may_end.set()
     assert [answer.text for answer in await asyncio.gather(*asked)] == [live.branch for live in order]
+
+
+def test_what_is_attached_is_copied_before_its_request_has_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(_copied_first(monkeypatch))
+
+
+async def _copied_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = {name: live_on(name) for name in ("one", "two")}
+    sessions, places = SimpleNamespace(find=lives.get), PlacesForAll(1, 1)
+    home: Any = SimpleNamespace(places_inside=places, staging=PlacesForAll(1, 1), sessions=sessions)
+    begun, copied = asyncio.Event(), asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def staged(*_: object) -> AsyncIterator[str]:
+        begun.set()
+        await copied.wait()
+        yield "all"
+
+    async def act(_home: Any, live: Any, _given: Any, attached: Any = None) -> Printed:
+        return Printed(f"{live.branch} {attached}")
+
+    monkeypatch.setattr(acts, "staged", staged)
+    for verbs in (serving.ACTS, serving.ATTACHING):
+        monkeypatch.setitem(verbs, "checkpoint", act)
+    words = ["checkpoint", "name", "--attach", "cache=/tmp"]
+    asked = asyncio.ensure_future(serving.serve(home, lives["one"], words))
+    await begun.wait()
+    assert (await serving.serve(home, lives["two"], words[:2])).text == "two None"
+    copied.set()
+    assert (await asked).text == "one all"
 
 
 def test_a_request_that_has_waited_while_its_session_was_replaced_is_not_served() -> None:
@@ -249,7 +283,7 @@ async def _replaced_meanwhile() -> None:
     live = live_on("main")
     now = [live]
     sessions = SimpleNamespace(find=lambda _branch: now[-1])
-    home: Any = SimpleNamespace(places_inside=asyncio.Semaphore(1), sessions=sessions)
+    home: Any = SimpleNamespace(places_inside=PlacesForAll(1, 1), sessions=sessions)
     await live.inside.moving.acquire()
     asked = asyncio.ensure_future(serving.serve(home, live, ["stop"]))
     await asyncio.sleep(0)

@@ -42,7 +42,7 @@ REFUSED = (
         name="a vfork",
         start='mkfifo /srv/fifo; python3 -c \'import os; os.posix_spawn("/bin/true", ["true"], {}, file_actions=['
         '(os.POSIX_SPAWN_OPEN, 9, "/srv/fifo", os.O_RDONLY, 0)])\' & '
-        "until grep -q '^State:.D' /proc/$!/status; do :; done",
+        "until pgrep -P $! >/dev/null && grep -q '^State:.D' /proc/$!/status; do :; done",
         said="(vfork)",
         advice="try again later, end that process, or ask for less: --tier respawn",
         code=125,
@@ -67,7 +67,7 @@ REFUSED = (
         name="an io_uring",
         start=hold("io_uring"),
         said="io_uring",
-        advice="start the program without io_uring (node: UV_USE_IO_URING=0)",
+        advice="start the program without io_uring",
         follow=(f"{END}; rm /srv/on; {hold('nothing')}",),
         seccomp=False,
         needs=("io_uring",),

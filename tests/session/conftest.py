@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.people import Person, new_person
 from tests.corner import corner as corner
+from tests.homes import Home, open_home
 from tests.session.pauses import Pauses
 from tests.session.stage import Stage
 from tests.session.transactions import ground as ground
@@ -30,6 +32,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(bounded())
     return True
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    """An ordinary user of this machine, another for each file of tests."""
+    with new_person("own", "/bin/bash") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(person: Person) -> Iterator[Home]:
+    """A home that the person may use, too."""
+    with open_home("shared") as home:
+        home.must("setup", "--user", person.name)
+        yield home
 
 
 @pytest.fixture(scope="module")

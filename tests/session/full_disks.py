@@ -31,19 +31,22 @@ SNUG_FITS = 1088 * MIB
 that writes has soon come to the floor.
 """
 
-SECONDS = 5.0
+ON_DISK: Mapping[str, object] = {"hot_memory_bytes": 0}
+"""Settings of a home in which no images are in memory at first: what fills the disk is all there."""
+SECONDS = 20.0
 """A daemon that cannot serve its home says why for a second, before the next one is started."""
 
 
 class Disk(NamedTuple):
     """`files`: how many files the file system can have; 0: as many as is usual. `kind`: of the file system. `pool`: the
-    sizes of the home's; None: the usual ones.
+    sizes of the home's; None: the usual ones. `settings`: what else its config.json has.
     """
 
     size_bytes: int = HOME_FITS
     files: int = 0
     kind: str = "ext4"
     pool: Mapping[str, int] | None = None
+    settings: Mapping[str, object] = ON_DISK
 
 
 SNUG = Disk(SNUG_FITS, pool=SNUG_POOL)
@@ -62,7 +65,7 @@ def small_disk(corner: Path, request: pytest.FixtureRequest) -> Iterator[Home]:
     subprocess.run([f"mkfs.{disk.kind}", "-q", *options, str(image)], check=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
     try:
-        with open_home("full", within=folder, pool=disk.pool) as home:
+        with open_home("full", within=folder, pool=disk.pool, settings=disk.settings) as home:
             yield home
             make_room(home)
             wait_served(home)
@@ -81,11 +84,19 @@ def fill(home: Home, *, reserve: bool = False) -> None:
     """Leave no block of the file system for data. `reserve`: what the home has reserved for itself stays its own."""
     if not reserve:
         shutil.rmtree(home.path / "reserve", ignore_errors=True)
+    _commit(home.path)
     with (home.path.parent / "fill").open("wb") as file:
         for size in (16 * MIB, MIB, 4096):
             with contextlib.suppress(OSError):
                 while True:
                     os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+
+
+def _commit(folder: Path) -> None:
+    """Have the file system commit: ext4 gives nobody the blocks of a file that was removed before that."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(fd)
+    os.close(fd)
 
 
 def use_up_names(home: Home) -> None:

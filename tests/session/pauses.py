@@ -4,13 +4,13 @@ import contextlib
 import os
 import select
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
 from tests.homes import Home, open_home
 from tests.waiting import PATIENCE_S
-from waypoint.capture.steps import Step
 
 
 class Pauses:
@@ -30,7 +30,7 @@ class Pauses:
             yield home
 
     @contextlib.contextmanager
-    def armed(self, *steps: Step) -> Iterator["Armed"]:
+    def armed(self, *steps: StrEnum) -> Iterator["Armed"]:
         """The next time that a transaction comes to one of `steps`, it stops there, once."""
         armed = Armed(self._folder)
         try:
@@ -45,14 +45,22 @@ class Pauses:
                 (self._folder / f"go-{step}").unlink()
 
 
+def home_with(pauses: Pauses) -> Iterator[Home]:
+    """For a fixture `home`: one whose daemon can be stopped at a step."""
+    with pauses.open_home("pauses") as made:
+        yield made
+
+
 class Armed:
     def __init__(self, folder: Path) -> None:
-        self._waiting: dict[int, Step] = {}
+        self._waiting: dict[int, StrEnum] = {}
         self._opened: list[int] = []
         self._folder = folder
-        self._reached: Step | None = None
+        self._reached: StrEnum | None = None
+        self.pid = 0
+        """Of the process that stands at the step that the last `wait` has seen."""
 
-    def arm(self, step: Step) -> None:
+    def arm(self, step: StrEnum) -> None:
         """Stop at `step`; once more, if the last `wait` has seen it, to be called before `go_on`."""
         os.mkfifo(self._folder / step)
         self._opened.append(os.open(self._folder / step, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
@@ -62,7 +70,7 @@ class Armed:
         for fd in self._opened:
             os.close(fd)
 
-    def wait(self, or_end_of: int = -1) -> Step | None:
+    def wait(self, or_end_of: int = -1) -> StrEnum | None:
         """The step at which it has stopped; None if the process with pidfd `or_end_of` ended before."""
         poll = select.poll()
         for fd in (*self._waiting, *([or_end_of] if or_end_of >= 0 else [])):
@@ -71,8 +79,14 @@ class Armed:
         assert ready, f"{', '.join(self._waiting.values())} was not reached"
         reached = sorted(ready & self._waiting.keys())
         self._reached = self._waiting.pop(reached[0]) if reached else None
+        self.pid = int(os.read(reached[0], 16)) if reached else 0
         return self._reached
 
-    def go_on(self) -> None:
-        """Let the transaction that the last `wait` has seen go on. Raises OSError (ENXIO) if the daemon is dead."""
-        os.close(os.open(self._folder / f"go-{self._reached}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    def go_on(self, error: int = 0) -> None:
+        """Let the transaction that the last `wait` has seen go on. `error`: one that it meets at this step, errno(3).
+        Raises OSError (ENXIO) if the daemon is dead.
+        """
+        go = os.open(self._folder / f"go-{self._reached}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if error:
+            os.write(go, str(error).encode())
+        os.close(go)

@@ -10,12 +10,14 @@ import os
 import shutil
 import signal
 import termios
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from shellwrap.ring import Ring
 from tests.terminals import open_pair
+from tests.waiting import DEADLINE_S
 from waypoint.capture.layers.shell import LAST
 from waypoint.linux.tasks import pidfd, procfs
 from waypoint.linux.tty import terminals
@@ -27,7 +29,10 @@ from waypoint.terminal.shell.renewal import renew
 from waypoint.terminal.terminal import Terminal
 from waypoint.terminal.view import Viewers
 
+Answer = TypeVar("Answer")
 NONCE = "0123456789abcdef"
+UNTIL_GO = "sh -c 'until [ -e go ]; do :; done'"
+"""One program in the foreground, which ends when there is a file `go` in its folder."""
 
 
 def _no_spare() -> int:
@@ -57,6 +62,7 @@ class Client:
         self.taken = asyncio.Event()
         self.may_take = asyncio.Event()
         self.may_take.set()
+        self.received = asyncio.Event()
         self._frames: asyncio.Queue[Frame | None] = asyncio.Queue()
         self._gone = False
 
@@ -69,7 +75,9 @@ class Client:
         self._frames.put_nowait(None)
 
     async def receive(self) -> Frame | None:
-        return None if self._gone and self._frames.empty() else await self._frames.get()
+        frame = None if self._gone and self._frames.empty() else await self._frames.get()
+        self.received.set()
+        return frame
 
     async def output(self, data: bytes | memoryview) -> None:
         await self.may_take.wait()
@@ -214,7 +222,7 @@ class Stage:
         if self.shell == "zsh":
             env["ZDOTDIR"] = str(HOOKS / "zdotdir")
         rc = ["--rcfile", str(HOOKS / "hooks.bash")] if self.shell == "bash" else []
-        argv = ["/bin/sh", str(HOOKS / "init.sh"), path, *rc, *options, "-i"]
+        argv = ["/bin/sh", str(HOOKS / "first.sh"), path, *rc, *options, "-i"]
         self.pid = os.fork()
         if self.pid == 0:
             _become(argv, env, slave, str(self.home))
@@ -265,3 +273,21 @@ def _become(argv: list[str], env: dict[str, str], slave: int, cwd: str) -> None:
         os.execve(argv[0], argv, env)
     finally:
         os._exit(127)
+
+
+async def at_prompt(stage: Stage) -> CommandLine:
+    """What drives the shell, once it waits there for a command."""
+    await stage.daemon.line.wait_idle()
+    await stage.daemon.line.watch.wait_prompt(DEADLINE_S)
+    return stage.daemon.line
+
+
+async def answer_of(stage: Stage, ask: Callable[[], Awaitable[Answer | None]]) -> Answer:
+    """What the shell answers. It is waited for for some hundredths of a second, in which it may get no processor: then
+    it is asked again, at its next prompt.
+    """
+    for _ in range(10):
+        await at_prompt(stage)
+        if (answer := await ask()) is not None:
+            return answer
+    raise AssertionError(f"it does not answer: {stage.printed()!r}")

@@ -94,7 +94,7 @@ def test_a_restore_of_the_shell_that_was_broken_off_is_taken_back(home: Home, ma
     main.exec("unset large")
     with on_terminal(home, "waypoint attach main") as terminal, ThreadPoolExecutor(1) as threads:
         restoring = threads.submit(home.cli, "restore", "large", "--only", "shell")
-        terminal.expect_exact("waypoint restore large --only shell")
+        terminal.expect_exact("waypoint restore large -b main --only shell")
         terminal.send("\x03")
         refused = restoring.result()
     assert refused.code == 125

@@ -119,6 +119,11 @@ def wait_written(session: Session, word: str, number: int) -> None:
     )
 
 
+def written(session: Session) -> int:
+    """How many rows the writer has told of. It may empty the file before it writes to it."""
+    return int(alone(session, "until read -r n word </srv/written; do :; done; echo $n"))
+
+
 def rows_of(session: Session, database: Database) -> list[str]:
     """End the writer, and give all rows as it left them."""
     says(session, "kill %1; wait %1 || true")
@@ -151,8 +156,7 @@ def test_a_database_under_load_goes_on_in_every_copy_without_losing_a_row(home: 
         for word, branch in branches.items():
             says(branch, f"echo {word} >/srv/word.new; mv /srv/word.new /srv/word")
         for word, branch in branches.items():
-            before = int(alone(branch, "cat /srv/written").split()[0])
-            wait_written(branch, word, before + MORE)
+            wait_written(branch, word, written(branch) + MORE)
         rows = {word: rows_of(branch, database) for word, branch in branches.items()}
         for word in branches:
             words = words_of(rows[word])
@@ -160,7 +164,7 @@ def test_a_database_under_load_goes_on_in_every_copy_without_losing_a_row(home: 
             assert words == sorted(words, key="parent".__ne__), "a row of the parent's after one of its own"
             assert words.count(word) >= MORE
         session = brought_back(home, session, checkpoint, "restore")
-        wait_written(session, "parent", int(alone(session, "cat /srv/written").split()[0]) + MORE)
+        wait_written(session, "parent", written(session) + MORE)
         again = rows_of(session, database)
         assert set(words_of(again)) == {"parent"}
 

@@ -13,6 +13,7 @@ from tests.session import ledger
 from tests.session.full_disks import Disk, fill, make_room
 from tests.session.full_disks import small_disk as small_disk
 from tests.waiting import PATIENCE_S, wait_until
+from waypoint.capture.layers.shell import NOT_WRITTEN
 from waypoint.client import Client, Session
 from waypoint.model.errors import MAKE_ROOM, WaypointError
 
@@ -74,7 +75,9 @@ def check_all(home: Home, session: Session, writers: Sequence[list[str]]) -> Non
             check_refused(done)
         else:
             assert done.code == 0, done
-            assert "degraded" not in done.stderr
+            # A state that the shell rewrites needs some room of its own; that of a live capture is in its memory, too.
+            may_lack = f"degraded: {NOT_WRITTEN}\n" if "files" in argv and "checkpoint" in argv else ""
+            assert "degraded" not in done.stderr.replace(may_lack, ""), done
             state = becomes or state
         assert session.exec(LOOK).output == state, (argv, done)
         ledger.check(home)
@@ -122,7 +125,7 @@ def test_a_full_disk_under_the_home_harms_no_session(small_disk: Home) -> None:
     # What fits into blocks that names.db and its log have already, such as a record, can still be written.
     check_all(small_disk, session, [argv for argv, _ in TRANSACTIONS])
     make_room(small_disk)
-    wait_until(lambda: works_again(small_disk, session), "there is room again")
+    wait_until(lambda: works_again(small_disk, session), "there is room again", PATIENCE_S)
 
 
 def test_processes_that_do_not_fit_on_the_disk_are_kept_when_there_is_room(small_disk: Home) -> None:

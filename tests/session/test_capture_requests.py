@@ -314,10 +314,11 @@ def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, cli
     wait_until(lambda: plain.run("cat", "/srv/n").stdout not in (b"", before), "it counts again")
 
 
+@pytest.mark.alone("how soon a signal ends a program is a matter of the machine's load")
 def test_a_timeout_that_comes_due_within_a_capture_harms_neither_command_nor_capture(
     client: Client, main: Session, pauses: Pauses
 ) -> None:
-    timeout_s = 3.0
+    timeout_s = 5.0
     text = "sh -c 'trap \"echo cleaned up; exit 3\" INT; echo >/srv/begun; while :; do sleep 0.05; done'"
     with ThreadPoolExecutor(2) as threads, pauses.armed(Step.FROZEN) as armed:
         begun = time.monotonic()

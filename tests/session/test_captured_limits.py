@@ -1,5 +1,6 @@
 """What the processes of a capture had more of than this machine, or the new session's limits, would give them."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -7,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.chaos import victims
 from tests.homes import Home, open_home
+from waypoint.linux.snapshots import quota
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
@@ -67,3 +70,17 @@ def test_a_hard_limit_that_the_daemon_may_raise_is_kept(home: Home) -> None:
     assert hard_limit(home, "same") == before > LOW
     home.must("stop", "same", "--discard")
     home.must("daemon", "stop")
+
+
+@pytest.mark.requires("simple-quotas")
+def test_a_limit_that_a_daemon_had_raised_when_it_died_is_set_back_by_the_next_one(home: Home) -> None:
+    home.must("shell", "small", "-d", "--user", "root", "--disk", "32M")
+    daemon = victims.only_pid(home, "daemon")
+    (ident,) = [one["id"] for one in home.must("ps", "--json").json() if one["branch"] == "small"]
+    tree = json.loads((home.runtime / "sessions" / ident / "record.json").read_text())["row"]["tree"]
+    quota.limit(f"/proc/{daemon}/root{home.path}/pool/{tree}", 200 * MIB)
+    fill = "dd if=/dev/zero of=/srv/data bs=1M count=64 2>&1; stat -c %s /srv/data; rm /srv/data; sync"
+    assert f"\n{64 * MIB}\n" in home.must("exec", "-b", "small", "--", fill).stdout
+    victims.end(daemon)
+    assert "Disk quota exceeded" in home.must("exec", "-b", "small", "--", fill).stdout
+    home.must("stop", "small", "--discard")

@@ -3,12 +3,11 @@
 import os
 import re
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from tests.homes import Home
-from tests.session.pauses import Pauses
+from tests.session.pauses import Pauses, home_with
 from tests.session.transactions import UNANSWERED, is_name
 from tests.waiting import PATIENCE_S
 from waypoint.capture.steps import Step
@@ -17,10 +16,7 @@ from waypoint.client import Client
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
 
-@pytest.fixture
-def home(pauses: Pauses) -> Iterator[Home]:
-    with pauses.open_home("captured") as made:
-        yield made
+home = pytest.fixture(home_with)
 
 
 def test_it_is_answered_and_never_carried_out(home: Home, pauses: Pauses) -> None:

@@ -55,8 +55,13 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             server.join()
 
 
+LITTLE = 'reason = "small files only"\n[match]\nprograms = ["*"]\n[criu]\ndeleted_files_mib = 64\n'
+
+
 @contextlib.contextmanager
 def begun(home: Home, outside: Path) -> Iterator[Session]:
+    (home.path / "profiles").mkdir(exist_ok=True)
+    (home.path / "profiles/base.toml").write_text(LITTLE)  # else a deleted file is refused beyond 4 GiB only
     session = Client(home.path).start(f"b{next(NUMBERS)}", user="root", allow=["userns"], binds=[f"{outside}:/mnt"])
     session.exec("kept=yes; echo precious > /srv/kept")
     session.run("sh", "-c", "cat > /srv/held.py", stdin=HELD.read_bytes())

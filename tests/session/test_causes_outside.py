@@ -13,6 +13,7 @@ import pytest
 from tests.cli.test_next_steps import next_of
 from tests.homes import Completed, Home
 from tests.places import ROOT
+from tests.session.ledger import group_of
 from waypoint.client import Client, Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
@@ -81,7 +82,7 @@ def test_in_place_of_a_damaged_image_another_checkpoint_is_chosen(home: Home, cl
     for name in ("good", "damaged"):
         session.checkpoint(f"{session.branch}-{name}", tier="live")
     capture = client.history.show(f"{session.branch}-damaged").capture
-    with (home.path / "hot" / capture / "images/files.img").open("r+b") as image:
+    with (home.images(capture) / "files.img").open("r+b") as image:
         image.seek(8)
         image.write(struct.pack("<I", 1 << 20))
     session.exec("kept=changed; echo changed > /srv/kept")
@@ -97,6 +98,7 @@ def test_where_too_many_lists_of_watched_files_are_the_limit_is_raised(
     home: Home, client: Client, session: Session
 ) -> None:
     before = LIMIT.read_text()
+    session.checkpoint(f"{session.branch}-first", tier="live")  # the first one of a home takes a list itself
     session.run("sh", "-c", "cat > /srv/watchers.py", stdin=WATCHERS.encode())
     session.exec(f"python3 /srv/watchers.py {before.strip()} & until [ -e /srv/on ]; do sleep 0.02; done")
     session.checkpoint(f"{session.branch}-cp", tier="live")
@@ -130,7 +132,7 @@ def test_a_daemon_behind_a_filter_is_started_without_one(home: Home, client: Cli
 def test_a_program_that_came_from_outside_is_started_within(home: Home, client: Client, session: Session) -> None:
     """As an administrator may do it."""
     facts = session.refresh()
-    group = next(Path("/sys/fs/cgroup").rglob(str(facts.id)))
+    group = group_of(home) / facts.id
     enter = 'echo $$ >"$1/cgroup.procs"; exec nsenter -a -t "$2" sh -c "sleep 1000 </dev/null >/dev/null 2>&1 &"'
     subprocess.run(["sh", "-ec", enter, "sh", group, str(facts.pid)], check=True)
     name = f"{session.branch}-cp"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside
 from tests.homes import Home, open_home
 from tests.session.let_in import stop, succeeds
@@ -21,12 +21,6 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 
 TELL = "echo ran >>/mnt/by-$(id -u)"
 LEFT = f"PROMPT_COMMAND='{TELL}'; nproc() {{ {TELL}; }}; trap '{TELL}' DEBUG; mark=left"
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("left", "/bin/bash") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

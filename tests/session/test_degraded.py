@@ -8,11 +8,12 @@ import pytest
 
 from tests.homes import Home
 from tests.session.test_capture_refusals import NESTED
+from tests.waiting import until_runs
 from waypoint.client import Client, Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
-GONE = "without its processes: only its files were kept, and how to start its programs again"
+GONE = "without its processes: "
 LOST = f"what was replaced is kept {GONE}"
 # A datagram that nobody has read: processes are kept with their memory, and without it.
 UNREAD = """rm -f /srv/on; python3 -c 'import socket, time
@@ -37,7 +38,7 @@ def test_every_verb_says_what_it_did_not_keep_or_could_not_bring_back(
     home: Home, client: Client, session: Session
 ) -> None:
     session.checkpoint("before", tier="live")
-    session.exec(NESTED)
+    session.exec(f"{NESTED}; exec 9</dev/tty")  # the shell itself, too: nothing of it can be kept alive
     taken = home.must("checkpoint", "less")
     assert "degraded: without its processes: " in taken.stderr
     forked = home.must("fork", "main", "f1")
@@ -50,7 +51,7 @@ def test_every_verb_says_what_it_did_not_keep_or_could_not_bring_back(
     assert "degraded: without its processes: " in replaced.stderr
     replaced = home.must("restore", "before", "--lose-processes", "--json")
     first, *others = json.loads(replaced.stdout)["degraded"]
-    assert (first, len(others)) == (LOST, 1)
+    assert (first.startswith(LOST), len(others)) == (True, 1)
     assert others[0].startswith("of what was replaced: cannot be started again: sleep 1000: ")
     undone = home.must("undo")
     assert f"degraded: main: {GONE}" in undone.stderr
@@ -111,8 +112,8 @@ def test_what_a_live_capture_lacks_is_said_by_every_verb_inside(home: Home, clie
 def test_what_could_be_started_again_is_said_for_each_fork_and_before_an_undo(
     home: Home, client: Client, session: Session
 ) -> None:
-    session.exec(f"sleep 1234 & {NESTED}")
-    home.must("checkpoint", "less")
+    session.exec(f"sleep 1234 & {NESTED}; {until_runs('sleep 1234')}")
+    home.must("checkpoint", "less", "--tier", "respawn")
     forked = home.must("fork", "less", "-n", "2")
     lost = [line for line in forked.stderr.splitlines() if line.startswith("lost: ")]
     assert len(lost) == 1, "it is the same in both"
@@ -125,8 +126,8 @@ def test_what_could_be_started_again_is_said_for_each_fork_and_before_an_undo(
     home.must("stop", "x1")
     home.must("restore", "less", "-b", "main", "--lose-processes")
     undone = home.must("undo")
-    kept = r"will not come back: the processes that ran on main: capture \w+ keeps how to start them again\n"
-    assert re.match(rf"{kept}will not come back: on main: sleep 1000: ", undone.stderr), undone.stderr
+    assert undone.stderr.startswith("will not come back: on main: sleep 1000: it is ended in copies, and not started ")
+    assert "sleep 1234" in session.exec("jobs %1").output.decode(), "all others are back"
 
 
 @pytest.mark.requires("userns")

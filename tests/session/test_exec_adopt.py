@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from shellwrap.marks import Mark
-from tests.session.stage import Client, Stage
+from tests.faults import EACH
+from tests.session.stage import UNTIL_GO, Client, Stage
 from tests.waiting import PATIENCE_S
 from waypoint.linux.tasks import pidfd
 from waypoint.terminal.exec.beginning import Beginning
@@ -152,10 +153,11 @@ async def test_input_that_had_ended_is_no_matter(stage: Stage) -> None:
     client = Client()
     client.send("i", b"some input\n")
     client.send("i", b"")
-    task = asyncio.create_task(stage.exec("cat; sleep 0.3; echo end", client, stdin=True))
+    task = asyncio.create_task(stage.exec(f"cat; {UNTIL_GO}; echo end", client, stdin=True))
     await client.wait_output(b"some input\n")
     await stage.wait_foreground(1)
     await stage.next_daemon()
+    (stage.home / "go").touch()
     with contextlib.suppress(asyncio.CancelledError):
         await task
     ran = await stage.resume(client.exec_id, len(client.output_bytes))
@@ -165,13 +167,14 @@ async def test_input_that_had_ended_is_no_matter(stage: Stage) -> None:
 async def test_the_shell_may_end_while_there_is_no_daemon(stage: Stage) -> None:
     await stage.open()
     client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.3; exec sh -c 'exit 5'", client))
+    task = asyncio.create_task(stage.exec(f"echo one; {UNTIL_GO}; exec sh -c 'exit 5'", client))
     await client.wait_output(b"one\n")
     stage.daemon.die()
     with contextlib.suppress(asyncio.CancelledError):
         await task
     fd = pidfd.open(stage.pid)
-    assert await asyncio.to_thread(pidfd.wait_ended, fd, 10)
+    (stage.home / "go").touch()
+    assert await asyncio.to_thread(pidfd.wait_ended, fd, PATIENCE_S)
     os.close(fd)
     await stage.next_daemon()
     stage.daemon.ended.set_result(5)
@@ -193,7 +196,7 @@ async def test_the_shell_is_known_again_without_a_new_prompt(stage: Stage) -> No
     assert (await stage.exec("echo hi")).output == b"hi\n"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4 if EACH else 2))
 async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int, tmp_path: Path) -> None:
     """A real process, killed by SIGKILL at moments that it does not choose; ten times in one flood."""
     await bash.open()

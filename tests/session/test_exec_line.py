@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.session.stage import Client, Stage
-from tests.waiting import PATIENCE_S
+from tests.session.stage import UNTIL_GO, Client, Stage
+from tests.waiting import PATIENCE_S, wait_until
 
 # What is typed, what is typed after the command, and what the line prints (which is not what it looks like).
 HALF_LINES = [
@@ -59,9 +59,10 @@ async def test_a_half_typed_line_survives_an_interrupt(stage: Stage, text: str) 
 async def test_keys_typed_while_a_command_runs_come_after_it(stage: Stage) -> None:
     await stage.open()
     client = Client()
-    task = asyncio.create_task(stage.exec("echo one; read -r x </dev/null; sleep 0.3; echo two", client))
+    task = asyncio.create_task(stage.exec(f"echo one; read -r x </dev/null; {UNTIL_GO}; echo two", client))
     await client.wait_output(b"one\n")
     await stage.type(b"echo ty''ped\r")
+    (stage.home / "go").touch()
     ran = await task
     assert ran.output == b"one\ntwo\n"
     await stage.wait_printed(b"typed")
@@ -71,9 +72,10 @@ async def test_control_keys_typed_while_a_command_runs_are_the_editors_not_the_t
     await stage.open("PROMPT_COMMAND='sleep 0.1'; precmd() { sleep 0.1; }")
     await stage.type(b"echo wrong")
     client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.2", client))
+    task = asyncio.create_task(stage.exec(f"echo one; {UNTIL_GO}", client))
     await client.wait_output(b"one\n")
     await stage.type(b"\x15echo ri''ght\r")
+    (stage.home / "go").touch()
     await task
     await stage.wait_printed(b"right")
     assert b"wrongecho" not in stage.printed()
@@ -83,9 +85,10 @@ async def test_keys_typed_while_a_command_runs_go_behind_the_half_typed_line(sta
     await stage.open()
     await stage.type(b"echo fi''")
     client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.3", client))
+    task = asyncio.create_task(stage.exec(f"echo one; {UNTIL_GO}", client))
     await client.wait_output(b"one\n")
     await stage.type(b"rst\r")
+    (stage.home / "go").touch()
     assert (await task).output == b"one\n"
     await stage.wait_printed(b"first")
 
@@ -114,6 +117,15 @@ async def test_keys_half_pressed_do_not_get_in_the_way(bash: Stage, keys: bytes)
     await bash.type(b"\x07\x15")
     await bash.type(b"echo cl''ean\r")
     await bash.wait_printed(b"\rclean\r\n")
+
+
+async def test_a_terminal_that_was_stopped_before_the_shell_drew_its_prompt_is_started_again(bash: Stage) -> None:
+    await bash.open()
+    await bash.exec("PROMPT_COMMAND[978]='touch drawing; until [[ -e stopped ]]; do sleep 0.01; done'")
+    await asyncio.to_thread(wait_until, (bash.home / "drawing").exists, "prompt")
+    await bash.type(b"\x13")
+    (bash.home / "stopped").touch()
+    assert await bash.exec("echo from exec") == (0, b"from exec\n", "command", False, "")
 
 
 @pytest.mark.parametrize("keys", [b"\x12", b"\x12ech", b"echo x\x1b"])
@@ -166,8 +178,8 @@ async def test_a_builtin_that_reads_keys_is_not_the_prompt(stage: Stage, text: s
     if (stage.shell == "zsh") == (" -e" in text or " -n1" in text):
         return
     await stage.open("y=1")
-    await stage.type(f'{text}; echo "got <$x>"\r'.encode())
-    await stage.wait_printed(b'x>"')
+    await stage.type(f'echo be""gun; {text}; echo "got <$x>"\r'.encode())
+    await stage.wait_printed(b"begun")
     ran = await stage.exec("echo from exec", wait_prompt_s=0.3)
     assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
     await stage.type(b"q\r")

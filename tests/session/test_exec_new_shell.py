@@ -1,11 +1,13 @@
 """A command that ends the shell by the way leaves the session with a new shell in its place."""
 
 import asyncio
+import functools
 import os
 
 import pytest
 
 from tests.session.stage import Client, Stage
+from tests.waiting import wait_until
 from waypoint.capture.layers.shell import last_states
 from waypoint.linux.tasks import procfs
 from waypoint.model.requests import ExecRequest
@@ -126,6 +128,21 @@ async def test_a_command_with_an_exit_trap_of_its_own_ends_the_session(bash: Sta
     ran = await bash.exec("trap 'echo bye' EXIT; false || exit 3")
     assert (ran.exit, ran.ended, bash.new_shell) == (3, True, False)
     assert ran.output == b"exit\nbye\n"
+
+
+@pytest.mark.parametrize("own", ["", "trap 'echo bye $? >>end' EXIT; "])
+async def test_a_shell_that_ends_between_two_commands_runs_the_users_own_exit_trap_and_ends(
+    bash: Stage, own: str
+) -> None:
+    await bash.open()
+    shell = bash.daemon.line.watch.shell
+    assert shell is not None
+    assert (await bash.exec(f"{own}PROMPT_COMMAND[5]='[[ ! -e stop ]] || exit 7'")).exit == 0
+    assert (await bash.exec("echo hi; touch stop")).exit == 0
+    ended = functools.partial(wait_until, lambda: not procfs.is_same(shell.pid, shell.start_ticks), "end of the shell")
+    await asyncio.to_thread(ended)
+    end = bash.home / "end"
+    assert (end.read_text() if end.exists() else "") == ("bye 7\n" if own else "")
 
 
 async def test_the_next_command_waits_until_the_new_shell_is_at_its_prompt_with_its_state(bash: Stage) -> None:

@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from tests.processes_now import words_of
 from tests.session.stage import HOOKS, Client, Stage
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.layers.shell import LAST
 from waypoint.terminal.hooks import shell_watch
 from waypoint.terminal.hooks.prompt import Look
@@ -194,6 +195,11 @@ async def test_a_shell_that_is_still_starting_is_waited_for(stage: Stage) -> Non
 
 async def test_a_shell_that_never_gets_to_its_prompt_is_refused_in_words(stage: Stage) -> None:
     await stage.open("sleep 1000", wait=False)
+
+    def sleeps() -> bool:
+        return any(words_of(pid) == ["sleep", "1000"] for pid in stage.processes())
+
+    await asyncio.to_thread(wait_until, sleeps, "the shell's startup file runs")
     ran = await stage.exec("echo hi", wait_prompt_s=0.3)
     assert (ran.exit, ran.by) == (125, "waypoint")
     assert "sleep 1000" in ran.said
@@ -242,12 +248,13 @@ async def test_the_folder_is_clean_after_a_command(stage: Stage) -> None:
     await stage.exec("true")
     await stage.daemon.line.wait_idle()
     stay = {"go", "nonce", "names", *LAST, "hist.0", "hist.1"}
-    assert {path.name for path in stage.run.iterdir()} <= stay
+    # zsh has a history that it is writing beside the one that it replaces.
+    await asyncio.to_thread(wait_until, lambda: {path.name for path in stage.run.iterdir()} <= stay, "it is clean")
     client = Client()
     client.send("i", b"")
     await stage.exec("cat", client, stdin=True)
     await stage.daemon.line.wait_idle()
-    assert {path.name for path in stage.run.iterdir()} <= stay
+    await asyncio.to_thread(wait_until, lambda: {path.name for path in stage.run.iterdir()} <= stay, "it is clean")
 
 
 async def test_with_a_folder_or_variables_of_its_own_nothing_of_a_command_stays(stage: Stage) -> None:

@@ -30,7 +30,8 @@ LONG = [
 # end the rest of the list, too.
 KILLED = {"bash": {130}, "zsh": {130, 137}}
 
-BEGIN_S = 1.0  # what a command may need to begin on a busy machine, and a timeout counts from there
+BEGIN_S = 5.0  # what a command may need to begin on a busy machine, and a timeout counts from there
+ALONE = pytest.mark.alone("how soon a signal ends a program is a matter of the machine's load")
 
 
 def check_interrupted(ran: Ran, shell: str, text: str) -> None:
@@ -101,6 +102,7 @@ STUBBORN = [  # what runs, and the signal that it needs
 ]
 
 
+@ALONE
 @pytest.mark.parametrize(("text", "needed"), STUBBORN)
 async def test_a_timeout_is_a_bound_and_what_stopped_the_command_is_told(
     stage: Stage, text: str, needed: str | None
@@ -117,12 +119,14 @@ async def test_a_timeout_is_a_bound_and_what_stopped_the_command_is_told(
     assert (await stage.exec("echo fine")).output == b"fine\n"
 
 
+@ALONE
 async def test_vim_is_ended_at_its_timeout_and_leaves_the_terminal_as_it_was(stage: Stage) -> None:
     await stage.open()
     client, loop = Client(), asyncio.get_running_loop()
     began = loop.time()
-    end = await stage.daemon.line.execute(ExecRequest(text="vim notes", tty=True, timeout_s=1.0), client, client)
-    assert loop.time() - began < 1.0 + MARGIN_S + BEGIN_S
+    request = ExecRequest(text="vim notes", tty=True, timeout_s=3.0)  # before that it must have begun to draw
+    end = await stage.daemon.line.execute(request, client, client)
+    assert loop.time() - began < 3.0 + MARGIN_S + BEGIN_S
     assert (end["exit"], end["signal"]) == (124, "TERM")
     assert b"\x1b[?1049h" in client.output_bytes
     assert not stage.daemon.terminal.modes.alternate
@@ -141,6 +145,7 @@ async def test_a_command_that_ends_in_time_is_not_touched(stage: Stage) -> None:
     assert await stage.exec("echo quick", timeout_s=2) == (0, b"quick\n", "command", False, "")
 
 
+@ALONE
 async def test_a_shell_that_cannot_be_stopped_is_reported_and_blocks_only_for_a_while(bash: Stage) -> None:
     await bash.open()
     began = asyncio.get_running_loop().time()

@@ -13,23 +13,19 @@ import pexpect
 import pytest
 
 from tests.chaos import victims
-from tests.homes import Home, open_home
+from tests.cli.conftest import daemon_pid
+from tests.homes import Home, empty, open_home
 from tests.processes_now import name_of, runs
 from tests.session.full_disks import SNUG, fill
 from tests.session.full_disks import small_disk as small_disk
-from tests.upper.grounds import loops_of
+from tests.session.ledger import group_of
+from tests.upper.grounds import wait_for_no_loop
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.tasks import lock_holder
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
 MIB = 1 << 20
-
-
-def daemon_pid(home: Home) -> int:
-    pid = home.must("daemon", "status", "--json").json()["pid"]
-    assert isinstance(pid, int)
-    return pid
 
 
 def supervisor_pid(home: Home) -> int:
@@ -43,20 +39,20 @@ def facts(home: Home, branch: str = "main") -> dict[str, object]:
 
 def host_pid(home: Home, branch: str, name: str) -> int:
     """The pid, as the host sees it, of the session's process called `name`."""
-    group = next(Path("/sys/fs/cgroup").rglob(f"waypoint/{home.id}/{facts(home, branch)['id']}/cgroup.procs"))
-    for pid in group.read_text().split():
+    group = group_of(home) / str(facts(home, branch)["id"])
+    for pid in (group / "cgroup.procs").read_text().split():
         if name_of(int(pid)) == name:
             return int(pid)
     raise AssertionError(f"no process {name} in {branch}")
 
 
 @pytest.fixture
-def live() -> Iterator[Home]:
-    """A home of the test's own, with a live session of an ordinary user's kind on branch main."""
-    with open_home() as home:
-        home.must("shell", "-d", "main")
-        home.must("exec", "--", "PS1='ready> '; kept=yes")
-        yield home
+def live(home: Home) -> Iterator[Home]:
+    """A home with a live session of an ordinary user's kind on branch main, which is all that it has."""
+    home.must("shell", "-d", "main")
+    home.must("exec", "--", "PS1='ready> '; kept=yes")
+    yield home
+    empty(home)
 
 
 def test_a_killed_daemon_is_replaced_and_the_session_goes_on(live: Home) -> None:
@@ -73,7 +69,7 @@ def test_a_killed_daemon_is_replaced_and_the_session_goes_on(live: Home) -> None
 
 
 def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_flood(live: Home) -> None:
-    size = int(os.environ.get("WAYPOINT_TEST_FLOOD_MIB", "200")) * MIB
+    size = int(os.environ.get("WAYPOINT_TEST_FLOOD_MIB", "64")) * MIB
     person = pexpect.spawn(live.argv("attach")[0], live.argv("attach")[1:], env=live.env, timeout=PATIENCE_S)
     drain = subprocess.Popen(["cat"], stdin=person.child_fd, stdout=subprocess.DEVNULL)
     try:
@@ -152,7 +148,9 @@ def test_a_supervisor_and_then_the_daemon_killed_are_replaced_at_once(live: Home
         wait_until(lambda second=second: f"supervisor {second} watches" in log.read_text(), "it watches the daemon")  # type: ignore[misc]
         os.kill(daemon, signal.SIGKILL)
         assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
-        assert log.read_text().count(f"supervisor[{second}] daemon ") == 1, "a daemon failed to start"
+        started, third = f"supervisor[{second}] daemon ", daemon_pid(live)
+        wait_until(lambda said=f"{started}{third} started": said in log.read_text(), "it says which it has started")  # type: ignore[misc]
+        assert log.read_text().count(started) == 1, "a daemon failed to start"
 
 
 def test_daemon_and_supervisor_killed_together_start_again_with_the_next_command(live: Home) -> None:
@@ -219,8 +217,9 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
     live.must("exec", "-b", "other", "--", "echo work > /srv/work; sync")
     pids = [*victims.pids(live, "launcher"), supervisor_pid(live), daemon_pid(live)]
     pids += [row["pid"] for row in live.must("ps", "--json").json()]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # at once: a daemon that sees its supervisor die starts another
+        for pid in reversed(pids):
+            os.kill(pid, number)
     wait_until(lambda: not any(runs(pid) for pid in pids), "all are gone")
     subprocess.run(["rm", "-rf", str(live.runtime)], check=True)
     rows = live.must("ps", "--all", "--json").json()
@@ -295,6 +294,5 @@ def test_nothing_is_left_when_everything_of_ours_is_killed() -> None:
         for pid in pids:
             assert isinstance(pid, int)
             os.kill(pid, signal.SIGKILL)
-        image = home.path / "pool.img"
-        wait_until(lambda: loops_of(image) == [], "the pool's loop device is gone")
+        wait_for_no_loop(home.path / "pool.img")
         assert str(home.path) not in Path("/proc/self/mountinfo").read_text()

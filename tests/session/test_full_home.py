@@ -137,12 +137,14 @@ def test_the_daemon_makes_room_by_itself_and_says_so(small_disk: Home, *, lives:
         kept.append(client.history.show("main").capture)
     made_at = time.time()
     wait_until(lambda: time.time() > made_at + KEEP_S, "what was done is older than what is kept")
-    client.start("greedy").exec("head -c 5G /dev/zero > /srv/fill", timeout_s=FILL_S)
+    greedy = client.start("greedy")
+    greedy.exec("head -c 5G /dev/zero > /srv/fill", timeout_s=FILL_S)
+    greedy.exec("head -c 1M /dev/urandom | sha256sum")  # nobody looks while nobody does anything
     wait_until(lambda: bool(said(client)), "it has made room", SECONDS)
     assert said(client) == ["removed 3 captures"], "those that no name stands for, and neither more nor twice"
     assert {one.capture for one in client.history.log(all=True) if not one.removed} == set(kept)
     assert client.history.show("x").capture == kept[0]
-    client.session("greedy").stop(discard=True)
+    greedy.stop(discard=True)
     # The kernel gets ten seconds to clean up, in which the session that writes keeps it busy.
     wait_until(lambda: "running" not in gc_jobs(small_disk), "what was removed is cleared away", PATIENCE_S)
     ledger.check(small_disk)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 
 @pytest.fixture
 def own() -> Iterator[Home]:
-    with open_home("gc") as home:
+    with open_home("gc", settings={"hot_memory_bytes": 0}) as home:  # what is in memory goes to the disk when it rests
         yield home
 
 
@@ -60,8 +60,8 @@ def test_a_dry_run_says_the_same_and_changes_nothing(own: Home) -> None:
 
 
 @pytest.mark.parametrize("age", ["", "x", "-1", "1y", "1e9", "99999999999w"])
-def test_what_is_no_age_is_refused(own: Home, age: str) -> None:
-    done = own.cli("gc", "--keep-operations", age)
+def test_what_is_no_age_is_refused(home: Home, age: str) -> None:
+    done = home.cli("gc", "--keep-operations", age)
     assert (done.code, "is not an age" in done.stderr) == (UsageProblem.exit_code, True)
 
 
@@ -76,7 +76,7 @@ def test_strangers_go_and_what_runs_of_them(own: Home) -> None:
     assert {one.kind for one in client.strangers()} == {"processes", "files", "capture", "session"}
     step = "put it back in its place after 'waypoint daemon stop'; if none does, 'waypoint gc' removes them"
     assert f"\n  next: if another names.db knows them, {step}\n" in own.must("ps").stderr
-    assert len(client.history.gc(dry_run=True).strangers) == len(client.strangers())
+    assert len(client.disk.gc(dry_run=True).strangers) == len(client.strangers())
     own.must("gc")
     assert client.strangers() == []
     ledger.check(own)
@@ -102,13 +102,21 @@ def test_du_says_what_each_holds_alone_and_what_they_share(own: Home) -> None:
     assert one["processes_bytes"] > MIB // 2
     assert (session["files_bytes"] // MIB, session["own_files_bytes"] // MIB) == (12, 4)
     assert found["logical_bytes"] - found["unique_bytes"] in range(8 * MIB - 65536, 9 * MIB)
-    assert 0 < found["hot_bytes"] - one["processes_bytes"] <= 16384
+    assert 0 < found["hot_bytes"] + found["memory_bytes"] - one["processes_bytes"] <= 16384
     assert found["pool_bytes"] == (own.path / "pool.img").stat().st_blocks * 512
     assert found["home_bytes"] >= found["pool_bytes"] + found["hot_bytes"] + found["names_bytes"] > 0
     assert own.must("du", "one", "--json").json()["holders"] == [one]
+    assert (one["stored_bytes"], found["encrypted"], found["mounted"]) == (None, False, [])
     text = own.must("du").stdout
+    assert re.search(r"^CRIU, reserve, others +3\d\.\d MiB$", text, re.MULTILINE)  # 32 MiB of reserve at least
     assert re.search(r"^session +\w+  main +12\.\d MiB +4\.\d MiB +0 B$", text, re.MULTILINE)
     assert own.cli("du", "none").code == 2
+    own.must("checkpoint", "two", "--wait", "--tier", "files")
+    (two,) = own.must("du", "two", "--json").json()["holders"]
+    assert 12 * MIB < two["stored_bytes"] < own.must("du", "--json").json()["stored_bytes"]
+    assert re.search(
+        r"^capture +\w+  main, two +12\.\d MiB +.* 12\.\d MiB$", own.must("du", "two").stdout, re.MULTILINE
+    )
 
 
 @pytest.mark.requires("simple-quotas")

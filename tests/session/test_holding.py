@@ -19,7 +19,7 @@ from waypoint.store.names import Names
 @pytest.fixture
 def captures(names: Names, tmp_path: Path) -> Captures:
     nothing: Any = None
-    return Captures(tmp_path, nothing, names, nothing, nothing)
+    return Captures(tmp_path, nothing, names, nothing, nothing, nothing)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,17 @@ def test_a_state_of_more_than_any_shell_has_is_refused(records: bytes, said: str
 def test_a_state_with_as_many_entries_as_are_allowed_is_whole() -> None:
     most = state(b"")[:-5] + b"v\0\0\0" + LINES[: LINES.rindex(b"declare")] + b"\0e\0\0\0\0"
     assert len(parse(most, "bash").variables) == MOST_ENTRIES
+
+
+@pytest.mark.parametrize("attributes", [b" -a", b" -i 10", b" -" + b"a" * 1000])
+def test_a_line_of_attributes_takes_no_memory(attributes: bytes) -> None:
+    line = b"typeset" + attributes * ((1 << 20) // len(attributes))
+    tracemalloc.start()
+    try:
+        assert parse(state(b"")[:-5] + b"v\0\0\0" + line + b"\0e\0\0\0\0", "zsh").variables == {}
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_thread_works_on_a_folder_of_which_the_session_has_closed_its_descriptor(tmp_path: Path) -> None:

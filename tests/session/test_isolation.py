@@ -3,6 +3,7 @@
 What is refused, and what must work, is in tests/isolation: two tables.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,14 +84,24 @@ def test_the_hosts_cgroups_are_not_there(place: Home) -> None:
     assert (code, said.strip()) == (0, "0")
 
 
-def test_a_key_of_the_hosts_keyring_is_not_read(place: Home) -> None:
+@pytest.mark.parametrize("walls", ["all", "no filter"])
+def test_a_key_of_the_hosts_keyring_is_not_read(place: Home, walls: str) -> None:
+    """Without a filter of system calls a session may ask for it: it has none of the daemon's keyrings."""
+    with contextlib.ExitStack() as opened:
+        home = place if walls == "all" else opened.enter_context(open_home("keys", seccomp=False))
+        if home is not place:
+            home.must("shell", "-d", "main", "--user", "root")
+        _expect_no_key(home)
+
+
+def _expect_no_key(home: Home) -> None:
     key = syscall("add_key", b"user", KEY_NAME, KEY, len(KEY), SESSION_KEYRING)
     read = (
         "import ctypes; l = ctypes.CDLL(None, use_errno=True); b = ctypes.create_string_buffer(64); "
         f"print(l.syscall(250, {KEYCTL_READ}, {key}, b, 64, 0), b.value)"
     )
     look = f'python3 -c "{read}"; cat /proc/keys'
-    for said in (inside(place, look)[1], place.must("run", "-b", "main", "--", "sh", "-c", look).stdout):
+    for said in (inside(home, look)[1], home.must("run", "-b", "main", "--", "sh", "-c", look).stdout):
         assert "secret" not in said
         assert said.startswith("-1")
         assert KEY_NAME.decode() not in said

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.victims import most_harmed
 from tests.homes import Home
 from tests.session import ledger
 from tests.session.transactions import UNANSWERED, is_name, replaced
@@ -20,7 +21,7 @@ from waypoint.client import Client, Session
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
-KILLS = int(os.environ.get("WAYPOINT_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("WAYPOINT_TEST_KILLS", "6"))
 MEMORY_MIB = 64
 _NUMBERS = itertools.count(1)
 PROGRAM = f"""
@@ -38,13 +39,18 @@ for _ in range(3):
 """
 
 
-@pytest.fixture
-def session(home: Home) -> Iterator[Session]:
-    """With programs that have memory and threads, and beat."""
+def begin(home: Home) -> Session:
+    """A session with programs that have memory and threads, and beat."""
     live = Client(home.path).start(f"s{next(_NUMBERS)}")
     live.run("sh", "-c", "cat > /srv/program.py", stdin=PROGRAM.encode())
     live.exec("kept=yes; python3 /srv/program.py & python3 /srv/program.py & sleep 1000 | cat &")
     wait_until(lambda: len(beats(live)) == 2, "both programs beat")
+    return live
+
+
+@pytest.fixture
+def session(home: Home) -> Iterator[Session]:
+    live = begin(home)
     yield live
     live.stop(discard=True)
 
@@ -81,42 +87,86 @@ def check_unharmed(session: Session, state: bytes) -> None:
     wait_until(lambda: all(beats(session).get(name) != at for name, at in before.items()), "both programs beat")
 
 
-@pytest.mark.parametrize("victim", ["criu", "daemon"])
-def test_a_dump_that_is_killed_while_memory_is_written_harms_nothing(home: Home, session: Session, victim: str) -> None:
-    client = Client(home.path)
-    state = state_of(session)
-    choose = random.Random(victim)
-    # A daemon that lives less than a second is waited for by its supervisor, longer each time.
-    wanted, killed = KILLS if victim == "criu" else KILLS // 4, 0
-    for number in range(4 * wanted):
-        if number >= wanted and killed:  # on a busy machine the first few may all come after the command's end
-            break
-        enough = written(home.path / "hot") + choose.randrange(1, MEMORY_MIB << 20)
-        daemon, name = client.status().pid, f"{victim}{number}"
+def is_harmed_by_criu(session: Session) -> bool:
+    """Whether a program that ran CRIU's code when that CRIU was killed has ended with it (docs/criu.md)."""
+    return b"Trace/breakpoint trap" in state_of(session)
+
+
+class Dumps:
+    """Checkpoints of a session whose CRIU or daemon is killed while memory is written. `killed`: how often."""
+
+    def __init__(self, home: Home, victim: str) -> None:
+        self._home, self._victim = home, victim
+        self._choose = random.Random(victim)
+        self.client = Client(home.path)
+        self.killed = 0
+
+    def strike(self, session: Session, name: str) -> bool:
+        """Kill the victim while the checkpoint `name` is made. Returns whether there is one then."""
+        home, hot = self._home, self._home.path / "hot"
+        enough = written(hot) + self._choose.randrange(1, MEMORY_MIB << 20)
+        daemon = self.client.status().pid
         with home.background("checkpoint", name, "--tier", "live", "-b", session.branch) as command:
-            while written(home.path / "hot") < enough and command.poll() is None:
+            while written(hot) < enough and command.poll() is None:
                 os.sched_yield()
-            for pid in ledger.criu_pids(home) if victim == "criu" else [daemon]:
+            for pid in ledger.criu_pids(home) if self._victim == "criu" else [daemon]:
                 with contextlib.suppress(ProcessLookupError):  # it had come to its end
                     os.kill(pid, signal.SIGKILL)
-                    killed += command.poll() is None
+                    self.killed += command.poll() is None
             said = command.communicate(timeout=PATIENCE_S)[1].decode()
-        is_there = is_name(client, name)
-        if victim == "daemon" and command.returncode != 0:  # it had not answered yet
+        is_there = is_name(self.client, name)
+        if self._victim == "daemon" and command.returncode != 0:  # it had not answered yet
             assert (command.returncode, bool(re.fullmatch(UNANSWERED, said))) == (125, True), said
         else:
             assert (command.returncode, said, is_there) == (0, "", True)
+        return is_there
+
+
+def test_a_dump_whose_daemon_is_killed_while_memory_is_written_harms_nothing(home: Home, session: Session) -> None:
+    dumps, state = Dumps(home, "daemon"), state_of(session)
+    # A daemon that lives less than a second is waited for by its supervisor, longer each time.
+    for number in range(KILLS):
+        if number >= KILLS // 4 and dumps.killed:  # the first few may all come after the command's end
+            break
+        name = f"daemon{number}"
+        is_there = dumps.strike(session, name)
         check_unharmed(session, state)
-        if is_there and (victim == "daemon" or number % 5 == 0):
-            (fork,) = client.fork(name, "copy")
-            assert state_of(fork) == state
-            fork.stop(discard=True)
+        if is_there:
+            check_copy(dumps.client, name, state)
         ledger.check(home)
-    assert killed > 0
-    session.checkpoint(f"{victim}-last", tier="live")
+    assert dumps.killed > 0
+    session.checkpoint("daemon-last", tier="live")
 
 
-@pytest.mark.alone("compares all of CRIU's folders in /tmp")
+def test_a_dump_whose_criu_is_killed_while_memory_is_written_harms_a_program_at_most(home: Home) -> None:
+    dumps, harmed, session = Dumps(home, "criu"), 0, begin(home)
+    state = state_of(session)
+    for number in range(4 * KILLS):
+        if number >= KILLS and dumps.killed:
+            break
+        dumps.strike(session, name := f"criu{number}")
+        if is_harmed_by_criu(session):
+            harmed += 1
+            session.stop(discard=True)
+            session = begin(home)
+            state = state_of(session)
+            continue
+        check_unharmed(session, state)
+        if number % 5 == 0:
+            check_copy(dumps.client, name, state)
+        ledger.check(home)
+    assert dumps.killed > 0
+    assert harmed <= most_harmed(dumps.killed)
+    session.checkpoint("criu-last", tier="live")
+    session.stop(discard=True)
+
+
+def check_copy(client: Client, name: str, state: bytes) -> None:
+    (fork,) = client.fork(name, "copy")
+    assert state_of(fork) == state
+    fork.stop(discard=True)
+
+
 def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Session) -> None:
     """Half-made tasks live on without it, in the cgroup of what they were to become."""
     client = Client(home.path)
@@ -144,7 +194,9 @@ def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Sess
             assert home.must("undo", "-b", session.branch).stderr == ""
         check_unharmed(session, state)
         ledger.check(home)
-        assert set(Path("/tmp").glob(".criu.*")) <= folders
+        new = set(Path("/tmp").glob(".criu.*")) - folders
+        # Those of other workers' CRIUs go with these, and are nobody's then.
+        wait_until(lambda new=new: not new & set(Path("/tmp").glob(".criu.*")), "no CRIU has left a folder", PATIENCE_S)
 
 
 @pytest.mark.parametrize("verb", ["fork", "restore"])
@@ -167,7 +219,7 @@ def test_a_restore_all_of_whose_crius_are_killed_is_an_error_that_names_a_way(
     assert log is None or Path(log[1]).exists(), "the log that it names can be read"
     check_unharmed(session, state)
     ledger.check(home)
-    way = said.rstrip().rpartition("for its files alone: waypoint ")[2].split()
+    way = said.rstrip().rpartition("for its files alone: waypoint ")[2].partition(";")[0].split()
     assert way[-1:] == ["files"], said
     home.must(*way)
     on = Client(home.path).session(way[way.index("-b") + 1])

@@ -11,12 +11,15 @@ import pytest
 
 from tests.homes import open_home
 from tests.places import ROOT
+from tests.waiting import wait_until
 
 IMPORTS = """
 import sys
 sys.path[:0] = %r
+from waypoint.model.packages import begin
+begin("msgspec")
 import waypoint.launch.launcher
-print(*sys.modules)
+print(*(name for name, module in sys.modules.items() if type(module).__name__ != "_StandIn"))
 """
 
 
@@ -27,6 +30,19 @@ def test_it_has_no_module_that_works_in_every_forked_child() -> None:
     found = set(done.stdout.decode().split())
     assert "msgspec" in found
     assert not found & {"threading", "logging", "random", "concurrent.futures", "subprocess"}
+    not_asked_for = {
+        "msgspec.inspect",
+        "dataclasses",
+        "inspect",
+        "ast",
+        "textwrap",
+        "tokenize",
+        "pathlib",
+        "logging",
+        "asyncio",
+        "json",
+    }
+    assert not found & not_asked_for
 
 
 @pytest.mark.privileged
@@ -36,7 +52,14 @@ def test_a_start_for_which_the_daemon_has_no_descriptor_left_is_refused_in_words
         home.must("shell", "main", "-d")
         daemon = home.must("daemon", "status", "--json").json()["pid"]
         former = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
-        used = {int(path.name) for path in Path(f"/proc/{daemon}/fd").iterdir()}
+        used = set[int]()
+
+        def is_settled() -> bool:
+            nonlocal used
+            before, used = used, {int(path.name) for path in Path(f"/proc/{daemon}/fd").iterdir()}
+            return used == before
+
+        wait_until(is_settled, "the daemon has closed what it had for the answers")
         free = (number for number in itertools.count() if number not in used)
         resource.prlimit(daemon, resource.RLIMIT_NOFILE, (list(itertools.islice(free, 4))[-1], former[1]))
         done = home.cli("shell", "more", "-d")

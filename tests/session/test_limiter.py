@@ -9,7 +9,8 @@ from waypoint.launch.ground import id_choice
 from waypoint.launch.ground.id_choice import RANGE, IdChoice
 from waypoint.launch.ground.limits import Limiter, checked, fill_in, of_all
 from waypoint.linux.calls import machine
-from waypoint.linux.tasks import namespaces, systemd
+from waypoint.linux.net import systemd
+from waypoint.linux.tasks import namespaces
 from waypoint.model.errors import UsageProblem
 from waypoint.model.records import HOST_IDS, SHIFTED_IDS, IdMap, SessionLimits
 
@@ -52,7 +53,7 @@ def test_in_version_1_there_is_a_twin_only_for_what_was_asked_for(group: Path, t
     assert (usual.most_of_each_user(SessionLimits()), some.most_of_each_user(asked)) == (4096, None)
     assert [line.partition(":")[0] for line in usual.unlimited(ALL, SHIFTED)] == ["memory", "cpus", "pids"]
     (memory,) = (line for line in some.unlimited(fill_in(asked), SHIFTED))
-    assert memory.startswith("memory: not enforced, as cgroups of version 1")
+    assert memory.startswith("memory: not enforced: here that takes --memory, ")
 
 
 def test_what_nobody_holds_is_told(group: Path) -> None:
@@ -60,12 +61,12 @@ def test_what_nobody_holds_is_told(group: Path) -> None:
     limiter.hold(str(group), ALL)
     assert written(group) == {}
     assert limiter.unlimited(ALL, SHIFTED) == [
-        f"memory: not enforced, {WHY}",
-        f"cpus: not enforced, {WHY}",
-        f"pids: held for each of its users by itself alone, {WHY}",
+        f"memory: not enforced: {WHY}",
+        f"cpus: not enforced: {WHY}",
+        f"pids: held for each of its users, not for all of them together: {WHY}",
     ]
     assert limiter.unlimited(SessionLimits(pids=100), HOST_IDS) == [
-        f"pids: held for each of its users but root by itself alone, {WHY}"
+        f"pids: held for each of its users but root, not for all of them together: {WHY}"
     ]
     assert limiter.most_of_each_user(ALL) == 100
 

@@ -22,6 +22,7 @@ import pytest
 from tests.chaos import victims
 from tests.homes import Home, open_home
 from tests.processes_now import name_of
+from tests.session import ledger
 from tests.session.hoarders import FILES, FORKS, NESTING, SPINS, TERMINALS, WRITES
 from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
 from waypoint.client import Client
@@ -101,8 +102,7 @@ def test_a_session_with_as_many_processes_as_it_may_have_comes_back(home: Home) 
 
 
 def group_of(home: Home, branch: str) -> str:
-    (group,) = Path(cgroups.find_hierarchies().unified).glob(f"**/{facts(home, branch)['id']}")
-    return str(group)
+    return str(ledger.group_of(home) / facts(home, branch)["id"])
 
 
 def sleepers(home: Home, branch: str) -> int:
@@ -144,12 +144,13 @@ def test_processors_are_shared_out(home: Home, branch: str) -> None:
 
 def quota_of(home: Home, branch: str) -> int | None:
     """Microseconds of processor time that the session has in each tenth of a second."""
-    root = cgroups.find_hierarchies().legacy.get("cpu")
-    groups = list(Path(root or cgroups.find_hierarchies().unified).glob(f"**/{facts(home, branch)['id']}"))
-    if root and not groups:  # nothing was asked for
-        return None
-    (group,) = groups
-    text = (group / ("cpu.cfs_quota_us" if root else "cpu.max")).read_text().split()[0]
+    group, found = group_of(home, branch), cgroups.find_hierarchies()
+    root = found.legacy.get("cpu")
+    if root:
+        group = f"{root}{group.removeprefix(found.unified)}"
+        if not Path(group).exists():  # nothing was asked for
+            return None
+    text = Path(group, "cpu.cfs_quota_us" if root else "cpu.max").read_text().split()[0]
     return None if text in ("-1", "max") else int(text)
 
 

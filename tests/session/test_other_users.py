@@ -3,7 +3,9 @@
 A home that trusts its user fully is the negative control: what is refused to the others works there.
 """
 
+import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -16,7 +18,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.homes import Home, open_home
 from tests.places import ROOT
 from tests.session.let_in import NOT_ALLOWED, refused, stop, succeeds
@@ -28,12 +30,6 @@ from waypoint.linux.storage import mounts
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
 
 OF_WAYPOINT = 125  # what exec and run exit with where waypoint itself refuses
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("own", "/bin/bash") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +77,12 @@ def test_all_sessions_of_a_user_are_those_that_the_user_may_stop(shared: Home, o
     assert done.stderr == f"waypoint: left {len(left)} of other users\n"
     assert left == before - {own} >= {"roots"}
     assert person.can(shared, "stop", "--all", "--json").stdout == "[]\n"
+    for name in ("roots-cp", "own-cp"):
+        shared.must("export", name, "/dev/null")  # which puts it into the store
+    theirs = shared.must("show", "own-cp", "--json").json()["capture"]
+    found = json.loads(succeeds(person.can(shared, "evict", "--all", "--json")))["evicted"]
+    assert found == [theirs]
+    assert len(shared.must("evict", "--all", "--json").json()["evicted"]) >= 1
     succeeds(person.can(shared, "shell", own, "-d"))
 
 
@@ -96,12 +98,21 @@ def test_a_session_as_somebody_else_is_refused(shared: Home, trusting: Home, per
     stop(trusting, "other")
 
 
-@pytest.mark.parametrize("limit", [("--pids", "4097"), ("--memory", "8388607T")], ids=["pids", "memory"])
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        (("--pids", "4097"), r"--pids 4097: more than usual, which is \d+\n"),
+        (("--memory", "2T"), r"--memory 2097152 MiB: more than usual, which is \d+ MiB\n"),
+    ],
+    ids=["pids", "memory"],
+)
 def test_a_user_gets_no_higher_limit_than_the_usual_one(
-    shared: Home, trusting: Home, person: Person, limit: tuple[str, str]
+    shared: Home, trusting: Home, person: Person, limit: tuple[str, str], said: str
 ) -> None:
     words = ("shell", "large", "-d", *limit)
-    refused(person.can(shared, *words), "more than usual, which is")
+    done = person.can(shared, *words)
+    refused(done, "more than usual, which is")
+    assert re.search(said, done.stderr)
     succeeds(person.can(shared, "shell", "large", "-d", "--pids", "4096", "--memory", "128M"))
     stop(shared, "large")
     succeeds(person.can(trusting, *words))
@@ -141,6 +152,7 @@ ROOTS_DOORS = {
     "remove": ("rm", "roots-cp"),
     "remove, among the own": ("rm", "own-cp", "roots-cp"),
     "undo": ("undo", "-b", "roots"),
+    "evict, among the own": ("evict", "own-cp", "roots-cp"),
 }
 
 
@@ -156,14 +168,14 @@ def own(shared: Home, person: Person) -> str:
 
 @pytest.mark.parametrize("door", ROOTS_DOORS)
 def test_what_is_roots_is_reached_through_no_door(shared: Home, own: str, person: Person, door: str) -> None:
-    before = shared.must("branch", "--json").stdout
+    before = [{**one, "kept_in": ""} for one in shared.must("branch", "--json").json()]  # images settle by themselves
     words = [word.replace("{person}", person.name) for word in ROOTS_DOORS[door]]
     refused(
         person.can(shared, *words),
         f"it is root's, and you are {person.name}",
         OF_WAYPOINT if door in ("exec", "run") else 3,
     )
-    assert shared.must("branch", "--json").stdout == before
+    assert [{**one, "kept_in": ""} for one in shared.must("branch", "--json").json()] == before
     assert shared.must("show", "roots-cp", "--json").json()["user"] == "root"
 
 
@@ -255,6 +267,8 @@ def test_trust_belongs_to_one_user(trusting: Home, person: Person) -> None:
 
 MORE = {
     "the machine's network": (("--net", "host"), ("--net", "private"), "it had the machine's network"),
+    "a net that is closed": (("--allow-net", "10.0.0.0/8"), ("--net", "private"), "it could reach more of the network"),
+    "all that is open": (("--net", "private"), ("--allow-net", "10.0.0.0/8"), "it could reach more of the network"),
     "a folder of the machine": (("--bind", "/opt:/mnt"), ("--bind", "/opt:/mnt:ro"), "it had /opt of the machine"),
     "a higher limit": (("--pids", "3000"), ("--pids", "300"), "it had another limit: pids"),
     "root's rights": (("--user", "root"), ("--user", "{person}"), "it was root's"),
@@ -269,7 +283,8 @@ def test_from_within_no_session_begins_with_more_than_this_one_has(shared: Home,
     shared.must("checkpoint", kept, "-b", wide, "--tier", "files")
     as_now = [word.replace("{person}", person.name) for word in after]
     shared.must("shell", narrow, "-d", "--from", kept, *as_now)
-    for words in (f"restore {kept}", f"restore {kept} --new new", f"fork {kept} new"):
+    words_of_files = (f"restore {kept} --only files",) if said == "it was root's" else ()  # of another user
+    for words in (f"restore {kept}", f"restore {kept} --new new", f"fork {kept} new", *words_of_files):
         done = shared.cli("exec", "-b", narrow, "--", f"waypoint {words}")
         assert (done.code, said in done.stdout) == (NOT_ALLOWED, True), done
         assert "next: ask for it outside of the session" in done.stdout
@@ -339,7 +354,7 @@ def test_the_machines_network_is_said_whenever_a_branch_goes_on_with_it(shared: 
     said = "on the machine's network: what listens here is reached, on 127.0.0.1 and on abstract sockets too"
     assert said in person.can(shared, "shell", "net", "-d", "--net", "host").stderr
     assert succeeds(person.can(shared, "checkpoint", "net-cp", "-b", "net", "--tier", "files"))
-    for words in (("net",), ("net-2", "--from", "net-cp")):
+    for words in (("net",), ("net-2", "--from", "net-cp", "--net", "from")):
         assert said in person.can(shared, "shell", *words, "-d").stderr
     assert said not in person.can(shared, "shell", "net-3", "-d").stderr
     stop(shared, "net", "net-2", "net-3")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.homes import Home, open_home
 from tests.session.let_in import refused, stop, succeeds
 
@@ -25,12 +25,6 @@ TO_ROOTS_BRANCH = {
     "delete": ("branch", "delete", "{}"),
     "checkpoint": ("checkpoint", "new", "-b", "{}"),
 }
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("captures", "/bin/bash") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import victims
+from tests.faults import some
 from tests.homes import Home
 from tests.processes_now import runs
 from tests.session import ledger, outage
 from tests.session.pauses import Pauses
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from waypoint.capture.steps import Step
 from waypoint.client import Client, Session
 from waypoint.daemon.siblings import FIRST_DELAY_S, QUICK_DEATH_S
@@ -30,10 +31,10 @@ from waypoint.linux.tasks import procfs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
+HOMES = 3
 BUDGET_S = 0.5
 ASYNCIO_S = 0.1
 """A Python that imports asyncio starts and ends in this time, unless other work keeps the processors busy."""
-DEADLINE_S = 10.0  # then it hangs; what is measured is BUDGET_S
 DISTANCES = [int(word) for word in os.environ.get("WAYPOINT_TEST_OUTAGES", "60").split()]
 YOUNG_MS = (60, 250)
 """A daemon of this age is about to open its home; one of that age serves it, and counts as one that has died early."""
@@ -41,23 +42,45 @@ YOUNG_MS = (60, 250)
 
 def cases() -> list[tuple[tuple[str, ...], int]]:
     single: list[tuple[tuple[str, ...], int]] = [((part,), 0) for part in victims.PARTS]
-    pairs = list(itertools.product(victims.PARTS, repeat=2))
-    return single + [(pair, distance) for pair in pairs for distance in DISTANCES]
+    pairs = [(pair, distance) for pair in itertools.product(victims.PARTS, repeat=2) for distance in DISTANCES]
+    return [*single, *(some(pairs, aspects) if "WAYPOINT_TEST_OUTAGES" not in os.environ else pairs)]
+
+
+def aspects(case: tuple[tuple[str, ...], int]) -> list[tuple[object, ...]]:
+    """Each part is the first one of a pair and the last one, at each distance, and any two of them are one."""
+    (first, last), distance_ms = case
+    return [("first", first, distance_ms), ("last", last, distance_ms), tuple(sorted((first, last)))]
 
 
 @pytest.fixture(scope="module")
-def home(pauses: Pauses) -> Iterator[Home]:
-    with pauses.open_home("outage") as made:
-        yield made
+def homes(pauses: Pauses) -> Iterator[Iterator[tuple[Home, Session]]]:
+    """Homes with a session each, in turn: while one is looked at, the daemons of the others grow old (`rest`)."""
+    with contextlib.ExitStack() as opened:
+        made = [opened.enter_context(pauses.open_home("outage")) for _ in range(HOMES)]
+        yield itertools.cycle([(home, begin(home)) for home in made])
 
 
-@pytest.fixture(scope="module")
-def session(home: Home) -> Session:
+def begin(home: Home) -> Session:
     live = Client(home.path).start("main")
     live.run("sh", "-c", "cat > /srv/counter", stdin=outage.COUNTER.encode())
     live.exec("kept=yes; python3 /srv/counter &")
     wait_until(lambda: live.run("cat", outage.COUNT).stdout != b"", "it counts")
     return live
+
+
+@pytest.fixture
+def turn(homes: Iterator[tuple[Home, Session]]) -> tuple[Home, Session]:
+    return next(homes)
+
+
+@pytest.fixture
+def home(turn: tuple[Home, Session]) -> Home:
+    return turn[0]
+
+
+@pytest.fixture
+def session(turn: tuple[Home, Session]) -> Session:
+    return turn[1]
 
 
 @contextlib.contextmanager
@@ -102,10 +125,12 @@ def kill(home: Home, pauses: Pauses, parts: tuple[str, ...], distance_ms: int) -
 
 
 def budget_s() -> float:
-    """BUDGET_S, or as many times longer as a Python of now takes longer: a busy machine is slow for everybody."""
+    """BUDGET_S, or as many times longer as a Python of now takes longer: a busy machine is slow for everybody, and for
+    some more than for others.
+    """
     begin = time.monotonic()
     subprocess.run([sys.executable, "-I", "-S", "-c", "import asyncio"], check=True)
-    return BUDGET_S * max(1.0, (time.monotonic() - begin) / ASYNCIO_S)
+    return BUDGET_S * max(1.0, 1.5 * (time.monotonic() - begin) / ASYNCIO_S)
 
 
 def note(parts: tuple[str, ...], distance_ms: int, away_s: float) -> None:
@@ -127,7 +152,7 @@ def check(home: Home, session: Session, pid: int) -> None:
     ledger.check(home)
     wait_until(all_run, "each part runs once", budget_s())
     for part in ("supervisor", "daemon"):  # a launcher is counted with the sessions, and may become a supervisor
-        (found,) = victims.pids(home, part)
+        found = victims.only_pid(home, part)
         assert f":pids:/waypoint/{home.id}" not in Path(f"/proc/{found}/cgroup").read_text(), part
     assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
 
@@ -217,6 +242,6 @@ def test_a_session_does_not_stand_still_until_somebody_asks(
 def test_a_launcher_that_was_killed_is_there_again_before_it_is_needed(home: Home, session: Session) -> None:
     session.run("true")
     time.sleep(QUICK_DEATH_S)  # one that dies younger is left to the next request
-    (first,) = victims.pids(home, "launcher")
+    first = victims.only_pid(home, "launcher")
     victims.end(first)
-    wait_until(lambda: victims.pids(home, "launcher") not in ([], [first]), "the next launcher runs", budget_s())
+    wait_until(lambda: victims.pids(home, "launcher") not in ([], [first]), "the next launcher runs", DEADLINE_S)

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside, mounted
 from tests.homes import Completed, Home, open_home
 from tests.session.hostile import as_command, replaced
+from waypoint.launch.ground.base import WAITS
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import procfs
 
@@ -45,10 +47,10 @@ def place(request: pytest.FixtureRequest, second: Path) -> Iterator[Home]:
 
 
 @contextlib.contextmanager
-def begun(home: Home, *options: str) -> Iterator[str]:
-    """A live session of root on a branch of its own, which may leave its mounts behind: the branch's name."""
+def begun(home: Home, *options: str, user: str = "root") -> Iterator[str]:
+    """A live session of that user on a branch of its own, which may leave its mounts behind: the branch's name."""
     branch = f"b{next(NUMBERS)}"
-    home.must("shell", branch, "-d", "--user", "root", "--allow", "userns", *options)
+    home.must("shell", branch, "-d", "--user", user, "--allow", "userns", *options)
     try:
         yield branch
     finally:
@@ -90,7 +92,7 @@ def test_no_session_begins_without_a_masked_proc(place: Home, made: str) -> None
 def test_no_fork_has_a_proc_elsewhere(place: Home, made: str) -> None:
     with begun(place) as branch:
         run(place, branch, replaced("proc", by=made))
-        assert place.cli("fork", branch, f"{branch}-2").code != 0
+        refused(place.cli("fork", branch, f"{branch}-2"), "/proc")
         assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
 
 
@@ -133,14 +135,54 @@ def test_devices_come_from_nowhere_else(place: Home, second: Path) -> None:
         run(place, branch, replaced(str(second).lstrip("/"), by=link_to(place.runtime / "kit")))
         place.must("stop", branch)
         done = place.must("shell", branch, "-d")
-        assert f"degraded: {second} (the session has changed its mount point: its changes wait)\n" in done.stderr
+        assert (
+            f"degraded: not in the session: {second} (the session has changed its mount point: {WAITS}\n" in done.stderr
+        )
         assert inside(place, branch, "stat -f -c %T /dev; test ! -e /dev/kmsg && echo none") == "tmpfs\nnone\n"
+
+
+@pytest.fixture(scope="module")
+def person(person: Person) -> Iterator[Person]:
+    """With a mount in their home directory, whose mount point they may rename."""
+    point = person.home / "second"
+    point.mkdir()
+    with mounted(point, "-t", "tmpfs", "-o", f"uid={person.uid},gid={person.gid}", "none"):
+        yield person
+
+
+@pytest.mark.parametrize("point", ["proc", "sys", "dev"])
+def test_a_user_cannot_take_the_place_of_what_is_roots(place: Home, person: Person, point: str) -> None:
+    with begun(place, user=person.name) as branch:
+        done = place.cli("run", "-b", branch, "--", "sh", "-c", as_command(replaced(point, by=AS_IN_PROC)))
+        assert done.code == 1
+        assert f"PermissionError: [Errno 13] Permission denied: '{point}' -> '{point}-was'" in done.stderr
+        assert place.must("fork", branch, f"{branch}-2").stderr == ""
+        place.must("stop", f"{branch}-2", "--discard")
+
+
+def test_nobody_follows_what_a_user_puts_in_the_place_of_a_mount_of_theirs(
+    place: Home, person: Person, tmp_path: Path
+) -> None:
+    point = str(person.home / "second")
+    with begun(place, user=person.name) as branch:
+        inside(place, branch, f"cp /usr/bin/true {point}/true; chmod 4755 {point}/true")
+        run(place, branch, replaced(point.lstrip("/"), by=link_to(tmp_path)))
+        refused(place.cli("fork", branch, f"{branch}-2"), point)
+        place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
+        place.cli("restore", f"{branch}-cp", "-b", branch, "--only", "files")
+        assert list(tmp_path.iterdir()) == []
+        place.must("stop", branch)
+        done = place.must("shell", branch, "-d")
+        assert (
+            f"degraded: not in the session: {point} (the session has changed its mount point: {WAITS}\n" in done.stderr
+        )
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_no_fork_has_a_sys_elsewhere(place: Home, tmp_path: Path) -> None:
     with begun(place) as branch:
         run(place, branch, replaced("sys", by=link_to(tmp_path)))
-        assert place.cli("fork", branch, f"{branch}-2").code != 0
+        refused(place.cli("fork", branch, f"{branch}-2"), "/sys")
         assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
 
 
@@ -152,8 +194,8 @@ def test_files_brought_back_stay_in_the_session(place: Home, second: Path, tmp_p
         inside(place, branch, f"rm {second}-was/true; echo later >/srv/later")
         done = place.cli("restore", f"{branch}-cp", "-b", branch, "--only", "files")
         assert list(tmp_path.iterdir()) == []
-        assert done.code != 0
-        assert "it is not where it was: openat2: Too many levels of symbolic links" in done.stderr
+        said = "it is not where it was: openat2: Too many levels of symbolic links"
+        assert (done.code, said in done.stderr) == (125, True), done
         assert inside(place, branch, "cat /srv/later") == "later\n"  # nothing at all is changed
 
 
@@ -194,8 +236,7 @@ def test_a_bind_does_not_follow_what_a_session_has_put_there(place: Home, tmp_pa
         inside(place, branch, f"mv /shared/below /shared/was; ln -s {outside} /shared/below")
         place.must("stop", branch)
         done = place.cli("shell", branch, "-d")
-        assert done.code != 0
-        assert f"{shared}/below" in done.stderr
+        assert (done.code, f"{shared}/below" in done.stderr) == (4, True), done
 
 
 SCRIPT = """#!/proc/self/exe

@@ -18,7 +18,7 @@ from waypoint.model.errors import StateConflict, UnknownName
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2")]
 
-SECONDS = float(os.environ.get("WAYPOINT_TEST_PRESSURE_S", "15"))
+SECONDS = float(os.environ.get("WAYPOINT_TEST_PRESSURE_S", "5"))
 SEED = int(os.environ.get("WAYPOINT_TEST_SEED", "1"))
 CLIENTS = 4
 BRANCHES = ["a", "b", "c", "d", "e"]

@@ -39,7 +39,7 @@ async def test_why_a_shell_cannot_be_asked_is_found_among_few_of_its_processes(
     looked, stat = list[int](), procfs.stat
     monkeypatch.setattr(procfs, "stat", lambda pid: looked.append(pid) or stat(pid))
     try:
-        assert "no shell with Waypoint's hooks" in watch.obstacle(Look.BUSY)
+        assert "it takes a bash or zsh that Waypoint has started" in watch.obstacle(Look.BUSY)
         assert len(looked) < 1000
     finally:
         terminal.close()

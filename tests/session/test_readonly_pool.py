@@ -62,12 +62,12 @@ def own() -> Iterator[Home]:
 
 def pool_of(home: Home) -> Path:
     """The pool, as the daemon sees it."""
-    (daemon,) = victims.pids(home, "daemon")
+    daemon = victims.only_pid(home, "daemon")
     return Path(f"/proc/{daemon}/root{home.path}/pool")
 
 
 def remount(home: Home, how: str) -> None:
-    (daemon,) = victims.pids(home, "daemon")
+    daemon = victims.only_pid(home, "daemon")
     enter = ["nsenter", "-t", str(daemon), "-m", "mount", "-o", f"remount,{how}", f"{home.path}/pool"]
     subprocess.run(enter, check=True)
 
@@ -192,7 +192,7 @@ def test_a_session_ends_as_usual(own: Home, break_: Callable[[Home], None], opti
 
 def test_a_session_that_lives_is_found_again_by_the_next_daemon(own: Home) -> None:
     abort(own)
-    (daemon,) = victims.pids(own, "daemon")
+    daemon = victims.only_pid(own, "daemon")
     os.kill(daemon, 9)
     assert own.must("ps", "--json").json()[0]["state"] == "live"
     refused(own.cli("checkpoint", "another"))

@@ -17,7 +17,8 @@ from tests.session.stage import Client, Stage
 
 NAMES = ("go", "bell", "branch", "nonce", "req", "last.0", "last.1", "hist.0", "hist.1", "names", "state", "exit.new")
 
-BOUND_S = 5.0  # of commands that take some milliseconds, so that one which hangs is told by the assert behind it
+# Of commands that take some milliseconds, so that one which hangs is told by the assert behind it.
+BOUND_S = 20.0
 
 
 def make_folder(path: Path) -> None:
@@ -66,7 +67,7 @@ async def test_no_file_of_the_folder_keeps_the_shell_from_its_commands(stage: St
             (stage.run / name).rename(kept)
         put(stage.run / name, kind)
         for text in ("f() { :; }", "echo hi"):
-            ran = await stage.exec(text, timeout_s=1, wait_prompt_s=2)
+            ran = await stage.exec(text, timeout_s=BOUND_S, wait_prompt_s=BOUND_S)
         assert (name, ran) == (name, (0, b"hi\n", "command", False, ""))
         put_away(stage.run / name)
         with contextlib.suppress(FileNotFoundError):
@@ -115,7 +116,7 @@ async def test_a_command_that_does_not_begin_is_taken_back_in_its_time(stage: St
     file = await hang(stage)
     began = time.monotonic()
     ran = await stage.exec("echo hi", timeout_s=0.1, wait_prompt_s=0.1)
-    assert 2 <= time.monotonic() - began < 4  # 2 s is what every command gets to begin
+    assert 2 <= time.monotonic() - began < BOUND_S  # 2 s is what every command gets to begin
     assert (ran.exit, ran.by) == (125, "waypoint")
     assert ran.said == "the session's shell did not begin the command within 2 s; it was taken back"
     file.unlink()
@@ -130,7 +131,7 @@ async def test_a_command_that_does_not_begin_can_be_called_off(stage: Stage, sig
     while not client.notes:
         await asyncio.sleep(0)
     client.send("k", signal.encode())
-    ran = await asyncio.wait_for(asked, 2)
+    ran = await asyncio.wait_for(asked, BOUND_S)
     assert (ran.exit, ran.by) == (125, "waypoint")
     assert ran.said == "the session's shell did not begin the command before it was called off; it was taken back"
     file.unlink()
@@ -140,5 +141,5 @@ async def test_a_command_that_does_not_begin_can_be_called_off(stage: Stage, sig
 async def test_a_session_whose_end_is_held_up_ends_its_command(bash: Stage) -> None:
     await bash.open()
     os.mkfifo(bash.run / "exit.new")
-    ran = await asyncio.wait_for(bash.exec("exit 3"), 8)  # 5 s are pid 1's, to leave the status
+    ran = await asyncio.wait_for(bash.exec("exit 3"), BOUND_S)  # 5 s are pid 1's, to leave the status
     assert (ran.exit, ran.by, ran.said) == (125, "waypoint", "the session's shell has ended")

@@ -44,11 +44,11 @@ def test_what_nothing_keeps_goes_where_the_disk_runs_short_and_the_pool_does_not
     ledger.check(small_disk)
 
 
-@pytest.mark.parametrize("small_disk", [Disk(HOME_FITS + 2048 * MIB)], indirect=True, ids=["with room to grow"])
+@pytest.mark.parametrize("small_disk", [Disk(HOME_FITS + 1408 * MIB)], indirect=True, ids=["with room to grow"])
 def test_a_pool_that_was_larger_once_gives_its_room_back_to_a_disk_that_runs_short(small_disk: Home) -> None:
     client = Client(small_disk.path)
     main = client.start("main")
-    main.exec("head -c 1500M /dev/zero > /srv/data; sync; rm /srv/data; sync", timeout_s=PATIENCE_S)
+    main.exec("head -c 1000M /dev/zero > /srv/data; sync; rm /srv/data; sync", timeout_s=PATIENCE_S)
     large = pool_bytes(small_disk)
     leave(small_disk, 100 * MIB)
     main.exec("head -c 1M /dev/urandom | sha256sum")

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from tests import places
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.homes import CLI_TIMEOUT_S, Home, open_home
+from tests.session.ledger import group_of
+from tests.waiting import wait_until
 from waypoint.launch.walls.call_numbers import I386, NUMBERS
 from waypoint.linux.calls.libc import MACHINE
 
@@ -74,12 +76,6 @@ OF_NAMESPACES = {"setns", "unshare", "umount2"}
 
 
 @pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("calls", "/bin/bash") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
     with open_home("calls") as made:
         yield made
@@ -122,9 +118,9 @@ def answers(home: Home, branch: str, calls: dict[str, tuple[int, ...]]) -> dict[
     return in_shell
 
 
-def walls(session: dict[str, Any]) -> set[tuple[str, str]]:
+def walls(home: Home, session: dict[str, Any]) -> set[tuple[str, str]]:
     """How filtered the processes of the session are, and whether they may gain rights, as the kernel tells."""
-    group = next(Path("/sys/fs/cgroup").rglob(session["id"]))
+    group = group_of(home) / session["id"]
     found = set()
     for pid in (group / "cgroup.procs").read_text().split():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
@@ -135,7 +131,8 @@ def walls(session: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 def expect_refusals(home: Home, branch: str) -> None:
-    assert walls(facts(home, branch)) == {("2", "1")}
+    # A process that has just begun may not have its filter yet.
+    wait_until(lambda: walls(home, facts(home, branch)) == {("2", "1")}, "each has one filter")
     assert answers(home, branch, ARGUMENTS) == {name: ELSE.get(name, errno.EPERM) for name in ARGUMENTS}
     everything = dict.fromkeys(set(NUMBERS[MACHINE]) - {*ARGUMENTS, "clone", "vhangup"}, ())
     assert set(answers(home, branch, everything).values()) == {errno.EPERM}
@@ -160,7 +157,7 @@ def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
     done = unfiltered.must("shell", "main", "-d", "--json", "--user", "root")
     session = done.json()
     assert (done.stderr, session["seccomp"], session["why_no_seccomp"]) == ("", "none", None)
-    assert walls(session) == {("0", "0")}
+    assert walls(unfiltered, session) == {("0", "0")}
     assert "all of the kernel's\n" in show_after_checkpoint(unfiltered, "main")
     rows = {row["capability"]: row for row in unfiltered.cli("doctor", "--json").json()}
     assert rows["refused to live sessions"]["state"] == "degraded"
@@ -203,7 +200,7 @@ def test_calls_by_the_numbers_of_x32_do_not_exist(home: Home) -> None:
 
 def expect_namespaces(home: Home, branch: str) -> None:
     session = facts(home, branch)
-    assert (session["seccomp"], session["why_no_seccomp"], walls(session)) == ("userns", None, {("2", "1")})
+    assert (session["seccomp"], session["why_no_seccomp"], walls(home, session)) == ("userns", None, {("2", "1")})
     found = answers(home, branch, ARGUMENTS)
     assert errno.EPERM not in {found[name] for name in OF_NAMESPACES}
     expected = {name: ELSE.get(name, errno.EPERM) for name in set(ARGUMENTS) - OF_NAMESPACES}
@@ -291,6 +288,13 @@ def test_what_was_captured_without_a_filter_comes_back_without_one() -> None:
         assert home.must("show", "again", "--json").json()["layers"]["processes"]["seccomp"] == "none"
         home.must("restore", "kept", "-b", "new", "--only", "files")
         expect_refusals(home, "new")
+        for words in ("restore kept", "fork kept copy", "restore kept --new copy"):  # from within no wall is lost
+            done = home.cli("exec", "-b", "new", "--", f"waypoint {words}")
+            assert (done.code, "fewer system calls were refused to them" in done.stdout) == (3, True), done
+        assert inside(home, "old", "waypoint fork again copy").splitlines()[0] == "copy"  # which has no more than it
+        home.must("stop", "copy", "--discard")
+        assert inside(home, "new", "waypoint fork kept files --tier files").splitlines()[0] == "files"
+        expect_refusals(home, "files")
 
 
 def behind_a_filter(home: Home, *args: str) -> "subprocess.CompletedProcess[str]":
@@ -319,7 +323,7 @@ def test_a_kernel_without_filters_is_told() -> None:
         why = "the kernel has no filters of system calls: seccomp: Invalid argument"
         assert (session["seccomp"], session["why_no_seccomp"]) == ("none", why)
         assert f"without a filter of system calls: behind other walls: {why}" in started.stderr
-        assert walls(session) == {("2", "1")}  # the daemon's own
+        assert walls(home, session) == {("2", "1")}  # the daemon's own
         inside(home, "weak", "kept=yes")
         rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
         for name in ("refusing system calls (seccomp)", "refused to live sessions"):
@@ -379,11 +383,14 @@ def test_a_sandbox_in_the_sandbox_needs_to_be_allowed(home: Home) -> None:
     """bubblewrap, from a package."""
     bwrap = "bwrap --ro-bind / / --dev /dev --tmpfs /tmp --unshare-user --unshare-pid --unshare-ipc id -u"
     install = "apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null"
-    for branch, options, code in (("jail", (), 1), ("jails", ("--allow", "userns"), 0)):
-        begin(home, branch, "root", "--net", "host", *options)
-        inside(home, branch, install, INSTALL_S)
+    begin(home, "jail", "root", "--net", "host")
+    inside(home, "jail", install, INSTALL_S)
+    home.must("checkpoint", "jailed", "-b", "jail", "--tier", "files")
+    begin(home, "jails", "root", "--from", "jailed", "--allow", "userns")
+    for branch, code in (("jail", 1), ("jails", 0)):
         assert home.cli("run", "-b", branch, "--", "sh", "-c", bwrap).code == code
         home.must("stop", branch, "--discard")
+    home.must("rm", "jailed")
 
 
 def test_an_unknown_allowance_is_refused(home: Home) -> None:

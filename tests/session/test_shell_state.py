@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from shellwrap.marks import KEY
-from tests.session.stage import Client, Stage
+from tests.session.stage import Client, Stage, answer_of, at_prompt
+from tests.waiting import DEADLINE_S
 from waypoint.capture.layers.shell import LAST, STATE_FILE, history_in, last_prompt, read_state
-from waypoint.terminal.exec.command_line import CommandLine
 from waypoint.terminal.hooks import asking
-from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
+from waypoint.terminal.shell.asked import ask_state, still_holds
 from waypoint.terminal.shell.dump import ShellDump, parse
 from waypoint.terminal.shell.putting_back import put_back
 from waypoint.upper.layout import upper_of
@@ -82,16 +82,8 @@ umask 0; ulimit -Sn 90; typeset -x quotes; set -- three; print -s other; dirs -c
 """
 
 
-async def at_prompt(stage: Stage) -> CommandLine:
-    await stage.daemon.line.wait_idle()
-    await stage.daemon.line.watch.wait_prompt(5)
-    return stage.daemon.line
-
-
 async def state_of(stage: Stage) -> ShellDump:
-    await at_prompt(stage)
-    asked = await ask_state(stage.daemon.line)
-    assert asked is not None, stage.printed()
+    asked = await answer_of(stage, lambda: ask_state(stage.daemon.line))
     data = (stage.run / STATE_FILE).read_bytes()
     history = history_in(data)
     assert history is not None
@@ -153,7 +145,7 @@ def at_last_prompt(stage: Stage) -> ShellDump:
     tree = stage.folder / "tree"
     folder = Path(upper_of(str(tree))) / "run/waypoint"
     shutil.copytree(stage.run, folder, ignore=shutil.ignore_patterns("go", "in.*"))
-    layer = last_prompt(str(tree))
+    layer = last_prompt(str(tree)).layer
     assert layer is not None, sorted(os.listdir(folder))
     assert (layer.kind, layer.moment) == (stage.shell, "prompt")
     _, data, history = read_state(str(tree), layer)
@@ -311,7 +303,7 @@ async def test_a_function_that_reads_a_line_is_no_prompt(stage: Stage) -> None:
     await stage.exec("f() { echo in-f; " + read + "; }")
     await stage.type(b"f\r")
     await stage.wait_printed(b"in-f\r\n")
-    await stage.daemon.line.watch.wait_prompt(5)
+    await stage.daemon.line.watch.wait_prompt(DEADLINE_S)
     assert await ask_state(stage.daemon.line) is None
 
 
@@ -341,8 +333,7 @@ async def test_a_state_without_its_end_is_none(stage: Stage) -> None:
 async def test_a_state_is_of_its_prompt_only(stage: Stage) -> None:
     await stage.open()
     line = await at_prompt(stage)
-    asked = await ask_state(line)
-    assert isinstance(asked, Asked)
+    asked = await answer_of(stage, lambda: ask_state(line))
     assert still_holds(line, asked)
     await stage.exec("x=1")
     await line.wait_idle()

@@ -64,12 +64,15 @@ async def test_tidying_a_full_folder_holds_up_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rings", [1, CLIENTS])
 async def test_a_flood_of_requests_is_served_in_turn_and_whole(tmp_path: Path, rings: int) -> None:
-    in_flight, most = 0, 0
+    in_flight, most, full = 0, 0, asyncio.Event()
 
     async def serve(words: list[str]) -> Answer:
         nonlocal in_flight, most
         in_flight += 1
         most = max(most, in_flight)
+        if most == AT_ONCE:
+            full.set()
+        await asyncio.wait_for(full.wait(), PATIENCE_S)  # the first ones, until so many are served at once
         for _ in range(20):  # others come in between
             await asyncio.sleep(0)
         in_flight -= 1
@@ -116,7 +119,7 @@ async def test_what_was_captured_before_it_was_served_is_answered_and_never_serv
     (tmp_path / "c.00.1").mkdir()  # by somebody in the session, so that the request keeps its name
     try:
         mark_captured(fd)
-        spool.open(serve, Answer(3, "restored"))
+        spool.open(serve, lambda _: Answer(3, "restored"))
         await asyncio.to_thread(wait_until, lambda: is_served(tmp_path), "all are answered", PATIENCE_S)
         assert [os.read(answer, 100) for answer in answers] == [b"3\nrestored"] * len(answers)
         later = ask(tmp_path, 2 * AT_ONCE)

@@ -18,7 +18,7 @@ from tests.session.full_disks import SECONDS, fill, make_room
 from tests.session.full_disks import small_disk as small_disk
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client
-from waypoint.linux.tasks import lock_holder, procfs
+from waypoint.linux.tasks import cgroups, lock_holder, procfs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
 
@@ -137,6 +137,21 @@ def test_what_a_new_database_does_not_know_is_kept_and_known_again(work: Work, *
         stop_daemon(home, kill=True)
 
 
+def test_a_gc_leaves_nothing_of_a_stranger_that_was_being_captured(work: Work) -> None:
+    """A program of it was set apart when all of Waypoint was killed."""
+    home, live = work.home, work.client.session("main")
+    group = ledger.group_of(home) / str(live.facts.id)
+    stop_daemon(home, kill=True)
+    apart = f"{group}.apart"
+    cgroups.create(apart)
+    (sleeps,) = (pid for pid in cgroups.members(str(group)) if procfs.stat(pid).name == "sleep")
+    cgroups.write(apart, "cgroup.procs", str(sleeps))
+    for path in work.database():
+        path.unlink()
+    home.must("gc")
+    ledger.check(home)
+
+
 def test_an_older_copy_of_the_database_removes_nothing(work: Work) -> None:
     home = work.home
     home.must("daemon", "stop")
@@ -145,19 +160,23 @@ def test_an_older_copy_of_the_database_removes_nothing(work: Work) -> None:
     later = work.client.start("later")
     later.exec("kept=later; sleep 1000 &")
     later.checkpoint("later-now", tier="live")
+    image = home.must("checkpoint", "stored", "-b", "later", "--wait", "--json").json()["image"]
+    home.must("evict", "stored")
     home.must("daemon", "stop")
     newer = home.path.parent / "newer.db"
     shutil.move(home.path / "names.db", newer)
     shutil.copy(older, home.path / "names.db")
     for _daemon in range(2):
-        assert later.facts.id in {one.id for one in work.client.strangers()}
+        assert {later.facts.id, image} <= {one.id for one in work.client.strangers()}
         stop_daemon(home, kill=True)
-    home.must("ps")
+    assert f"unknown image     {home.path}/store/images/{image}\n" in home.must("gc", "--dry-run").stdout
+    assert "2 of these images are unknown to names.db, and are kept" in home.must("verify").stdout
     home.must("daemon", "stop")
     shutil.move(newer, home.path / "names.db")
     assert work.client.strangers() == []
     assert work.client.session("later").exec("echo $kept").output == b"later\n"
     assert work.client.fork("later-now", "again")[0].exec("echo $kept").output == b"later\n"
+    assert work.client.fork("stored", "from-store")[0].exec("echo $kept").output == b"later\n"
     work.check_all()
     ledger.check(home)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.homes import Home
 from tests.session import ledger
-from tests.session.pauses import Pauses
+from tests.session.pauses import Pauses, home_with
 from tests.waiting import PATIENCE_S
 from waypoint.capture.steps import Step
 from waypoint.client import Client, Session
@@ -22,10 +22,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "c
 _NUMBERS = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def home(pauses: Pauses) -> Iterator[Home]:
-    with pauses.open_home("stuck") as made:
-        yield made
+home = pytest.fixture(scope="module")(home_with)
 
 
 @pytest.fixture

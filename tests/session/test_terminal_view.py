@@ -3,14 +3,17 @@
 import asyncio
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shellwrap.marks import format_mark
-from tests.session.stage import HOOKS, Client, Stage
+from tests.session.stage import HOOKS, UNTIL_GO, Client, Stage
+from waypoint.model.requests import LogsRequest
 from waypoint.terminal.drawing import WRAPPERS
+from waypoint.terminal.queries import Unasked
 from waypoint.terminal.view_filter import ViewFilter, command_line
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x1b"), max_size=12).map(str.encode)
@@ -121,6 +124,57 @@ async def test_a_person_sees_the_prompt_types_and_sees_the_answer(stage: Stage) 
     client.leave()
     await task
     assert stage.daemon.viewers.count == 0
+
+
+QUERIES = (
+    b"\x1b[c",
+    b"\x1b[>0c",
+    b"\x1b[6n",
+    b"\x1b[?6n",
+    b"\x1b[?2026$p",
+    b"\x1b[>q",
+    b"\x1b]11;?\x1b\\",
+    b"\x1bP+q544e\x1b\\",
+)
+KEPT = (b"text", b"\x1b[31m", b"\x1b]0;title\x07", b"\x1b[?2004h", b"\n", b"\x1b[2J")
+
+
+@given(st.lists(st.sampled_from([*QUERIES, *KEPT]), max_size=12), st.lists(st.integers(0, 100), max_size=8))
+def test_who_is_not_asked_is_shown_all_but_the_queries_however_they_are_cut(
+    parts: list[bytes], cuts: list[int]
+) -> None:
+    data, unasked = b"".join(parts), Unasked()
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    pieces = [data[begin:end] for begin, end in pairwise(places)]
+    assert b"".join(unasked.feed(piece, asked=False) for piece in pieces) == b"".join(
+        part for part in parts if part in KEPT
+    )
+    assert b"".join(Unasked().feed(piece, asked=True) for piece in pieces) == data
+
+
+async def test_one_of_several_viewers_is_asked_the_newest_or_the_last_that_typed(stage: Stage) -> None:
+    await stage.open()
+    early, late = Client(), Client()
+    tasks = [await attach(stage, early), await attach(stage, late)]
+    asked = b"\x1b[c\x1b]11;?\x07"
+
+    async def ask(word: str, *clients: Client) -> list[bool]:
+        for client in clients:
+            client.output_bytes.clear()
+        await stage.exec(f"printf '\\033[c\\033]11;?\\007{word}'; echo .")
+        for client in clients:
+            await client.wait_output(f"{word}.".encode())
+        return [asked in client.output_bytes for client in clients]
+
+    assert await ask("newest", early, late) == [False, True]
+    early.send("i", b"echo by ha''nd\r")
+    await early.wait_output(b"by hand\r\n")
+    assert await ask("typed", early, late) == [True, False]
+    early.leave()
+    await tasks[0]
+    assert await ask("left", late) == [True]
+    late.leave()
+    await tasks[1]
 
 
 async def test_an_exec_is_seen_but_not_what_makes_it_run(stage: Stage) -> None:
@@ -236,11 +290,11 @@ async def test_logs_are_what_a_viewer_would_have_seen(stage: Stage) -> None:
     await stage.exec("echo one; echo two")
     await stage.daemon.line.wait_idle()
     client = Client()
-    await stage.daemon.viewers.logs(client, client, follow=False)
+    await stage.daemon.viewers.logs(client, client, LogsRequest(), "s")
     assert b"one\r\ntwo\r\n" in client.output_bytes
     assert b"7717" not in client.output_bytes
     following = Client()
-    task = asyncio.create_task(stage.daemon.viewers.logs(following, following, follow=True))
+    task = asyncio.create_task(stage.daemon.viewers.logs(following, following, LogsRequest(follow=True), "s"))
     await following.wait_output(b"two\r\n")
     await stage.exec("echo three")
     await following.wait_output(b"three\r\n")
@@ -248,9 +302,28 @@ async def test_logs_are_what_a_viewer_would_have_seen(stage: Stage) -> None:
     await task
 
 
+async def test_logs_that_were_cut_go_on_at_any_byte(stage: Stage) -> None:
+    await stage.open()
+    for word in ("one", "two"):
+        await stage.exec(f"echo {word}")
+    for last in (b"P> ", b"\x1b[?2004h"):  # the last prompt is drawn; bash and zsh print these in another order
+        await stage.wait_printed(last, stage.printed().rindex(b"two"))
+
+    async def logs(**fields: Any) -> Client:
+        client = Client()
+        await stage.daemon.viewers.logs(client, client, LogsRequest(**fields), "s")
+        return client
+
+    whole = await logs()
+    assert whole.notes == [{"logs": {"session": "s", "position": 0}}]
+    for offset in range(len(whole.output_bytes) + 1):
+        rest = await logs(session="s", position=0, offset=offset)
+        assert (rest.output_bytes, rest.notes) == (whole.output_bytes[offset:], [])
+
+
 @pytest.mark.parametrize("cols", [20, 80])
 async def test_logs_have_all_that_a_background_job_prints_while_commands_run(stage: Stage, cols: int) -> None:
-    stage.ring_size = 1 << 24
+    stage.ring_size = 1 << 27
     await stage.open()
     stage.daemon.terminal.window.resize(24, cols)
     await stage.exec('sh -c \'n=0; until [ -e stop ]; do n=$((n+1)); echo "job $n."; done; echo la""st\' &')
@@ -260,7 +333,7 @@ async def test_logs_have_all_that_a_background_job_prints_while_commands_run(sta
     await stage.wait_printed(b"last")
     await stage.daemon.line.wait_idle()
     client = Client()
-    await stage.daemon.viewers.logs(client, client, follow=False)
+    await stage.daemon.viewers.logs(client, client, LogsRequest(), "s")
     assert stage.daemon.terminal.ring.start == 0
     # Where the terminal's buffer is full, the output of others may come in the middle of a line.
     whole_lines = set(re.findall(rb"job \d+\.\r", stage.printed()))
@@ -272,11 +345,14 @@ async def test_keys_are_not_lost_when_the_session_takes_none(bash: Stage) -> Non
     await bash.open()
     client = Client()
     task = await attach(bash, client)
-    run = asyncio.create_task(bash.exec("sleep 0.3"))
+    run = asyncio.create_task(bash.exec(UNTIL_GO))
     await bash.wait_foreground(1)
+    client.received.clear()
     for _ in range(10):
         client.send("i", b"#" * 9_000)
+    await client.received.wait()
     client.send("i", b"\x15echo al''ive\r")
+    (bash.home / "go").touch()
     assert (await run).exit == 0
     await client.wait_output(b"alive\r\n")
     client.leave()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.chaos import witness
-from tests.homes import Home, open_home
+from tests.homes import Home, empty
 from tests.session import ledger
 from tests.waiting import wait_until
 from waypoint.client import Client
@@ -98,9 +98,9 @@ class Timeline:
 
 
 @pytest.fixture
-def line() -> Iterator[Timeline]:
-    with open_home("chains") as home:
-        yield Timeline(home)
+def line(home: Home) -> Iterator[Timeline]:
+    yield Timeline(home)
+    empty(home)
 
 
 class Done(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.homes import Home, open_home
 from tests.session.let_in import NOT_ALLOWED, refused, stop, succeeds
 from waypoint.launch.externals import FromOutside
@@ -24,19 +24,6 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.storage.beneath import MountPlace
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "public-checkout")]
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("binds", "/bin/bash") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared(person: Person) -> Iterator[Home]:
-    with open_home("binds") as home:
-        home.must("setup", "--user", person.name)
-        yield home
 
 
 @pytest.fixture(scope="module")

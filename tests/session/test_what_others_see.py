@@ -1,26 +1,22 @@
 """Of another user's sessions and captures, who is let in sees that they are there, and nothing of what ran in them."""
 
 import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
-from tests.acceptance.sessions import inside
+from tests.acceptance.people import Person
+from tests.acceptance.sessions import OF_THE_BASE, ground_of, inside
 from tests.homes import Home, open_home
 from tests.session.let_in import stop, succeeds
+from tests.waiting import until_runs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "public-checkout")]
 
 WORD = "quietword"
 # In a folder, a variable's name, the arguments of a job, and those of what cannot be started again.
 RUNS = f"mkdir /srv/{WORD}; cd /srv/{WORD}; export {WORD}=1; sleep 1000 & cp /bin/sleep {WORD}; ./{WORD} 1000 &"
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("sees", "/bin/bash") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +68,23 @@ def test_they_see_what_is_for_all(home: Home, person: Person) -> None:
 
 def test_what_is_ones_own_is_seen(home: Home, person: Person) -> None:
     succeeds(person.can(home, "shell", "own", "-d"))
-    succeeds(person.can(home, "exec", "-b", "own", "--", "sleep 1000 &"))
+    succeeds(person.can(home, "exec", "-b", "own", "--", f"sleep 1000 & {until_runs('sleep 1000')}"))
     succeeds(person.can(home, "checkpoint", "own-cp", "-b", "own", "--tier", "respawn"))
     assert "sleep 1000" in succeeds(person.can(home, "show", "own-cp"))
     stop(home, "own")
+
+
+def test_a_user_learns_of_no_program_that_only_root_sees(home: Home, person: Person) -> None:
+    with ground_of(OF_THE_BASE) as ground:
+        for name in ("open", "closed"):
+            (ground / name).mkdir()
+            shutil.copy("/bin/bash", ground / name / "bash")
+        (ground / "closed").chmod(0o700)
+        for there in (True, False):
+            done = person.can(home, "shell", "asks", "-d", "--shell", f"{ground}/closed/{'bash' if there else 'none'}")
+            assert (done.returncode, "there is no such program" in done.stderr) == (2, True), done
+        succeeds(person.can(home, "shell", "asks", "-d", "--shell", f"{ground}/open/bash"))
+        stop(home, "asks")
 
 
 def test_from_within_a_users_session_no_more_is_seen(home: Home, person: Person) -> None:

@@ -31,8 +31,12 @@ UNANSWERED = (
 def replaced(branch: str, transaction: str) -> str:
     """A pattern: what a command says that has replaced the session, or its files."""
     exchanged = r"files: \d+ changed, \d+\.\d MiB written; the session stood still for [\d.]+ s\n"
-    return (exchanged if transaction == "restore-files" else "") + (
-        rf"replaced: what was on {branch}, kept as \w+, tier (live|files); to get it back: waypoint undo -b {branch}\n"
+    back = r"brought back: \S+(?: as it was captured last)?, \w+\n"
+    kept = rf"replaced: what was on {branch}, kept as \w+, tier (live|files)"
+    return (
+        back
+        + (exchanged if transaction == "restore-files" else "")
+        + (rf"{kept}; to get it back: waypoint undo -b {branch}\n")
     )
 
 
@@ -176,7 +180,10 @@ TRANSACTIONS = {
         sure=END,
         is_done=lambda client: not is_live(client, "w"),
         undone=ONLY_FILES,
-        told=r"will not come back: the processes that ran on w: capture \w+ keeps files only\n",
+        # A daemon that is killed after all of them have ended leaves nobody who knows which they were.
+        told=r"will not come back: the processes that ran on w: capture \w+ keeps files only\n"
+        r"(degraded: w: \d programs? ended with the session: .*bash.* "
+        r"\('waypoint checkpoint NAME --park' ends a session with its programs kept\)\n)?",
         ends=True,
         dumps=False,
     ),
@@ -192,7 +199,7 @@ TRANSACTIONS = {
         ("gc", "--keep-operations", "0"),
         steps=(Step.REMOVING,),
         sure=(Step.REMOVING,),
-        is_done=lambda client: not client.history.gc(keep_operations_s=0, dry_run=True).removed,
+        is_done=lambda client: not client.disk.gc(keep_operations_s=0, dry_run=True).removed,
         dumps=False,
         first=(("checkpoint", "--force", "passing", "-b", "w"),) * 3,
     ),

@@ -12,6 +12,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "shellwrap"
 KEPT = {
+    "first.sh": (1071, "4bd3157f95b513af"),
     "init.sh": (896, "41cf3f63acda86c5"),
     "wrapper.sh": (749, "f9d47feda49c5d7e"),
     # Before, its program's line had no `exec`. A shell that waits in that line has read it, and goes on behind it.

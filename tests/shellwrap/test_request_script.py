@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import subprocess
 from pathlib import Path
 
@@ -36,9 +37,10 @@ def test_a_daemon_that_cannot_be_asked_is_told_as_every_error(
 def test_an_answer_that_was_removed_is_not_waited_for(shell: list[str], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "bell")
     env = {**os.environ, "WAYPOINT_RUN": str(tmp_path)}
+    bell = os.open(tmp_path / "bell", os.O_RDWR)  # as the daemon: a client rings, and does not wait to be heard
     with subprocess.Popen([*shell, str(SCRIPT), "ps"], env=env, stderr=subprocess.PIPE, text=True) as asking:
-        with open(tmp_path / "bell") as bell:
-            bell.read(1)
+        assert select.select([bell], [], [], PATIENCE_S)[0]
+        os.close(bell)
         (answer,) = tmp_path.glob("a.*")
         # The client opens it once more where an answer is empty, as that of a daemon that dies is.
         writer = os.open(answer, os.O_WRONLY)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from tests.corner import corner as corner
 from tests.upper.grounds import fill
-from waypoint.model.errors import Failed, StoreDamaged
+from waypoint.model.errors import DISK_FAILED, Failed, StoreDamaged
 from waypoint.store.names import Names
 
 needs_root = [pytest.mark.privileged, pytest.mark.requires("root")]
@@ -70,6 +71,36 @@ class TestOnASmallDisk:
             change.doom("after")
         assert names.doomed() == {"after"}
         names.close()
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("root", "btrfs")
+def test_a_disk_that_gives_other_bytes_back_is_told_as_failed(corner: Path) -> None:
+    """btrfs has a checksum of them, and refuses to read them (EIO); SQLite alone would call the database malformed."""
+    image, folder, word = corner / "image", corner / "disk", b"what is doomed"
+    folder.mkdir()
+    image.touch()
+    os.truncate(image, 128 << 20)
+    mount = ["mount", "-o", "loop", str(image), str(folder)]
+    subprocess.run(["mkfs.btrfs", "-q", "--metadata", "single", str(image)], check=True)
+    subprocess.run(mount, check=True)
+    names = Names(folder / "names.db")
+    with names.change("test") as change:
+        change.doom(word.decode() * 4096)
+    names.close()
+    subprocess.run(["umount", str(folder)], check=True)
+    content = image.read_bytes()
+    with image.open("r+b") as file:
+        for found in re.finditer(word, content):
+            file.seek(found.start())
+            file.write(b"W")
+    subprocess.run(mount, check=True)
+    names = Names(folder / "names.db")
+    with pytest.raises(Failed, match="Input/output error") as caught:
+        names.doomed()
+    names.close()
+    subprocess.run(["umount", str(folder)], check=True)
+    assert caught.value.next_step == DISK_FAILED
 
 
 def test_a_file_that_may_not_be_written_is_told_as_such(tmp_path: Path) -> None:

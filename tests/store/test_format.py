@@ -30,16 +30,17 @@ parked, discarded; names were moved; some of that was taken back, and that in tu
 """
 
 
-NEWER = {"by": None, "note": "", "expired": False}
+NEWER = {"by": None, "note": "", "expired": False, "applied": None}
 """What operations of earlier formats do not have."""
 
 
 def with_no_walls(captures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The captures, whose processes had the host's ids and no filter, as those of all captures that do not say it; nor
-    do they say what ran, in which folder the shell was, of another moment of it than the capture's own, or when the
-    branch was made.
+    do they say what ran, in which folder the shell was, of another moment of it than the capture's own, when the
+    branch was made, or of which system the base was.
     """
     for one in captures:
+        one["machine"] = {**one["machine"], "system": ""} if one["machine"] else None
         one |= {"folder": "", "branch_created": 0.0}
         layers = one["layers"]
         layers["programs"] = None
@@ -171,7 +172,7 @@ def test_a_home_of_format_3_is_what_it_was(tmp_path: Path) -> None:
     del said["claims"]
     said["captures"] = with_no_walls(said["captures"])
     said["operations"] = [{**one, **NEWER} for one in said["operations"]]
-    said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
+    said["standings"] = {capture: {**one, "removed": False, "parts": []} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-3.db", tmp_path / "names.db")))
     found = told_since_3(names)
     others = only_names(found.pop("plans"), said.pop("plans"))
@@ -186,8 +187,8 @@ def test_a_home_of_format_4_is_what_it_was(tmp_path: Path) -> None:
     said: dict[str, Any] = json.loads((KEPT / "names-4.json").read_text())
     del said["claims"]
     said["captures"] = with_no_walls(said["captures"])
-    said["operations"] = [{**one, "note": "", "expired": False} for one in said["operations"]]
-    said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
+    said["operations"] = [{**one, **NEWER, "by": one["by"]} for one in said["operations"]]
+    said["standings"] = {capture: {**one, "removed": False, "parts": []} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))
     found = {**told_since_3(names), "doomed": sorted(names.doomed()), "identity": names.identity()}
     assert only_names(found.pop("plans"), said.pop("plans")) == {
@@ -202,6 +203,17 @@ def test_a_home_of_format_4_is_what_it_was(tmp_path: Path) -> None:
         set(),
         0,
     )
+    names.close()
+
+
+def test_a_home_of_format_5_is_what_it_was(tmp_path: Path) -> None:
+    """The file is that of a home that was used: captures are in the store, something is attached to some."""
+    said: dict[str, Any] = json.loads((KEPT / "names-5.json").read_text())
+    said["standings"] = {capture: {**one, "parts": []} for capture, one in said["standings"].items()}
+    names = Names(Path(shutil.copy(KEPT / "names-5.db", tmp_path / "names.db")))
+    found = {**told_since_3(names), "doomed": sorted(names.doomed()), "identity": names.identity()}
+    assert json.loads(msgspec.json.encode(found)) == said
+    assert (len(names.images()), names.first_kept()) == (3, 1)
     names.close()
 
 
@@ -240,7 +252,7 @@ def test_what_is_new_is_empty(migrated: Names) -> None:
 def test_a_new_file_has_the_tables_of_a_migrated_one(kept: Path, tmp_path: Path) -> None:
     def tables(path: Path) -> list[tuple[object, ...]]:
         Names(path).close()
-        assert format_of(path) == format.FORMAT == 5
+        assert format_of(path) == format.FORMAT == 6
         with contextlib.closing(sqlite3.connect(path)) as db:
             return db.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
 
@@ -321,11 +333,11 @@ def test_a_damaged_record_is_told_as_damage_and_changes_nothing(kept: Path, reco
 
 def test_each_format_leads_to_the_next(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    for number in (5, 6):
+    for number in (6, 7):
         monkeypatch.setitem(format.MIGRATIONS, number, lambda _db, number=number: taken.append(number))
-    monkeypatch.setattr(format, "FORMAT", 7)
+    monkeypatch.setattr(format, "FORMAT", 8)
     Names(kept).close()
-    assert (taken, format_of(kept)) == ([5, 6], 7)
+    assert (taken, format_of(kept)) == ([6, 7], 8)
 
 
 def test_a_format_of_the_future_is_refused_and_left_alone(kept: Path) -> None:

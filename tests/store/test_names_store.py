@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from waypoint.branch.refs import rename
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, FilesLayer, Layers, LiveRow, Operation, Ref, Setting, User
+from waypoint.model.records import Capture, FilesLayer, Layers, LiveRow, Operation, Ref, Setting, Standing, User
 from waypoint.store.names import Names
 
 USER = User(name="ann", uid=1000, gid=1000, groups=[1000], home="/home/ann", shell="/bin/bash")
@@ -193,6 +194,25 @@ def test_a_prefix_that_two_captures_share_is_refused(names: Names) -> None:
     with pytest.raises(UnknownName, match="more than one"):
         names.resolve("abcd")
     assert names.resolve("abcd1").branch == "b1"
+
+
+def test_the_id_of_an_image_stands_for_the_last_capture_of_it_whose_content_is_there(names: Names) -> None:
+    ids = [f"{number}" * 32 for number in range(4)]
+    one, other = "abcd" + "1" * 60, "abcd" + "2" * 60
+    for number, ident in enumerate(ids):
+        row = row_of(f"b{number}")
+        begin(names, row)
+        end(names, row, msgspec.structs.replace(capture_of(row, ident), created=float(number)))
+    with names.change("ingest") as change:
+        for ident, image in zip(ids[:3], (one, one, one), strict=True):
+            change.set_standing(ident, Standing(image=image, durable=True, removed=ident == ids[2]))
+        change.set_standing(ids[3], Standing(image=other, durable=True))
+    assert [names.find(text).id for text in (one, one[:5], other, ids[0])] == [ids[1], ids[1], ids[3], ids[0]]
+    with pytest.raises(UnknownName, match="more than one"):
+        names.find("abcd")
+    for taken, said in ((one, "may not look like the id"), (one[:8], "it is the beginning of an image's id")):
+        with pytest.raises((StateConflict, UsageProblem), match=said), names.change("check") as change:
+            change.check_new(taken, "checkpoint")
 
 
 @pytest.mark.parametrize("text", ["nothing", "abc", "ffff", "*", "a*", "'; DROP TABLE live; --"])

@@ -1,14 +1,18 @@
 """Homes on small real file systems, so that they can be filled."""
 
+import contextlib
 import errno
 import functools
 import json
 import os
+import shutil
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.places import make_temp_root
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.calls import programs
 from waypoint.linux.storage import loop, mounts
@@ -30,8 +34,8 @@ class Ground:
         return open_pool(self.home, self.driver, SIZES)
 
 
-def mount_new(kind: str, corner: Path, size_bytes: int) -> Path:
-    """Make a file system of that kind and size in a file and mount it; return where."""
+def mount_new(kind: str, corner: Path, size_bytes: int, options: str = "") -> Path:
+    """Make a file system of that kind and size in a file and mount it with these options; return where."""
     image, point = corner / f"{kind}.img", corner / kind
     image.touch()
     os.truncate(image, size_bytes)
@@ -39,8 +43,20 @@ def mount_new(kind: str, corner: Path, size_bytes: int) -> Path:
     programs.run(f"mkfs.{kind}", *quiet, image)
     point.mkdir()
     with image.open("r+b") as file, loop.attach(file.fileno()) as device:
-        mounts.mount(device.path, point, kind)
+        mounts.mount(device.path, point, kind, 0, options)
     return point
+
+
+@contextlib.contextmanager
+def temporary_btrfs(size_bytes: int) -> Iterator[Path]:
+    """A new btrfs of that size, in a temporary folder, which may get other things; both are gone at the end."""
+    corner = Path(tempfile.mkdtemp(dir=make_temp_root()))
+    ground = mount_new("btrfs", corner, size_bytes)
+    try:
+        yield ground
+    finally:
+        mounts.umount(ground)
+        shutil.rmtree(corner)
 
 
 def _native(corner: Path) -> Ground:

@@ -21,11 +21,11 @@ ODD_NAMES = [
     "näme".encode(),
 ]
 
-_ACL_USER_1234_RWX = struct.pack("<I", 2) + b"".join(
+ACL_USER_1234_RWX = struct.pack("<I", 2) + b"".join(
     struct.pack("<HHi", tag, permissions, owner)
     for tag, permissions, owner in ((1, 6, -1), (2, 7, 1234), (4, 4, -1), (16, 7, -1), (32, 4, -1))
 )
-_CAPABILITY_NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
+CAPABILITY_NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
 def furnish(tree: str) -> None:
@@ -53,8 +53,8 @@ def _furnish_files(root: Path) -> None:
     os.utime(owned, ns=(2, 3))
     for name, attribute, value in (
         ("labelled", "user.note", b"\x00\xff any bytes"),
-        ("listed", "system.posix_acl_access", _ACL_USER_1234_RWX),
-        ("able", "security.capability", _CAPABILITY_NET_RAW),
+        ("listed", "system.posix_acl_access", ACL_USER_1234_RWX),
+        ("able", "security.capability", CAPABILITY_NET_RAW),
         ("origin", "trusted.overlay.origin", b"\x00\xfb\x21\x00handle"),
     ):
         (root / name).write_text(name)
@@ -79,7 +79,7 @@ def _furnish_others(root: Path) -> None:
 
 def picture(root: str | Path) -> dict[bytes, Any]:
     """Everything that can be seen of the tree below `root`, by path; `root` itself is `b""`."""
-    top, names_of_inode = os.fsencode(root), dict[int, list[bytes]]()
+    top, names_of_inode = os.fsencode(root), dict[tuple[int, int], list[bytes]]()
     facts: dict[bytes, Any] = {}
     for folder, folders, files in os.walk(top):
         for path in [folder, *(os.path.join(folder, name) for name in folders + files)]:
@@ -87,7 +87,7 @@ def picture(root: str | Path) -> dict[bytes, Any]:
             facts[name] = _facts(path)
             status = os.lstat(path)
             if not stat.S_ISDIR(status.st_mode):
-                names_of_inode.setdefault(status.st_ino, []).append(name)
+                names_of_inode.setdefault((status.st_dev, status.st_ino), []).append(name)
     facts[b"hard links"] = sorted(sorted(names) for names in names_of_inode.values() if len(names) > 1)
     return facts
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.upper.grounds import GROUNDS, MIB, SIZES, used_bytes
 from tests.waiting import PATIENCE_S, wait_until
-from waypoint.linux.storage import btrfs
+from waypoint.linux.snapshots import btrfs
 from waypoint.upper import btrfs_pool
 from waypoint.upper.contract import GrowthOutcome, Pool
 from waypoint.upper.loop_pool import PoolFile

@@ -1,5 +1,9 @@
-"""A process that is killed in the middle of its work on a pool: what the next one finds."""
+"""A process that is killed in the middle of its work on a pool: what the next one finds.
 
+WAYPOINT_TEST_CRASHES: at how many moments it is killed.
+"""
+
+import os
 import shutil
 from pathlib import Path
 
@@ -8,11 +12,13 @@ import pytest
 from tests.upper.grounds import Ground, check_btrfs, loops_of, wait_for_no_loop
 from tests.upper.pictures import furnish, picture
 from tests.upper.victims import duration, kill_after, leftovers, started
-from waypoint.linux.storage import btrfs
+from waypoint.linux.snapshots import btrfs
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
 
-TRIES = 12
+TRIES = int(os.environ.get("WAYPOINT_TEST_CRASHES", "4"))
+TURNOVER_S, GROWTH_S = 0.036, 0.024
+"""About how long the work takes whose moments these are."""
 
 
 def forget_pool(home: Path) -> None:
@@ -41,7 +47,7 @@ def test_snapshots_and_removals_that_were_killed_leave_whole_trees_only(ground: 
     before = picture(pool.path("source"))
     pool.close()
     for number in range(TRIES):
-        kill_after("turn_over", ground, 0.003 * number)
+        kill_after("turn_over", ground, TURNOVER_S * number / TRIES)
         pool = ground.open()
         names = pool.list()
         assert "source" in names
@@ -62,7 +68,7 @@ def test_a_growth_that_was_killed_is_completed_at_the_next_start(corner: Path) -
     for number in range(10 * TRIES):
         if number >= TRIES and sizes[-1] > sizes[0]:  # on a busy machine the first kills may all come before a growth
             break
-        kill_after("grow", ground, 0.002 * number)
+        kill_after("grow", ground, GROWTH_S * number / TRIES)
         wait_for_no_loop(image)
         pool = ground.open()
         status = image.stat()

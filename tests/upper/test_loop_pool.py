@@ -21,12 +21,15 @@ from tests.upper.grounds import (
     wait_for_no_loop,
 )
 from tests.upper.pictures import furnish, picture
-from waypoint.linux.storage import btrfs, filesystem, mounts
+from waypoint.linux.snapshots import btrfs
+from waypoint.linux.storage import filesystem, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.upper.contract import GrowthOutcome, PoolSizes, usual_sizes
 from waypoint.upper.open_pool import open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
+SET_ASIDE = 32 * MIB
+"""What btrfs may take for its metadata at any moment (grounds.used_bytes)."""
 
 
 @pytest.fixture
@@ -82,7 +85,7 @@ def test_it_grows_in_whole_steps_when_less_than_the_headroom_is_free(small_disk:
     growth = pool.grow_if_needed()
     assert growth.outcome is GrowthOutcome.GROWN
     assert growth.size_bytes == SIZES.initial_bytes + SIZES.step_bytes
-    assert growth.free_bytes == pool.free_bytes()
+    assert pool.free_bytes() - SIZES.step_bytes < growth.free_bytes <= pool.free_bytes() + SET_ASIDE
     assert filesystem.total_bytes(tree) == SIZES.initial_bytes + SIZES.step_bytes
     assert (small_disk / "pool.img").stat().st_size == SIZES.initial_bytes + SIZES.step_bytes
     assert is_reserved(small_disk / "pool.img")
@@ -100,7 +103,7 @@ def test_it_takes_as_many_steps_as_are_needed(small_disk: Path) -> None:
     growth = pool.grow_if_needed(before - MIB)
     assert growth.outcome is GrowthOutcome.GROWN
     assert growth.size_bytes == SIZES.initial_bytes + SIZES.headroom_bytes
-    assert growth.free_bytes == before + SIZES.headroom_bytes
+    assert before + SIZES.headroom_bytes - SET_ASIDE <= growth.free_bytes <= before + SIZES.headroom_bytes
     assert pool.grow_if_needed(before - MIB).outcome is GrowthOutcome.ENOUGH
     pool.close()
 
@@ -118,10 +121,16 @@ def test_the_last_step_is_as_large_as_the_floor_allows(small_disk: Path) -> None
 def test_what_is_still_in_the_page_cache_is_not_free(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     tree = pool.create("one")
-    before, said_before = pool.free_bytes(), filesystem.free_bytes(tree)
-    Path(tree, "data").write_bytes(bytes(64 * MIB))
-    assert said_before - filesystem.free_bytes(tree) < 48 * MIB, "the data is on the device already: nothing is tried"
-    assert 63 * MIB < before - pool.free_bytes() < 80 * MIB
+    for _ in range(10):
+        before, said_before = pool.free_bytes(), filesystem.free_bytes(tree)
+        Path(tree, "data").write_bytes(bytes(64 * MIB))
+        said, counted = said_before - filesystem.free_bytes(tree), before - pool.free_bytes()
+        if said < 24 * MIB:
+            break
+        os.unlink(f"{tree}/data")  # it is on the device already, as whoever calls sync(2) writes out this one, too
+        pool.sync("one")
+    assert said < 24 * MIB, "nothing is tried"
+    assert 63 * MIB < counted < 80 * MIB + SET_ASIDE
     Path(tree, "more").write_bytes(bytes(SIZES.initial_bytes - SIZES.headroom_bytes - 64 * MIB))
     assert pool.grow_if_needed().outcome is GrowthOutcome.GROWN
     pool.close()

@@ -13,7 +13,7 @@ from waypoint.linux.storage import deep
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper import rewind as rewind_module
 from waypoint.upper.changes import count_changes
-from waypoint.upper.rewind import Views, rewind
+from waypoint.upper.rewind import Rewound, Tally, Views, rewind
 
 LEVELS, NAME = 1100, "name"  # deeper than Python calls functions, longer than a path may be
 
@@ -22,9 +22,11 @@ class Trees(NamedTuple):
     wanted: Path
     present: Path
 
-    def rewind(self) -> int:
+    def rewind(self, tally: Tally | None = None) -> int:
+        tally = tally or Tally()
         with open_folder(self.wanted) as shown, open_folder(self.present) as inside:
-            return rewind(str(self.present), str(self.wanted), Views(shown, inside), keep=frozenset()).changed
+            rewind(str(self.present), str(self.wanted), Views(shown, inside), tally, keep=frozenset())
+        return tally.total().changed
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ def test_what_found_no_room_is_done_again(trees: Trees, monkeypatch: pytest.Monk
         (trees.wanted / name).write_text("wanted")
         (trees.present / name).write_text("present")
     (trees.present / "other").write_text("present")
-    copy, full = rewind_module._copy_content, set(names)
+    copy, full = rewind_module.copy_content, set(names)
 
     def copy_if_not_full(origin: int, target: int, wanted: os.stat_result) -> None:
         copy(origin, target, wanted)
@@ -141,7 +143,7 @@ def test_what_found_no_room_is_done_again(trees: Trees, monkeypatch: pytest.Monk
             full.pop()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(rewind_module, "_copy_content", copy_if_not_full)
+    monkeypatch.setattr(rewind_module, "copy_content", copy_if_not_full)
     for _ in names:
         with pytest.raises(OSError, match="No space left"):
             trees.rewind()
@@ -153,10 +155,34 @@ def test_what_found_no_room_is_done_again(trees: Trees, monkeypatch: pytest.Monk
     )
 
 
+def test_what_was_changed_before_the_room_was_used_up_is_counted_once(
+    trees: Trees, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (trees.wanted / "folder/below").mkdir(parents=True)
+    for path in ("first", "folder/below/file", "last"):
+        (trees.wanted / path).write_text("wanted")
+    (trees.present / "gone").write_text("present")
+    copy, full = rewind_module.copy_content, [True]
+
+    def copy_if_not_full(origin: int, target: int, wanted: os.stat_result) -> None:
+        if full and os.readlink(f"/proc/self/fd/{origin}").endswith("last"):
+            full.pop()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        copy(origin, target, wanted)
+
+    monkeypatch.setattr(rewind_module, "copy_content", copy_if_not_full)
+    tally = Tally()
+    with pytest.raises(OSError, match="No space left"):
+        trees.rewind(tally)
+    assert not (trees.present / "gone").exists()
+    assert trees.rewind(tally) == len(["first", "folder", "folder/below", "folder/below/file", "gone", "last"])
+    assert tally.total() == Rewound(6, 3 * len("wanted"))
+
+
 def test_a_file_that_was_cut_since_it_was_looked_at_ends_where_it_ends(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 9000)
     facts = os.stat(tmp_path / "log")
     os.truncate(tmp_path / "log", 5000)
     with open(tmp_path / "log", "rb") as origin, open(tmp_path / "copy", "wb") as copy:
-        rewind_module._copy_content(origin.fileno(), copy.fileno(), facts)
+        rewind_module.copy_content(origin.fileno(), copy.fileno(), facts)
     assert (tmp_path / "copy").read_bytes() == b"x" * 5000

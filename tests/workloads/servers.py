@@ -24,6 +24,9 @@ end
 _LOAD = """
 for i in 1 2 3 4 5 6; do while :; do curl -s http://127.0.0.1:7001/load; done >/dev/null 2>&1 & done
 """
+_OPEN = 'curl -sf -X PUT "http://127.0.0.1:7040/json/new?data:text/html,<title>$1</title>"'
+_TITLES = 'curl -sf http://127.0.0.1:7040/json/list | sed -n \'s/.*"title": "\\([a-z0-9-]*\\)".*/\\1/p\''
+_CHROMIUM = "chromium --headless --disable-gpu --remote-debugging-port=7040 --user-data-dir=$PWD/data about:blank"
 _QUEUE = ("tcp 7001: [0-9]+ connections that nobody has accepted yet are not in copies",)
 _ANSWERS = "curl -sf http://127.0.0.1:7001/"
 
@@ -98,7 +101,7 @@ end
         name="mariadb",
         start="""
         mkdir data; mariadb-install-db --user=root --datadir=$PWD/data >log 2>&1
-        set -- --user=root --datadir=$PWD/data --socket=$PWD/s --skip-networking --innodb-use-native-aio=0
+        set -- --user=root --datadir=$PWD/data --socket=$PWD/s --skip-networking
         mariadbd --no-defaults "$@" >log 2>&1 &
         """,
         ready="mariadb -S s -e 'create database if not exists d; create table if not exists d.w (v text)'",
@@ -285,5 +288,27 @@ end
         ready="[ -p tell ]",
         tell="echo $1 >tell",
         pypi=("ipykernel", "jupyter-client"),
+    ),
+    Workload(
+        name="chromium without its sandbox",
+        start=f"{_CHROMIUM} --no-sandbox >log 2>&1 &",
+        ready="curl -sf http://127.0.0.1:7040/json/version",
+        tell=_OPEN,
+        told=_TITLES,
+        debian=("chromium", "curl"),
+    ),
+    Workload(
+        name="chromium with its sandbox",
+        start=f"""
+        mkdir data; chown nobody data
+        HOME=$PWD/data setpriv --reuid=nobody --regid=nogroup --clear-groups {_CHROMIUM} >log 2>&1 &
+        """,
+        ready="curl -sf http://127.0.0.1:7040/json/version",
+        tier="respawn",
+        because="CRIU cannot dump nested user namespaces",
+        degraded=("namespace", "cannot be started again: .*chrom"),
+        again=("lost /usr/lib/chromium/chromium", *["lost /usr/lib/chromium/chrome_crashpad_handler"] * 2),
+        allow=("userns",),
+        debian=("chromium", "curl"),
     ),
 )

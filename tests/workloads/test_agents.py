@@ -154,12 +154,13 @@ def test_an_agent_goes_on_in_every_copy(home: Home, installed: Path, name: str) 
                 screen.see(r"word 9\b")
             screen.see(agent.input("not sent"))
             submit(screen, f" yet by {which}", f"ANSWER 3 to not sent yet by {which}$")
-        said = {which: log_of(home, which)[-1] for which in (branch, *copies)}
-        assert said == {which: f"not sent yet by {which}" for which in (branch, *copies)}
+        for which in (branch, *copies):  # an agent may ask something by itself afterwards
+            said = {line for line in log_of(home, which) if line.startswith("not sent")}
+            assert said == {f"not sent yet by {which}"}
         leave(screen)
         home.must("restore", f"of-{name}", "-b", branch)
         screen.type(f"clear; waypoint attach {branch}")
         screen.press("Enter")
         screen.see(r"word 9\b")
         submit(screen, " after the restore", "ANSWER 3 to not sent after the restore$")
-        wait_until(lambda: log_of(home, branch)[-1] == "not sent after the restore", "the model was told")
+        wait_until(lambda: "not sent after the restore" in log_of(home, branch), "the model was told")

@@ -79,17 +79,23 @@ def test_a_workload_goes_on_in_every_copy(home: Home, branch: str, row: Workload
 _HERE = "told-$WAYPOINT_BRANCH"
 BROKEN = {
     "copies have forgotten": (
-        Workload(name="", patience_s=1, tell=f"echo $1 >>{_HERE}", told=f"cat {_HERE}"),
+        Workload(name="", patience_s=2, tell=f"echo $1 >>{_HERE}", told=f"cat {_HERE}"),
         "in place of one",
     ),
-    "nothing is worked": (Workload(name="", patience_s=1, work="echo 5"), "it stays at 5"),
+    "nothing is worked": (Workload(name="", patience_s=2, work="echo 5"), "it stays at 5"),
     "work begins anew": (
         Workload(name="", start=f"seq 5 >{_HERE}", work=f"echo x >>{_HERE}; wc -l <{_HERE}"),
         "it is at 1 and was at 6",
     ),
-    "the tier is another": (Workload(name="", patience_s=1, start="sleep 1000 &", tier="respawn"), "the tier is live"),
+    "the tier is another": (Workload(name="", patience_s=2, start="sleep 1000 &", tier="respawn"), "the tier is live"),
     "what is said is not in the row": (
-        Workload(name="", patience_s=1, start="bash -c 'exec 3<>/dev/tty; sleep 1000' &", tier="respawn"),
+        Workload(
+            name="",
+            patience_s=2,
+            start="bash -c 'exec 3<>/dev/tty; >up; sleep 1000' &",
+            ready="[ -e up ]",
+            tier="respawn",
+        ),
         "degraded: .*/dev/tty",
     ),
 }

@@ -32,7 +32,7 @@ class Workload:
 
     What it needs: packages of Debian, npm and PyPI, which only a run of all workloads installs, into a session; words
     of tests/needs.py; what its session is allowed beyond the usual. `slow`: it is left out of the quick half though it
-    needs no package. `patience_s`: how long it may take to know a word.
+    needs no package. `patience_s`: how long it may take to know a word; 2 at least: SECONDS counts whole seconds.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""Renaming branches and removing names. Neither touches a session: a live branch cannot be renamed or removed."""
+"""Renaming branches, removing names, making one operation of several. None of that touches a session: a live branch
+cannot be renamed or removed.
+"""
 
 from collections.abc import Collection, Sequence
 
@@ -37,7 +39,18 @@ def remove(names: Names, doomed: Sequence[str], live: Collection[str]) -> None:
             change.put(name, None)
 
 
+def make_one(names: Names, verb: str, captures: Collection[str | None], before: int) -> None:
+    """Log one operation, `verb`, in place of those after the number `before` that ended a session and made one of
+    `captures` the tip of its branch: one undo takes all of them back. Does nothing if it is one operation already.
+    """
+    with names.change(verb) as change:
+        ends = [one for one in change.operations_since(before) if one.sessions]
+        parts = [one for one in ends if any(to.after and to.after.capture in captures for to in one.moves.values())]
+        if len(parts) > 1:
+            change.gather(parts)
+
+
 def _check_dead(tried: str, branch: str, live: Collection[str]) -> None:
     if branch in live:
-        next_step = f"stop it first: waypoint stop {branch}"
+        next_step = f"park it first, which keeps its programs: waypoint checkpoint NAME -b {branch} --park"
         raise StateConflict(tried, f"branch {branch}", "it has a live session", next_step)

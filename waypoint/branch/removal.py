@@ -25,27 +25,37 @@ class Survey(NamedTuple):
     """What could be removed. `removable`: the ids of captures whose content nothing keeps, the oldest first.
 
     `first_kept`: the number of the first operation that is kept. `parents`: of each recorded capture, by id. `removed`:
-    the ids of those whose content is not there any more.
+    the ids of those whose content is not there any more. `why`: in words, what keeps captures, by id: names, and the
+    newest operation whose undo would need it.
     """
 
     removable: list[str]
     first_kept: int
     parents: Mapping[str, list[str]]
     removed: set[str]
+    why: Mapping[str, list[str]]
 
 
-def survey(names: LogReader, since: float, between: Callable[[], None] = do_not_wait) -> Survey:
+def survey(
+    names: LogReader, since: float, between: Callable[[], None] = do_not_wait, spared: Collection[str] = ()
+) -> Survey:
     """Find out what could be removed. `since`: operations of this moment, in seconds since the epoch, and of later ones
-    are kept. Decodes all names, these operations and the place of each capture; calls `between` at each piece of them.
+    are kept. `spared`: captures that are kept, too. Decodes all names, these operations and the place of each capture;
+    calls `between` at each piece of them.
     """
     first = max(names.first_kept(), names.first_since(since))
-    kept: set[str] = set()
+    by_name: dict[str, list[str]] = {}
     for refs in names.iter_refs():
         between()
-        kept.update(ref.capture for ref in refs.values() if ref.capture)
+        for name, ref in refs.items():
+            if ref.capture:
+                by_name.setdefault(ref.capture, []).append(f"{ref.kind} {name}")
+    by_undo: dict[str, list[str]] = {}
     for operations in names.iter_operations():
         between()
-        kept.update(*(_brought_back(operation) for operation in operations if operation.number >= first))
+        for operation in operations:
+            for capture in _brought_back(operation) if operation.number >= first else ():
+                by_undo.setdefault(capture, [f"undo {operation.number} ({operation.verb})"])
         if operations[-1].number <= first:
             break
     links: list[Link] = []
@@ -53,8 +63,10 @@ def survey(names: LogReader, since: float, between: Callable[[], None] = do_not_
         between()
         links += piece
     removed = names.removed()
+    why = {one: [*by_name.get(one, ()), *by_undo.get(one, ())] for one in by_name.keys() | by_undo.keys()}
+    kept = {*spared, *why}
     removable = [link.id for link in reversed(links) if link.id not in kept and link.id not in removed]
-    return Survey(removable, first, {link.id: link.parents for link in links}, removed)
+    return Survey(removable, first, {link.id: link.parents for link in links}, removed, why)
 
 
 def _brought_back(operation: Operation) -> set[str]:
@@ -71,10 +83,11 @@ def remove(
     since: float,
     limit: int | None = None,
     between: Callable[[], None] = do_not_wait,
+    spared: Collection[str] = (),
 ) -> list[Capture]:
     """Take captures off the record that nothing keeps, the oldest first, at most `limit` (None: all); those that are
     held stay. In one transaction, which is an entry in the operation log. With a `limit`, operations lose their undo
-    only if captures are removed. `between`: as of `survey`.
+    only if captures are removed. `between`, `spared`: as of `survey`.
 
     The survey is made before the transaction, which keeps all others from writing, and once more in it only if the log
     has an entry more by then: nothing else that it reads changes without one, but by a removal, and there is one at a
@@ -84,10 +97,10 @@ def remove(
     the next daemon removes it. Raises Failed if the record cannot be written; then nothing has changed.
     """
     last = names.last_number()
-    found = survey(names, since, between)
+    found = survey(names, since, between, spared)
     with captures.removing() as take, names.change(VERB) as change:
         if change.last_number() != last:
-            found = survey(change, since)
+            found = survey(change, since, do_not_wait, spared)
         free = take(found.removable[:limit])
         chosen = list(change.captures_of([capture for capture in found.removable if capture in free]).values())
         for capture in chosen:

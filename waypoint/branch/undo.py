@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from waypoint.model.details.process_facts import ENDED_IN_COPIES
 from waypoint.model.errors import StateConflict
 from waypoint.model.names import DEFAULT_BRANCH, in_order
 from waypoint.model.records import Aside, Aspect, Caller, Capture, Login, Operation, Ref
@@ -70,7 +71,7 @@ def is_from_within(names: RecordReader, operation: Operation, branch: str) -> bo
     Operations from a time when another branch had this name do not count.
     """
     own, by = names.ref(branch), operation.by
-    if own is None or operation.at < own.created:
+    if own is None or operation.at < own.created or operation.applied is not None:
         return False
     if by is not None and by.uid is None and by.branch == branch:
         return True
@@ -79,7 +80,8 @@ def is_from_within(names: RecordReader, operation: Operation, branch: str) -> bo
 
 
 def _is_on(operation: Operation, branch: str) -> bool:
-    concerns = branch in operation.sessions or branch in operation.moves
+    is_applied = operation.applied is not None and operation.applied.branch == branch
+    concerns = branch in operation.sessions or branch in operation.moves or is_applied
     return concerns and operation.sessions.keys() <= {branch}
 
 
@@ -102,7 +104,7 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
         raise _impossible(operation, "older than what 'waypoint gc' has kept")
     if operation.verb == "discard":
         raise _impossible(operation, "what the session wrote was thrown away")
-    if not deeds and not operation.moves:
+    if not deeds and not operation.moves and operation.applied is None:
         raise _impossible(operation, "it moved nothing")
     moved_since = [name for name, move in operation.moves.items() if ref(name) != move.after]
     left = [name for name in moved_since if _has_gone_on(operation, name, ref)]
@@ -111,6 +113,9 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
     moves = {name: move.before for name, move in operation.moves.items() if name not in left}
     words = [_words_of_deed(deed) for deed in deeds]
     words += [_words_of(name, before) for name, before in moves.items()]
+    if operation.applied is not None:
+        count = operation.applied.files
+        words.append(f"let {count} {'file' if count == 1 else 'files'} of the machine be as before, if unchanged since")
     names = {deed.branch: ref(deed.branch) for deed in deeds} | moves
     return Plan(deeds, names, {name: ref(name) for name in names}, ", ".join(words))
 
@@ -144,7 +149,8 @@ def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Ope
     live = {row.branch for row in change.live()}
     for name in (name for name, ref in steps.names.items() if ref is None):
         if name in live:
-            raise _impossible(operation, f"{name} has a live session", f"stop it first: waypoint stop {name}")
+            next_step = f"park it first, which keeps its programs: waypoint checkpoint NAME -b {name} --park"
+            raise _impossible(operation, f"{name} has a live session", next_step)
         change.put(name, None)
     for name, ref in steps.names.items():
         if ref is not None:
@@ -184,7 +190,7 @@ def losses(steps: Plan, operation: Operation, ref: Lookup, capture: Callable[[st
 def _lost_of(branch: str, kept: Capture) -> list[str]:
     match kept.tier:
         case "live":
-            return []
+            return [f"on {branch}: {line}" for line in kept.degraded if ENDED_IN_COPIES in line]
         case "respawn":
             programs = kept.layers.programs
             which = f"the processes that ran on {branch}: capture {kept.id[:12]} keeps how to start them again"

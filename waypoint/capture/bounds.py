@@ -4,11 +4,12 @@ processes may ask for one after the other, and choose what is to be captured.
 
 import errno
 import os
+from collections.abc import Collection, Iterable
 
 from waypoint.capture.layers.layer import Area
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import beneath, filesystem
-from waypoint.linux.tasks import procfs
+from waypoint.linux.tasks import procfs, removed
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.model.paths import SHARED_MEMORY
 from waypoint.model.records import Tier
@@ -18,19 +19,31 @@ from waypoint.upper.contract import NEXT_STEPS, mib
 MOST_OPEN_FILES = 500_000
 """Descriptors of all processes together: more than one program can have. Each is looked at, for some microseconds."""
 
+_ANY_SIZE = 1 << 62
 
-def check(area: Area, subject: Subject, tier: Tier | None) -> None:
+
+def check(area: Area, subject: Subject, tier: Tier | None, most_deleted_bytes: int) -> None:
     """Raise CannotCapture if the processes have more than MOST_OPEN_FILES, Failed if the disk would have too little
-    room left. `tier`: as `Wanted.tier`.
+    room left. `tier`: as `Wanted.tier`. `most_deleted_bytes`: the size of the largest deleted file that may be kept.
     """
     processes = subject.processes() if tier != "files" else []
     if tier != "files":
-        _check_open_files(processes)
+        check_open_files(processes)
     if not callers.is_root(callers.current()):
-        _check_room(area, subject, processes if tier != "respawn" else [])
+        kept = processes if tier != "respawn" else []
+        most = min(most_deleted_bytes, max(0, area.room_bytes()))
+        _check_room(area, subject, images_bytes(kept, most) + _shared_memory(subject.facts.init_pid))
 
 
-def _check_open_files(processes: list[int]) -> None:
+def images_bytes(processes: Collection[int], most_deleted_bytes: int = _ANY_SIZE) -> int:
+    """About how large CRIU's images of the processes will be: their memory, but for what is swapped out, and their
+    deleted files of at most this size.
+    """
+    return sum(map(procfs.own_bytes, processes)) + removed.file_bytes(processes, most_deleted_bytes)
+
+
+def check_open_files(processes: Iterable[int]) -> None:
+    """Raise CannotCapture if the processes have more than MOST_OPEN_FILES."""
     count = 0
     for pid in processes:
         count += procfs.count_open_files(pid)
@@ -39,16 +52,14 @@ def _check_open_files(processes: list[int]) -> None:
             raise CannotCapture("dump", "the processes", said, "end some; or keep the files alone: --tier files")
 
 
-def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
-    """What a capture has of memory lies on the machine's disk, where only root may fill it: no limit of a session's is
-    held there, and checkpoints stay. As much is left free as a pool leaves that grows.
+def _check_room(area: Area, subject: Subject, needed: int) -> None:
+    """What a capture has of memory and of deleted files, `needed` bytes, lies on the machine's disk, where only root
+    may fill it: no limit of a session's is held there, and checkpoints stay. As much is left free as a pool leaves that
+    grows.
     """
-    needed = sum(map(procfs.own_bytes, processes)) + _shared_memory(subject.facts.init_pid)
-    outlook = area.pool.outlook()
-    floor = outlook.floor_bytes or outlook.headroom_bytes
-    if filesystem.free_bytes(area.hot.folder) - needed < floor:
-        no_space = os.strerror(errno.ENOSPC)
-        said = f"{no_space}: with {mib(needed)} of memory kept, the disk of the home would have less than {mib(floor)}"
+    if area.room_bytes() < needed:
+        no_space, kept = os.strerror(errno.ENOSPC), f"{mib(needed)} of memory and deleted files"
+        said = f"{no_space}: with {kept} kept, the disk of the home would have less than {mib(area.floor_bytes())}"
         raise Failed("capture", f"branch {subject.facts.branch}", said, NEXT_STEPS[errno.ENOSPC])
 
 

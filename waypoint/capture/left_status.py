@@ -1,12 +1,17 @@
-"""The exit status that a wrapper in the session has left: in a file or, on a full disk, as the target of a link."""
+"""What a script of Waypoint's in the session has left: an exit status, in a file or, on a full disk, as the target of a
+link; and what ran on when the shell had ended.
+"""
 
 import contextlib
 import os
 from pathlib import Path
 
 from waypoint.linux.storage import beneath
+from waypoint.model.late_pattern import late_pattern
 
 _MAX_BYTES = 16
+_MAX_LINES_BYTES = 1 << 17
+_STAT = late_pattern(r"\d+ \((.*)\) ([^ZX]) 1 .*")  # a child of pid 1 that has not ended (proc_pid_stat(5))
 
 
 def read_status(folder: int, path: str) -> int | None:
@@ -16,11 +21,19 @@ def read_status(folder: int, path: str) -> int | None:
     """
     text = b""
     with contextlib.suppress(OSError):
-        text = _read(folder, path)
+        text = _read(folder, path, _MAX_BYTES)
     return int(text) & 0xFF if text.isdigit() else None
 
 
-def _read(folder: int, path: str) -> bytes:
+def read_left(folder: int, path: str) -> list[str]:
+    """The names of the programs that ran on when the shell had ended, as pid 1 has left them at `path`."""
+    with contextlib.suppress(OSError):
+        lines = _read(folder, path, _MAX_LINES_BYTES).decode(errors="replace").splitlines()
+        return [found[1] for found in map(_STAT.fullmatch, lines) if found]
+    return []
+
+
+def _read(folder: int, path: str, most_bytes: int) -> bytes:
     parent = beneath.open_beneath(folder, str(Path(path).parent), os.O_PATH | os.O_DIRECTORY)
     name = Path(path).name
     try:
@@ -30,6 +43,6 @@ def _read(folder: int, path: str) -> bytes:
     finally:
         os.close(parent)
     try:
-        return os.read(fd, _MAX_BYTES).strip()
+        return os.read(fd, most_bytes).strip()
     finally:
         os.close(fd)

@@ -3,11 +3,12 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from waypoint.capture.steps import Step, reach
+from waypoint.linux.niceness import Gate
 from waypoint.linux.tasks import cgroups
-from waypoint.processes.freeze import freeze_for_dump
+from waypoint.processes.freeze import freeze, freeze_for_dump
 
 # The longest time for which `Quiet.wait` blocks. It is bounded so that sessions that are captured one after another
 # without end do not stop the daemon's other work.
@@ -19,11 +20,14 @@ LONG_S = 0.1
 class Quiet:
     """Keeps the daemon's long computations out of the pauses. Python runs one thread at a time: while a thread decodes
     a long history, each step of a capture waits for the interpreter (0.5 ms a step, see daemon/lifetime.py).
+
+    `gate`: of programs that are to rest meanwhile.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._pauses: dict[object, float] = {}  # when each has begun
+        self.gate: Gate | None = None
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -32,12 +36,16 @@ class Quiet:
         """
         pause = object()
         with self._changed:
+            if not self._pauses and self.gate is not None:
+                self.gate.shut()
             self._pauses[pause] = time.monotonic()
         try:
             yield
         finally:
             with self._changed:
                 del self._pauses[pause]
+                if not self._pauses and self.gate is not None:
+                    self.gate.open()
                 self._changed.notify_all()
 
     def stands_still(self) -> bool:
@@ -80,14 +88,15 @@ class Pause:
         """
         self._quiet_until.enter_context(self._enter_quiet())
 
-    def begin(self, *, for_dump: bool) -> None:
-        """Freeze the session. With `for_dump`, freeze it at a moment at which CRIU can stop all its tasks.
+    def begin(self, *, for_dump: bool, apart: Collection[int] = ()) -> None:
+        """Freeze the session. With `for_dump`, freeze it at a moment at which CRIU can stop all its tasks. `apart`: as
+        of `freeze_for_dump`.
 
-        Raises CannotCapture if no such moment is found, OSError if a task does not stop in time. Call `end` in any
-        case.
+        Raises CannotCapture if no such moment is found, Failed if a task cannot be stopped, OSError if one does not
+        stop in time. Call `end` in any case.
         """
         self._is_frozen = True
-        self._began = freeze_for_dump(self._cgroup) if for_dump else self._freeze()
+        self._began = freeze_for_dump(self._cgroup, apart) if for_dump else freeze(self._cgroup)
         reach(Step.FROZEN)
 
     def stop_clock(self) -> None:
@@ -108,8 +117,3 @@ class Pause:
         finally:
             self.stop_clock()
             self._quiet.close()
-
-    def _freeze(self) -> float:
-        began = time.monotonic()
-        cgroups.freeze(self._cgroup)
-        return began

@@ -8,12 +8,14 @@ session: the next daemon repeats the steps for it when it starts.
 import errno
 import os
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from waypoint.capture.layers.shell import last_prompt
-from waypoint.capture.left_status import read_status
+from waypoint.capture.layers.shell import NOT_WRITTEN, LastPrompt, last_prompt
+from waypoint.capture.left_status import read_left, read_status
+from waypoint.model.details.process_facts import first_few
 from waypoint.model.ids import new_id
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, EndReason, FilesLayer, Layers, LiveRow, Ref, ShellLayer
@@ -23,15 +25,20 @@ from waypoint.upper import layout
 from waypoint.upper.contract import Pool
 
 EXIT_FILE = f"{RUN_FOLDER}/exit"
+_LEFT_FILE = f"{RUN_FOLDER}/left"
+
+
+T = TypeVar("T")
 
 
 class LastWords(NamedTuple):
-    """Of a session that is stopped: the state for which its shell was asked, None if it was not, or has given none; and
-    in words, what is lost.
+    """Of a session that is stopped: the state for which its shell was asked, None if it was not, or has given none; in
+    words, what is lost; and the programs that end with it, as far as the daemon has seen them.
     """
 
     shell: ShellLayer | None = None
     degraded: tuple[str, ...] = ()
+    programs: Sequence[str] = ()
 
 
 NO_WORDS = LastWords()
@@ -44,7 +51,8 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: LastWo
     be sealed by then, and `seal` may be called again.
     """
     status = read_exit_status(pool.path(row.tree))
-    shell = last.shell or last_prompt(pool.path(row.tree))
+    programs = last.programs or _in_tree(pool.path(row.tree), lambda folder: read_left(folder, _LEFT_FILE))
+    left = LastPrompt(last.shell) if last.shell else last_prompt(pool.path(row.tree))
     pool.seal(row.tree)
     with names.change("end") as change:
         if row not in change.live():  # the capture was recorded by an earlier call: no two may have one tree
@@ -55,8 +63,8 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: LastWo
             parents=[],
             created=time.time(),
             tier="files",
-            layers=Layers(files=FilesLayer(tree=row.tree), shell=shell),
-            degraded=list(last.degraded),
+            layers=Layers(files=FilesLayer(tree=row.tree), shell=left.layer),
+            degraded=[*([NOT_WRITTEN] if left.is_too_large else last.degraded), *_told_ended(programs or ())],
             setting=row.setting,
             reason="exited" if reason == "crashed" and status is not None else reason,
             exit=status,
@@ -83,6 +91,20 @@ def read_exit_status(tree: str) -> int | None:
     """The shell's exit status, which the wrapper left in the session's files below `tree`; None if there is none, or
     the disk has failed there.
     """
+    return _in_tree(tree, lambda folder: read_status(folder, EXIT_FILE))
+
+
+def _told_ended(programs: Sequence[str]) -> list[str]:
+    """In words, which programs have ended with the session, and what would have kept them."""
+    if not programs:
+        return []
+    count = "1 program" if len(programs) == 1 else f"{len(programs)} programs"
+    kept = "'waypoint checkpoint NAME --park' ends a session with its programs kept"
+    return [f"{count} ended with the session: {first_few(programs)} ({kept})"]
+
+
+def _in_tree(tree: str, read: Callable[[int], T]) -> T | None:
+    """What `read` finds in the session's files below `tree`; None if there are none, or the disk has failed there."""
     try:
         folder = os.open(layout.upper_of(tree), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -90,6 +112,6 @@ def read_exit_status(tree: str) -> int | None:
             raise
         return None
     try:
-        return read_status(folder, EXIT_FILE)
+        return read(folder)
     finally:
         os.close(folder)

@@ -5,20 +5,9 @@ WORDS are the words behind `waypoint` up to the cursor.
 A TAB must not be felt: client/wire.py says what may be imported here.
 """
 
-import _signal  # type: ignore[import-not-found, unused-ignore] # `signal` loads enum
-import os
-
+from waypoint.cli.caller import names_of
 from waypoint.cli.output import write_all
-from waypoint.client.address import find_home
-from waypoint.client.link import ask_running
-from waypoint.model.errors import WaypointError
-from waypoint.model.verbs.completion import Offer, offered
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-ANSWER_S = 1.0  # how long the daemon may take to tell names
+from waypoint.model.verbs.completion import offered
 
 
 def run(words: list[str]) -> int:
@@ -28,27 +17,6 @@ def run(words: list[str]) -> int:
     daemon is started, and no error is printed.
     """
     offer = offered(words)
-    answer = offer.answer(_names(offer) if offer.needs_names else ())
+    answer = offer.answer(names_of(offer.home, offer.kind) if offer.needs_names else ())
     write_all(1, memoryview(answer.encode(errors="replace")))
     return 0
-
-
-def _names(offer: Offer) -> list[str]:
-    _signal.signal(_signal.SIGALRM, _give_up)
-    _signal.setitimer(_signal.ITIMER_REAL, ANSWER_S)
-    try:
-        answer = ask_running(find_home(offer.home and os.path.expanduser(offer.home)), "GET", "/v1/names")
-    except (WaypointError, OSError):
-        return []
-    finally:
-        _signal.setitimer(_signal.ITIMER_REAL, 0)
-    rows = answer.get("names") if isinstance(answer, dict) else None
-    return [str(row["name"]) for row in rows or () if _is_meant(row, offer.kind)]
-
-
-def _is_meant(row: dict[str, object], kind: str) -> bool:
-    return kind == "names" or (row["kind"] == "branch" and (kind == "branches" or row["live"] is True))
-
-
-def _give_up(number: int, frame: object) -> "NoReturn":
-    raise TimeoutError

@@ -13,6 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+_GARBAGE_AFTER = 100_000
+"""After how many new objects garbage is looked for. What a command imports, and nothing of that is garbage, is less."""
+
 
 def main(argv: list[str]) -> "NoReturn":
     """Run `waypoint ARGV` and end the process."""
@@ -48,6 +51,9 @@ def _fail(argv: list[str], error: WaypointError) -> int:
     """As `fail`. With `exec --json` the value has the usual fields of an outcome, too, which say whose the exit status
     is (exec_json.py). Of `argv`, click has taken away what stood before the verb.
     """
+    from waypoint.cli.caller import with_meant
+
+    error = with_meant(error)
     is_exec = argv[:1] == ["exec"]
     beside: dict[str, object] = {"exit": error.exit_code, "by": "waypoint", "ended": False, "output": ""}
     return fail(error, as_json=_asks_for_json(argv), beside=beside if is_exec else None)
@@ -99,15 +105,19 @@ def _run(argv: list[str]) -> int:
 def _run_other(argv: list[str]) -> int:
     """Run a verb that is not of the fast path, or show what is wrong."""
     import _signal  # type: ignore[import-not-found, unused-ignore] # `signal` loads enum
+    import gc
 
     from waypoint.model.verbs import table
 
+    gc.set_threshold(_GARBAGE_AFTER)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # if ignored, the programs of `setup` would all seem to succeed
     verb, rest = table.find(argv)
     given = parse(verb, rest) if verb is not None else None
     if verb is not None and given is not None:
         from waypoint.cli.actions import action_of
+        from waypoint.model.packages import import_late
 
+        import_late("inspect", "copy")
         use_home(given.text("home"))
         return action_of(verb.name)(given)
 

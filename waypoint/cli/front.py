@@ -11,11 +11,13 @@ from waypoint import __version__
 from waypoint.cli.actions import action_of
 from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, use_home
 from waypoint.model.errors import UsageProblem
+from waypoint.model.names import meant
 from waypoint.model.verbs import (
     MAX_NUMBER,
     MAX_SECONDS,
     Argument,
     Given,
+    Group,
     Option,
     Verb,
     parse_amount,
@@ -23,7 +25,7 @@ from waypoint.model.verbs import (
     parse_seconds,
     parse_size,
 )
-from waypoint.model.verbs.table import WAYPOINT, Group
+from waypoint.model.verbs.table import WAYPOINT
 
 if TYPE_CHECKING:
     from waypoint.model.verbs import Value
@@ -66,7 +68,7 @@ def make(verb: Verb) -> click.Command:
     """
     if isinstance(verb, Group):
         return _Group(verb)
-    return (_WithCommandLine if verb.arguments and verb.words else click.Command)(
+    command = (_WithWords if verb.arguments and verb.words else click.Command)(
         _last_word(verb),
         params=_parameters(verb),
         callback=_callback(verb),
@@ -75,6 +77,9 @@ def make(verb: Verb) -> click.Command:
         context_settings={"allow_interspersed_args": bool(verb.arguments) or not verb.words},
         options_metavar="[OPTIONS] [--]" if verb.words and not verb.arguments else "[OPTIONS]",
     )
+    if isinstance(command, _WithWords):
+        command.called = verb.words
+    return command
 
 
 def _program() -> click.Command:
@@ -100,12 +105,26 @@ class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._by_word)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as problem:
+            if args[0].startswith("-"):
+                raise
+            raise click.UsageError(f"{problem.message}{meant(args[0], self._by_word)}", problem.ctx) from problem
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return make(self._by_word[cmd_name]) if cmd_name in self._by_word else None
 
 
-class _WithCommandLine(click.Command):
-    """A command that takes the words behind `--` as `words`. A plain click command would take them as arguments."""
+class _WithWords(click.Command):
+    """A command that takes the words behind `--` as `words`. A plain click command would take them as arguments.
+    `called`: how usage calls one of them.
+    """
+
+    called = ""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words: list[str] = []
@@ -117,7 +136,7 @@ class _WithCommandLine(click.Command):
         return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "[-- CMD...]"]
+        return [*super().collect_usage_pieces(ctx), f"[-- {self.called}...]"]
 
 
 class _Seconds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -218,11 +237,19 @@ def _argument(argument: Argument) -> click.Argument:
     )
 
 
+def _only_one(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """The value that was given of an option of kind "choice", which may be given twice if it says the same."""
+    if len(set(values)) > 1:
+        raise click.BadParameter(f"it is {' and '.join(values)}: give one of them", param=option)
+    return values[0] if values else None
+
+
 def _option(option: Option) -> click.Option:
     if option.kind == "flag":
         return click.Option(option.flags, is_flag=True, help=option.help)
     if option.kind == "choice":
-        return click.Option(option.flags, type=click.Choice(option.choices), help=option.help)
+        kinds = click.Choice(option.choices)
+        return click.Option(option.flags, type=kinds, multiple=True, callback=_only_one, help=option.help)
     if option.kind == "texts":
         return click.Option(option.flags, multiple=True, metavar=option.metavar, help=option.help)
     if option.kind in _NUMBERS:

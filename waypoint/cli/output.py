@@ -25,6 +25,11 @@ def use_home(named: "str | None") -> None:
     _named[0] = named
 
 
+def named_home() -> "str | None":
+    """The value of --home; None if there was none."""
+    return _named[0]
+
+
 def advice(text: str) -> str:
     """A text for people in which each command acts on the home of this process, typed where this process was started.
     All that goes to stderr, errors included, passes through here.

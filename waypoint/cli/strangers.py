@@ -14,7 +14,7 @@ def tell_strangers(client: Client, *, each: bool = False) -> None:
     if not found:
         return
     running = len({one.id for one in found if one.kind == "processes"})
-    which = f"{len({one.id for one in found})} captures or sessions"
+    which = f"{len({one.id for one in found})} captures, sessions or changes of the machine"
     runs = f", of which {running} {'runs' if running == 1 else 'run'}," if running else ""
     note(f"waypoint: the home {client.home} has {which}{runs} that its names.db does not know; they are kept")
     if each:

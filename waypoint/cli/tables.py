@@ -2,12 +2,14 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from waypoint.cli.output import print_lines
 from waypoint.model.errors import cleaned
 from waypoint.model.verbs.told import SHORT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COLOURS = {
     "ok": "green",
@@ -20,13 +22,21 @@ COLOURS = {
     "unreachable": "red",
 }
 _GAP = "  "
+_WIDEST = 80
 _SGR = {"red": 31, "green": 32, "yellow": 33, "bright_black": 90}  # ECMA-48, 8.3.117
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> None:
-    """Print a table whose columns are as wide as their longest cell. Columns in `right` are aligned to the right."""
+def print_table(
+    headings: "Sequence[str]", rows: "Sequence[Sequence[str]]", *, right: frozenset[str] = frozenset()
+) -> None:
+    """Print a table whose columns are as wide as their longest cell of no more than _WIDEST: a longer one moves what is
+    behind it in its own row. Columns in `right` are aligned to the right.
+    """
     rows = [[cleaned(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    widths = [
+        max(len(cell) for cell in column if cell is column[0] or len(cell) <= _WIDEST)
+        for column in zip(headings, *rows, strict=True)
+    ]
     for number, row in enumerate([headings, *rows]):
         cells = []
         for heading, cell, width in zip(headings, row, widths, strict=True):
@@ -82,6 +92,8 @@ def age(moment: str | None) -> str:
     """The time since `moment`, a text as the daemon's answers have it (ISO 8601), as `duration` shows it. None: "-"."""
     if moment is None:
         return "-"
+    from datetime import UTC, datetime  # takes 2 ms
+
     return duration(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
 
 

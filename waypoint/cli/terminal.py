@@ -18,7 +18,8 @@ def attach(home: str, branch: str, asker: dict[str, object]) -> int:
     """Show the session on this terminal until it ends or the user detaches. Returns the exit status: the shell's, 0
     after a detach. Says at the beginning where the user is now, and at the end what is kept.
 
-    `asker`: the fields of the request that say whose session it is. stdin must be a terminal. Raises WaypointError.
+    `asker`: the fields of the request that say whose session it is, and which. stdin must be a terminal. Raises
+    WaypointError.
     """
     rows, cols = terminal_size(0)
     attachment = Attachment(home, branch, rows, cols, asker, _greeting)
@@ -52,7 +53,7 @@ def _shell_status(branch: str, attachment: Attachment) -> int:
     if attachment.end.get("reason") == "detached":  # by the daemon, on request or because this client was too slow
         return _say_detached(branch)
     code = attachment.end.get("exit")
-    note(f"\n[{_farewell(branch, attachment.end)}]")
+    note("\n" + "\n".join(f"[{said}]" for said in (_farewell(branch, attachment.end), *_lacking(attachment.end))))
     return code if isinstance(code, int) else EXIT_SIGNAL
 
 
@@ -82,11 +83,21 @@ def _farewell(branch: str, end: Mapping[str, object]) -> str:
         return f"{ended}; nothing of it is kept{before}"
     files = "1 file" if changed == 1 else f"{changed} files"
     more = "more than " if end.get("more") else ""
-    what = f" ({more}{files} changed)" if isinstance(changed, int) else ""
-    how = " with its processes" if kept.get("tier") == "live" else ""
     capture = str(kept.get("capture"))[:SHORT]
+    diff = f"waypoint diff {f'{capture} --machine' if end.get('undone') else branch}"
+    apply = f"waypoint apply {capture if end.get('undone') else branch}"
+    see = f": {diff}; onto the machine: {apply}" if changed else ""
+    what = f" ({more}{files} changed{see})" if isinstance(changed, int) else ""
+    how = " with its processes" if kept.get("tier") == "live" else ""
     go_on = f"waypoint shell NEW --from {capture}" if end.get("undone") else f"waypoint shell {branch}"
     return f"{ended}; kept as {capture}{how}{what}; to go on: {go_on}"
+
+
+def _lacking(end: Mapping[str, object]) -> list[str]:
+    """What was not kept of an ended session, for a terminal. `end`: as for _farewell."""
+    kept = end.get("kept")
+    found = kept.get("degraded") if isinstance(kept, dict) else None  # none: the daemon is of an earlier version
+    return [one_line(f"degraded: {said}") for said in found] if isinstance(found, list) else []
 
 
 def _status_of(outcome: Outcome) -> int:

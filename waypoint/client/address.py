@@ -4,13 +4,13 @@ import os
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import DEFAULT_BRANCH, is_name, parse_name
-from waypoint.model.paths import SYSTEM_HOME, WRAPPER
+from waypoint.model.paths import OWN_HOME, SYSTEM_HOME, WRAPPER
 
 
 def find_home(asked: str | None = None) -> str:
     """The real path of the home: `asked`, else $WAYPOINT_HOME, else an ordinary user's own home if it has been set up,
-    else the machine's, whose daemon may serve ordinary users too. The home need not exist. Raises UsageProblem for a
-    path that cannot be followed.
+    else the machine's, whose daemon may serve ordinary users too, if there is one, else the user's own. The home need
+    not exist. Raises UsageProblem for a path that cannot be followed.
     """
     named = asked or os.environ.get("WAYPOINT_HOME")
     if named:
@@ -19,10 +19,15 @@ def find_home(asked: str | None = None) -> str:
         except OSError as error:  # a link that the kernel follows for nobody, such as /proc/1/root
             raise UsageProblem("use", f"the home {named}", error.strerror or "", "name another folder") from error
     if os.geteuid() != 0:
-        own = os.path.expanduser("~/.local/share/waypoint")
-        if os.path.exists(f"{own}/config.json"):
+        own = own_home()
+        if os.path.exists(f"{own}/config.json") or not os.path.exists(SYSTEM_HOME):
             return os.path.realpath(own)
     return os.path.realpath(SYSTEM_HOME)
+
+
+def own_home() -> str:
+    """Where an ordinary user's own home is, if no other place is named."""
+    return os.path.expanduser(f"~/{OWN_HOME}")
 
 
 def pick_branch(asked: str | None = None) -> str:

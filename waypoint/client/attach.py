@@ -181,7 +181,7 @@ class Attachment(TerminalStream):
         asker: "Mapping[str, object] | None" = None,
         greeting: "Callable[[Mapping[str, object]], bytes] | None" = None,
     ) -> None:
-        """`asker`: `user` and `default_user` of the request (docs/protocol.md, section 2). `greeting`: makes of the
+        """`asker`: the other fields of the request (docs/protocol.md, section 2). `greeting`: makes of the
         facts about the session what is to be seen before its screen, once.
         """
         self._asker = dict(asker or {})

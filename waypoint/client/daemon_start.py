@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-from waypoint.client.address import is_inside_session
+from waypoint.client.address import is_inside_session, own_home
 from waypoint.model.errors import Failed, HostLacks, from_json
-from waypoint.model.paths import as_root, config_path, is_config_of_home, spelled
+from waypoint.model.paths import as_root, config_path, is_config_of_home, is_of_root, spelled
 
 READY_S = 60.0  # how long a supervisor may take to report; it may have to wait for another one to end
 SUPERVISOR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "daemon", "supervisor.py")
@@ -27,7 +27,9 @@ def start_daemon(home: str) -> int:
     on = f"the daemon of {home}"
     if is_inside_session():
         raise HostLacks("reach", on, "it cannot be reached from inside a session", "run this outside")
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and home == os.path.realpath(own_home()):
+        _make_own(home, on)
+    if os.geteuid() != 0 and is_of_root(home):
         raise HostLacks(
             "start",
             on,
@@ -59,6 +61,20 @@ def start_daemon(home: str) -> int:
         said = words.removeprefix("error ").strip() or "the supervisor ended without a message"
         raise Failed("start", on, said, f"see the daemon's log: {spelled(home, 'daemon', 'logs')}")
     return int(words.removeprefix("ready "))
+
+
+def _make_own(home: str, on: str) -> None:
+    """Make an ordinary user's own home, which needs no setup, unless it is there. Raises HostLacks."""
+    try:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        if not os.listdir(home):
+            with open(config_path(home), "x") as file:
+                file.write(f'{{"owner_uid": {os.getuid()}}}\n')
+    except FileExistsError:  # another command has been first
+        return
+    except OSError as error:
+        next_step = "name a folder that you can make: waypoint --home DIR setup"
+        raise HostLacks("start", on, f"it cannot be made: {error.strerror}", next_step) from error
 
 
 def _check_is_home(home: str, on: str) -> None:

@@ -43,7 +43,7 @@ def ask_status(
             return reach(home, lambda path: wire.request_status(path, method, target, body))
         except wire.Cut as cut:
             if is_last or not may_repeat:
-                raise _unanswered(home, method, target, cut) from cut
+                raise unanswered(home, method, target, cut) from cut
     raise AssertionError("unreachable")
 
 
@@ -56,7 +56,7 @@ def ask_running(home: str, method: str, target: str) -> object | None:
     except PermissionError as error:
         raise not_allowed(home) from error
     except wire.Cut as cut:
-        raise _unanswered(home, method, target, cut) from cut
+        raise unanswered(home, method, target, cut) from cut
 
 
 def quote_branch(branch: str) -> str:
@@ -64,7 +64,8 @@ def quote_branch(branch: str) -> str:
     return branch.replace("/", "%2F")
 
 
-def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
+def unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
+    """The error for a request whose answer never came."""
     next_step = f"see what became of it: {spelled(home, 'op', 'log')}"
     if method == "GET":  # a GET changes nothing, so nothing is left to be found out
         next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"

@@ -1,17 +1,35 @@
-"""From the daemon's answers to records (`waypoint.model.facts`), and the records that are the SDK's alone."""
+"""The records that are the SDK's alone."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Literal, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypedDict
 
-from waypoint.client.wire import nonsense
+from waypoint.model.details.diff_facts import EnvironmentFacts, FileFacts, ProgramsFacts, SideFacts
 
 EXIT_TIMEOUT, EXIT_FAILED = 124, 125
-Record = TypeVar("Record")
-"""One of the dataclasses of `waypoint.model.facts`."""
+OnOutput = Callable[[bytes], object]
 
 WantedTier = Literal["auto", "live", "respawn", "files"]
 """How faithfully a checkpoint is to keep the processes; `auto` is the best that can be had."""
+
+LowerTier = Literal["live", "respawn", "files"]
+"""No more than what a capture of this tier keeps is brought back."""
+
+
+class CheckpointOptions(TypedDict, total=False):
+    """What may be asked of a checkpoint beyond its name and tier.
+
+    `message`: a note. `force`: move a checkpoint of that name, which is a StateConflict otherwise. `park`: end the
+    session with the checkpoint; its processes are kept (CannotCapture if one cannot be) unless the tier is `respawn` or
+    `files`; with `lose_processes` those that can be. `wait`: return when the capture survives a power loss; if that
+    fails, the checkpoint is made all the same.
+    """
+
+    message: str
+    force: bool
+    park: bool
+    lose_processes: bool
+    wait: bool
 
 
 class StartOptions(TypedDict, total=False):
@@ -20,14 +38,15 @@ class StartOptions(TypedDict, total=False):
     `from_name`: the branch or capture whose files it goes on from. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
     `cwd`: a folder that the session must have. `shell`: the path or name of a shell. `env`: of it only the terminal's
     type, language and time zone are taken. `command`: what runs in place of the user's shell. `allow`: what the session
-    may do beyond the usual. `allow_net`: the only names and networks that it may reach. `memory`, `disk`: limits in
-    bytes; `cpus`: in processors; `pids`: in processes and threads.
+    may do beyond the usual. `net`: `from` is that of `from_name`. `allow_net`: the only names and networks that it may
+    reach. `publish`: ports of the machine that lead into it, `[IP:]HOST:INNER[/udp]`. `tier`: of a capture no more than
+    that is brought back. `memory`, `disk`: limits in bytes; `cpus`: in processors; `pids`: in processes and threads.
     """
 
     from_name: str
     base: str
     binds: list[str]
-    net: Literal["private", "host", "none"]
+    net: Literal["private", "host", "none", "from"]
     user: str
     cwd: str
     shell: str
@@ -37,6 +56,8 @@ class StartOptions(TypedDict, total=False):
     command: list[str]
     allow: list[Literal["userns"]]
     allow_net: list[str]
+    publish: list[str]
+    tier: LowerTier
     memory: int
     cpus: float
     pids: int
@@ -81,6 +102,32 @@ class RunResult(Ending):
     stderr: bytes
 
 
+@dataclass(slots=True, kw_only=True)
+class DiffResult:
+    """What differs from `one` to `other`. `base`: the folder of the machine that both are over. `processes`,
+    `environment`: None if they are not known of both, or were not compared.
+    """
+
+    files: list[FileFacts]
+    one: SideFacts | None = None
+    other: SideFacts | None = None
+    base: str | None = None
+    processes: ProgramsFacts | None = None
+    environment: EnvironmentFacts | None = None
+
+    @property
+    def is_different(self) -> bool:
+        beside: list[Mapping[str, Any]] = [self.processes or {}, self.environment or {}]
+        return bool(self.files) or any(names for part in beside for names in part.values())
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Add what a line of the answer tells."""
+        self.files += line.get("changes", [])
+        for name in ("one", "other", "base", "processes", "environment"):
+            if name in line:
+                setattr(self, name, line[name])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """Work that the daemon does without a client that waits for it (docs/protocol.md, section 1).
@@ -99,20 +146,23 @@ class JobRecord:
     error: dict[str, str | int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyedProcess:
-    """A process of a live session, and the tier that a capture would reach if there were only this one. `pid`: as the
-    session sees it. `command`: without secrets. `why`: in words, why not `live`, and `remedy` what to do then; else "".
-    """
-
-    pid: int
-    command: str
-    tier: Literal["live", "respawn", "files"]
-    why: str
-    remedy: str
+def exec_result(end: Mapping[str, object], output: bytearray) -> ExecResult:
+    """The fields of the `x` frame of an exec, and what came before it."""
+    return ExecResult(
+        **asdict(_how_ended(end)),
+        output=bytes(output),
+        signal=str(end.get("signal", "")),
+        new_shell=end.get("new_shell") is True,
+        state_lost=end.get("state_lost") is True,
+    )
 
 
-def how_ended(end: Mapping[str, object]) -> Ending:
+def run_result(end: Mapping[str, object], output: bytearray, errors: bytearray) -> RunResult:
+    """As `exec_result`, of a run."""
+    return RunResult(**asdict(_how_ended(end)), stdout=bytes(output), stderr=bytes(errors))
+
+
+def _how_ended(end: Mapping[str, object]) -> Ending:
     """The fields of an `x` frame."""
     code = end.get("exit")
     return Ending(
@@ -123,26 +173,12 @@ def how_ended(end: Mapping[str, object]) -> Ending:
     )
 
 
-def parse(kind: type[Record], value: object) -> Record:
-    """The JSON object `value` as a record; fields that a newer daemon adds are left out.
+def sink_of(on_output: OnOutput | None, output: bytearray) -> Callable[[memoryview], None]:
+    """What takes the output of a command: `on_output`, else `output`."""
+    if on_output is None:
+        return output.extend
 
-    Raises Failed if `value` is no object or lacks a field.
-    """
-    try:
-        if not isinstance(value, dict):
-            raise TypeError(f"got {type(value).__name__}")
-        names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # a TypeVar cannot be bound to them
-        return kind(**{name: value[name] for name in names if name in value})
-    except TypeError as error:
-        raise nonsense(f"no {kind.__name__}: {error}") from error
+    def pass_on(view: memoryview) -> None:
+        on_output(bytes(view))
 
-
-def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:
-    """The list in the field `name` of an answer, as records; empty if there is none. Raises as `parse`."""
-    found = field_of(answer, name)
-    return [parse(kind, item) for item in found] if isinstance(found, list) else []
-
-
-def field_of(answer: object, name: str) -> object:
-    """One field of an answer; None if the answer has none of this name."""
-    return answer.get(name) if isinstance(answer, dict) else None
+    return pass_on

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TextIO
 
-from waypoint.daemon import listening
+from waypoint.daemon import late, listening
 from waypoint.daemon.background import is_log_full, open_log
 from waypoint.daemon.http.conversation import Served, Service
 from waypoint.daemon.http.messages import Limits
@@ -47,6 +47,8 @@ EXIT_LOCKED = 75  # exit status if another daemon serves the home
 STOP_S = 5.0
 # How long the service may take to shut down. With STOP_S it is less than the supervisor waits before it kills a daemon.
 SHUTDOWN_S = 12.0
+# When a daemon that is still there loads what nobody has asked for: most end before, with nothing of it loaded.
+LOAD_REST_S = 30.0
 # Threads for blocking calls. With Python's default, six on two processors, a few long dumps would hold up everything.
 WORKERS = 32
 # How long a thread may run Python code while another waits for its turn. A capture takes some forty steps while its
@@ -172,11 +174,21 @@ class _Daemon:
         server.start()
         LOG.info("serving")
         self._tell_serving()
+        rest = asyncio.get_running_loop().create_task(self._load_rest())
         await self._stopping.wait()
+        rest.cancel()
         LOG.info("stopping")
         await server.stop(STOP_S, keep_streams=self._is_lost)
         async with asyncio.timeout(SHUTDOWN_S):
             await service.shutdown()
+
+    async def _load_rest(self) -> None:
+        """Load what no request has asked for yet, before the files of another version may lie in its place."""
+        await asyncio.sleep(LOAD_REST_S)
+        places = [route.place for route in self._routes if isinstance(route.place, str)]
+        for place in (*places, *late.called):
+            with contextlib.suppress(WaypointError):  # it is logged, and told to whoever asks for that
+                await late.loaded(place)
 
     def _tell_serving(self) -> None:
         """Tell the supervisor that has started this daemon that the daemon serves its home."""

@@ -10,18 +10,18 @@ import os
 import socket
 
 from waypoint.linux.storage import files
-from waypoint.model.paths import RUNTIME, RUNTIME_MODE, config_path, runtime_folder, socket_path
+from waypoint.model.paths import RUNTIME_MODE, config_path, runtime_folders, socket_path
 
 BACKLOG = 512
 
 
 def make_runtime_folder(home: str) -> None:
     """Make /run/waypoint and the home's folder in it, mode 0711: other users may reach the socket but not list the
-    folders.
+    folders. Of an ordinary user's home, the folder in it.
 
     Raises OSError; PermissionError if one of them belongs to another user or others may write to it.
     """
-    for folder in (RUNTIME, runtime_folder(home)):
+    for folder in runtime_folders(home):
         files.make_folder(folder, RUNTIME_MODE)
         found = os.lstat(folder)
         if found.st_uid != os.geteuid() or found.st_mode & 0o170022 != 0o040000:
@@ -44,9 +44,7 @@ def listen(home: str) -> socket.socket:
         listener.bind(path)
     finally:
         os.umask(before)
-    owner, group = _who_may_connect(home)
-    os.chown(path, owner, group if group is not None else -1)
-    os.chmod(path, 0o660 if group is not None else 0o600)
+    files.let_in(path, *_who_may_connect(home))
     listener.listen(BACKLOG)
     return listener
 

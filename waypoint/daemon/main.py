@@ -9,26 +9,29 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from waypoint.model.packages import make_importable
+from waypoint.model.packages import begin
 
 
 def main() -> int:
-    # What is None here cannot be imported, so asyncio does without OpenSSL (8 ms, 5 MB), msgspec with typing (2 ms).
-    gc.disable()  # what is imported stays: looking through it again and again would take 6 ms
-    sys.modules |= {"ssl": None, "typing_extensions": None}  # type: ignore[dict-item]
-    make_importable("h11", "msgspec")
+    # What is None here cannot be imported: asyncio does without OpenSSL (8 ms, 5 MB), shutil without the others (3 ms).
+    sys.modules |= {"ssl": None, "bz2": None, "lzma": None}  # type: ignore[dict-item]
+    begin("h11", "msgspec")
+    from waypoint.daemon import late
     from waypoint.daemon.http.routes import ROUTES
     from waypoint.daemon.lifetime import run
     from waypoint.service import housekeeping
     from waypoint.service.home import Home
-    from waypoint.service.inside import serving
 
     gc.freeze()
     gc.enable()
     environ = dict(os.environ)
     criu, pause_at = environ.get("WAYPOINT_CRIU"), environ.get("WAYPOINT_PAUSE_AT", "")
     open_home = functools.partial(
-        Home.open, criu=criu, pause_at=pause_at, serve_inside=serving.serve, relief=housekeeping.RELIEF
+        Home.open,
+        criu=criu,
+        pause_at=pause_at,
+        serve_inside=late.calling("service.inside.serving:serve"),
+        upkeep=housekeeping.UPKEEP,
     )
     return run(sys.argv[1:], environ, open_home, ROUTES)
 

@@ -16,7 +16,7 @@ import signal
 import socket
 import time
 
-from waypoint.daemon import listening, siblings
+from waypoint.daemon import listening, own_powers, siblings
 from waypoint.daemon.background import detach, log, open_log, own_environment
 from waypoint.daemon.siblings import MAX_QUICK_DEATHS, Patience
 from waypoint.linux.storage import files, ownership
@@ -52,6 +52,8 @@ def main(argv: list[str], environ: dict[str, str]) -> None:
         _enter_mounts(mounts_fd)
         if listen_fd < 0:
             ownership.check_home(home)
+        if os.geteuid() != 0:
+            own_powers.take(home)
         with _start_lock_held(home):
             open_log(home)  # only now, so that no log is made in a home that is just being removed
             lock_fd = _lock(home)

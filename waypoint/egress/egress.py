@@ -6,17 +6,16 @@ milliseconds later.
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
-import socket
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from waypoint.egress import allowed, plan, session_side
 from waypoint.egress import router as routers
-from waypoint.egress.router import Guest, Router
-from waypoint.linux.net import netns, rtnetlink, sockets
+from waypoint.egress.own_addresses import OwnAddresses
+from waypoint.egress.router import Guest, Router, Site
+from waypoint.linux.net import netns
 from waypoint.linux.net.rtnetlink import RouteSocket
 from waypoint.linux.tasks import procfs
 
@@ -27,13 +26,12 @@ log = logging.getLogger(__name__)
 
 
 class Egress:
-    """To be used in the event loop. `why_not`: in words, why sessions have no way out; "" as long as nothing is known
-    against it. `outcomes`: the same for each session whose way out was tried.
+    """To be used in the event loop. `why_not`: in words, why there is no router; "" as long as nothing is known against
+    one. `outcomes`: why a session has no way out, "" if it has one, for each session whose way out was tried.
     """
 
-    def __init__(self, runtime: Path, owner: int, mounts_fd: int | None) -> None:
-        """`runtime`: the home's runtime folder. `owner`, `mounts_fd`: as for `router.make`."""
-        self._runtime, self._owner, self._mounts_fd = runtime, owner, mounts_fd
+    def __init__(self, site: Site) -> None:
+        self._site = site
         self.why_not = routers.why_not()
         self._guests: dict[str, Guest] = {}
         self.outcomes: dict[str, str] = {}
@@ -41,7 +39,10 @@ class Egress:
         self._watched: Router | None = None
         # One thread: a router is made once, for whoever needs it first.
         self._thread = ThreadPoolExecutor(1, "egress")
-        self._changes: socket.socket | None = None
+        self._thread.submit(_sweep, site)
+        self._host = OwnAddresses(lambda: self._thread.submit(self._tell_host))
+        self._names = allowed.Lookups()
+        self._late: set[asyncio.Task[None]] = set()  # those that wait for names
         self._resolving: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
         self._anew_at = float("-inf")
@@ -52,6 +53,7 @@ class Egress:
         one; then all that goes to other machines is refused at once. It raises nothing.
         """
         self._guests[session] = guest
+        self._host.watch()
         task = asyncio.ensure_future(self._lead_out(session))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -62,23 +64,34 @@ class Egress:
         self._guests.pop(session, None)
         self.outcomes.pop(session, None)
 
-    async def close(self) -> None:
-        """End the work under way. The router stays, for the next daemon."""
+    async def close(self, *, is_used: bool) -> None:
+        """End the work under way. The router stays, for the next daemon, as long as a session has its way out by it, or
+        if it `is_used` by one that this daemon could not adopt.
+        """
         for timer in (self._resolving, self._again):
             if timer is not None:
                 timer.cancel()
-        loop = asyncio.get_running_loop()
-        if self._changes is not None:
-            loop.remove_reader(self._changes)
-            self._changes.close()
+        for task in self._late:
+            task.cancel()
+        self._names.close()
+        self._host.close()
         await asyncio.gather(*self._tasks)
         self._unwatch()
         self._thread.shutdown()
         if self._router is not None:
             self._router.close()
+        if not self._guests and not is_used:
+            _end(self._site)
 
-    async def _lead_out(self, session: str) -> None:
-        loop = asyncio.get_running_loop()
+    async def _lead_out(self, session: str, late: Collection[asyncio.Future[list[str] | None]] = ()) -> None:
+        """`late`: lookups of names that took too long for the session to wait for; it is led out already."""
+        loop, guest = asyncio.get_running_loop(), self._guests.get(session)
+        if late:
+            await asyncio.wait(late)
+        elif guest is not None and (late := await self._names.look_up(guest.allowed, guest.user)):
+            task = asyncio.ensure_future(self._lead_out(session, late))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
         await loop.run_in_executor(self._thread, self._lead_out_now, session)
         if self._router is not self._watched:
             self._watch()
@@ -94,38 +107,33 @@ class Egress:
         except OSError as error:
             if session not in self._guests or not procfs.is_same(guest.pid, guest.start):
                 return  # it has ended meanwhile
-            self.why_not = self.outcomes[session] = error.strerror or str(error)
-            log.warning("a session has no way out: %s", self.why_not)
-            with contextlib.suppress(OSError):  # it ends
-                netns.work_in(guest.pid, _refuse_all)
+            self.outcomes[session] = said = error.strerror or str(error)
+            log.warning("a session has no way out: %s", said)
+            # It ends, or has left its network.
+            with contextlib.suppress(OSError), netns.opened_of_session(guest.pid, guest.start) as namespace:
+                netns.work_within(namespace, _refuse_all)
         else:
-            self.why_not = ""
-            self.outcomes.pop(session, None)
+            self.outcomes[session] = ""
 
     def _open(self, guest: Guest) -> None:
-        host = _addresses()
-        opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host]) if guest.allowed else None
-        router = self._router or routers.find(self._runtime)
-        self._router = router = router or routers.make(self._runtime, self._owner, self._mounts_fd, host)
-        # Looking up names and making a router may take seconds, after which the pid may be a stranger's.
-        if not procfs.is_same(guest.pid, guest.start) or sockets.shares_network(guest.pid):
-            raise ProcessLookupError(errno.ESRCH, "it has ended")
-        index = netns.work_in(guest.pid, _index)
-        if index is None:
-            router.attach(guest, host, opened)
-        elif opened is not None:
-            router.tell_opened(guest, index, host, opened)
+        host = self._host.now()
+        names = self._names.known
+        opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host], names) if guest.allowed else None
+        try:
+            router = self._router or routers.find(self._site) or routers.make(self._site, host)
+        except OSError as error:  # for all sessions; what fails after this is the one session's
+            self.why_not = error.strerror or str(error)
+            raise
+        self.why_not, self._router = "", router
+        router.attach(guest, host, opened)
 
     def _watch(self) -> None:
-        """See when the router dies, and when the machine's addresses change."""
+        """See when the router dies."""
         self._unwatch()
         loop, router = asyncio.get_running_loop(), self._router
         if router is not None:
             loop.add_reader(router.pidfd, self._make_anew)
             self._watched = router
-        if self._changes is None:
-            self._changes = rtnetlink.address_changes()
-            loop.add_reader(self._changes, self._tell_host)
 
     def _unwatch(self) -> None:
         if self._watched is not None:
@@ -160,34 +168,27 @@ class Egress:
                 self.lead_out(session, guest)
 
     def _tell_host(self) -> None:
-        assert self._changes is not None
-        with contextlib.suppress(OSError):  # none is left, or some were lost (ENOBUFS): all are looked up anyway
-            while self._changes.recv(1 << 16):
-                pass
-        if self._router is not None:
-            self._thread.submit(_tell_host, self._router)
+        """In the thread: learn the machine's addresses anew, and tell the router."""
+        try:
+            host = self._host.look()
+            if self._router is not None:
+                self._router.tell(plan.tell_host(host))
+        except OSError as error:
+            log.error("the router does not know of the machine's new addresses: %s", error)
 
 
-def _tell_host(router: Router) -> None:
+def _sweep(site: Site) -> None:
     try:
-        router.tell(plan.tell_host(_addresses()))
+        routers.sweep(site)
     except OSError as error:
-        log.error("the router does not know of the machine's new addresses: %s", error)
+        log.error("a router of a daemon that was killed stays: %s", error)
 
 
-def _addresses() -> list[str]:
-    """The machine's addresses, but for those that no session reaches anyway."""
-    with RouteSocket() as route:
-        found = route.addresses()
-    text = (socket.inet_ntop(socket.AF_INET if len(one) == 4 else socket.AF_INET6, one) for one in found)
-    return sorted({one for one in text if not one.startswith(("127.", "fe80:")) and one != "::1"})
-
-
-def _index() -> int | None:
-    """The index that the session of the calling thread's network namespace has in the router; None if it has none."""
-    with RouteSocket() as route:
-        other = route.other_end(plan.SESSION_END.number)
-    return None if other is None else other - plan.router_end(0).number
+def _end(site: Site) -> None:
+    try:
+        routers.end(site)
+    except OSError as error:
+        log.error("the router stays: %s", error)
 
 
 def _refuse_all() -> None:

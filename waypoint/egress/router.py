@@ -1,61 +1,94 @@
-"""The router of a home: a network namespace with a pasta(1), which outlives the daemon."""
+"""The router of a home: a network namespace with a pasta(1), which outlives the daemon.
+
+All its processes are in a cgroup of its own, from before the first of them does anything: by that they are found and
+ended, whoever was killed while the router was made. Without root there is no cgroup: the group is pasta alone, which is
+found by the words that it was run with until it is noted.
+"""
 
 import contextlib
+import errno
 import functools
 import json
 import os
-import random
 import re
 import signal
+import socket
 import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from waypoint.egress import plan, session_side, stale
-from waypoint.linux.calls import programs
+from waypoint.egress import own_program, pasta, plan, session_side, stale
+from waypoint.linux.calls import powers, programs
 from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
 from waypoint.linux.storage import files
-from waypoint.linux.tasks import pidfd, procfs
+from waypoint.linux.tasks import cgroups, kin, namespaces, pidfd, procfs
+from waypoint.model.ids import new_id
+from waypoint.model.paths import home_id
 
-_NOTE = "router.json"  # in the home's runtime folder: pasta's pid and start time
-_PROGRAM_S = 20.0
-_ROOT = Path(__file__).resolve().parents[2]
+_NOTE = "router.json"  # in the home's runtime folder, of a router that routes by its rules: see _RouterNote
+_NFT_S = 20.0
 _PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # each with its package of Debian
+_OWN_AT_ONCE = 1024  # without root, nft's socket takes no more than net.core.wmem_max: 208 KiB
+_TUN = "/dev/net/tun"
+
+
+class Site(NamedTuple):
+    """Where a home has its router. `runtime`: the home's runtime folder. `groups`: the cgroup2 group below which each
+    router that is made has a new one, so that nothing late of a former one gets into it. `owner`: the user that pasta
+    is to be. `mounts_fd`: a descriptor of the mount namespace that it is to see; None: the caller's.
+    """
+
+    runtime: Path
+    groups: str
+    owner: int
+    mounts_fd: int | None
+
+
+class _RouterNote(NamedTuple):
+    """`pid`, `start`: pasta's pid and start time. `ipv6`: whether the router reaches that. `group`: the name of its
+    cgroup; "": an earlier version has made it, in none of its own. `holder`: the pid and start time of a process that
+    is in the router's network namespace; 0: there is none, and that is found by what pasta has open.
+    """
+
+    pid: int
+    start: int
+    ipv6: bool
+    group: str = ""
+    holder: tuple[int, int] = (0, 0)
 
 
 class Guest(NamedTuple):
     """A session on a private network. `pid`: the host's pid of its pid 1, `start` the start time of that, in ticks.
     `processes`: all of its processes. `allowed`: the names and networks that it may reach; none: all that is public.
+    `user`: whose session it is.
     """
 
     pid: int
     start: int
     processes: Callable[[], Iterable[int]]
     allowed: tuple[str, ...] = ()
+    user: int = 0
 
 
 class Router:
     """A router that runs. Its methods block."""
 
-    def __init__(self, pid: int, *, ipv6: bool) -> None:
-        """`pid`: pasta's. Raises OSError if it has ended."""
-        self.pidfd = pidfd.open(pid)
-        self._ipv6 = ipv6
-        self._namespace = -1
-        try:
-            self._namespace = netns.open_held_by(pid)
-            self._route = netns.work_within(self._namespace, RouteSocket)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, note: _RouterNote) -> None:
+        """Raises OSError if it has ended."""
+        self.pidfd = pidfd.open(note.pid)
+        self._ipv6 = note.ipv6
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, self.pidfd)
+            self._namespace = _open_namespace(note)
+            opened.callback(os.close, self._namespace)
+            self._route = opened.enter_context(netns.work_within(self._namespace, RouteSocket))
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
-        for fd in (self.pidfd, self._namespace):
-            if fd >= 0:
-                os.close(fd)
+        """The namespace, and with it the pairs, is gone when nobody has it open."""
+        self._opened.close()
         self.pidfd = self._namespace = -1
 
     def set_up(self, host: Iterable[str]) -> None:
@@ -67,7 +100,9 @@ class Router:
             network.write_setting("ipv4/conf/all/accept_source_route", "0")
             with contextlib.suppress(FileNotFoundError):
                 network.write_setting("ipv6/conf/all/forwarding", "1")
-            _nft(["-f", "-"], plan.rules(host))  # with it comes conntrack
+            rules = [plan.rules(host, _resolver()), *plan.tell_own(_OWN_AT_ONCE)]
+            for commands in ["\n".join(rules)] if powers.is_machines() else rules:
+                _nft(["-f", "-"], commands)  # with it comes conntrack
             for name, seconds in plan.CONNTRACK.items():
                 network.write_setting(f"netfilter/nf_conntrack_{name}", str(seconds))
             with RouteSocket() as route:  # what comes for a session that has ended goes nowhere
@@ -81,48 +116,39 @@ class Router:
             netns.work_within(self._namespace, lambda: _nft(["-f", "-"], commands))
 
     def attach(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
-        """Give a session its way out, and end the connections to other machines that it has from before. `host`,
-        `opened`: as for `session_side.lead_out`. Raises OSError, also if it has ended.
+        """Give a session its way out, or bring the one that it has up to date: of the networks to which it is limited,
+        `opened` can be reached, and no others any more. A session that had none loses the connections to other machines
+        that it has from before. `host`, `opened`: as for `session_side.lead_out`. Raises OSError, also if it has ended.
         """
-        namespace = netns.open_of(guest.pid)
-        try:
-            index = self._make_pair(namespace, plan.INDICES if opened is None else plan.LISTED)
-        finally:
-            os.close(namespace)
-        end = plan.router_end(index).number
-        netns.work_in(guest.pid, session_side.bring_up)
-        own = [one for one in plan.own_addresses(index) if len(one.address) == 4 or self._ipv6]
-        self._route.do([rtnetlink.bring_up(end), *(rtnetlink.add_route(one, end) for one in own)])
-        self._route.wait_up(end)
-        if opened is not None:
-            self._tell_opened(index, opened)
-        self._lead_out(guest, host, opened)
-        # Last: a program that is told so connects anew at once.
-        netns.work_in(guest.pid, lambda: stale.end(guest.pid, guest.processes()))
+        with netns.opened_of_session(guest.pid, guest.start) as namespace:
+            netns.work_within(namespace, lambda: self._attach(namespace, guest, host, opened))
 
-    def tell_opened(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str]) -> None:
-        """Let the session reach the networks `opened`, and no others any more. Raises OSError, also if it has ended."""
-        if self._tell_opened(index, opened):
-            self._lead_out(guest, host, opened)
+    def _attach(self, namespace: int, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
+        """`attach`, in the session's network namespace: the calling thread goes there once, for all."""
+        with RouteSocket() as route:
+            found = session_side.index(route)
+            if found is None:
+                index = self._make_pair(namespace, plan.INDICES if opened is None else plan.LISTED)
+            else:
+                index = found
+            if opened is not None:
+                self._tell_opened(index, opened)
+            # Only now: from then on it may send what it likes, and another session may have had this index before.
+            route.do([rtnetlink.bring_up(plan.SESSION_END.number)])
+            self._route.wait_up(plan.router_end(index).number)
+            session_side.lead_out(route, host, opened, ipv6=self._ipv6)
+        if found is None:  # last: a program that is told so connects anew at once
+            stale.end(guest.processes)
 
     def _reaches(self, network: str) -> bool:
         return self._ipv6 or not plan.is_ipv6(network)
 
-    def _tell_opened(self, index: int, opened: Collection[str]) -> bool:
-        """Returns whether that is new."""
-        found = self._opened(index)
+    def _tell_opened(self, index: int, opened: Collection[str]) -> None:
+        found = self._now_opened(index)
         gone, new = found.difference(opened), set(opened).difference(found)
         self.tell("\n".join((plan.tell_open(index, gone, "delete"), plan.tell_open(index, new))).strip())
-        return bool(gone or new)
 
-    def _lead_out(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
-        def work() -> None:
-            with RouteSocket() as route:
-                session_side.lead_out(route, host, opened, ipv6=self._ipv6)
-
-        netns.work_in(guest.pid, work)
-
-    def _opened(self, index: int) -> set[str]:
+    def _now_opened(self, index: int) -> set[str]:
         """What is opened for the session with `index`, or still is for one that had it before."""
         found: set[str] = set()
         for name in ("open4", "open6"):
@@ -132,10 +158,14 @@ class Router:
         return found
 
     def _make_pair(self, namespace: int, indices: range) -> int:
-        for index in random.sample(indices, len(indices)):  # one that was free for long has no connections left
-            pair = rtnetlink.add_veth(plan.router_end(index), plan.SESSION_END, namespace, plan.HARDWARE, plan.MTU)
+        first = int.from_bytes(os.urandom(4), "little")  # at random: one that was free for long has no connections left
+        for place in range(len(indices)):
+            index = indices[(first + place) % len(indices)]
+            end = plan.router_end(index)
+            pair = rtnetlink.add_veth(end, plan.SESSION_END, namespace, plan.HARDWARE, plan.MTU)
+            own = [one for one in plan.own_addresses(index) if len(one.address) == 4 or self._ipv6]
             try:
-                self._route.do([pair])
+                self._route.do([pair, *(rtnetlink.add_route(one, end.number) for one in own)])
             except FileExistsError:
                 continue
             return index
@@ -145,76 +175,121 @@ class Router:
 def why_not() -> str:
     """In words, what of the machine is missing for a router; "" if nothing is known to be."""
     lacking = [f"{name} (package {package})" for name, package in _PROGRAMS.items() if programs.find(name) is None]
-    return f"there is no {' and no '.join(lacking)}" if lacking else ""
+    if lacking:
+        return f"there is no {' and no '.join(lacking)}"
+    is_open = powers.is_machines() or os.access(_TUN, os.R_OK | os.W_OK)
+    return "" if is_open else f"without root it takes a {_TUN} that every user may open, as most machines have it"
 
 
-def find(runtime: Path) -> Router | None:
-    """The router that the last daemon has left; None if it is gone."""
-    pid = _noted(runtime)
-    if pid:
+def find(site: Site) -> Router | None:
+    """The router that the last daemon has left; None if it is gone, or was not finished."""
+    note = _noted(site)
+    if note is not None:
         with contextlib.suppress(OSError):  # it has just ended
-            return Router(pid, ipv6=json.loads((runtime / _NOTE).read_bytes())["ipv6"])
+            return Router(note)
     return None
 
 
-def make(runtime: Path, owner: int, mounts_fd: int | None, host: Iterable[str]) -> Router:
-    """Make a router. `owner`: the user that pasta is to be. `mounts_fd`: a descriptor of the mount namespace that it is
-    to see; None: the caller's. `host`: the machine's addresses. Raises OSError.
-    """
+def make(site: Site, host: Iterable[str]) -> Router:
+    """Make a router in place of any other. `host`: the machine's addresses. Raises OSError; then none is left."""
     said = why_not()
     if said:
         raise OSError(0, said)
-    end(runtime)
-    pid, ipv6 = _run_pasta(owner, -1 if mounts_fd is None else mounts_fd)
-    note = {"pid": pid, "start": procfs.start_ticks(pid), "ipv6": ipv6}
-    files.publish(str(runtime / _NOTE), json.dumps(note).encode(), durable=False)
-    router = Router(pid, ipv6=ipv6)
-    try:
+    end(site)
+    group = new_id()
+    with contextlib.ExitStack() as undo:
+        undo.callback(end, site)
+        cgroups.create(f"{site.groups}/{group}")
+        note = _run_pasta(site, group)
+        router = Router(note)
+        undo.callback(router.close)
         router.set_up(host)
-    except BaseException:
-        router.close()
-        end(runtime)
-        raise
+        # Only now: no daemon must connect a session to a router that has no rules.
+        files.publish(str(site.runtime / _NOTE), json.dumps(note._asdict()).encode(), durable=False)
+        undo.pop_all()
     return router
 
 
-def end(runtime: Path) -> None:
-    """End the router that a daemon has noted in `runtime`, if it runs. Its pairs and namespace go with it."""
-    pid = _noted(runtime)
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    (runtime / _NOTE).unlink(missing_ok=True)
+def end(site: Site) -> None:
+    """End the home's router, and what was left of others. Their pairs and namespaces go with them. Raises OSError."""
+    note = _noted(site)
+    if note is not None and not note.group:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(note.pid, signal.SIGKILL)
+    (site.runtime / _NOTE).unlink(missing_ok=True)
+    cgroups.end(site.groups)
+    _end_unnoted(site, but=0)
 
 
-def _noted(runtime: Path) -> int:
-    """The pid of the pasta that is noted in `runtime`; 0 if it has ended."""
-    with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
-        note = json.loads((runtime / _NOTE).read_bytes())
-        return note["pid"] if procfs.is_same(note["pid"], note["start"]) else 0
-    return 0
+def sweep(site: Site) -> None:
+    """End what was left of routers that were not finished: their daemon was killed; and a router that an earlier
+    version has made. Raises OSError.
+    """
+    note = _noted(site)
+    if note is not None and not note.group:
+        end(site)
+    cgroups.end_below(site.groups, () if note is None else (note.group,))
+    _end_unnoted(site, but=0 if note is None else note.pid)
 
 
-def _run_pasta(owner: int, mounts_fd: int) -> tuple[int, bool]:
-    boot = f"import sys; sys.path[:0] = [{str(_ROOT)!r}]; sys.argv = ['pasta', '{owner}', '{mounts_fd}']"
-    code = f"{boot}; import runpy; runpy.run_module('waypoint.egress.pasta', run_name='__main__')"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", code],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env={"PATH": programs.SEARCH_PATH, "LC_ALL": "C"},
-            pass_fds=[mounts_fd] if mounts_fd >= 0 else [],
-            timeout=_PROGRAM_S,
-            check=False,
-            cwd="/",
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(0, f"pasta did not start within {_PROGRAM_S:g} s") from error
-    if done.returncode != 0:
-        raise OSError(0, done.stderr.decode(errors="replace").strip()[-200:] or "pasta did not start")
-    pid, ipv6 = done.stdout.split()
-    return int(pid), ipv6 == b"1"
+def _end_unnoted(site: Site, but: int) -> None:
+    """Without root: end each pasta of the home, but for that with the pid `but`. A session may have processes that look
+    like one, which end, too.
+    """
+    wanted = pasta.pid_file(_home_id(site))
+    for name in os.listdir("/proc") if kin.is_bare(site.groups) else ():
+        with contextlib.suppress(OSError):  # it has just ended, or is another user's
+            if name.isdecimal() and int(name) != but and wanted in procfs.command_line(int(name)):
+                os.kill(int(name), signal.SIGKILL)
+
+
+def _home_id(site: Site) -> str:
+    """The home's, which is the name of its runtime folder, but for one that is in the home itself: without root."""
+    return home_id(str(site.runtime.parent)) if kin.is_bare(site.groups) else site.runtime.name
+
+
+def _noted(site: Site) -> _RouterNote | None:
+    """None if the pasta that is noted has ended, or none is."""
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+        note = _RouterNote(**json.loads((site.runtime / _NOTE).read_bytes()))
+        holder, holder_start = note.holder
+        note = note._replace(holder=(holder, holder_start))
+        return note if procfs.is_same(note.pid, note.start) else None
+    return None
+
+
+def _resolver() -> str:
+    """The first resolver that the machine asks; "" if that is none of IPv4 that pasta reaches, as its loopback."""
+    with contextlib.suppress(OSError), open("/etc/resolv.conf") as file:
+        for line in file:
+            words = line.split()
+            if words[:1] == ["nameserver"] and len(words) > 1:
+                with contextlib.suppress(OSError):
+                    socket.inet_pton(socket.AF_INET, words[1])
+                    return "" if words[1].startswith("127.") else words[1]
+                return ""
+    return ""
+
+
+def _open_namespace(note: _RouterNote) -> int:
+    """A descriptor of the router's network namespace. Raises OSError."""
+    holder, start = note.holder
+    if not holder:
+        return netns.open_held_by(note.pid)
+    namespace = os.open(namespaces.path(holder, "net"), os.O_RDONLY | os.O_CLOEXEC)
+    if procfs.is_same(holder, start):
+        return namespace
+    os.close(namespace)
+    raise ProcessLookupError(errno.ESRCH, "who holds the router's network has ended")
+
+
+def _run_pasta(site: Site, group: str) -> _RouterNote:
+    mounts_fd = -1 if site.mounts_fd is None else site.mounts_fd
+    words = [f"{site.groups}/{group}", _home_id(site), str(site.owner), str(mounts_fd)]
+    passed = [mounts_fd] if mounts_fd >= 0 else []
+    pid, ipv6, holder = map(int, own_program.run("pasta", words, passed, "pasta").split())
+    held = (holder, procfs.start_ticks(holder)) if holder else (0, 0)
+    return _RouterNote(pid, procfs.start_ticks(pid), ipv6 == 1, group, held)
 
 
 def _nft(words: list[str], commands: str = "") -> str:
@@ -229,10 +304,10 @@ def _nft(words: list[str], commands: str = "") -> str:
             capture_output=True,
             env={"LC_ALL": "C"},
             check=False,
-            timeout=_PROGRAM_S,
+            timeout=_NFT_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise OSError(0, f"nft did not end within {_PROGRAM_S:g} s") from error
+        raise OSError(0, f"nft did not end within {_NFT_S:g} s") from error
     if done.returncode != 0:
         raise OSError(0, f"nft: {done.stderr.decode(errors='replace').splitlines()[:1]}")
     return done.stdout.decode()

@@ -8,24 +8,26 @@ from waypoint.linux.net import rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
 
 _LO = 1  # the index of `lo` in every network namespace
+_LAST = 1 << 16  # the metric of a route that counts where there is no other: the kernel's usual one of IPv6 is 1024
 
 
 def furnish() -> None:
-    """Set up a new namespace: `lo` is up, with the session's address. Until there is a way out, what goes to other
-    machines ends in `lo` without an answer: programs try it again, and connections can be brought back. Raises OSError.
+    """Set up a new namespace: `lo` is up, with the session's address. While there is no way out, at first and when a
+    router was lost, what goes to other machines ends in `lo` without an answer: programs try it again, and connections
+    can be brought back. Raises OSError.
     """
     messages = [rtnetlink.bring_up(_LO)]
     for version, (own, everything) in enumerate(zip(plan.INSIDE, plan.EVERYTHING, strict=True)):
         if version == 0 or socket.has_dualstack_ipv6():
-            messages += [rtnetlink.add_address(_LO, own), rtnetlink.add_route(everything, _LO, own)]
+            messages += [rtnetlink.add_address(_LO, own), rtnetlink.add_route(everything, _LO, own, _LAST)]
     with RouteSocket() as route:
         route.do(messages)
 
 
-def bring_up() -> None:
-    """Bring the session's end of its pair up. Raises OSError."""
-    with RouteSocket() as route:
-        route.do([rtnetlink.bring_up(plan.SESSION_END.number)])
+def index(route: RouteSocket) -> int | None:
+    """The index that the session has in the router; None if it has no way there. Raises OSError."""
+    other = route.other_end(plan.SESSION_END.number)
+    return None if other is None else other - plan.router_end(0).number
 
 
 def lead_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | None, *, ipv6: bool) -> None:

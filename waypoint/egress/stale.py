@@ -6,27 +6,32 @@ wait for an answer for minutes; with one it sees ECONNRESET at once, and connect
 
 import contextlib
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from waypoint.linux.net import sockets, tcp_connections
 from waypoint.processes import ports
 
+LOOK_S = 1.0  # other sessions wait meanwhile, and thousands of processes may have half a million files each
+
 log = logging.getLogger(__name__)
 
 
-def end(pid: int, processes: Iterable[int]) -> None:
-    """End the connections to other machines of a session, whose pid 1 is `pid`. In the network namespace of it.
-    Raises OSError.
+def end(processes: Callable[[], Iterable[int]]) -> None:
+    """End the connections to other machines in the network namespace of the calling thread, which is that of a session.
+    `processes`: all of the session's, asked for if there are any such connections. Raises OSError.
     """
-    with sockets.open_table(pid) as table:
+    with sockets.open_own_table() as table:
         found = {one.inode: one for one in tcp_connections.outside(table)}
-    if not found:
-        return
-    for inode, process, number in ports.open_sockets(processes):
-        one = found.pop(inode, None)
-        if one is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended, or closed the connection
-                _end(one, process, number)
+    until = time.monotonic() + LOOK_S
+    for pid in processes() if found else ():
+        if not found or time.monotonic() > until:
+            return
+        for inode, process, number in ports.open_sockets([pid]):
+            one = found.pop(inode, None)
+            if one is not None:
+                with contextlib.suppress(ProcessLookupError):  # it has just ended, or closed the connection
+                    _end(one, process, number)
 
 
 def _end(one: tcp_connections.TcpConnection, process: int, number: int) -> None:

@@ -6,20 +6,29 @@ restores are its children; when CRIU ends, the launcher becomes their reaper.
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from typing import NoReturn
 
 from waypoint.launch.criu_guard import CriuGuard, fork_guarded
 from waypoint.launch.externals import mount_apart
+from waypoint.launch.program import of_a_session
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
+from waypoint.launch.start import go_to_birthplace
 from waypoint.linux.calls import hard_limits
 from waypoint.linux.storage import mounts
+from waypoint.linux.storage.mounts import MountRecord
 from waypoint.linux.tasks import namespaces, procfs
 from waypoint.linux.tasks.clone import wait_entered
 
 _OWN_FDS = 2  # CRIU's socket, and the file for its output; the descriptors behind them are for the session's ids
 _TMP = "/tmp"
+# Kinds of file systems by which the kernel shows itself, and those that may have to be waited for.
+_KERNELS = "binfmt_misc bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs hugetlbfs mqueue nsfs proc pstore"
+_LEFT = {*_KERNELS.split(), "rpc_pipefs", "securityfs", "sysfs", "tracefs"}
+_LEFT |= {"9p", "autofs", "ceph", "cifs", "nfs", "nfs4", "smb3"}
+_COVERED = (errno.EINVAL, errno.ENOENT, errno.ENOTDIR)
 _RUN = "/run"  # where CRIU caches what it has found out about the kernel, but only on a tmpfs
 APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
@@ -47,20 +56,40 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
     _become(spec, fds, announce, guard)
 
 
-def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
+def become_into(spec: CriuInto, fds: list[int], announce: Announce, birthplace: int) -> NoReturn:
     """Become a CRIU that restores a session: in the new session's cgroup, with the session's mounts in `APART_SEEN` and
-    no key of the host's keyrings. Raises OSError before execve.
+    no key of the host's keyrings. `birthplace`: as for `go_to_birthplace`. Raises OSError before execve.
     """
+    go_to_birthplace(birthplace, spec.mounts)
     os.setsid()
     os.umask(0o022)
-    hard_limits.raise_own(spec.hard_limits)
+    hard_limits.raise_own(of_a_session(spec.hard_limits))
     _make_private()
+    machines = mounts.read_mounts()
     # Before /run is covered: the mounts' sources are folders below it.
     mount_apart(spec.mounts, fds[_OWN_FDS:], f"{spec.run}/{APART}")
     mounts.bind(spec.run, _RUN, recursive=True)
+    _make_readonly(machines)
     namespaces.join_new_session_keyring()
     wait_entered()
     _become(spec, fds[:_OWN_FDS], announce)
+
+
+def _make_readonly(machines: list[MountRecord]) -> None:
+    """Make the machine's own mounts, `machines`, read-only in this mount namespace. CRIU makes files here from what its
+    images say (ghosts, in prepare_remaps of criu/files-reg.c), by paths in which it follows links, before its first
+    process is among the session's mounts. Left as they are: what the kernel shows of itself, which CRIU writes to; what
+    may have to be waited for; and what is covered.
+    """
+    for mount in machines:
+        is_other = mount.fstype in _LEFT or mount.fstype.startswith("fuse")
+        if is_other or "ro" in mount.options or f"{mount.mount_point}/".startswith(f"{_RUN}/"):
+            continue
+        try:
+            mounts.restrict(mount.mount_point, mounts.MS_RDONLY, alone=True)
+        except OSError as error:
+            if error.errno not in _COVERED:
+                raise
 
 
 def _become(

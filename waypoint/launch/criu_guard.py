@@ -99,6 +99,7 @@ def _hold(criu: int, session: str, freeze: int) -> bytes | None:
     from waypoint.processes.criu import remains  # loaded by few tasks only, see launcher.py
 
     if remains.is_traced_by(criu, session):
+        remains.keep_pipes(criu, session)
         return remains.memory(criu)
     if not was_frozen:
         os.pwrite(freeze, b"0", 0)

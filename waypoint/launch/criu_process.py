@@ -7,13 +7,13 @@ import asyncio
 import contextlib
 import functools
 import os
-import select
 import signal
 
 from waypoint.launch import externals
 from waypoint.launch.launcher_link import Launcher, Started
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto, StartSpec
 from waypoint.launch.start import furnish_network
+from waypoint.launch.walls.restored import TaskWalls, check_first, check_tasks
 from waypoint.linux.net import netns
 from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, pidfd
@@ -42,7 +42,7 @@ class LaunchedCriu:
         """
         if self._pidfds:
             criu, *guards = self._pidfds
-            select.select([criu], [], [])
+            pidfd.wait_ended(criu, None)
             for guard in guards:
                 pidfd.wait_ended(guard, GUARD_S)
             for fd in self._pidfds:
@@ -116,19 +116,25 @@ class CriuSpawner:
 
 def furnish(start: StartSpec) -> OnNotice:
     """A listener for the restore of a session with the mounts of `start`, before any process of it runs: sets up its
-    new, empty network namespace, and raises Misplaced if a mount is not as it must be.
+    new, empty network namespace, and raises Misplaced if a mount is not as it must be, StoreDamaged if a process is not
+    behind the walls of a session (walls/restored.py): the first one before CRIU makes mounts for it, as who it is.
     """
+    walls = TaskWalls(start.ids, own_network=start.net != "host", filtered=start.seccomp != "none")
     root = 0
 
     def hear(notice: Notice) -> None:
         nonlocal root
         root = notice.pid or root
+        if notice.stage == "setup-namespaces":  # before it makes mounts
+            check_first(root, start.cgroup, walls)
         if notice.stage == "post-setup-namespaces" and start.net != "host":
             netns.work_in(root, functools.partial(furnish_network, start.net))
         if notice.stage == "post-restore":
             try:
-                externals.check_mounts(start, mounts.read_mounts(root))
+                externals.check_restored(start, mounts.read_mounts(root))
             except OSError as error:
                 raise externals.misplaced(error) or error from error
+        if notice.stage == "pre-resume":  # they have their rights and their filters only now
+            check_tasks(root, start.cgroup, walls)
 
     return hear

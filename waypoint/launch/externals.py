@@ -11,6 +11,7 @@ session that lacks a mount or a flag does not run.
 """
 
 import contextlib
+import errno
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,23 +20,28 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.launch.spec import BindMount, MemoryMount, Overlay, StartSpec
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import access, beneath, idmapped, mounts
 from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.storage.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY, MountRecord
 from waypoint.model.errors import StateConflict
+from waypoint.model.paths import DEVICES, NOTHING, NULL, PROC, TERMINALS
 
-# In the session.
-PROC = "/proc"
-TERMINALS = "/dev/pts"
-NULL, NOTHING = "/dev/null", "/dev/.empty"
-"""What is mounted over a file, and over a folder, that the session must not see. Both are read-only, as all of /dev is.
-"""
+NO_PROC = (
+    "the kernel gives no /proc of their own to sessions, as where a part of /proc is covered, by a container's masks"
+)
+UNMASK = (
+    "take away what is mounted below /proc; of a container: docker run --security-opt systempaths=unconfined, podman "
+    "run --security-opt unmask=ALL, in Kubernetes procMount: Unmasked"
+)
 
 # Kernels differ in their defaults, so each option is given. redirect_dir makes renames of lower folders work; index and
 # nfs_export would tie an upper to its lower's inodes (ESTALE once it is copied); metacopy would leave data in a lower,
 # which may change. xino gives a file the same numbers of device and inode in stat(2) as in the kernel's list of watched
 # files (inotify), which CRIU compares.
 OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=on,nfs_export=off"
+OVERLAY_OPTIONS_OF_USER = "index=off,metacopy=off,xino=on,nfs_export=off,userxattr"
+"""Of overlays that an ordinary user mounts: renaming a folder of the base is EXDEV there, on which mv(1) copies it."""
 
 
 class FromOutside:
@@ -52,16 +58,38 @@ class FromOutside:
         self._count = 0
 
     def creating(self) -> contextlib.AbstractContextManager[None]:
-        """In the `with` block, what the caller creates in the session's overlays belongs to the session's root."""
+        """In the `with` block, what the caller creates in the session's overlays belongs to the session's root; to the
+        caller, if the session has no ids of its own.
+        """
+        if not self._ids.is_shifted:
+            return contextlib.nullcontext()
         return idmapped.acting_as(self._ids.first, self._ids.first)
 
     def make_place(self, item: BindMount, merged: str) -> None:
-        """Make the mount point of `item` below `merged`, if it is missing. Raises OSError."""
-        with self.creating(), MountPlace(merged).opened_fd() as folder:
-            beneath.make_place(folder, item.target, is_folder=os.path.isdir(item.source))
+        """Make the mount point of `item` below `merged`, if it is missing. Raises OSError, as MountPlace if a link or a
+        file is on the way.
+        """
+        try:
+            with self.creating(), MountPlace(merged).opened_fd() as folder:
+                beneath.make_place(folder, item.target, is_folder=os.path.isdir(item.source))
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            raise OSError(beneath.MISPLACED, "a link or a file is on the way", item.target) from error
 
     def overlay(self, overlay: Overlay, place: MountPlace) -> None:
         """Mount `overlay` at `place`. Raises OSError."""
+        try:
+            self._mount(overlay, place)
+        except OSError as error:
+            if error.errno != errno.ELOOP or not overlay.kept:
+                raise
+            # The pool is on the base's own file system, and overlayfs takes no lower layer that lies within another.
+            copy = self._copied(overlay.kept)
+            lowers = [copy if one == overlay.kept else one for one in overlay.lowers]
+            self._mount(msgspec.structs.replace(overlay, lowers=lowers, ours=(*overlay.ours, copy)), place)
+
+    def _mount(self, overlay: Overlay, place: MountPlace) -> None:
         if self._ids.is_shifted:
             lowers = [path if path in overlay.ours else self._layer(path) for path in overlay.lowers]
             own = os.path.commonpath([overlay.upper, overlay.work])  # overlayfs wants both on one mount
@@ -89,10 +117,13 @@ class FromOutside:
             if self._ids.is_shifted and not item.ours:
                 idmapped.attach(origin, point, self._only_own if item.as_user else self._userns)
             else:
-                mounts.bind(origin, point)
+                # An ordinary user may not bind a mount without those below it: they are locked.
+                mounts.bind(origin, point, recursive=item.ours or not powers.is_machines())
         flags = (0 if item.device_nodes else MS_NODEV) | (MS_RDONLY if item.readonly else 0)
         with place.opened() as mounted:
             mounts.remount_bind(mounted, flags | MS_NOSUID)
+            if not item.ours and not powers.is_machines():
+                mounts.restrict(mounted, flags | MS_NOSUID)
 
     @contextlib.contextmanager
     def _origin(self, item: BindMount) -> Iterator[str]:
@@ -113,22 +144,38 @@ class FromOutside:
         """Mount `memory` at `place` and copy its content there. Raises OSError."""
         root = self._ids.first
         with place.opened() as point:
-            options = f"mode=1777,uid={root},gid={root},size={memory.size_bytes},nr_inodes={memory.files}"
+            options = f"mode=1777,size={memory.size_bytes},nr_inodes={memory.files}"
+            options += f",uid={root},gid={root}" if root else ""
             mounts.mount("tmpfs", point, "tmpfs", MS_NOSUID | MS_NODEV, options)
-        if not memory.content:
-            return
+        if memory.content:
+            self._copy(memory.content, place, xattrs=True)
+
+    def _copy(self, folder: str, place: MountPlace, *, xattrs: bool) -> None:
         from waypoint.linux.storage import filesystem  # loads `threading`, which would slow every fork of the launcher
 
         userns = self._userns if self._ids.is_shifted else None
-        with place.opened_fd() as target, idmapped.opened(memory.content, userns) as source:
-            filesystem.copy_tree_within(userns, source, target)
+        with place.opened_fd() as target, idmapped.opened(folder, userns) as source:
+            filesystem.copy_tree_within(userns, source, target, xattrs=xattrs)
 
     def _layer(self, source: str) -> str:
         """Mount the folder `source` with the session's ids somewhere, and return where."""
+        place = self._place()
+        idmapped.attach(source, place, self._userns)
+        return place
+
+    def _copied(self, source: str) -> str:
+        """Mount a copy of the folder `source`, in memory and with the session's ids, somewhere, and return where."""
+        place = self._place()
+        root = self._ids.first
+        owner = f",uid={root},gid={root}" if root else ""
+        mounts.mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, f"mode=0755{owner}")
+        self._copy(source, MountPlace(place), xattrs=False)
+        return place
+
+    def _place(self) -> str:
         place = f"{self._layers}/{self._count}"
         self._count += 1
         os.makedirs(place, exist_ok=True)
-        idmapped.attach(source, place, self._userns)
         return place
 
 
@@ -136,7 +183,7 @@ def overlay_options(overlay: Overlay) -> str:
     """The options of mount(2) for `overlay`, with the paths escaped."""
     lowers = ":".join(mounts.escape(path) for path in overlay.lowers)
     places = f"lowerdir={lowers},upperdir={mounts.escape(overlay.upper)},workdir={mounts.escape(overlay.work)}"
-    return f"{places},{OVERLAY_OPTIONS}"
+    return f"{places},{OVERLAY_OPTIONS if powers.is_machines() else OVERLAY_OPTIONS_OF_USER}"
 
 
 def mount_apart(spec: StartSpec, users: Sequence[int], folder: str) -> None:
@@ -251,14 +298,24 @@ def check_mounts(spec: StartSpec, table: Iterable[MountRecord], above: str = "")
         is_kind = not wanted.fstypes or found.fstype in wanted.fstypes
         if not is_kind or wanted.root not in ("", found.root) or not wanted.options <= {*found.options}:
             raise _other(found, wanted.target)
-    dev = on_top["/dev"]
-    covers = [dev.root + cover.removeprefix("/dev") for cover in (NULL, NOTHING)]
+    dev = on_top[DEVICES]
+    covers = {(dev.device, dev.root + cover.removeprefix(DEVICES)) for cover in (NULL, NOTHING)}
+    covers |= {(node.device, node.root) for node in [on_top.get(NULL)] if node is not None}  # the node is the machine's
     for path in spec.masked:
         found = on_top.get(path)
         if found is None:
             raise OSError(beneath.MISPLACED, "nothing is mounted there", path)
-        if found.device != dev.device or found.root not in covers or "ro" not in found.options:
+        if (found.device, found.root) not in covers or "ro" not in found.options:
             raise _other(found, path)
+
+
+def check_restored(spec: StartSpec, table: Sequence[MountRecord]) -> None:
+    """As `check_mounts`, of all mounts of a session that CRIU has made: there are no others."""
+    check_mounts(spec, table)
+    places = [mount.mount_point for mount in table]
+    wanted = {*(one.target for one in _list_wanted(spec)), *spec.masked}
+    if others := sorted({*places} - wanted) or [place for place in places if places.count(place) > 1]:
+        raise OSError(beneath.MISPLACED, "there is a mount that the session did not have", others[0])
 
 
 def _other(found: MountRecord, target: str) -> OSError:
@@ -272,7 +329,7 @@ def _list_wanted(spec: StartSpec) -> Iterator[_Wanted]:
     for bind in spec.binds:
         options = {"nosuid"} | ({"ro"} if bind.readonly else set()) | (set() if bind.device_nodes else {"nodev"})
         options |= {"idmapped"} if spec.ids.is_shifted and not bind.ours else set()
-        kinds = {"/sys": ("sysfs",), "/dev": ("tmpfs",)}.get(bind.target, ())
+        kinds = {"/sys": ("sysfs",), DEVICES: ("tmpfs",)}.get(bind.target, ())
         yield _Wanted(bind.target, kinds, frozenset(options))
     for memory in spec.memory:
         yield _Wanted(memory.target, ("tmpfs",), frozenset({"nosuid", "nodev"}))

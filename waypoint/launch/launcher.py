@@ -28,6 +28,8 @@ from waypoint.launch.program import set_resource_limits
 from waypoint.launch.spec import CriuBeside, CriuInto, LaunchAnswer, LaunchSpec, StartSpec, Will
 from waypoint.launch.start import start
 from waypoint.launch.walls import refused
+from waypoint.linux.calls import powers
+from waypoint.linux.net import network
 from waypoint.linux.tasks import cgroups, namespaces
 from waypoint.linux.tasks.clone import fork_into, leave_killed_group
 
@@ -38,6 +40,7 @@ _MAX_FDS = 5
 def serve(control: socket.socket, groups: list[str]) -> None:
     """Answer requests on `control` until the daemon closes it. `groups`: those that were entered."""
     namespaces.set_process_name("wp-launcher")
+    powers.is_machines()  # now, for all tasks
     namespaces.become_subreaper()
     leave_killed_group()
     refused.prepare()
@@ -45,6 +48,7 @@ def serve(control: socket.socket, groups: list[str]) -> None:
     # The first process of a session becomes the launcher's child when its task has ended. Its exit status is not read
     # here, so the kernel may reap it.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    birthplace = network.open_birthplace()
     # Garbage collection in a child writes to the objects that it shares with the launcher, and so copies their pages.
     gc.freeze()
     gc.disable()
@@ -67,7 +71,7 @@ def serve(control: socket.socket, groups: list[str]) -> None:
         else:
             if is_task:
                 control.close()
-                carry_out(spec, fds)
+                carry_out(spec, fds, birthplace)
         for fd in fds:
             os.close(fd)
     if bequest is not None:
@@ -87,8 +91,10 @@ def fork_for(spec: LaunchSpec) -> int:
             return os.fork()
 
 
-def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
-    """Carry out `spec` in this task and answer on the first of `fds`. The others belong to `spec` (spec.py)."""
+def carry_out(spec: LaunchSpec, fds: list[int], birthplace: int) -> NoReturn:
+    """Carry out `spec` in this task and answer on the first of `fds`. The others belong to `spec` (spec.py).
+    `birthplace`: `network.open_birthplace`.
+    """
 
     def announce(handles: list[int]) -> None:
         _answer(fds[0], LaunchAnswer(pid=os.getpid()), handles)
@@ -97,11 +103,11 @@ def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         match spec:
             case StartSpec():
-                _answer(fds[0], *start(spec, fds[1:]))
+                _answer(fds[0], *start(spec, fds[1:], birthplace))
             case CriuBeside():
                 become_beside(spec, fds[1:], announce)
             case CriuInto():
-                become_into(spec, fds[1:], announce)
+                become_into(spec, fds[1:], announce, birthplace)
             case _:
                 _answer(fds[0], *enter(spec, fds[1:]))
     except BaseException as error:  # a forked child must not return into its parent's code

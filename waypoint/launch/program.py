@@ -1,15 +1,17 @@
 """The last steps of every process that starts in a session: open its terminal, give up rights, execute its program."""
 
 import contextlib
+import errno
 import os
 import resource
 import signal
 import sys
+from collections.abc import Mapping
 from typing import NoReturn
 
 from waypoint.launch.spec import Identity
 from waypoint.launch.walls import refused
-from waypoint.linux.calls import hard_limits
+from waypoint.linux.calls import hard_limits, powers
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.tasks import namespaces
@@ -65,7 +67,10 @@ def set_resource_limits() -> None:
     next launcher.
     """
     most = min(hard_limits.most_open_files(), _MOST_OPEN_FILES)
-    signals = resource.prlimit(_INIT, resource.RLIMIT_SIGPENDING)[1]
+    try:
+        signals = resource.prlimit(_INIT, resource.RLIMIT_SIGPENDING)[1]
+    except PermissionError:  # started by an ordinary user, whose own limit then holds
+        signals = _NONE
     own = {**RESOURCE_LIMITS, resource.RLIMIT_NOFILE: (most, most)}
     if signals != _NONE:
         own[resource.RLIMIT_SIGPENDING] = (min(own[resource.RLIMIT_SIGPENDING][1], signals // 2),) * 2
@@ -86,6 +91,14 @@ def open_files() -> tuple[int, int]:
     return min(soft, hard), hard
 
 
+def of_a_session(wanted: Mapping[str, int]) -> dict[str, int]:
+    """Hard limits, by their names, as far as a session that this process starts may have them: a capture that was
+    imported may ask for any.
+    """
+    usual = {int(kind): hard for kind, (_, hard) in RESOURCE_LIMITS.items()}
+    return hard_limits.at_most(wanted, {**usual, int(resource.RLIMIT_NOFILE): open_files()[1]})
+
+
 def limit_processes(most: int) -> None:
     """Let each user of this process's user namespace have so many processes, if the user is not the host's root."""
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
@@ -102,7 +115,7 @@ def open_terminal(rows: int, cols: int, uid: int) -> None:
         slave = ptys.open_slave(master)
         os.dup2(master, 0)  # for now: the root has taken the number that the master is to have
     os.dup2(0, MASTER_FD)
-    os.fchown(slave, uid, 5)
+    os.fchown(slave, uid, 5 if powers.is_machines() else -1)
     for fd in (0, 1, 2):
         os.dup2(slave, fd)
     os.close(slave)
@@ -119,7 +132,8 @@ def take_on(identity: Identity, cwd: list[str], seccomp: Seccomp) -> int:
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # Python ignores or catches some; exec would hand that on
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    os.setgroups(identity.groups)
+    if powers.is_machines():  # else there are none to be given up
+        os.setgroups(identity.groups)
     os.setresgid(identity.gid, identity.gid, identity.gid)
     os.setresuid(identity.uid, identity.uid, identity.uid)
     for place, folder in enumerate(cwd[:-1]):
@@ -128,6 +142,15 @@ def take_on(identity: Identity, cwd: list[str], seccomp: Seccomp) -> int:
             return place
     os.chdir(cwd[-1])
     return len(cwd) - 1
+
+
+def check_program(name: str, env: dict[str, str]) -> None:
+    """Raise OSError if `execute` would find no program that is called `name`, a path, or in a folder of PATH."""
+    folders = [""] if "/" in name else [f"{folder}/" for folder in env.get("PATH", "").split(":")]
+    found = [path for path in (f"{folder}{name}" for folder in folders) if os.path.exists(path)]
+    if not any(os.access(path, os.X_OK) and not os.path.isdir(path) for path in found):
+        number = errno.EACCES if found else errno.ENOENT
+        raise OSError(number, os.strerror(number), name)
 
 
 def execute(argv: list[str], env: dict[str, str]) -> NoReturn:

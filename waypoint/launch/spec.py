@@ -13,7 +13,8 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     topmost of `lowers` first.
 
     `ours`: those of `lowers` that are Waypoint's, made with the session's ids. The others, `upper` and `work` are
-    idmapped, if the session's ids are shifted.
+    idmapped, if the session's ids are shifted. `kept`: that of `lowers` which has what processes had of the base, ""
+    if there is none.
     """
 
     target: str
@@ -21,6 +22,7 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     upper: str
     work: str
     ours: tuple[str, ...] = ()
+    kept: str = ""
 
 
 class BindMount(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Start a session: its mounts in order, then its first process, behind the filter of system calls `seccomp`.
+    `needed`: a program, a path or a name, without which it is not to begin; "": none.
 
     `owner`: the host's user who owns the session's user namespace. `processes`: how many each of its users may have,
     None: any number.
@@ -96,6 +99,7 @@ class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     seccomp: Seccomp = "none"
     owner: int = 0
     processes: int | None = None
+    needed: str = ""
 
 
 class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
@@ -136,7 +140,7 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
 class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     """Start a CRIU that is to restore a session. `mounts`: the session's mounts and cgroup; its program is ignored.
     `run` and the descriptors are as for CriuBeside; those for the ids of `mounts` come after them. `hard_limits`: those
-    that CRIU is to have (linux/calls/hard_limits.py), as far as the launcher may raise them.
+    that CRIU is to have (linux/calls/hard_limits.py), as far as sessions have them and the launcher may raise them.
     """
 
     mounts: StartSpec

@@ -15,32 +15,37 @@ from typing import Literal
 
 from waypoint.egress import session_side
 from waypoint.launch import externals
-from waypoint.launch.program import MASTER_FD, execute, limit_processes, open_terminal, take_on
+from waypoint.launch.program import MASTER_FD, check_program, execute, limit_processes, open_terminal, take_on
 from waypoint.launch.spec import StartSpec
 from waypoint.launch.supervise import REPORT_FD, LaunchResult, hand_over, supervise
+from waypoint.linux.calls import powers
 from waypoint.linux.net import network
 from waypoint.linux.storage import beneath, mounts
 from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.storage.mounts import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import wait_entered
-from waypoint.model.paths import RUN_FOLDER
+from waypoint.model.paths import NOTHING, NULL, PROC, RUN_FOLDER, TERMINALS
 
 MOST_TERMINALS = 64  # of a session at a time: 256 let twelve sessions take all of the machine
+LEAST = (("ipv4/tcp_max_tw_buckets", 65536), ("ipv4/tcp_max_syn_backlog", 1024))
+"""What the kernel makes less of in a namespace with a small table of connections (`network.open_birthplace`)."""
 GROUP_MAX = 2**31 - 1  # of net.ipv4.ping_group_range
 
 
-def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
+def start(spec: StartSpec, users: Sequence[int], birthplace: int) -> LaunchResult:
     """Start the session that `spec` describes. Returns when its init program runs, or a step has failed; then no
-    process and no mount of the session is left. `users`: as for `FromOutside`.
+    process and no mount of the session is left. `users`: as for `FromOutside`. `birthplace`: as for `go_to_birthplace`.
 
     The descriptors in the answer: a pidfd of the init process, the terminal's master, the session's /run/waypoint.
     """
 
     def outer(report: int, ask: int, answer: int) -> None:
-        namespaces.hide_from_peers()
+        if powers.is_machines():  # else nobody could write the id maps
+            namespaces.hide_from_peers()
         os.setsid()
         os.umask(0o022)  # the daemon's umask is stricter, and the mount points made here are for everybody to enter
+        go_to_birthplace(birthplace, spec)
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
         _mount_from_outside(spec, users)
@@ -50,8 +55,8 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
         os.write(ask, b"map")
         if os.read(answer, 1) != b".":
             raise OSError(0, "the id maps were not written")
-        os.setgid(0)
-        os.setuid(0)
+        namespaces.hide_from_peers()
+        _become_root()
         # Within the user namespace, as in every restored copy: only the owner of a network namespace may restore TCP
         # connections in it.
         new_network(spec)
@@ -71,6 +76,19 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
     return supervise(outer, spec.cgroup, spec.ids.lines())
 
 
+def _become_root() -> None:
+    """Become the root of the user namespace that the caller has made, if it has one. The capabilities stay."""
+    if powers.is_machines():
+        os.setgid(0)
+        os.setuid(0)
+
+
+def go_to_birthplace(birthplace: int, spec: StartSpec) -> None:
+    """Go where the network namespace of the session is to be made: `network.open_birthplace`; -1: there is none."""
+    if birthplace >= 0 and spec.net != "host":
+        namespaces.setns(birthplace, namespaces.CLONE_NEWNET)
+
+
 def new_network(spec: StartSpec) -> None:
     """Enter a new network namespace and set it up, unless the session is on the host's network. Raises OSError."""
     if spec.net == "host":
@@ -87,8 +105,11 @@ def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX
         session_side.furnish()
     else:
         network.raise_loopback()
+    for name, least in LEAST:
+        network.raise_setting(name, least)
     network.write_setting("ipv4/ip_unprivileged_port_start", "0")
-    network.write_setting("ipv4/ping_group_range", f"0 {last_group}")
+    first_group, last_group = (0, last_group) if powers.is_machines() else (os.getgid(),) * 2
+    network.write_setting("ipv4/ping_group_range", f"{first_group} {last_group}")
 
 
 def _mount_from_outside(spec: StartSpec, users: Sequence[int]) -> None:
@@ -124,17 +145,20 @@ def _become_init(spec: StartSpec, report: int) -> None:
         run_folder = beneath.open_beneath(root, RUN_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
     if spec.processes is not None:
         limit_processes(spec.processes)
-    hand_over([MASTER_FD, run_folder], take_on(spec.identity, spec.cwd, spec.seccomp))
+    entered = take_on(spec.identity, spec.cwd, spec.seccomp)
+    if spec.needed:
+        check_program(spec.needed, spec.env)
+    hand_over([MASTER_FD, run_folder], entered)
     execute(spec.argv, spec.env)
 
 
 def _mount_kernel_views(spec: StartSpec) -> None:
     """Mount the session's own proc, with its masks, and devpts. A mask that cannot be set raises OSError."""
     merged = spec.merged
-    with MountPlace(merged, externals.PROC).opened() as point:
+    with MountPlace(merged, PROC).opened() as point:
         mounts.mount("proc", point, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for name in spec.proc_readonly:
-        place = MountPlace(merged, f"{externals.PROC}/{name}")
+        place = MountPlace(merged, f"{PROC}/{name}")
         with place.opened() as point:
             mounts.bind(point, point)
         with place.opened() as mounted:
@@ -142,9 +166,10 @@ def _mount_kernel_views(spec: StartSpec) -> None:
     for path in spec.masked:
         with MountPlace(merged, path).opened() as point:
             # Of /dev, which is a mount from outside already: images need not name one more.
-            cover = externals.NOTHING if os.path.isdir(point) else externals.NULL
+            cover = NOTHING if os.path.isdir(point) else NULL
             with MountPlace(merged, cover).opened() as nothing:
                 mounts.bind(nothing, point)
-    with MountPlace(merged, externals.TERMINALS).opened() as point:
-        pts_options = f"newinstance,ptmxmode=0666,mode=620,gid=5,max={MOST_TERMINALS}"
+    with MountPlace(merged, TERMINALS).opened() as point:
+        pts_options = f"newinstance,ptmxmode=0666,mode=620,max={MOST_TERMINALS}"
+        pts_options += ",gid=5" if powers.is_machines() else ""
         mounts.mount("devpts", point, "devpts", MS_NOSUID | MS_NOEXEC, pts_options)

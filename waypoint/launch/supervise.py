@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from waypoint.launch.spec import LaunchAnswer
-from waypoint.linux.tasks import namespaces
+from waypoint.linux.tasks import kin, namespaces
 from waypoint.linux.tasks.clone import fork_into
 
 REPORT_FD = 90  # where the inner child keeps its report, away from 0 to 3; close-on-exec
@@ -47,6 +47,9 @@ def supervise(outer: Callable[[int, int, int], None], cgroup: str, id_map: str =
         said = os.read(ask_r, 64)
     if said.startswith(b"pid "):
         pid = int(said[4:])
+        if kin.is_bare(cgroup):
+            with contextlib.suppress(OSError):  # it has ended; its report says why
+                kin.note_first(cgroup, pid)
     failed, handed_over, entered = _read_all(report_r)  # until the end of file: execve closes the last copy
     with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
@@ -56,7 +59,7 @@ def supervise(outer: Callable[[int, int, int], None], cgroup: str, id_map: str =
         for fd in handed_over:
             os.close(fd)
         number, _, rest = failed.decode(errors="replace").partition("|")
-        path, _, words = rest.partition("|")
+        words, _, path = rest.partition("|")
         return LaunchAnswer(errno=int(number or 0), path=path, error=words or "the child ended without a message"), []
     return LaunchAnswer(pid=pid, entered=entered), handed_over
 
@@ -68,9 +71,9 @@ def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, ans
         work(report, ask, answer)
     except OSError as error:
         path = os.fsdecode(error.filename) if error.filename else ""
-        _report(report, f"{error.errno or 0}|{path}|{error.strerror or error}")
+        _report(report, f"{error.errno or 0}|{error.strerror or error}|{path}")
     except BaseException as error:
-        _report(report, f"0||{type(error).__name__}: {error}")
+        _report(report, f"0|{type(error).__name__}: {error}|")
     os._exit(1)
 
 

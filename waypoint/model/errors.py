@@ -7,7 +7,7 @@ This module imports nothing: the command line's fast path loads it, and importin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import ClassVar
 
 
@@ -105,8 +105,20 @@ class StateConflict(WaypointError):
     code = "conflict"
 
 
+class Conflicting(WaypointError):
+    """What is to be changed has been changed by others since."""
+
+    exit_code = 6
+    code = "changed-since"
+
+
 class CannotCapture(WaypointError):
-    """The asked part of a session cannot be captured or restored, for example because CRIU refuses a process."""
+    """The asked part of a session cannot be captured or restored, for example because CRIU refuses a process.
+
+    `in_the_way`: the programs without which a capture could keep all others; for the daemon itself.
+    """
+
+    in_the_way: "Sequence[str]" = ()
 
     exit_code = 5
     code = "cannot-capture"
@@ -123,10 +135,62 @@ class Failed(WaypointError):
     """The request was right, but the machine failed while serving it (disk full, kernel error)."""
 
 
+class Bug(WaypointError):
+    """An exception that nobody expected: our fault."""
+
+    code = "bug"
+
+
+_MOST_SAID = 300
+_QUOTABLE = (OSError, AssertionError, WaypointError)
+"""Exceptions whose texts come from the kernel or from Waypoint. Those of all others may quote what a client sent."""
+
+
+def bug_of(error: BaseException, tried: str, on: str) -> Bug:
+    """The unexpected `error`, in its own words, for whoever has asked. What it quotes is cleaned and cut."""
+    said = cleaned(f"{type(error).__name__}: {error}".removesuffix(": "))
+    said = f"{said[:_MOST_SAID]}..." if len(said) > _MOST_SAID else said
+    next_step = "this is a bug of Waypoint; please report it with its traceback: waypoint daemon logs"
+    return Bug(tried, on, said, next_step)
+
+
+def trace_of(error: BaseException, on: str) -> str:
+    """For the log: where `error` comes from, cause by cause, without values."""
+    import traceback
+
+    lines = [f"bug while serving {on}:"]
+    cause: BaseException | None = error
+    seen: list[BaseException] = []
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        said = f": {cause}" if isinstance(cause, _QUOTABLE) else ""
+        lines += [part.rstrip("\n") for part in traceback.format_tb(cause.__traceback__)]
+        lines.append(f"{type(cause).__name__}{said}")
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return "\n".join(lines)
+
+
+def program_ended(tried: str, on: str, status: int) -> Failed:
+    """The error for a program of the daemon's that has ended without an answer. `status`: as of `subprocess`."""
+    said = f"the program for it has ended: status {status}"
+    return Failed(tried, on, said, "try again" if status < 0 else "see its last words: waypoint daemon logs")
+
+
 BY_CODE: dict[str, type[WaypointError]] = {
     kind.code: kind
     for kind in (
-        *(UsageProblem, UnknownName, HostLacks, NotAllowed, StateConflict, CannotCapture, StoreDamaged, Failed),
+        *(
+            UsageProblem,
+            UnknownName,
+            HostLacks,
+            NotAllowed,
+            StateConflict,
+            Conflicting,
+            CannotCapture,
+            StoreDamaged,
+            Failed,
+            Bug,
+        ),
     )
 }
 

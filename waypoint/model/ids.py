@@ -1,11 +1,15 @@
-"""Ids of captures and sessions: 128 random bits in lower-case hex. Users may abbreviate an id."""
+"""Ids, in lower-case hex. Of captures and sessions: 128 random bits. Of images: 256 bits, which their content decides.
+Users may abbreviate an id.
+"""
 
 import os
-import re
+
+from waypoint.model.late_pattern import late_pattern
 
 ID_HEX_DIGITS = 32
+IMAGE_HEX_DIGITS = 64
 MIN_PREFIX = 4
-_PREFIX = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},{ID_HEX_DIGITS}}}")
+_PREFIX = late_pattern(rf"[0-9a-f]{{{MIN_PREFIX},{IMAGE_HEX_DIGITS}}}")
 
 
 def new_id() -> str:
@@ -23,6 +27,13 @@ def is_id(text: str) -> bool:
     return len(text) == ID_HEX_DIGITS and is_id_prefix(text)
 
 
+def is_image_id(text: str) -> bool:
+    """True if `text` has the form of a whole id of an image."""
+    return len(text) == IMAGE_HEX_DIGITS and is_id_prefix(text)
+
+
 def is_id_prefix(text: str) -> bool:
-    """True if `text` could be a whole or abbreviated id: MIN_PREFIX to ID_HEX_DIGITS lower-case hex digits."""
+    """True if `text` could be a whole or abbreviated id of a capture or an image: MIN_PREFIX to IMAGE_HEX_DIGITS
+    lower-case hex digits.
+    """
     return _PREFIX.fullmatch(text) is not None

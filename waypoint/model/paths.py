@@ -7,18 +7,25 @@ imports nothing but `os`.
 import os
 
 SYSTEM_HOME = "/var/lib/waypoint"
+OWN_HOME = ".local/share/waypoint"  # below an ordinary user's home directory
 RUNTIME = "/run/waypoint"
+OWN_RUNTIME = "run"  # the same, in a home of an ordinary user's
 RUNTIME_MODE = 0o711  # of that folder and of each home's below it: others may pass through to the socket, not list
 HOME_ID_HEX_DIGITS = 16
-SHARED_MEMORY = "/dev/shm"  # in a session: a tmpfs that is mounted from outside
+SHARED_MEMORY = "/dev/shm"  # a tmpfs; in a session: one of its own, mounted from outside
 _CONFIG_KEYS = frozenset({"home_id", "owner_uid", "group_gid", "pool", "ids"})
 
 # Below a session's root.
 RUN_FOLDER = "run/waypoint"  # the folder that the session's shell and the daemon share
 OWN_FOLDER = ".waypoint"  # Waypoint's own programs; the skeleton layer brings it
 COMMAND_FOLDER = "asking"  # in that folder: what a session's PATH ends with
-INIT = f"{OWN_FOLDER}/init.sh"  # the script of pid 1
+INIT = f"{OWN_FOLDER}/first.sh"  # the script of pid 1
 WRAPPER = f"{OWN_FOLDER}/wrapper.sh"  # that of sessions of earlier versions, which stood in the user's folder
+
+# In a session. NULL, NOTHING: what is mounted over a file, and over a folder, that it must not see; read-only, as all
+# of /dev is.
+PROC, DEVICES, TERMINALS = "/proc", "/dev", "/dev/pts"
+NULL, NOTHING = "/dev/null", "/dev/.empty"
 
 # In the runtime folder of a session, and in the hot area of a capture (docs/architecture.md, "Where things are").
 RING_FILE = "ring"
@@ -32,13 +39,47 @@ def home_id(home: str) -> str:
 
 
 def runtime_folder(home: str) -> str:
-    """The home's folder for files that need not survive a reboot."""
-    return f"{RUNTIME}/{home_id(home)}"
+    """The home's folder for files that need not survive a reboot: below RUNTIME, or below the home of an ordinary user,
+    whose folder in /run goes when the user logs out, and is not there in every login.
+    """
+    return f"{RUNTIME}/{home_id(home)}" if is_of_root(home) else f"{os.path.realpath(home)}/{OWN_RUNTIME}"
+
+
+def runtime_folders(home: str) -> tuple[str, ...]:
+    """The folders that are made for `runtime_folder`, which is the last of them."""
+    own = runtime_folder(home)
+    return (RUNTIME, own) if os.path.dirname(own) == RUNTIME else (own,)
+
+
+def is_of_root(home: str) -> bool:
+    """Whether root's daemon serves the home, or would if the home were made now. If not, an ordinary user's does."""
+    try:
+        return os.stat(home).st_uid == 0
+    except OSError:  # not there, or behind a folder that is not to be entered: root's
+        return os.geteuid() == 0 or not _may_make(home)
+
+
+def _may_make(home: str) -> bool:
+    """Whether the caller may make the folder `home`, and the missing ones above it."""
+    above = os.path.dirname(home)
+    while above != "/" and not os.path.lexists(above):
+        above = os.path.dirname(above)
+    return os.access(above, os.W_OK)
 
 
 def socket_path(home: str) -> str:
     """The Unix socket on which the home's daemon serves clients (docs/protocol.md, section 1)."""
     return f"{runtime_folder(home)}/api.sock"
+
+
+def passphrase_path(home: str) -> str:
+    """The file, in memory, with the passphrase of the home's store that was typed. It goes with the machine's power."""
+    return f"{SHARED_MEMORY}/waypoint-{home_id(home)}"
+
+
+def hot_memory_path(home: str) -> str:
+    """The folder, in memory, in which images of processes are born (capture/in_memory). It goes with the power, too."""
+    return f"{passphrase_path(home)}-hot"
 
 
 def log_path(home: str) -> str:
@@ -72,8 +113,8 @@ def spelled(home: str, *words: str) -> str:
 
 
 def as_root(home: str, *words: str) -> str:
-    """As `spelled`, for a command that only root can run: with `sudo`, unless the caller is root."""
-    return f"{'sudo ' if os.geteuid() else ''}{spelled(home, *words)}"
+    """As `spelled`, for a command of whose home it is: with `sudo`, if that is root, and the caller is not."""
+    return f"{'sudo ' if os.geteuid() and is_of_root(home) else ''}{spelled(home, *words)}"
 
 
 def quoted(word: str) -> str:
@@ -111,3 +152,22 @@ def sha256_hex(data: bytes) -> str:
         except ImportError:
             from hashlib import sha256
     return str(sha256(data).hexdigest())
+
+
+def quoted_path(path: str) -> str:
+    """`path` as git shows it (core.quotePath): in double quotes, with escapes, if there is something in it that a
+    terminal or a reader of lines would act on. Bytes that are no text (surrogates) become `\\ooo`.
+    """
+    if path.isprintable() and '"' not in path and "\\" not in path:
+        return path
+    return '"' + "".join(map(_escaped, path)) + '"'
+
+
+def _escaped(one: str) -> str:
+    if one in '"\\':
+        return f"\\{one}"
+    if one in "\t\n":
+        return "\\t" if one == "\t" else "\\n"
+    if one.isprintable():
+        return one
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(one))

@@ -5,6 +5,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from waypoint.model.details.applied_record import Applied
+from waypoint.model.details.attached_records import AttachedLayer
+
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
     """The user as whom a session's processes run. The numbers are stored because another base may not know the name."""
@@ -22,7 +25,6 @@ SHIFTED_IDS = 65_536
 
 MAX_MAP_BYTES = 4095
 """Of the text of a map of ids, the kernel takes less than a page, in one write (user_namespaces(7))."""
-
 _MAX_OWN = 60  # two lines each: as many fit into a map
 
 
@@ -99,12 +101,10 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Allowance = Literal["userns"]
-"""What a session may do beyond the usual: `userns`: make namespaces and mounts in user namespaces of its own, as a
-sandbox within the session does (bubblewrap, Chromium's)."""
+"""What a session may do beyond the usual. `userns`: make namespaces and mounts of its own, as a sandbox does in it."""
 
 Seccomp = Literal["default", "userns", "none"]
-"""The filter of system calls around a session's processes: the usual one, the one for what is allowed `userns`, or
-none."""
+"""The filter of system calls around a session's processes: the usual one, that for what is allowed `userns`, none."""
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -124,6 +124,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `base`: the root file system below the session. `cwd`: the folder in which the shell starts. `env`: the variables
     taken from the caller. `command`: run in place of a shell, if it is not empty. `shell`: the path of the shell that
     was asked for; empty: the user's. `allow`: beyond the usual. `limits`: as asked for. `allow_net`: all it may reach.
+    `publish`: ports that lead into it, `IP:HOST:INNER[/udp]`.
     """
 
     base: str
@@ -137,13 +138,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allow: list[Allowance] = []
     limits: SessionLimits = SessionLimits()
     allow_net: list[str] = []
+    publish: list[str] = []
 
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
 Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked"]
 """Why a capture was made. Its session ended: `exited` (its shell was left), `stopped` (a request), `crashed` (its
 processes were killed) or `lost` (the machine went down). `checkpoint`: a client asked for the capture. `replaced`: a
-restore was about to replace the session or an aspect of it. `forked`: the session was forked."""
+restore was about to replace the session or an aspect of it. `forked`: a copy was to be made on another branch."""
 
 Aspect = Literal["files", "shell"]
 """A part of a capture that can be brought back by itself, into a session that goes on."""
@@ -202,14 +204,14 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
 
 
 class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of what ran, in the capture's hot folder, for the tier `respawn`.
-
-    `programs`: the command lines of what is started again, without secrets. `lost`: of what is not, each with why.
+    """The manifest of what ran, in the capture's hot folder. `programs`: the command lines of what is started again,
+    without secrets. `lost`: of what is not, each with why. `ended`: how many a live capture has not kept alive.
     """
 
     size_bytes: int
     programs: list[str]
     lost: list[str] = []
+    ended: int = 0
 
 
 class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,23 +241,25 @@ class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """The aspects of a session that a capture has. A layer that is None was not captured."""
+    """The aspects of a session that a capture has. A layer that is None was not captured. `attached`: by kind."""
 
     files: FilesLayer
     processes: ProcessesLayer | None = None
     programs: ProgramsLayer | None = None
     shell: ShellLayer | None = None
     terminal: TerminalLayer | None = None
+    attached: dict[str, AttachedLayer] | msgspec.UnsetType = msgspec.UNSET  # so that others' ids stay as they are
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine on which a capture was made. Process images need a processor with the same features, or more."""
+    """The machine on which a capture was made. `system`: the name of the session's base (os-release(5)), if known."""
 
     kernel: str
     architecture: str
     cpu: str
     cpu_features: list[str]
     boot_id: str
+    system: str = ""
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,16 +293,15 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about a capture that change after its record was written; the record itself never changes.
-
-    `image`: the capture's id in the store; None until the capture is there. `durable`: whether the capture survives a
-    power loss. `removed`: whether its content was removed from the disk; the record of such a capture stays as long as
-    a kept capture descends from it.
+    """What of a capture changes; its record never does. `image`: its id in the store, None until it is there. `parts`:
+    the image's folders with their digests in hex, none of earlier versions. `durable`: it survives a power loss.
+    `removed`: its content was removed from the disk; the record stays as long as a kept capture descends from it.
     """
 
     image: str | None = None
     durable: bool = False
     removed: bool = False
+    parts: tuple[tuple[str, str], ...] = ()
 
 
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -328,8 +331,7 @@ RefKind = Literal["branch", "checkpoint"]
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True):
     """What a name stands for. `capture`: the id of the branch's tip (None before its first capture), or of the
-    checkpoint's capture. `origin`: the id of the tip with which the branch was made. `created`: in seconds since the
-    epoch.
+    checkpoint's capture. `origin`: the id of the tip with which the branch was made. `created`: since the epoch, in s.
     """
 
     kind: RefKind
@@ -346,10 +348,8 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aside(msgspec.Struct, frozen=True, kw_only=True):
-    """What was kept when a live session, or one aspect of it, was replaced.
-
-    `capture`: the id of the capture of the session before. `only`: the aspect that was replaced in a session that went
-    on; None: the whole session was replaced.
+    """What was kept when a live session, or one aspect of it, was replaced: `capture`, of the session before. `only`:
+    the aspect that was replaced in a session that went on; None: the whole session was replaced.
     """
 
     capture: str
@@ -357,9 +357,7 @@ class Aside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """A process session (setsid(2)), such as that of a terminal: its leader's pid, and when the leader was started, in
-    clock ticks since boot.
-    """
+    """A process session (setsid(2)), such as a terminal's: its leader's pid, and start, in clock ticks since boot."""
 
     pid: int
     start: int
@@ -384,7 +382,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     after. `aside`: by branch, what was kept where a live session was replaced. `by`: who asked for it, None if nobody
     did (a shell that ended). `undoes`: the number of the operation that this one took back. `undone`: whether this
     operation was taken back (and not done again by another undo). `note`: in words, what it did besides moving names
-    and sessions. `expired`: whether what its undo needs may have been removed.
+    and sessions. `expired`: whether what its undo needs may have been removed. `applied`: what it did to the machine.
     """
 
     number: int
@@ -398,3 +396,4 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     undone: bool = False
     note: str = ""
     expired: bool = False
+    applied: Applied | None = None

@@ -13,6 +13,10 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+class StreamDeserted(ConnectionError):
+    """Raised by what serves a stream when it sees that the client has gone: nobody is left to be told anything."""
+
+
 class Inlet(Protocol):
     """The frames that one client sends, in order."""
 

@@ -2,6 +2,11 @@
 
 from datetime import UTC, datetime
 
+BEGAN_ELSEWHERE = 1e-9
+"""When the branch of an imported capture began (`branch_created`), in seconds since the epoch: like no branch of this
+home, and before this machine has changed anything. In nanoseconds, as of files, it is 1.
+"""
+
 
 def iso_time(seconds: float) -> str:
     """`seconds` since the epoch as text: ISO 8601, UTC, to the millisecond."""

@@ -65,17 +65,14 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
     """Have the restored processes of the group take their locks on mapped files again, and let the group run.
 
     The group is frozen, or is freezing, and no process of it has run since the restore. Returns, as `lost`, the locks
-    that could not be taken. Raises OSError; the group runs then, too.
+    that could not be taken: a process that cannot be held (another program traces it) goes on without its own.
     """
     pids = cgroups.members(cgroup)
     stopped: list[int] = []
     try:
         for pid in pids:
-            for tid in procfs.threads(pid):
-                ptrace.seize(tid, unfiltered=True)
-                stopped.append(tid)
-                ptrace.interrupt(tid)
-                ptrace.wait(tid)
+            with contextlib.suppress(OSError):  # it has ended, or `_take` will tell what it has lost
+                _stop(pid, stopped)
         cgroups.thaw(cgroup)  # they stand still all the same
         return sorted({name for pid, owned in _owners(locks, pids) for name in _take(pid, owned)})
     finally:
@@ -85,10 +82,21 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
         cgroups.thaw(cgroup)
 
 
+def _stop(pid: int, stopped: list[int]) -> None:
+    """Hold all threads of the process, and add those that are held to `stopped`. Raises OSError."""
+    for tid in procfs.threads(pid):
+        ptrace.seize(tid, unfiltered=True)
+        stopped.append(tid)
+        ptrace.interrupt(tid)
+        ptrace.wait(tid)
+
+
 def _take(pid: int, owned: list[Lock]) -> list[str]:
     """Returns what could not be taken, also if the process is one that can be made to take nothing."""
-    mapped = _mapped(pid, owned)
-    name = procfs.stat(pid).name
+    try:
+        mapped, name = _mapped(pid, owned), procfs.stat(pid).name
+    except OSError:
+        return []  # it has ended, with all that it had
     left = list(reversed(owned)) if mapped else []
     refused = []
     with contextlib.suppress(OSError):
@@ -109,7 +117,7 @@ def _owners(locks: Collection[Lock], pids: Collection[int]) -> Iterator[tuple[in
         owned[lock.pid].append(lock)
     for pid in pids if owned else ():
         with contextlib.suppress(OSError):
-            inside = procfs.inner_pid(pid)
+            inside = procfs.session_pid(pid)
             if inside in owned:
                 yield pid, owned[inside]
 

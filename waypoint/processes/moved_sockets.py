@@ -7,6 +7,7 @@ listen. CRIU would bind the socket to the first name (criu/mends.py).
 import contextlib
 import itertools
 import os
+import socket
 import stat
 from collections.abc import Collection, Iterator
 
@@ -20,22 +21,21 @@ _LONGEST = 107  # bytes of a name to which a socket can be bound
 _MOST_LISTED = 10_000  # entries of a folder in which a name is looked for
 
 
-def find(pids: Collection[int], root: int) -> dict[int, str]:
+def find(pids: Collection[int], root: int, table: socket.socket) -> dict[int, str]:
     """The present paths, as seen from the session's root, of the sockets of the processes that were renamed, by the
-    sockets' inodes. Sockets whose file was removed are left out. `root`: a descriptor of that root.
+    sockets' inodes. Sockets whose file was removed are left out. `root`: a descriptor of that root. `table`: of their
+    network namespace (`sockets.open_table`).
 
     To be called while the processes stand still. Costs one look at the file of each bound socket; where one was bound
     to a relative path, one at each descriptor, as only its owner knows its folder.
     """
     found: dict[int, str] = {}
-    missing: dict[int, str] = {}
-    for pid in list(pids)[:1]:
-        bound = sockets.bound_names(pid).items()
-        missing = {inode: path for inode, path in bound if not (path.startswith("/") and _is_socket(path, root))}
-        if missing:
-            for inode, owner, number in open_sockets(pids):
-                if inode in missing and inode not in found:
-                    found.update(_present(inode, owner, number, root))
+    bound = sockets.bound_names(table).items()
+    missing = {inode: path for inode, path in bound if not (path.startswith("/") and _is_socket(path, root))}
+    if missing:
+        for inode, owner, number in open_sockets(pids):
+            if inode in missing and inode not in found:
+                found.update(_present(inode, owner, number, root))
     return {inode: path for inode, path in found.items() if not _is_same(path, missing[inode])}
 
 

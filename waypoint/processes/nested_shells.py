@@ -26,7 +26,7 @@ def _name_of_nested_shell(pid: int) -> str:
             return ""
         # A subshell, which controls no jobs, has the descriptor too. Being forked from its parent, it has the same
         # addresses of code and stack.
-        is_subshell = procfs.stat(stat.parent)[-2:] == stat[-2:]
+        is_subshell = procfs.stat(stat.parent).program == stat.program
     except ProcessLookupError:
         return ""
     return "" if is_subshell else stat.name

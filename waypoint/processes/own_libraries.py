@@ -8,8 +8,9 @@ from pathlib import Path
 
 from waypoint.linux.calls import programs
 from waypoint.model.errors import HostLacks
+from waypoint.model.late_pattern import late_pattern
 
-_LIBRARY_LINE = re.compile(r"=> (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
+_LIBRARY_LINE = late_pattern(r"=> (/.*) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
 
 def find_patchelf() -> str:

@@ -7,12 +7,14 @@ restored once keep SO_REUSEPORT, so two servers would share the port and each ge
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from waypoint.linux.net import sockets, tcp_connections
 from waypoint.linux.tasks import procfs
 
+LET_GO_S = 1.0  # an end waits for it, and processes may have millions of files open
 _UNREAD = {
     "tcp": "{} connections that nobody has accepted yet are not in copies, where their other sides wait in vain",
     "udp": "datagrams that nobody has read yet are not in copies",
@@ -45,25 +47,20 @@ def taken(ports: Iterable[str], leaving: Iterable[int] = ()) -> list[str]:
     return sorted({_name(found) for found in sockets.inet_sockets() if found.inode not in spared}.intersection(ports))
 
 
-def unread(pids: Collection[int]) -> list[str]:
-    """What waits at the sockets of the processes, which an image does not keep, in words for each port."""
-    found = []
-    for pid in list(pids)[:1]:
-        with sockets.open_table(pid) as table:
-            waiting = list(sockets.unread(table))
-        if waiting and sockets.shares_network(pid):
-            inodes = {inode for inode, _pid, _number in open_sockets(pids)}
-            waiting = [one for one in waiting if one.inode in inodes]
-        found += [f"{one.protocol} {one.port}: {_UNREAD[one.protocol].format(one.number)}" for one in waiting]
-    return sorted(found)
+def unread(pids: Collection[int], table: socket.socket) -> list[str]:
+    """What waits at the sockets of the processes, which an image does not keep, in words for each port. `table`: of
+    their network namespace (`sockets.open_table`).
+    """
+    waiting = list(sockets.unread(table))
+    if waiting and any(sockets.shares_network(pid) for pid in list(pids)[:1]):
+        inodes = {inode for inode, _pid, _number in open_sockets(pids)}
+        waiting = [one for one in waiting if one.inode in inodes]
+    return sorted(f"{one.protocol} {one.port}: {_UNREAD[one.protocol].format(one.number)}" for one in waiting)
 
 
-def outside(pids: Collection[int]) -> list[str]:
-    """The other ends of the connections to other machines, in the network namespace of the processes."""
-    for pid in list(pids)[:1]:
-        with sockets.open_table(pid) as table:
-            return sorted({one.name for one in tcp_connections.outside(table)})
-    return []
+def outside(table: socket.socket) -> list[str]:
+    """The other ends of the connections to other machines, in the network namespace of `table`."""
+    return sorted({one.name for one in tcp_connections.outside(table)})
 
 
 @contextlib.contextmanager
@@ -82,6 +79,23 @@ def shared(pids: Iterable[int], root: int) -> Iterator[None]:
                 sock = undoing.enter_context(sockets.take(pid, number))
                 undoing.enter_context(_shared(sock, root))
         yield
+
+
+def let_go(pids: Iterable[int]) -> None:
+    """Have the kernel give the ports of the processes, which are about to be killed, to a CRIU that binds them next.
+
+    A port whose connection has ended is in use for another minute (TIME_WAIT), unless its socket had SO_REUSEADDR. CRIU
+    sets that on those that it binds, too. What is not found within LET_GO_S keeps its ports for that minute.
+    """
+    inodes, until = {found.inode for found in sockets.inet_sockets()}, time.monotonic() + LET_GO_S
+    for pid in pids:
+        if not inodes or time.monotonic() > until:
+            return
+        for inode, _pid, number in open_sockets([pid]):
+            if inode in inodes:
+                with contextlib.suppress(OSError), sockets.take(pid, number) as sock:  # it has ended
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    inodes.discard(inode)
 
 
 @contextlib.contextmanager

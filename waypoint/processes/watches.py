@@ -19,6 +19,7 @@ from waypoint.linux.storage.descriptors import path_of
 from waypoint.linux.tasks import pidfd, procfs
 from waypoint.linux.tty.terminals import unread_bytes
 from waypoint.model.errors import CannotCapture
+from waypoint.model.late_pattern import late_pattern
 
 MOST_WATCHES = 20_000
 """Of a session: more are refused. Each costs CRIU some microseconds in the pause, and some more for each that has the
@@ -30,7 +31,7 @@ _NEAR = 2  # how deep below an overlay's root a folder of no known layer is look
 _NEXT_STEP = "end the process, or make it stop watching files"
 _SAID_OF_NOTICES = "notices of watched files that it has not read yet are not in copies"
 _INOTIFY = "anon_inode:inotify"
-_LINE = re.compile(
+_LINE = late_pattern(
     rb"^inotify wd:\w+ ino:(\w+) sdev:(\w+) .*fhandle-bytes:(\w+) fhandle-type:(\w+) f_handle:(\w+)", re.MULTILINE
 )
 _ORIGIN, _REDIRECT = "trusted.overlay.origin", "trusted.overlay.redirect"
@@ -232,7 +233,7 @@ def _check_number(watcher: _Watcher, number: int) -> None:
 def _who(watcher: _Watcher) -> str:
     """The process in words."""
     with contextlib.suppress(ProcessLookupError):
-        name, inner = procfs.stat(watcher.pid).name, procfs.inner_pid(watcher.pid)
+        name, inner = procfs.stat(watcher.pid).name, procfs.session_pid(watcher.pid)
         return f"{name} (pid {inner}, fd {watcher.fd})"
     return f"a process that has ended (fd {watcher.fd})"
 

@@ -2,20 +2,27 @@
 
 import asyncio
 import errno
+import os
 import subprocess
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Literal
 
+from waypoint.linux.calls import powers
 from waypoint.model.activity import AnyEvent, EventsQuery, JobFacts, JobRequest
 from waypoint.model.errors import WaypointError
 from waypoint.model.facts import Capability, GcFacts
 from waypoint.model.paths import spelled
+from waypoint.model.requests import GcRequest
 from waypoint.service.background.jobs import Job
+from waypoint.service.durable.doctor_rows import of_mounts, of_store
+from waypoint.service.durable.settling_images import of_memory
 from waypoint.service.home import Home
 from waypoint.service.housekeeping import gc_job
 from waypoint.service.shapes import Download
+from waypoint.session.birth import rights
 from waypoint.session.birth.users import group_name, user_name
+from waypoint.store import callers
 from waypoint.upper.contract import NEXT_STEPS, Outlook, Pool, mib
 
 WANTED = "config.json wants that"
@@ -49,8 +56,14 @@ async def start_job(home: Home, request: JobRequest) -> JobFacts:
 
 async def cancel_job(home: Home, job: str) -> JobFacts:
     """Cancel a job, and wait a few seconds for its end; the answer may say that the job still runs. A job that has
-    ended stays as it is. Raises UnknownName.
+    ended stays as it is. Raises UnknownName, NotAllowed for a user with the own things only, if another has started it.
     """
+    found, caller = home.jobs.get(job), callers.current()
+    if caller is not None and (found.caller is None or found.caller.uid != caller.uid):
+        who = "the daemon" if found.caller is None else "another user"
+        rights.check_unbound(
+            home.sessions.resources, "cancel", f"the job {job} ({found.kind})", f"{who} has started it"
+        )
     return (await home.jobs.cancel(job)).facts(whole=True)
 
 
@@ -72,8 +85,10 @@ async def doctor(home: Home) -> list[Capability]:
     work = _TRIALS.submit(try_everything, home.path, on_start=on_start)
     ended = asyncio.wrap_future(work)
     try:
-        rows = await asyncio.shield(ended)
-        return [*rows, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_ground, home)]
+        rows = [*await asyncio.shield(ended)]
+        rows += await asyncio.to_thread(_of_ground, home)
+        rows.append(await of_store(home))
+        return rows + await asyncio.to_thread(_of_captures, home)
     except asyncio.CancelledError:
         is_cancelled = True
         work.cancel()  # it may still be waiting for a thread
@@ -81,6 +96,14 @@ async def doctor(home: Home) -> list[Capability]:
             process.kill()
         await asyncio.wait([ended])
         raise
+
+
+def _of_ground(home: Home) -> list[Capability]:
+    return [_pool(home.pool), *_ground(home)]
+
+
+def _of_captures(home: Home) -> list[Capability]:
+    return [of_mounts(home), *of_memory(home)]
 
 
 def _pool(pool: Pool) -> Capability:
@@ -111,6 +134,8 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
 def _ground(home: Home) -> list[Capability]:
     """Whether a session would see all mounts of the machine, have ids that no user of the machine has, and limits."""
     left_out, why_host_ids, unlimited = home.left_out(), home.why_host_ids(), home.unlimited()
+    as_root = "" if powers.is_machines() else powers.AS_ROOT
+    own = "a session's user is that of the machine" if as_root else "the root of a session is that of the machine"
     mounted = Capability(
         name="what is mounted here",
         state="degraded" if left_out else "ok",
@@ -121,8 +146,8 @@ def _ground(home: Home) -> list[Capability]:
     ids = Capability(
         name="ids of their own",
         state="degraded" if why_host_ids else "ok",
-        why=f"the root of a session is that of the machine, behind other walls: {why_host_ids}" if why_host_ids else "",
-        remedy="a kernel of at least 6.3, and file systems that can be idmapped (mount_setattr(2))"
+        why=f"{own}, behind other walls: {why_host_ids}" if why_host_ids else "",
+        remedy=as_root or "a kernel of at least 6.3, and file systems that can be idmapped (mount_setattr(2))"
         if why_host_ids
         else "",
         required_for="optional",
@@ -131,7 +156,7 @@ def _ground(home: Home) -> list[Capability]:
         name="limits of sessions",
         state="degraded" if unlimited else "ok",
         why="; ".join(unlimited),
-        remedy="a machine with the controllers memory, pids and cpu in cgroup2" if unlimited else "",
+        remedy=as_root or "a machine with the controllers memory, pids and cpu in cgroup2" if unlimited else "",
         required_for="optional",
     )
     return [mounted, ids, limits, _egress(home), _refusals(home), _users(home)]
@@ -140,7 +165,8 @@ def _ground(home: Home) -> list[Capability]:
 def _egress(home: Home) -> Capability:
     """Whether sessions on a private network have a way out of it."""
     why = home.egress.why_not
-    remedy = "apt-get install passt nftables; then sessions have it from their next start on" if why else ""
+    remedy = "apt-get install passt nftables; then sessions have it from their next start on"
+    remedy = (remedy if powers.is_machines() or "package" in why else powers.AS_ROOT) if why else ""
     state: Literal["degraded", "ok"] = "degraded" if why else "ok"
     return Capability(name="way out of private networks", state=state, why=why, remedy=remedy, required_for="optional")
 
@@ -166,6 +192,9 @@ def _refusals(home: Home) -> Capability:
 def _users(home: Home) -> Capability:
     """Who has what rights in this home, besides root."""
     users = home.users
+    if not powers.is_machines():
+        name = user_name(os.geteuid())
+        return Capability(name="other users", state="ok", why=f"nobody but {name}", required_for="optional")
     others = [user_name(users.owner_uid)] if users.owner_uid else []
     others += [f"group {group_name(users.group_gid)}"] if users.group_gid is not None else []
     said = f"{' and '.join(others)}: their own things only" if others else "nobody but root"
@@ -188,7 +217,7 @@ async def _doctor_job(home: Home, job: Job) -> list[Capability]:
 
 
 async def _gc_job(home: Home, job: Job) -> GcFacts:
-    return await gc_job(home, job, home.keep_operations_s)
+    return await gc_job(home, job, home.config.keep_operations_s, GcRequest())
 
 
 KINDS: dict[str, Callable[[Home, Job], Awaitable[object]]] = {"doctor": _doctor_job, "gc": _gc_job}

@@ -3,6 +3,10 @@
 import dataclasses
 from collections.abc import Sequence
 
+from waypoint.capture.layers.attached import ATTACHED
+from waypoint.capture.measuring import Whereabouts
+from waypoint.model.details.attached_records import ATTACHED_TO
+from waypoint.model.details.kept_in import KeptIn
 from waypoint.model.facts import CaptureFacts, LayerFacts
 from waypoint.model.records import Capture, Layers, Standing
 from waypoint.model.times import iso_time
@@ -11,20 +15,28 @@ from waypoint.session.session_facts import of_limits
 from waypoint.store.reading import RecordReader
 
 
-def of_all(names: RecordReader, captures: Sequence[Capture], sees: Sight) -> list[CaptureFacts]:
+def of_all(names: RecordReader, captures: Sequence[Capture], sees: Sight, places: Whereabouts) -> list[CaptureFacts]:
     """The facts about each of these captures that may be seen, without the sizes of their files."""
     ids = [capture.id for capture in captures]
     found, standings = names.names_of_all(ids), names.standings(ids)
-    return [of(capture, found[capture.id], standings[capture.id], sees) for capture in captures]
+    return [
+        of(capture, found[capture.id], standings[capture.id], sees, places.of(capture, standings[capture.id]))
+        for capture in captures
+    ]
 
 
 def of(
-    capture: Capture, names: list[str], standing: Standing, sees: Sight, files_bytes: int | None = None
+    capture: Capture,
+    names: list[str],
+    standing: Standing,
+    sees: Sight,
+    kept_in: KeptIn | None = None,
+    files_bytes: int | None = None,
 ) -> CaptureFacts:
     """The facts about one capture; without what ran in it, if whoever asks may not see that. `names`: the names that
     stand for it. `files_bytes`: the size of its files layer in bytes; None: not measured.
     """
-    facts = _of(capture, names, standing, files_bytes)
+    facts = _of(capture, names, standing, kept_in, files_bytes)
     if sees(capture.setting.user):
         return facts
     layers = {kind: _without_programs(layer) if layer else None for kind, layer in facts.layers.items()}
@@ -38,7 +50,9 @@ def _without_programs(layer: LayerFacts) -> LayerFacts:
     return hidden
 
 
-def _of(capture: Capture, names: list[str], standing: Standing, files_bytes: int | None) -> CaptureFacts:
+def _of(
+    capture: Capture, names: list[str], standing: Standing, kept_in: KeptIn | None, files_bytes: int | None
+) -> CaptureFacts:
     processes, machine = capture.layers.processes, capture.machine
     return CaptureFacts(
         capture=capture.id,
@@ -59,10 +73,22 @@ def _of(capture: Capture, names: list[str], standing: Standing, files_bytes: int
         degraded=capture.degraded,
         environment=sorted(processes.env if processes else capture.setting.env),
         machine={"kernel": machine.kernel, "architecture": machine.architecture, "cpu": machine.cpu} if machine else {},
-        layers=_layers(capture.layers, files_bytes),
+        layers=_with_digests(_layers(capture.layers, files_bytes), standing),
         removed=standing.removed,
         limits=of_limits(capture.setting.limits),
+        kept_in=kept_in,
     )
+
+
+def _with_digests(layers: dict[str, LayerFacts | None], standing: Standing) -> dict[str, LayerFacts | None]:
+    """The layers, those that are a folder of the image of their own with its digest."""
+    digests = digests_of(standing)
+    return {kind: {**layer, "digest": digests.get(kind)} if layer else None for kind, layer in layers.items()}
+
+
+def digests_of(standing: Standing) -> dict[str, str]:
+    """By kind, the digests of the layers that are a folder of the capture's image of their own."""
+    return {name.removeprefix(ATTACHED_TO): digest for name, digest in standing.parts}
 
 
 def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | None]:
@@ -88,6 +114,10 @@ def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | N
         "terminal": {**_of_any(terminal.size_bytes), "rows": terminal.rows, "cols": terminal.cols}
         if terminal
         else None,
+        **{
+            kind: {**_of_any(one.size_bytes), "files": one.files, "is_folder": one.is_folder}
+            for kind, one in ATTACHED.of_layers(layers).items()
+        },
     }
 
 

@@ -10,6 +10,9 @@ from waypoint.branch import refs
 from waypoint.branch.graph import in_pieces, walk_all, walk_back
 from waypoint.branch.undo import Deed, Lookup, Plan, is_from_within, is_of, losses, plan, write
 from waypoint.linux.tasks import procfs
+from waypoint.model.details.applied_record import Applied
+from waypoint.model.details.kept_in import KeptIn
+from waypoint.model.details.process_facts import SurveyedProcess
 from waypoint.model.errors import StateConflict, UnknownName, WaypointError
 from waypoint.model.facts import BranchFacts, CaptureFacts, NameFacts, OperationFacts, UndoFacts, UndoneFacts
 from waypoint.model.names import DEFAULT_BRANCH
@@ -17,6 +20,8 @@ from waypoint.model.records import Caller, Capture, Login, Operation, Ref
 from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.model.times import iso_time
 from waypoint.service import capture_facts
+from waypoint.service.durable import applying, keeping
+from waypoint.service.durable.receiving import lacking_in
 from waypoint.service.home import Home
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import user_name
@@ -38,13 +43,15 @@ async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
 
 
 def _iter_log(home: Home, query: LogQuery, sees: rights.Sight) -> Iterator[list[CaptureFacts]]:
+    places = home.captures.measures.whereabouts()
     if query.all:
         for ids in in_pieces(walk_all(home.names, home.between), query.limit):
-            yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()), sees)
+            found = list(home.names.captures_of(ids, may_lack=True).values())
+            yield capture_facts.of_all(home.names, found, sees, places)
     else:
         tip = home.names.find(query.name or DEFAULT_BRANCH)
         for piece in in_pieces(walk_back(home.names, [tip]), query.limit):
-            yield capture_facts.of_all(home.names, piece, sees)
+            yield capture_facts.of_all(home.names, piece, sees, places)
 
 
 async def show(home: Home, name: str) -> CaptureFacts:
@@ -54,13 +61,27 @@ async def show(home: Home, name: str) -> CaptureFacts:
     sees = rights.sight(home.sessions.resources)
     if standing.removed:
         return capture_facts.of(capture, names, standing, sees)
-    sizes = await asyncio.to_thread(home.captures.sizes, capture)
-    return capture_facts.of(capture, names, standing, sees, sizes["files"])
+    files_bytes, processes, is_evicted = await asyncio.to_thread(_look_into, home, capture, sees)
+    kept_in = (await asyncio.to_thread(home.captures.measures.whereabouts)).of(capture, standing)
+    facts = capture_facts.of(capture, names, standing, sees, kept_in, files_bytes)
+    facts = dataclasses.replace(facts, evicted=is_evicted and standing.durable)
+    if not sees(capture.setting.user):
+        return facts
+    elsewhere, damaged = await asyncio.to_thread(lacking_in, home, capture), await keeping.damage_of(home, standing)
+    return dataclasses.replace(facts, processes=processes, elsewhere=elsewhere, damaged=damaged)
+
+
+def _look_into(home: Home, capture: Capture, sees: rights.Sight) -> tuple[int | None, list[SurveyedProcess], bool]:
+    """The size of its files, its processes if they may be seen, and whether it has nothing here."""
+    with home.captures.hold(capture) as held:
+        is_evicted = held.is_evicted()
+        processes = held.survey() if sees(capture.setting.user) else []
+        return None if is_evicted else home.captures.measures.sizes(capture)["files"], processes, is_evicted
 
 
 async def branches(home: Home) -> Iterator[BranchFacts]:
     """The facts about all branches, sorted by name. The iterator blocks, as that of `log`."""
-    return itertools.chain.from_iterable(_iter_branches(home.names, _live(home), home.between))
+    return itertools.chain.from_iterable(_iter_branches(home))
 
 
 async def names(home: Home) -> Iterator[NameFacts]:
@@ -105,7 +126,7 @@ def _iter_operations(
     for names in home.names.iter_refs():
         home.between()
         refs.update(names)
-    for piece in home.names.iter_operations(limit):
+    for piece in _pieces(home, limit):
         yield [_describe(refs.get, entry) for entry in piece if is_wanted(entry)]
 
 
@@ -127,12 +148,14 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
             is_chosen = home.names.last_number() == seen
             if is_chosen or (await asyncio.to_thread(_to_undo, home, request)).number == chosen.number:
                 _check_rights(home, chosen)
-                return await _take_back(home, chosen.number, lose_processes=request.lose_processes)
+                return await _take_back(home, chosen.number, request)
 
 
 def _check_rights(home: Home, operation: Operation) -> None:
     """Raise NotAllowed unless the caller may have all that the operation has moved."""
     resources, tried = home.sessions.resources, f"take back operation {operation.number} on"
+    if operation.applied is not None:
+        applying.check_rights(home, "take back", f"operation {operation.number}")
     for name in {*operation.moves, *operation.sessions}:
         rights.check_name(resources, name, tried)
     for name, move in operation.moves.items():
@@ -140,10 +163,9 @@ def _check_rights(home: Home, operation: Operation) -> None:
             rights.check_ref(resources, ref, name, tried)
 
 
-async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFacts:
-    """Take back the operation `number`. The caller has the turns of all names and sessions that it has moved.
-
-    `lose_processes`: sessions that the undo replaces or ends may lose their processes.
+async def _take_back(home: Home, number: int, request: UndoRequest) -> UndoFacts:
+    """Take back the operation `number`, as the request wants it. The caller has the turns of all names and sessions
+    that it has moved.
 
     If no session is concerned, one transaction makes the plan and writes it. Otherwise the deeds on sessions come
     after the plan, and a second transaction checks that names are as planned, and writes.
@@ -153,11 +175,21 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
         steps = _plan(change, operation)
         undone = _undone(change, operation, steps)
         before = change.last_number()
-        if not steps.deeds:
+        if not steps.deeds and operation.applied is None:
             write(change, operation, steps, [])
     degraded: list[str] = []
+    replaced: list[str] = []
+    if operation.applied is not None:
+
+        def record(applied: Applied) -> None:
+            nonlocal change
+            with home.names.change("undo") as change:
+                write(change, operation, steps, [])
+                change.apply(applied)
+
+        replaced = await applying.revert(home, operation, record, force=request.force)
     if steps.deeds:
-        loss = Loss(lose_processes, f"waypoint undo {operation.number} --lose-processes")
+        loss = Loss(request.lose_processes, f"waypoint undo {operation.number} --lose-processes")
         ends = asyncio.Barrier(max(1, sum(deed.act == "end" for deed in steps.deeds)))
         works = {deed.branch: _carry_out(home, deed, loss, ends) for deed in steps.deeds}
         carried_out = await home.sessions.share_turns(works)
@@ -166,7 +198,7 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
         with home.names.change("undo") as change:
             write(change, operation, steps, change.operations_since(before))
     made = _numbered(home.names, change.number or 0)
-    undone = dataclasses.replace(undone, degraded=degraded)
+    undone = dataclasses.replace(undone, degraded=degraded, replaced=replaced)
     return UndoFacts(operation=_describe(home.names.ref, made), undone=undone)
 
 
@@ -192,6 +224,7 @@ def _undone(names: LogReader, operation: Operation, steps: Plan) -> UndoneFacts:
         degraded=[],
         at=iso_time(operation.at),
         by=_asked_by(operation.by),
+        removed=[] if steps.deeds else [name for name, ref in steps.names.items() if ref is None],
     )
 
 
@@ -234,13 +267,16 @@ def _live(home: Home) -> set[str]:
     return home.sessions.running
 
 
-def _iter_branches(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[BranchFacts]]:
+def _iter_branches(home: Home) -> Iterator[list[BranchFacts]]:
+    names, live = home.names, _live(home)
+    places = home.captures.measures.whereabouts()
     for piece in names.iter_refs():
-        between()
+        home.between()
         refs = {name: ref for name, ref in piece.items() if ref.kind == "branch"}
         tips = names.tips_of(refs)
+        kept_in = places.of_all(names, tips)
         yield [
-            _branch(name, ref, tips.get(name), is_live=name in live)
+            _branch(name, ref, tips.get(name), kept_in.get(name), is_live=name in live)
             for name, ref in refs.items()
             if ref.capture is None or name in tips
         ]
@@ -252,7 +288,7 @@ def _iter_names(names: Names, live: set[str], between: Callable[[], None]) -> It
         yield [NameFacts(name=name, kind=ref.kind, live=name in live) for name, ref in piece.items()]
 
 
-def _branch(name: str, ref: Ref, tip: Capture | None, *, is_live: bool) -> BranchFacts:
+def _branch(name: str, ref: Ref, tip: Capture | None, kept_in: KeptIn | None, *, is_live: bool) -> BranchFacts:
     return BranchFacts(
         name=name,
         tip=ref.capture,
@@ -260,6 +296,7 @@ def _branch(name: str, ref: Ref, tip: Capture | None, *, is_live: bool) -> Branc
         tier=tip.tier if tip else None,
         created=iso_time(ref.created),
         captured=iso_time(tip.created) if tip else None,
+        kept_in=kept_in,
     )
 
 
@@ -281,7 +318,11 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
         return is_bound and one.by is not None and one.by.uid not in (None, caller.uid if caller else None)
 
     def is_meant(one: Operation) -> bool:
-        return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended) and not is_anothers(one)
+        return (
+            bool(one.moves or one.sessions or one.applied)
+            and is_of(one, branch, caller, has_ended)
+            and not is_anothers(one)
+        )
 
     def is_shared(one: Operation) -> bool:
         return branch in one.sessions and len(one.sessions) > 1 and not is_anothers(one)
@@ -294,20 +335,34 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
         raise StateConflict("take back", f"the last operation of branch {branch}", said, next_step)
     if found is not None:
         return found
+    raise _none_left(home, branch, is_meant)
+
+
+def _none_left(home: Home, branch: str | None, is_meant: Callable[[Operation], bool]) -> WaypointError:
+    """The error for when all operations were taken back. It names the last undo of those that are meant. `branch`: as
+    in the request, or that of the caller; one that no name stands for, and on which nothing was ever done, is none.
+    """
     whose = f"of branch {branch}" if branch is not None else "that you asked for"
-    raise _none_left(home, whose, is_meant)
-
-
-def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) -> StateConflict:
-    """The error for when all operations were taken back. It names the last undo of those that are meant."""
     said, next_step = "none is left to be taken back", "choose one by its number: waypoint op log, then waypoint undo N"
-    undos = (one for piece in home.names.iter_operations() for one in piece if one.undoes is not None)
+    undos = (one for piece in _pieces(home) for one in piece if one.undoes is not None)
     last = next((one for one in undos if not one.undone and is_meant(one)), None)
     if last is not None and last.undoes is not None:
         undone = _numbered(home.names, last.undoes)
         said += f": the last undo, {last.number}, took back operation {undone.number} ({undone.verb})"
         next_step = f"to have that again: waypoint undo {last.number}"
+    if branch is not None and last is None and home.names.ref(branch) is None:
+        return UnknownName(
+            "take back what was done on", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them"
+        )
     return StateConflict("take back", f"the last operation {whose}", said, next_step)
+
+
+def _pieces(home: Home, limit: int | None = None) -> Iterator[list[Operation]]:
+    """As `LogReader.iter_operations`, but a piece is made only while no session stands still."""
+    home.between()
+    for piece in home.names.iter_operations(limit):
+        yield piece
+        home.between()
 
 
 def _numbered(names: LogReader, number: int) -> Operation:

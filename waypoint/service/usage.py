@@ -2,19 +2,25 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import glob
 import os
 from collections.abc import Iterator
-from glob import escape
 from pathlib import Path
 
+from waypoint.capture.storing.orders import Weigh, Weighed
 from waypoint.linux.storage import filesystem
-from waypoint.model.errors import UnknownName, UsageProblem
-from waypoint.model.facts import DuFacts, HolderFacts, StrangerFacts
+from waypoint.model.details.disk_facts import DuFacts, HolderFacts
+from waypoint.model.errors import UnknownName, UsageProblem, WaypointError
+from waypoint.model.facts import StrangerFacts
 from waypoint.model.paths import log_path
 from waypoint.model.records import Capture, LiveRow
 from waypoint.model.requests import MOST_NAMES, DuQuery
+from waypoint.service.durable.applied_folder import kept_bytes
+from waypoint.service.durable.keeping import store_of
+from waypoint.service.durable.store_process import carry_out
 from waypoint.service.home import Home
+from waypoint.store.content.home_key import key_of
 from waypoint.upper.contract import refusals
 
 
@@ -26,30 +32,52 @@ async def du(home: Home, query: DuQuery) -> DuFacts:
     if wanted is not None and len(wanted) > MOST_NAMES:
         said = f"at most {MOST_NAMES} are measured at once"
         raise UsageProblem("measure", f"{len(wanted)} names", said, "ask for some of them, or for all that there is")
-    return await asyncio.to_thread(_measure, home, wanted)
+    found = await asyncio.to_thread(_measure, home, wanted)
+    return found if wanted is None else await _with_stored(home, found)
+
+
+async def _with_stored(home: Home, found: DuFacts) -> DuFacts:
+    """With what each capture takes of the store."""
+    standings = home.names.standings([one["id"] for one in found.holders])
+    images = sorted({one.image for one in standings.values() if one.image is not None and not one.removed})
+    if not images:
+        return found
+    try:
+        sizes = (await carry_out(home, Weigh(store=store_of(home), images=images), Weighed)).sizes
+    except WaypointError:  # its key is missing, or it is damaged: `verify` and `doctor` tell
+        return found
+    holders: list[HolderFacts] = [
+        {**one, "stored_bytes": sizes.get(standings[one["id"]].image or "")} for one in found.holders
+    ]
+    return dataclasses.replace(found, holders=holders)
 
 
 def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
     with refusals("measure", str(home.path)):
         home.pool.settle()
         holders = list(_holders(home, wanted))
-        hot_bytes, logs_bytes = home.captures.hot_bytes()
+        hot_bytes, logs_bytes = home.captures.measures.hot_bytes()
+        memory_bytes = home.captures.measures.memory_bytes()
         in_pool, pool_bytes = home.pool.unique_bytes(), home.pool.disk_bytes()
         sessions = home.sessions.resources.places.sessions
         own = sum(one["own_files_bytes"] + one["processes_bytes"] for one in holders)
         return DuFacts(
             holders=holders,
             logical_bytes=sum(one["files_bytes"] + one["processes_bytes"] for one in holders),
-            unique_bytes=in_pool + hot_bytes if wanted is None else own,
-            stored_bytes=0,
+            unique_bytes=in_pool + hot_bytes + memory_bytes if wanted is None else own,
+            stored_bytes=_files(f"{glob.escape(store_of(home))}/*/*") + _files(f"{glob.escape(store_of(home))}/*"),
             hot_bytes=hot_bytes,
+            memory_bytes=memory_bytes,
             pool_bytes=pool_bytes,
             overhead_bytes=max(0, pool_bytes - in_pool),
-            names_bytes=_files(f"{escape(str(home.path))}/names.db*"),
-            logs_bytes=logs_bytes + _files(f"{escape(log_path(str(home.path)))}*"),
-            rings_bytes=_files(f"{escape(str(sessions))}/*/ring"),
+            applied_bytes=kept_bytes(home),
+            names_bytes=_files(f"{glob.escape(str(home.path))}/names.db*"),
+            logs_bytes=logs_bytes + _files(f"{glob.escape(log_path(str(home.path)))}*"),
+            rings_bytes=_files(f"{glob.escape(str(sessions))}/*/ring"),
             home_bytes=home_bytes(home),
             free_bytes=filesystem.free_bytes(home.path),
+            encrypted=key_of(str(home.path)) is not None,
+            mounted=[{"capture": one, "folder": point} for one, point in sorted(home.captures.shown().items())],
         )
 
 
@@ -97,7 +125,14 @@ def _holders(home: Home, wanted: list[str] | None) -> Iterator[HolderFacts]:
 
 
 def _of_capture(home: Home, capture: Capture, names: list[str]) -> HolderFacts:
-    found = home.captures.usage(capture)
+    """Raises UnknownName if it was removed."""
+    try:
+        found = home.captures.measures.usage(capture)
+    except UnknownName:
+        standing = home.names.standing(capture.id)
+        if standing.removed or not standing.durable:
+            raise
+        return {**_holder("capture", capture.id, names, (0, 0), 0), "evicted": True}
     files = found.files
     return _holder("capture", capture.id, names, (files.total_bytes, files.own_bytes), found.hot_bytes)
 
@@ -110,7 +145,7 @@ def _of_session(home: Home, row: LiveRow) -> HolderFacts:
 def _of_stranger(stranger: StrangerFacts) -> HolderFacts:
     """The facts of a stranger. The size of a tree includes what it shares with others."""
     size = 0
-    if stranger.kind in ("files", "capture") and Path(stranger.path).exists():
+    if stranger.kind in ("files", "capture", "journal") and Path(stranger.path).exists():
         size = filesystem.used_bytes(stranger.path)
     files = (size, size) if stranger.kind == "files" else (0, 0)
     return _holder(f"unknown {stranger.kind}", stranger.id, [], files, size if stranger.kind == "capture" else 0)
@@ -125,4 +160,6 @@ def _holder(kind: str, ident: str, names: list[str], files: tuple[int, int], pro
         "files_bytes": total,
         "own_files_bytes": own,
         "processes_bytes": processes_bytes,
+        "stored_bytes": None,
+        "evicted": False,
     }

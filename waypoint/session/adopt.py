@@ -8,22 +8,25 @@ import functools
 import logging
 import os
 import signal
+from collections.abc import Sequence
 
-from waypoint.capture.sweeping import sweep
+from waypoint.capture.sweeping import Shelf, sweep
 from waypoint.launch import criu_guard
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.facts import StrangerFacts
 from waypoint.model.records import LiveRow
 from waypoint.processes import tcp_repair
+from waypoint.processes.left_out import take_back
 from waypoint.session.end import Sealed, end_unheld
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.shelves import shelves_of
+from waypoint.session.looking.overlay_view import sweep_views
 from waypoint.session.registry import Registry, Unreachable
-from waypoint.session.rewind import is_under_way, see_through, sweep_views
+from waypoint.session.rewind import is_under_way, see_through
 from waypoint.store.belonging import belongs
 
 log = logging.getLogger(__name__)
@@ -34,13 +37,13 @@ DUMP_S = 0.15
 """How long a CRIU of the last daemon may still take to end by itself: it and all sessions wait for that."""
 
 
-def adopt_all(sessions: Registry) -> list[StrangerFacts]:
+def adopt_all(sessions: Registry, beside: Sequence[Shelf]) -> list[StrangerFacts]:
     """Enter the sessions that outlived the last daemon in the registry, and end the sessions that did not. Returns what
-    lies in the home and is unknown to names.db.
+    lies in the home and is unknown to names.db. `beside`: where there are other things than captures and sessions.
     """
     resources = sessions.resources
     _end_dumps(resources)
-    is_ours = belongs(resources.places.sessions, resources.names.identity())
+    is_ours = belongs(resources.places.sessions, resources.names)
     for row in resources.names.live(ready=False):
         _end_unborn(resources, row, kill=is_ours)
     found = [(row, record.load(resources.places.sessions / row.session)) for row in resources.names.live()]
@@ -52,8 +55,10 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
         if said:
             log.error("cannot reach the session on %s, which is kept: %s", row.branch, said)
             sessions.unreachable[row.branch] = Unreachable(row, resources.places.cgroup_of(row.session), said)
-    strangers = _swept(resources)
-    sweep_views(resources)
+    unreachable = [lost.row.session for lost in sessions.unreachable.values()]
+    resources.publisher.sweep({*unreachable, *(live.record.row.session for live in sessions.live)})
+    strangers = _swept(resources, beside)
+    sweep_views(resources.places)
     return strangers
 
 
@@ -64,6 +69,7 @@ def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) ->
     """
     resources = sessions.resources
     group = resources.places.cgroup_of(row.session)
+    take_back(group)  # the last daemon may have died while it was capturing the session
     if entry is None and cgroups.members(group):
         cgroups.thaw(group)
         return f"{resources.places.sessions / row.session / record.RECORD} is gone, or is no record"
@@ -80,20 +86,20 @@ def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) ->
     return ""
 
 
-def _swept(resources: Resources) -> list[StrangerFacts]:
+def _swept(resources: Resources, beside: Sequence[Shelf]) -> list[StrangerFacts]:
     """Sweep the home. If a record is damaged, nothing is swept, as it is not known what belongs to that record; nor if
-    the pool can only be read.
+    the pool can only be read. Then all that is unknown in `beside` is a stranger.
     """
     try:
         resources.pool.check_writable()
-    except Failed as error:
+        return sweep(resources.names, [*shelves_of(resources), *beside])
+    except (Failed, StoreDamaged) as error:
         log.error("nothing is removed from this home: %s", error)
-        return []
-    try:
-        return sweep(resources.names, shelves_of(resources))
-    except StoreDamaged as error:
-        log.error("nothing is removed from this home: %s", error)
-        return []
+    strangers: list[StrangerFacts] = []
+    for shelf in beside:
+        with contextlib.suppress(StoreDamaged):  # of the log: what needs to know it finds that, too
+            strangers += map(shelf.stranger, shelf.unknown())
+    return strangers
 
 
 def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
@@ -104,11 +110,24 @@ def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
     if is_under_way(folder):
         see_through(resources, live, folder)
         _let_run(entry)
+    _limit_again(resources, entry.row)
     sessions.enlist(live)
+
+
+def _limit_again(resources: Resources, row: LiveRow) -> None:
+    """Limit the session's disk as its setting says: the last daemon may have died while it had raised the limit, for
+    what a shell could not write (capture/layers/shell.py).
+    """
+    if row.setting.limits.disk is not None:
+        try:
+            resources.pool.limit(row.tree, row.setting.limits.disk)
+        except WaypointError as error:
+            log.error("the limit of the disk of %s may be a little higher than its own: %s", row.branch, error)
 
 
 def _let_run(entry: RuntimeRecord) -> None:
     """Let the session run: the last daemon may have died while it was capturing it."""
+    take_back(entry.cgroup)
     if tcp_repair.end(cgroups.members(entry.cgroup)):
         log.warning("a CRIU was killed while it dumped the session on %s", entry.row.branch)
     cgroups.thaw(entry.cgroup)
@@ -126,7 +145,7 @@ def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -
     log.warning("the session on %s has ended %s; its files are kept", row.branch, how)
     end = functools.partial(end_unheld, resources, row, resources.places.cgroup_of(row.session), conclusion)
     try:
-        end()
+        end(flush_s=0.0)  # nobody is served before that
     except (WaypointError, OSError) as error:
         resources.overdue.add(row.branch, "the session has ended", end, error)
 

@@ -17,11 +17,12 @@ from waypoint.linux.tasks import cgroups, pidfd
 from waypoint.linux.tty import terminals
 from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.records import Capture, EndReason, LiveRow
+from waypoint.processes import ports
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal.exec.ending import clear_folder
-from waypoint.upper.changes import count_changes
+from waypoint.upper.comparing.counting import count_differing
 
 SETTLE_S = 15.0
 # Seconds that the shell of a session that is stopped gets after the SIGHUP, to write its history and run its EXIT trap.
@@ -99,6 +100,7 @@ class Endings:
         """`forget`: called with the ended session once its branch can be started again."""
         self._resources = resources
         self._forget = forget
+        self.closing: dict[str, LiveSession] = {}  # those that have ended, while their clients are told, by id
         self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
 
     def begin(self, live: LiveSession, conclusion: Conclusion, *, gently: bool = False) -> asyncio.Task[Capture | None]:
@@ -125,7 +127,11 @@ class Endings:
         try:
             live.shell.desk.hung_up.set()
             is_hung_up = gently and await asyncio.to_thread(_hang_up, live.terminal.master, live.record.init_pid)
+            if row.setting.net == "host":  # in a network of its own, its ports end with it
+                await asyncio.to_thread(ports.let_go, live.processes())
             await asyncio.to_thread(cgroups.end, live.record.cgroup)
+            if row.setting.publish:
+                await resources.publisher.end(row.session)
             await asyncio.to_thread(reach, Step.ENDED)
             if live.capturing is not None:  # another thread works on the terminal until that capture has failed
                 await asyncio.wait([live.capturing])
@@ -148,11 +154,15 @@ class Endings:
             await asyncio.to_thread(reach, Step.CONCLUDED)
             return capture
         finally:
+            self.closing[row.session] = live
             self._forget(live)
             self._keep(asyncio.ensure_future(self._close(live, status, is_recorded=is_recorded)))
 
     async def _close(self, live: LiveSession, status: int | None, *, is_recorded: bool) -> None:
-        await live.close(status)
+        try:
+            await live.close(status)
+        finally:
+            del self.closing[live.record.row.session]
         if is_recorded:
             await asyncio.to_thread(record.remove_folder, self._resources.places.sessions, live.record.row.session)
 
@@ -192,10 +202,13 @@ def _tell_kept(resources: Resources, branch: str, capture: Capture | None) -> di
     if capture is None:
         ref = resources.names.ref(branch)
         return {"kept": None, "before": ref.capture if ref is not None else None}
-    kept: dict[str, object] = {"kept": {"capture": capture.id, "tier": capture.tier}}
+    kept: dict[str, object] = {
+        "kept": {"capture": capture.id, "tier": capture.tier, "degraded": capture.degraded},
+    }
     try:
         with resources.captures.hold(capture) as held:
-            changes = count_changes(held.files)
+            skipped = [bind.target for bind in capture.setting.binds]
+            changes = count_differing(held.files, capture.setting.base, [str(resources.places.home)], skipped)
     except (OSError, WaypointError):  # another request has dropped the capture meanwhile
         return kept
     return {**kept, "changed": changes.files, "more": changes.are_more}
@@ -208,13 +221,15 @@ def _tell_bug(task: asyncio.Task[Ended]) -> None:
         task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
 
 
-def end_unheld(resources: Resources, row: LiveRow, cgroup: str, conclusion: Conclusion) -> Capture | None:
+def end_unheld(
+    resources: Resources, row: LiveRow, cgroup: str, conclusion: Conclusion, flush_s: float = cgroups.FLUSH_S
+) -> Capture | None:
     """End the session `row`, whose processes are in `cgroup`, and which the daemon does not hold, or not any more.
-    Returns the capture that keeps the session, None if nothing is kept. Blocks.
+    Returns the capture that keeps the session, None if nothing is kept. `flush_s`: as for `cgroups.end`. Blocks.
 
     Raises WaypointError, OSError; may be called again then.
     """
-    cgroups.end(cgroup)
+    cgroups.end(cgroup, flush_s)
     kept = conclusion.conclude(resources, row)
     record.remove_folder(resources.places.sessions, row.session)
     return kept

@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
+from waypoint.egress.published import Port
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import excludes, parse_name
-from waypoint.model.records import Capture
+from waypoint.model.records import Capture, Tier
 from waypoint.model.verbs import MAX_FORKS
+from waypoint.session.birth import attached_at
+from waypoint.session.birth.attached_at import ALL_OF_IT, Back
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
-from waypoint.session.birth.rights import bounded, check_name, check_origin
-from waypoint.session.checkpoint import Prepare, capture_tip
+from waypoint.session.checkpoint import Prepare, as_it_is_now
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry
@@ -18,10 +22,14 @@ from waypoint.store.names import Names
 
 
 async def fork(
-    sessions: Registry, name: str, branches: Sequence[str], prepare: Prepare | None = None
+    sessions: Registry,
+    name: str,
+    branches: Sequence[str],
+    prepare: Prepare | None = None,
+    back: Back = ALL_OF_IT,
 ) -> tuple[list[LiveSession], Capture]:
     """Start live sessions on the new `branches`, all of them or none, each a copy of the capture that `name` stands
-    for. Returns the sessions and that capture.
+    for. Returns the sessions and that capture. `back`: how much of it.
 
     If `name` is a live branch, its session is captured now, after `prepare`, and this capture is copied. Raises
     UsageProblem for `branches` that exclude each other or are too many, else as `checkpoint` and `start`.
@@ -32,20 +40,27 @@ async def fork(
     _check_new(names, branches)
     async with sessions.turn(name, *branches):
         _check_new(names, branches)
-        check_name(sessions.resources, name, "fork")
-        live = sessions.find(name)
-        if live is not None:  # before it is captured
-            await asyncio.to_thread(bounded, sessions.resources, live.record.row.setting)
-        origin = await capture_tip(sessions, name, "forked", prepare) or names.resolve(name)
-        check_origin(sessions.resources, origin.setting.user, "fork", name)
-        births = await asyncio.to_thread(_plan, sessions.resources, origin, branches)
-        return await bring_up(sessions, births, "fork"), origin
+        origin = await as_it_is_now(sessions, name, "fork", prepare)
+        attached_at.check(origin, name, back.attach_at)
+        births = await asyncio.to_thread(_plan, sessions.resources, origin, branches, back.tier)
+        found = await bring_up(sessions, [birth.as_asked(back) for birth in births], "fork")
+        for live_copy in found:
+            live_copy.not_back = [*live_copy.not_back, *_unpublished(origin)]
+        return found, origin
 
 
-def _plan(resources: Resources, origin: Capture, branches: Sequence[str]) -> list[Birth]:
+def _plan(resources: Resources, origin: Capture, branches: Sequence[str], tier: Tier | None) -> list[Birth]:
     """Looks at files."""
-    size, processes = size_of(origin), origin.tier == "live"
-    return [plan_birth(resources, branch, origin, origin.setting, size, processes=processes) for branch in branches]
+    size, processes = size_of(origin), origin.tier == "live" and tier in (None, "live")
+    setting = msgspec.structs.replace(origin.setting, publish=[])
+    return [plan_birth(resources, branch, origin, setting, size, processes=processes) for branch in branches]
+
+
+def _unpublished(origin: Capture) -> list[str]:
+    """In words, which ports do not lead into copies."""
+    return [
+        f"port {Port.parse(one).on}: not published, it stays with {origin.branch}" for one in origin.setting.publish
+    ]
 
 
 def _check_new(names: Names, branches: Sequence[str]) -> None:

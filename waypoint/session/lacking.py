@@ -5,6 +5,7 @@ less back than there was tells it in these words.
 from waypoint.capture.taking import WITHOUT_PROCESSES
 from waypoint.launch.ground.base import WAITS
 from waypoint.model.records import Capture, Tier
+from waypoint.model.verbs.told import NOT_IN
 from waypoint.session.live.session import LiveSession
 
 _KEPT: dict[Tier, str] = {
@@ -22,7 +23,7 @@ def of_capture(capture: Capture) -> list[str]:
 def of_copy(live: LiveSession, origin: Capture) -> list[str]:
     """What the session `live`, which was made of the capture `origin`, lacks of what was captured."""
     left_out, lowered = live.record.left_out, live.record.lowered
-    gone = [one for one in left_out if origin.tier == "live" or one.endswith(WAITS)]
+    gone = [f"{NOT_IN}: {one}" for one in left_out if origin.tier == "live" or one.endswith(WAITS)]
     return [*of_capture(origin), *lowered, *live.not_back, *gone]
 
 

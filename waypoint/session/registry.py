@@ -7,19 +7,25 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal, NamedTuple
 
+from waypoint.egress.published import Port
 from waypoint.egress.router import Guest
+from waypoint.model import plainjson
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
-from waypoint.model.records import LiveRow
+from waypoint.model.records import Capture, LiveRow
+from waypoint.model.verbs.inside import wants_json
 from waypoint.session.end import Endings, Sealed
 from waypoint.session.live.anew import write_anew
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
+from waypoint.session.live.subject import let_go_on
 from waypoint.session.turns import Carried, Turns
 from waypoint.store.callers import for_nobody
 from waypoint.terminal.inside.spool import Answer
 
 log = logging.getLogger(__name__)
+
+SETTLE_CAPTURES_S = 8.0
 
 ServeInside = Callable[[LiveSession, list[str]], Awaitable[Answer]]
 """Answers a request that a process inside a session made. The words are those behind `waypoint`."""
@@ -79,7 +85,7 @@ class Registry:
         if ref is None:
             next_step = f"'waypoint ps --all' lists what there is; to start it: waypoint shell {branch} -d"
             raise UnknownName("find", on, "there is no such branch", next_step)
-        next_step = f"go on with its files: waypoint shell {branch}"
+        next_step = way_on(branch, self.resources.names.capture(ref.capture) if ref.capture else None)
         if to_discard:
             next_step = f"to be rid of its files, too, remove the branch: waypoint rm {branch}"
         raise StateConflict("reach", on, "it has no live session", next_step)
@@ -127,38 +133,96 @@ class Registry:
 
     def enlist(self, live: LiveSession) -> None:
         """Make `live` the session of its branch, and serve its requests."""
-        change: SessionChange = "replaced" if live.branch in self._live else "started"
+        former = self._live.get(live.branch)
+        change: SessionChange = "started" if former is None else "replaced"
         self._live[live.branch] = live
         row, processes = live.record.row, live.processes
         if row.setting.net == "private":
-            guest = Guest(live.record.init_pid, live.record.init_start, processes, tuple(row.setting.allow_net))
+            init, allowed = (live.record.init_pid, live.record.init_start), tuple(row.setting.allow_net)
+            guest = Guest(*init, processes, allowed, row.setting.user.uid)
             egress = self.resources.egress
             live.no_way_out = lambda: egress.outcomes.get(row.session, egress.why_not)
             live.leading_out = egress.lead_out(row.session, guest)
+        self._publish(live, former)
         origin = live.record.origin
-        restored = Answer(0, f"restored {live.branch}  {origin}\n") if origin else None
+        restored = functools.partial(_restored, live) if origin else None
         with contextlib.suppress(OSError):  # the session's user has put something else in place of the spool folder
             live.inside.open(functools.partial(self.serve_inside, live), restored)
         # Nobody asks for an end by itself, also if it comes in a session that somebody has asked for.
         for_nobody(lambda: live.watch(lambda: self.endings.begin(live, Sealed("crashed"))))
         self.on_change(change, live)
 
+    def _publish(self, live: LiveSession, former: LiveSession | None) -> None:
+        """Lead the published ports into `live`, which may replace `former`."""
+        row, init = live.record.row, (live.record.init_pid, live.record.init_start)
+        instead_of = former.record.row.session if former is not None else ""
+        publisher, ports = self.resources.publisher, row.setting.publish
+        if not ports:
+            return
+        live.not_led_in = lambda: publisher.outcomes.get(row.session, "")
+        if row.setting.net != "private":  # that of a capture; the branch keeps its ports
+            publisher.outcomes[row.session] = said = "only a private network is led into"
+            live.not_back = [*live.not_back, *(f"port {Port.parse(one).on}: not published: {said}" for one in ports)]
+            return
+        try:
+            publisher.lead_in(row.session, ports, init, instead_of)
+        except StateConflict as problem:  # it was brought back, and another has the port by now
+            publisher.outcomes[row.session] = said = f"{problem.on}: {problem.said}"
+            live.not_back = [*live.not_back, f"{problem.on}: not published: {problem.said}"]
+
     def _forget(self, live: LiveSession) -> None:
+        self.resources.publisher.forget(live.record.row.session)
         self.resources.egress.forget(live.record.row.session)
         if self._live.get(live.branch) is live:
             del self._live[live.branch]
             self.on_change("ended", live)
 
-    async def close(self) -> None:
-        """Wait for the endings under way, then release all sessions, which go on without a daemon."""
+    async def settle(self) -> None:
+        """Wait for the captures and the endings under way. `release` is to follow."""
+        await _settle_captures(self.live)
         await self.endings.settle()
         await self.resources.overdue.close()
+
+    def release(self) -> None:
+        """Release all sessions, which go on without a daemon. Streams of their commands end, if they are let run on."""
         for live in self.live:
             try:
                 write_anew(live, self.resources.places.sessions)
             except OSError as error:
                 log.error("the session on %s cannot be found by the next daemon: %s", live.branch, error)
             live.release()
+
+
+async def _settle_captures(sessions: list[LiveSession]) -> None:
+    """Wait until none of the sessions stands still for a capture, nor is about to; at most SETTLE_CAPTURES_S. What was
+    asked for from inside is done to its end. Of other requests none is under way, but for what those that were
+    cancelled have begun.
+    """
+    moved = {asyncio.ensure_future(live.inside.moving.acquire()) for live in sessions}
+    captured = {live.capturing for live in sessions if live.capturing is not None}
+    if waiting := (moved | captured):
+        await asyncio.wait(waiting, timeout=SETTLE_CAPTURES_S)
+    for live in sessions:
+        if live.capturing is not None and not live.capturing.done():
+            log.error("the session on %s stands still until the next daemon comes: it is captured", live.branch)
+        elif live.capturing is not None and live.ending is None:
+            let_go_on(live)  # whoever was to end it after the capture may have been cancelled
+
+
+_COMES_BACK = {"live": "all its programs, as they were", "respawn": "its programs, started again", "files": "its files"}
+
+
+def way_on(branch: str, tip: Capture | None) -> str:
+    """The next step for whoever wants `branch`, which is not live, and of which `tip` is the last capture."""
+    return f"go on with {_COMES_BACK[tip.tier if tip is not None else 'files']}: waypoint shell {branch}"
+
+
+def _restored(live: LiveSession, words: list[str]) -> Answer:
+    """What a process is told in a copy that waited for an answer to the request `words` when it was captured."""
+    branch, origin = live.branch, live.record.origin
+    if wants_json(words):
+        return Answer(0, f"{plainjson.encode({'restored': {'branch': branch, 'capture': origin}})}\n")
+    return Answer(0, f"restored {branch}  {origin}\n")
 
 
 def _tell_nobody(change: SessionChange, live: LiveSession) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import NamedTuple
 
 from waypoint.capture.layers.subject import Subject
@@ -11,16 +11,17 @@ from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach
 from waypoint.capture.taking import Wanted
 from waypoint.launch.ground import start_plan
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.model.errors import StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap
 from waypoint.processes import ports
+from waypoint.session.birth import attached_at, rights
 from waypoint.session.birth import birth as births
-from waypoint.session.birth import rights
-from waypoint.session.birth.birth import Birth, plan_birth, size_of
+from waypoint.session.birth.attached_at import ALL_OF_IT, Back
+from waypoint.session.birth.birth import Birth, own_setting, plan_birth, size_of
 from waypoint.session.birth.users import change_of
-from waypoint.session.checkpoint import Loss, capture, capture_by, capture_to_end, drop
+from waypoint.session.checkpoint import Loss, Prepare, as_it_is_now, capture, capture_by, capture_to_end, drop
 from waypoint.session.end import Kept
 from waypoint.session.lacking import of_copy, of_kept
 from waypoint.session.live.holding import holding
@@ -28,7 +29,7 @@ from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import let_go_on
 from waypoint.session.registry import Registry
-from waypoint.session.rewind import noted, rewind_files
+from waypoint.session.rewind import noted, open_files_in_words, rewind_files
 from waypoint.session.start import bring_up
 from waypoint.store import reading
 from waypoint.store.names import Names
@@ -39,7 +40,7 @@ from waypoint.upper.rewind import Rewound
 
 
 class Restored(NamedTuple):
-    """What a restore has made. `live`: the session on the branch.
+    """What a restore has made. `live`: the session on the branch. `origin`: the capture that was brought back.
 
     `replaced`: the capture that keeps what the restore has replaced: the session that was live, one aspect of it, or
     the files of the branch that was not live; None if the branch had none. `degraded`: in words, what could not be
@@ -48,17 +49,21 @@ class Restored(NamedTuple):
     """
 
     live: LiveSession
+    origin: Capture
     replaced: Capture | None
     degraded: list[str]
     exchanged: "Exchanged | None" = None
 
 
 class Exchanged(NamedTuple):
-    """`aside`: the capture of the session before. `paused_ms`: how long the session stood still, for all of it."""
+    """`aside`: the capture of the session before. `paused_ms`: how long the session stood still, for all of it.
+    `left_behind`: in words, which open files of its programs are no files of the session's any more.
+    """
 
     aside: Capture
     files: Rewound
     paused_ms: float
+    left_behind: list[str]
 
 
 def branch_of(names: Names, name: str) -> str:
@@ -70,35 +75,61 @@ def branch_of(names: Names, name: str) -> str:
     return name if ref is not None and ref.kind == "branch" else reading.branch_of(names, names.resolve(name))
 
 
-async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Restored:
-    """Restore the capture that `name` stands for, as the session on `branch`.
+def stands_for_now(sessions: Registry, branch: str, name: str) -> bool:
+    """Whether `name`, restored on `branch`, stands for another branch as it is now, which is live."""
+    return name != branch and name in sessions.running
+
+
+@contextlib.asynccontextmanager
+async def _begun(sessions: Registry, branch: str, name: str, prepare: Prepare | None) -> AsyncIterator[Capture]:
+    """The turn of `branch` in the `with` block, and the capture that `name` stands for: of another branch that is live,
+    what it is now (`as_it_is_now`), as for a fork; of `branch` itself, its last capture.
+
+    Raises UnknownName, NotAllowed unless whoever asks may have the capture brought back on `branch`.
+    """
+    resources = sessions.resources
+    is_now = stands_for_now(sessions, branch, name)
+    rights.check_name(resources, name, "restore")
+    origin = None if is_now else resources.names.resolve(name)
+    async with sessions.turn(branch, *([name] if is_now else [])):
+        rights.check_name(resources, branch, f"restore {name} on")
+        if origin is None:
+            origin = await as_it_is_now(sessions, name, "restore", prepare)
+        else:
+            rights.check_origin(resources, origin.setting.user, "restore", name)
+        async with holding(resources.captures, origin):
+            yield origin
+
+
+async def restore(
+    sessions: Registry,
+    branch: str,
+    name: str,
+    loss: Loss,
+    back: Back = ALL_OF_IT,
+    prepare: Prepare | None = None,
+) -> Restored:
+    """Restore the capture that `name` stands for, as the session on `branch`. `back`: how much of it. `prepare`: as for
+    `as_it_is_now`, where `name` is another branch that is live.
 
     A live session on `branch` is captured, with its processes unless `loss` is agreed, then replaced. The new session
     is brought up beside the old one, and must answer before the old session ends. Raises UnknownName, CannotCapture if
     the processes of the old session cannot be kept, and as `bring_up_all`; after a failure the old session goes on as
     it was.
     """
-    rights.check_name(sessions.resources, name, "restore")
-    origin = sessions.resources.names.resolve(name)
-    async with sessions.turn(branch):
-        _check_rights(sessions.resources, branch, name, origin)
+    async with _begun(sessions, branch, name, prepare) as origin:
+        attached_at.check(origin, name, back.attach_at)
         live = await sessions.settled(branch)
-        processes = origin.tier == "live"
+        processes = origin.tier == "live" and back.tier in (None, "live")
         resources = sessions.resources
-        birth = await _plan(resources, branch, origin, processes=processes)
+        birth = (await _plan(resources, branch, origin, processes=processes)).as_asked(back)
         if live is None:
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
-            return Restored(live, replaced, of_copy(live, origin))
+            return Restored(live, origin, replaced, of_copy(live, origin))
         async with holding(sessions.resources.captures, origin):  # until it is the branch's tip
             new, aside = await _replace(sessions, live, birth, name, loss)
-        return Restored(new, aside, [*of_copy(new, origin), *of_kept(aside, "replaced")])
-
-
-def _check_rights(resources: Resources, branch: str, name: str, origin: Capture) -> None:
-    """Raise NotAllowed unless whoever asks may have `origin`, which `name` stands for, brought back on `branch`."""
-    rights.check_name(resources, branch, f"restore {name} on")
-    rights.check_origin(resources, origin.setting.user, "restore", name)
+        return Restored(new, origin, aside, [*of_copy(new, origin), *of_kept(aside, "replaced")])
 
 
 def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture | None:
@@ -107,33 +138,44 @@ def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture |
     return resources.names.capture(ref.capture) if ref and ref.capture and ref.capture != origin.id else None
 
 
-async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
+async def restore_files(sessions: Registry, branch: str, name: str, prepare: Prepare | None = None) -> Restored:
     """Give the session on `branch` the files of the capture that `name` stands for; its processes go on. If the branch
     is not live, start a session with these files and a new shell.
 
     A live session is captured before, as the branch's tip. If the restore fails half-way, the files of this capture
-    are brought back. Raises UnknownName, CannotCapture (other mounts), Failed (disk full), and as `bring_up_all`.
+    are brought back. `prepare`: as for `restore`. Raises UnknownName, CannotCapture (other mounts), Failed (disk full),
+    and as `bring_up_all`.
     """
     resources = sessions.resources
-    rights.check_name(resources, name, "restore")
-    origin = resources.names.resolve(name)
-    async with sessions.turn(branch):
-        _check_rights(resources, branch, name, origin)
+    async with _begun(sessions, branch, name, prepare) as origin:
         live = await sessions.settled(branch)
         if live is None:
             birth = (await _plan(resources, branch, origin, processes=False))._replace(shell=False)
             replaced = _tip_beside(resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
-            return Restored(live, replaced, [])
+            return Restored(live, origin, replaced, [*live.not_back])
         done: list[Exchanged] = []
+        lacks: list[str] = []
 
         def exchange(subject: Subject) -> Capture:
             done.append(exchange_files(resources, live, subject, origin))
+            lacks.extend([*done[0].left_behind, *_folder_gone(subject)])
             return done[0].aside
 
         async with holding(resources.captures, origin):
             aside = await capture_by(resources, live, exchange)
-        return Restored(live, aside, of_kept(aside, "replaced"), done[0])
+        lacks += births.torn(resources, origin)
+        return Restored(live, origin, aside, [*of_kept(aside, "replaced"), *lacks], done[0])
+
+
+def _folder_gone(subject: Subject) -> list[str]:
+    """In words, that the shell stands in a folder that is not there any more, if it does."""
+    with contextlib.suppress(OSError):  # the session has ended
+        if (shell := subject.leader()) and not procfs.folder(shell):
+            return [
+                "the shell stands in a folder that was removed: 'cd .' enters what has its name now, 'cd /' leaves it"
+            ]
+    return []
 
 
 def exchange_files(resources: Resources, live: LiveSession, subject: Subject, origin: Capture) -> Exchanged:
@@ -147,30 +189,34 @@ def exchange_files(resources: Resources, live: LiveSession, subject: Subject, or
         captured = time.monotonic()
         standing.callback(subject.go_on)
         standing.callback(cgroups.thaw, live.record.cgroup)
-        with noted(resources.places.sessions / live.record.row.session, origin, taken):
-            aside = _record_aside(resources, live, taken, "files")
-            reach(Step.RECORDED)
-            try:
-                files = rewind_files(resources, live, origin)
-                reach(Step.REWOUND)
-            except BaseException:
-                rewind_files(resources, live, aside)
-                raise
-    return Exchanged(aside, files, round((taken.paused_ms or 0.0) + 1000 * (time.monotonic() - captured), 3))
+        try:
+            standing.enter_context(noted(resources.places.sessions / live.record.row.session, origin, taken))
+        except BaseException:
+            resources.captures.drop(taken)
+            raise
+        aside = _record_aside(resources, live, taken, "files")
+        reach(Step.RECORDED)
+        before = removed.open_files(subject.processes())
+        try:
+            files = rewind_files(resources, live, origin)
+            reach(Step.REWOUND)
+        except BaseException:
+            rewind_files(resources, live, aside)
+            raise
+        left_behind = open_files_in_words(removed.open_files(subject.processes()) - before)
+    paused_ms = round((taken.paused_ms or 0.0) + 1000 * (time.monotonic() - captured), 3)
+    return Exchanged(aside, files, paused_ms, left_behind)
 
 
-async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
+async def restore_shell(sessions: Registry, branch: str, name: str, prepare: Prepare | None = None) -> Restored:
     """Give the shell of the session on `branch` the state that is in the capture `name`. All else stays as it is.
 
-    The session is captured before, as the branch's tip. Raises UnknownName, StateConflict (the branch is not live, its
-    shell is not at its prompt, or the capture is another user's), CannotCapture (`name` has no state of a shell),
-    Failed.
+    The session is captured before, as the branch's tip. `prepare`: as for `restore`. Raises UnknownName, StateConflict
+    (the branch is not live, its shell is not at its prompt, or the capture is another user's), CannotCapture (`name`
+    has no state of a shell), Failed.
     """
     resources = sessions.resources
-    rights.check_name(resources, name, "restore")
-    origin = resources.names.resolve(name)
-    async with sessions.turn(branch):
-        _check_rights(resources, branch, name, origin)
+    async with _begun(sessions, branch, name, prepare) as origin:
         live = await sessions.settled_live(branch)
         if said := change_of(origin.setting.user, live.record.row.setting.user):
             way = f"restore all of it: waypoint restore {name} -b {branch}"
@@ -186,8 +232,8 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
             await drop(resources, taken)
             raise
         aside = await asyncio.to_thread(_record_aside, resources, live, taken, "shell")
-        stays = await put_back(live.shell, branch, now, then, f"waypoint restore {name} --only shell")
-        return Restored(live, aside, [*stays, *of_kept(taken, "replaced")])
+        stays = await put_back(live.shell, branch, now, then, f"waypoint restore {name} -b {branch} --only shell")
+        return Restored(live, origin, aside, [*stays, *births.torn(resources, origin), *of_kept(taken, "replaced")])
 
 
 def _read_state(resources: Resources, origin: Capture) -> ShellDump:
@@ -221,6 +267,7 @@ async def _replace(
     new session takes the old one's place on record, and the old session ends.
     """
     resources = sessions.resources
+    birth = birth._replace(programs_later=birth.row.setting.net == "host")  # `live` has their ports as long as it is
     await births.reserve(resources, [birth], instead_of=live)
     taking = capture_to_end(resources, live, Wanted(None, "replaced", hold=True), f"restore {name} in place of", loss)
     aside, new = await _exchange(resources, live, birth, taking)
@@ -248,6 +295,8 @@ async def _replace(
     sessions.enlist(new)
     await asyncio.to_thread(reach, Step.CONFIRMED)
     await asyncio.shield(sessions.endings.begin(live, Kept(aside)))
+    if birth.programs_later:
+        await births.start_programs(resources, birth, new)
     return new, aside
 
 
@@ -265,11 +314,16 @@ async def _exchange(
     (aside,) = await asyncio.gather(taking, return_exceptions=True)
     if isinstance(aside, BaseException):
         return aside, aside
+    (new,) = await asyncio.gather(_bring_up_sharing(resources, live, birth), return_exceptions=True)
+    return aside, new
+
+
+async def _bring_up_sharing(resources: Resources, live: LiveSession, birth: Birth) -> LiveSession:
+    """As `_bring_up_proven`, where both sessions may have the same ports. `live` must stand still."""
     with contextlib.ExitStack() as sharing:
         root = _ids_of(birth).outside(0)
         await asyncio.to_thread(sharing.enter_context, ports.shared(live.processes(), root))
-        (new,) = await asyncio.gather(_bring_up_proven(resources, birth), return_exceptions=True)
-    return aside, new
+        return await _bring_up_proven(resources, birth)
 
 
 def _ids_of(birth: Birth) -> IdMap:
@@ -286,11 +340,13 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
     assert origin is not None
     new = await births.make_session(resources, birth)
     try:
+        if new.again is not None and new.again.is_busy:
+            return new  # its shell has answered: it was given a program that it runs in its foreground
         is_new = not birth.processes and start_plan.has_hooks(start_plan.shell_of(birth.row.setting))
         # A restored shell need not answer if it did not when it was captured.
         shell = origin.layers.shell
         must_answer = is_new or (shell is not None and shell.moment == "now")  # it answered when it was captured
-        with births.naming_a_way(birth.row.branch, origin):
+        with births.naming_a_way(birth.row.branch, origin, processes=birth.processes):
             await prove(new.shell, is_new=is_new, must_answer=must_answer)
     except BaseException:
         new.release()
@@ -300,4 +356,5 @@ async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
 
 async def _plan(resources: Resources, branch: str, origin: Capture, *, processes: bool) -> Birth:
     size, name = size_of(origin), parse_name(branch)
-    return await asyncio.to_thread(plan_birth, resources, name, origin, origin.setting, size, processes=processes)
+    setting = await asyncio.to_thread(own_setting, resources, name, origin)
+    return await asyncio.to_thread(plan_birth, resources, name, origin, setting, size, processes=processes)

@@ -6,30 +6,26 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from waypoint.capture.captures import Held
-from waypoint.launch import externals
-from waypoint.launch.ground import homes
-from waypoint.launch.ground.places import SharedPlaces
-from waypoint.linux.storage import beneath, files, idmapped, mounts
+from waypoint.linux.storage import beneath, files, idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs
-from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError
-from waypoint.model.ids import random_hex
-from waypoint.model.paths import RUN_FOLDER
+from waypoint.model.errors import CannotCapture, Failed, StoreDamaged, WaypointError, as_text
+from waypoint.model.paths import PROC, RUN_FOLDER
 from waypoint.model.records import Capture
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
+from waypoint.session.looking.overlay_view import ShownMount, shown_upper
 from waypoint.upper import layout
 from waypoint.upper.changes import changed_targets, has_entries
 from waypoint.upper.contract import NEXT_STEPS
-from waypoint.upper.rewind import Rewound, Views, rewind
+from waypoint.upper.rewind import Rewound, Tally, Views, rewind
 
 _NOTE = "rewind.json"
-VIEW = "view-"
+_MOST_SHOWN = 3
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +51,13 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> Rewound:
     if foreign:
         said = f"it has changes in mounts that this session does not have: {', '.join(foreign)}"
         raise CannotCapture("restore the files of", origin.id[:12], said, "restore all of it")
-    done: dict[str, Rewound] = {}
+    tallies = {target: Tally() for target in live.record.overlays}
 
     def rewind_all() -> None:
         for target in live.record.overlays:
             # Where neither has written, there is nothing to bring back; the machine's mount there may be gone by now.
             if any(has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
-                done[target] = _rewind_one(resources, live, target, (present, wanted))
+                _rewind_one(resources, live, target, (present, wanted), tallies[target])
 
     try:
         for target in live.record.overlays:  # before anything is changed
@@ -77,21 +73,22 @@ def _rewind(resources: Resources, live: LiveSession, held: Held) -> Rewound:
         else:
             next_step = NEXT_STEPS.get(error.errno or 0, "try again")
         raise Failed("restore the files of", origin.id[:12], f"{error.strerror}{where}", next_step) from error
-    return Rewound(sum(one.changed for one in done.values()), sum(one.written_bytes for one in done.values()))
+    done = [tally.total() for tally in tallies.values()]
+    return Rewound(sum(one.changed for one in done), sum(one.written_bytes for one in done))
 
 
-def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tuple[str, str]) -> Rewound:
+def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tuple[str, str], tally: Tally) -> None:
     """Rewind the session's mount at `target`. `trees`: the present one and the wanted one."""
     present, wanted = (layout.upper_of(tree, target) for tree in trees)
     root = live.record.ids.first
     with (
-        _view(resources, live, wanted, target) as view,
+        shown_upper(resources.places, ShownMount(live.record.row.setting, target, wanted, live.record.ids)) as view,
         open_folder(view.path) as shown,
         procfs.opened_mount(live.record.init_pid, target, "overlay") as inside,
         idmapped.acting_as(root, root),  # an id that the session lacks could not create its files
     ):
         keep = _KEEP | _mount_points_in(target, live.record.outside)
-        return rewind(present, view.upper, Views(shown, inside), keep=keep)
+        rewind(present, view.upper, Views(shown, inside), tally, keep=keep)
 
 
 def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:
@@ -99,11 +96,29 @@ def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:
     else may have their names. `outside`: the mount points of the session's mounts from outside.
     """
     above = target.rstrip("/") + "/"
-    points = (*outside, externals.PROC)
+    points = (*outside, PROC)
     return frozenset(point.removeprefix(above) for point in points if point.startswith(above) and point != above)
 
 
-class _Note(msgspec.Struct):
+def open_files_in_words(left: set[tuple[int, str]]) -> list[str]:
+    """That programs go on with files that were replaced, or removed, by a restore of the files, in one line. `left`:
+    the pid of each such program, and the path that the file had.
+    """
+    if not left:
+        return []
+    shown = sorted({f"{as_text(path)} ({_program(pid)})" for pid, path in left})
+    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    said = "programs have files open that were replaced or removed, and go on with the old ones"
+    return [f"{said}: {', '.join(shown[:_MOST_SHOWN])}{more}; started again, they have those that were brought back"]
+
+
+def _program(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return as_text(procfs.stat(pid).name)
+    return "it has ended"
+
+
+class _Unfinished(msgspec.Struct):
     """The note about a restore of files that is under way: the ids of two captures.
 
     `origin`: the capture whose files are brought back. `aside`: the capture of the session as it was before.
@@ -116,13 +131,17 @@ class _Note(msgspec.Struct):
 @contextlib.contextmanager
 def noted(folder: Path, origin: Capture, aside: Capture) -> Iterator[None]:
     """During the `with` block a note about the restore lies in the session's runtime folder `folder`: if this daemon is
-    killed, the next one finishes the restore by it (`see_through`). Raises OSError.
+    killed, the next one finishes the restore by it (`see_through`). Raises Failed.
     """
-    files.publish(str(folder / _NOTE), msgspec.json.encode(_Note(origin.id, aside.id)), durable=False)
+    try:
+        files.publish(str(folder / _NOTE), msgspec.json.encode(_Unfinished(origin.id, aside.id)), durable=False)
+    except OSError as error:
+        said, next_step = f"{error.strerror}: {folder / _NOTE}", NEXT_STEPS.get(error.errno or 0, "try again")
+        raise Failed("restore the files of", origin.id[:12], said, next_step) from error
     try:
         yield
     finally:
-        (folder / _NOTE).unlink()
+        (folder / _NOTE).unlink(missing_ok=True)  # somebody may have removed the folder
 
 
 def is_under_way(folder: Path) -> bool:
@@ -138,7 +157,7 @@ def see_through(resources: Resources, live: LiveSession, folder: Path) -> None:
     thaws the session afterwards. Raises OSError; the next daemon can try it again then.
     """
     try:
-        note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
+        note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Unfinished)
     except FileNotFoundError:
         return
     try:
@@ -156,56 +175,3 @@ def see_through(resources: Resources, live: LiveSession, folder: Path) -> None:
             except WaypointError as error:
                 log.error("cannot bring back files on %s: %s", live.branch, error)
     (folder / _NOTE).unlink()
-
-
-def sweep_views(resources: Resources) -> None:
-    """Remove the mount points that a killed daemon had made for `_view`; the mounts ended with the daemon."""
-    for place in resources.places.runtime.glob(f"{VIEW}*"):
-        place.rmdir()
-
-
-class _View(NamedTuple):
-    """An overlay that is mounted for reading. `path`: the mount point. `upper`: the folder of its upper layer."""
-
-    path: str
-    upper: str
-
-
-@contextlib.contextmanager
-def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> Iterator[_View]:
-    """The session's overlay at `target`, but with the upper layer `upper`, mounted read-only in the daemon's mount
-    namespace during the `with` block. Its owners are those that the session's own overlay shows.
-    """
-    places, setting, ids = resources.places, live.record.row.setting, live.record.ids
-    empty = places.runtime / "empty"
-    empty.mkdir(mode=0o700, exist_ok=True)
-    above = upper if os.path.isdir(upper) else str(empty)
-    lower = f"{setting.base.rstrip('/')}{target}".rstrip("/") or "/"
-    skeleton = places.kit.skeleton(setting.base, target, ids, homes.known())
-    if not os.path.isdir(lower):
-        raise FileNotFoundError(errno.ENOENT, "the machine has no such mount any more", lower)
-    with contextlib.ExitStack() as mounted:
-        on_disk = {path: path for path in (above, lower)}
-        if ids.is_shifted:
-            for path in {above, lower} - {str(empty)}:  # that one is on a tmpfs, which Linux idmaps only since 6.3
-                on_disk[path] = mounted.enter_context(_place(places))
-                idmapped.attach(path, on_disk[path], idmapped.namespace(ids.lines()))
-                mounted.callback(mounts.umount, on_disk[path], mounts.MNT_DETACH)
-        layers = [on_disk[above], *([skeleton] if skeleton else []), on_disk[lower]]
-        place = mounted.enter_context(_place(places))
-        lowers = ":".join(map(mounts.escape, layers))
-        options = f"lowerdir={lowers},redirect_dir=follow,index=off,metacopy=off,xino=off,nfs_export=off"
-        mounts.mount("overlay", place, "overlay", mounts.MS_RDONLY | mounts.MS_NODEV, options)
-        mounted.callback(mounts.umount, place, mounts.MNT_DETACH)
-        yield _View(place, above)
-
-
-@contextlib.contextmanager
-def _place(places: SharedPlaces) -> Iterator[str]:
-    """A mount point for the `with` block."""
-    place = places.runtime / f"{VIEW}{random_hex(8)}"
-    place.mkdir(mode=0o700)
-    try:
-        yield str(place)
-    finally:
-        place.rmdir()

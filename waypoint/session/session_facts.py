@@ -11,6 +11,7 @@ from typing import Literal
 from waypoint.capture.layers.shell import NOT_WRITTEN
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, procfs
+from waypoint.model.details.kept_in import KeptIn
 from waypoint.model.errors import WaypointError
 from waypoint.model.facts import LimitFacts, SessionFacts
 from waypoint.model.names import in_order
@@ -18,7 +19,6 @@ from waypoint.model.records import Capture, SessionLimits, User
 from waypoint.model.times import iso_time
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
-from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 Sees = Callable[[User], bool]
@@ -65,7 +65,7 @@ async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Itera
     """What may be seen of all sessions that run, sorted by branch; with `all_branches` also about branches that can be
     started again. The iterator of those blocks, since each step may read from the store; it is for use in one thread.
     """
-    asked, names = sessions.live, sessions.resources.names
+    asked = sessions.live
     found = await asyncio.gather(*(of_live(live, sessions.resources.pool, sees) for live in asked))
     # Some sessions may have ended while the facts were collected.
     rows = [row for live, row in zip(asked, found, strict=True) if sessions.find(live.branch) is live]
@@ -77,7 +77,7 @@ async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Itera
     if not all_branches:
         return iter(rows)
     live = sessions.running
-    ended = _iter_ended(names, live, sees, sessions.resources.captures.quiet.wait)
+    ended = _iter_ended(sessions, live, sees)
     return heapq.merge(rows, itertools.chain.from_iterable(ended), key=_by_branch)
 
 
@@ -85,16 +85,20 @@ def _by_branch(row: SessionFacts) -> str:
     return in_order(row.branch)
 
 
-def _iter_ended(names: Names, live: set[str], sees: Sees, between: Callable[[], None]) -> Iterator[list[SessionFacts]]:
-    """The facts about all branches that have a capture and are not among `live`, sorted by branch. Calls `between`
-    before each list of them.
+def _iter_ended(sessions: Registry, live: set[str], sees: Sees) -> Iterator[list[SessionFacts]]:
+    """The facts about all branches that have a capture and are not among `live`, sorted by branch; each list of them
+    is made only while no session stands still.
     """
+    names, captures = sessions.resources.names, sessions.resources.captures
+    places = captures.measures.whereabouts()
     for refs in names.iter_refs():
-        between()
+        captures.quiet.wait()
         ended = {name: ref for name, ref in refs.items() if ref.kind == "branch" and name not in live}
+        tips = names.tips_of(ended)
+        kept_in = places.of_all(names, tips)
         yield [
-            _in_sight(of_capture(name, ended[name].created, tip), tip.setting.user, sees)
-            for name, tip in names.tips_of(ended).items()
+            _in_sight(of_capture(name, ended[name].created, tip, kept_in[name]), tip.setting.user, sees)
+            for name, tip in tips.items()
         ]
 
 
@@ -106,7 +110,7 @@ def _measure_processes(live: LiveSession) -> tuple[int, int]:
     return sum(map(procfs.share_bytes, pids)) if charged is None else charged, len(pids)
 
 
-def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
+def of_capture(branch: str, created: float, tip: Capture, kept_in: KeptIn | None) -> SessionFacts:
     """The facts about a branch without a live session. `created`: when the branch was made, seconds since the epoch."""
     return SessionFacts(
         branch=branch,
@@ -117,6 +121,7 @@ def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
         net=tip.setting.net,
         cwd=tip.setting.cwd,
         capture=tip.id,
+        kept_in=kept_in,
     )
 
 
@@ -164,6 +169,8 @@ def of_start(live: LiveSession) -> SessionFacts:
         net=row.setting.net,
         allow_net=row.setting.allow_net or None,
         no_way_out=live.no_way_out() or None,
+        published=None if live.not_led_in() else row.setting.publish or None,
+        not_published=live.not_led_in() or None,
         cwd=row.setting.cwd,
         attached=live.attached,
         left_out=live.record.left_out,

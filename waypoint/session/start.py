@@ -1,6 +1,7 @@
 """Starting the session of a branch, and stopping it."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,21 +9,23 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.capture.layers.shell import NOT_WRITTEN
+from waypoint.capture.layers.subject import family_of
 from waypoint.capture.sealing import LastWords
 from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
 from waypoint.model.requests import StartRequest
+from waypoint.processes.respawn.manifest import collect
 from waypoint.session.birth.birth import Birth, bring_up_all, plan_birth
 from waypoint.session.birth.rights import called, check_base, check_name, check_own, looking
-from waypoint.session.birth.setting import plan_setting
-from waypoint.session.birth.unchanged import check_live, check_processes
+from waypoint.session.birth.setting import other_network, plan_setting
+from waypoint.session.birth.unchanged import beside, check_live, check_processes
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
 from waypoint.session.live.holding import holding
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
-from waypoint.session.live.subject import LiveSubject
+from waypoint.session.live.subject import LiveSubject, subject_of
 from waypoint.session.registry import Registry, Unreachable
 
 
@@ -63,13 +66,20 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Begun:
             tree = held[0].files if held else None
             own, look = origin.setting if origin else None, functools.partial(looking, resources)
             setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, look)
-        processes = origin is not None and origin.tier == "live"
+        processes = origin is not None and origin.tier == "live" and request.tier in (None, "live")
         if origin is not None and processes:
             check_processes(branch, request, setting, origin)
         size = (request.rows, request.cols)
         birth = await asyncio.to_thread(plan_birth, resources, branch, origin, setting, size, processes=processes)
-        birth = birth._replace(must_enter=request.cwd is not None)
-        (live,) = await bring_up(sessions, [birth], "start")
+        birth = birth._replace(must_enter=request.cwd is not None).bounded_to(request.tier)
+        resources.publisher.listen(birth.row.session, setting.publish)
+        try:
+            (live,) = await bring_up(sessions, [birth], "start")
+        except BaseException:
+            resources.publisher.forget(birth.row.session)
+            raise
+        if origin is not None:
+            live.not_back = [*live.not_back, *other_network(request, setting, origin.setting)]
         return Begun(live, is_new=True, origin=origin)
 
 
@@ -93,24 +103,40 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
     Raises as `Registry.get`; a session that cannot be reached is ended all the same.
     """
     conclusion: Discarded | Sealed = Discarded() if discard else Sealed("stopped")
-    if branch not in sessions.unreachable:
-        sessions.get(branch, to_discard=discard)
+    check_to_stop(sessions, branch, discard=discard)
     async with sessions.turn(branch):
         check_name(sessions.resources, branch, "stop")
         lost = sessions.unreachable.pop(branch, None)
         if lost is not None:
             return await asyncio.shield(asyncio.ensure_future(_end_lost(sessions.resources, lost, conclusion)))
         live = sessions.get(branch)  # asked again: a restore may have replaced the session meanwhile
-        if live.shell.watch.is_state_lost and not discard:
+        if not discard:
             conclusion = Sealed("stopped", await _last_words(sessions.resources, live))
         return await asyncio.shield(sessions.endings.begin(live, conclusion, gently=not discard))
 
 
+def check_to_stop(sessions: Registry, branch: str, *, discard: bool) -> None:
+    """Raise as `stop` if there is no session on `branch` that the caller may end."""
+    if branch not in sessions.unreachable:
+        sessions.get(branch, to_discard=discard)
+    check_name(sessions.resources, branch, "stop")
+
+
 async def _last_words(resources: Resources, live: LiveSession) -> LastWords:
-    """What is kept of a shell that could not write its state at its last prompt."""
-    subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
+    """What is kept of a shell that could not write its state at its last prompt, and which programs run."""
+    subject = subject_of(resources, live)
+    programs = await asyncio.to_thread(_programs, subject)
+    if not subject.is_shell_lost:
+        return LastWords(programs=programs)
     asked = await asyncio.to_thread(resources.captures.ask_shell, subject)
-    return LastWords(asked, () if asked else (NOT_WRITTEN,))
+    return LastWords(asked, () if asked else (NOT_WRITTEN,), programs)
+
+
+def _programs(subject: LiveSubject) -> list[str]:
+    """What runs, for people; as far as it neither begins nor ends meanwhile."""
+    with contextlib.suppress(OSError):  # the session has ended
+        return [one.shown for one in collect(family_of(subject)).programs]
+    return []
 
 
 async def _end_lost(resources: Resources, lost: Unreachable, conclusion: Conclusion) -> Capture | None:
@@ -133,7 +159,7 @@ def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture |
         return names.resolve(branch) if has_tip else None
     if has_tip:
         on = f"branch {branch} from {from_name}"
-        raise StateConflict("start", on, "the branch exists", "choose a new branch name")
+        raise StateConflict("start", on, "the branch exists", beside(branch, from_name))
     check_name(sessions.resources, from_name, "start from")
     if sessions.find(from_name) is not None:
         next_step = f"fork it as it is now: waypoint fork {from_name} {branch}"

@@ -4,23 +4,24 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from waypoint.linux.calls import powers
 from waypoint.model.errors import HostLacks
 from waypoint.model.facts import Capability
 from waypoint.processes.criu.rpc import CriuProgram
-from waypoint.setup import criu_install
-from waypoint.setup.criu_find import find, find_or_install, forget_failures
+from waypoint.setup.criu_find import NotMade, find, find_or_install, forget_failures
 from waypoint.setup.rows import CHOOSE_ANOTHER
-from waypoint.setup.trials import NotMade, trial
+
+_NONE = f"CRIU: none, as {powers.WITHOUT_ROOT}; what ran is started again, instead of being kept"
 
 
 def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
     """Make sure that the home has a CRIU that works; install one if need be. Reports with `say`.
 
-    `given`: the value of WAYPOINT_CRIU, if it is set. Raises HostLacks, OSError. Without root the CRIU is not tried.
+    `given`: the value of WAYPOINT_CRIU, if it is set. Raises HostLacks, OSError. Without root there is none.
     """
     _require_program(given)
-    if os.geteuid() != 0:  # a trial makes a session, which takes root
-        say(f"CRIU: {given or criu_install.install(home, say)}, not tried: that takes root")
+    if not powers.is_machines():
+        say(_NONE)
         return
     forget_failures(home)
     try:
@@ -30,10 +31,15 @@ def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
         raise HostLacks("finish the setup of", f"the home {home}", said, error.next_step) from error
 
 
-def check(home: Path, given: str | None, say: Callable[[str], None]) -> None:
-    """Report with `say` which CRIU the home uses. Raises HostLacks if no CRIU works."""
+def check(home: Path, given: str | None, say: Callable[[str], None]) -> CriuProgram | None:
+    """Which CRIU the home uses, None without root; reports it with `say`, too. Raises HostLacks if no CRIU works."""
     _require_program(given)
-    say(_describe(find(home, tries=_tries(home), chosen=given)))
+    if not powers.is_machines():
+        say(_NONE)
+        return None
+    found = find(home, tries=_tries(home), chosen=given)
+    say(_describe(found))
+    return found
 
 
 def _require_program(given: str | None) -> None:
@@ -42,7 +48,12 @@ def _require_program(given: str | None) -> None:
 
 
 def _tries(home: Path) -> Callable[[Path], list[Capability]]:
-    return lambda program: trial(program, home)
+    def tries(program: Path) -> list[Capability]:
+        from waypoint.setup.trials import trial  # most setups find the outcome of an earlier one
+
+        return trial(program, home)
+
+    return tries
 
 
 def _describe(found: CriuProgram) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from waypoint.linux.calls import programs
+from waypoint.linux.calls import powers, programs
 from waypoint.linux.storage import files
-from waypoint.model.errors import HostLacks
+from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import Capability
 from waypoint.processes.criu.rpc import Criu, CriuProgram, Origin
 from waypoint.setup.rows import CHOOSE_ANOTHER, REMEDY, passed
@@ -22,6 +22,10 @@ TRIAL_FILE = "criu-trial.json"
 
 Tries = Callable[[Path], list[Capability]]
 """Makes a trial of a program. Raises Failed if the trial could not be made; no outcome is kept then."""
+
+
+class NotMade(Failed):
+    """A trial could not be made."""
 
 
 class TrialOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +45,9 @@ def find(home: Path, *, tries: Tries, chosen: str | None = None) -> CriuProgram:
     Raises HostLacks if the chosen CRIU does not start, or if the distribution's does not work and no private one is
     installed; Failed if that was not found out because of something that happened.
     """
+    if not powers.is_machines():
+        said = f"{powers.WITHOUT_ROOT}, which keeps no processes: their programs are started again"
+        raise HostLacks("find", "a CRIU that works here", said, powers.AS_ROOT)
     if chosen:
         try:
             return _describe(Path(chosen), "chosen")

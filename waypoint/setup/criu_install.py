@@ -19,6 +19,7 @@ from pathlib import Path
 
 from waypoint.linux.storage import files, filesystem
 from waypoint.model.errors import HostLacks
+from waypoint.model.late_pattern import late_pattern
 from waypoint.processes.own_libraries import find_patchelf, give_libraries
 from waypoint.setup import debian_packages
 from waypoint.setup.debian_packages import OWN_CRIU, Archive
@@ -34,7 +35,7 @@ _ROOM_BYTES = 160 << 20  # for the list of packages, the packages, their unpacke
 _LINK = "criu"
 _LOCK = "criu.lock"
 _BUILD_PREFIX = ".criu-build-"
-_FOLDER = re.compile(r"criu-[0-9][^/]*")
+_FOLDER = late_pattern(r"criu-[0-9][^/]*")
 
 
 def installed(home: Path) -> Path | None:

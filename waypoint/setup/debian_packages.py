@@ -14,6 +14,7 @@ from pathlib import Path
 
 from waypoint.linux.calls import programs
 from waypoint.model.errors import HostLacks
+from waypoint.model.late_pattern import late_pattern
 
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
 KEYRINGS = (
@@ -23,9 +24,9 @@ KEYRINGS = (
 OWN_CRIU = "set WAYPOINT_CRIU to a CRIU of at least version 4.2 that you have installed"
 
 # How the address of a mirror of Debian itself ends; those of security updates and old backports end otherwise.
-_DEBIAN_URI = re.compile(r"/debian/?$|/debian\.list$")
-_EXPIRED = re.compile(r"Release file .* (is expired|is not valid)")
-_FATAL_WORDS = re.compile(r"^(?:E|W): (.*)$", re.MULTILINE)
+_DEBIAN_URI = late_pattern(r"/debian/?$|/debian\.list$")
+_EXPIRED = late_pattern(r"Release file .* (is expired|is not valid)")
+_FATAL_WORDS = late_pattern(r"^(?:E|W): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,12 @@ def find_mirror() -> str:
     """
     updated = _apt_get("indextargets", "--format", "$(LABEL) $(REPO_URI)").stdout.splitlines()
     labelled = [line.removeprefix("Debian ") for line in updated if line.startswith("Debian ")]
+    if labelled:
+        return labelled[0]
     # apt knows a mirror's label only after it has fetched the mirror's lists. Before that, go by the address.
     listed = _apt_get("indextargets", "--no-release-info", "--format", "$(REPO_URI)").stdout.splitlines()
     by_address = [uri for uri in listed if _DEBIAN_URI.search(uri)]
-    return [*labelled, *by_address, DEFAULT_MIRROR][0]
+    return [*by_address, DEFAULT_MIRROR][0]
 
 
 def find_keyring() -> Path:

@@ -7,17 +7,21 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from waypoint.egress import router
-from waypoint.linux.storage import btrfs, files, mounts
+from waypoint.launch.ground.shown_mounts import shown_in
+from waypoint.linux.snapshots import btrfs
+from waypoint.linux.storage import files, mounts
 from waypoint.linux.storage.deep import remove_path
-from waypoint.linux.tasks import cgroups, lock_holder
+from waypoint.linux.tasks import cgroups, kin, lock_holder
 from waypoint.model.errors import Failed, StateConflict
 from waypoint.model.ids import is_id
 from waypoint.model.paths import (
     RUNTIME,
     daemon_lock_path,
     home_id,
+    hot_memory_path,
     is_config_of_home,
+    is_of_root,
+    passphrase_path,
     runtime_folder,
     start_lock_path,
     supervisor_lock_path,
@@ -26,7 +30,24 @@ from waypoint.setup.config import CONFIG
 
 TRIAL_PREFIX = "waypoint-trial-"  # begins the name of a throw-away home, which lies in the home that it was made for
 # Everything that Waypoint makes in a home, besides the pool and config.json. Other files are the user's and stay.
-OURS = ("names.db*", "reserve", "hot", "pool.img*", "criu", "criu-*", "criu.lock", ".criu-build-*", "daemon.*")
+OURS = (
+    "names.db*",
+    ".names-db",
+    "machine.json",
+    "reserve",
+    "hot",
+    "store",
+    "store.plain",
+    "store.key*",
+    "applied",
+    "profiles",
+    "pool.img*",
+    "criu",
+    "criu-*",
+    "criu.lock",
+    ".criu-build-*",
+    "daemon.*",
+)
 POOL = "pool"
 SCOPES = "system.slice"  # where systemd has the scopes that it was asked for (waypoint/launch/ground/places.py)
 # How long the supervisor may take to end: more than it waits itself before it kills its daemon. A daemon without a
@@ -49,9 +70,11 @@ def remove(home: Path, say: Callable[[str], None]) -> None:
             for trial in home.glob(f"{TRIAL_PREFIX}*"):  # left by a trial that was killed
                 discard(trial)
             _end_sessions(home, say)
+            _remove_memory(home)
             if home.exists():
                 _remove_home(home, say)
             _remove_runtime(Path(runtime_folder(str(home))))
+            Path(passphrase_path(str(home))).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not there, or other homes use it
             Path(RUNTIME).rmdir()
     except OSError as error:
@@ -67,6 +90,10 @@ def check(home: Path) -> None:
     mounted = mounts.list_mount_points_in(home)
     if mounted:
         said = f"something is mounted in it: {', '.join(mounted)}"
+        raise StateConflict("remove", str(home), said, "umount it first")
+    shown = shown_in(mounts.read_mounts(), home_id(str(home)))
+    if shown:
+        said = f"files of its captures are mounted: {', '.join(sorted(shown.values()))}"
         raise StateConflict("remove", str(home), said, "umount it first")
 
 
@@ -87,7 +114,16 @@ def discard(home: Path) -> None:
     _end_sessions(home, lambda _: None)
     _remove_runtime(Path(runtime_folder(str(home))))
     _remove_pool(home)
+    _remove_memory(home)
     remove_path(home)  # last: by the folder the next trial finds what is left
+
+
+def _remove_memory(home: Path) -> None:
+    """Remove what the home has in memory (capture/in_memory), unless it is somebody else's, who was there first."""
+    path = hot_memory_path(str(home))
+    with contextlib.suppress(FileNotFoundError):
+        if os.lstat(path).st_uid == os.geteuid():
+            remove_path(path)
 
 
 def _stop(home: Path, locks: contextlib.ExitStack, say: Callable[[str], None]) -> None:
@@ -118,13 +154,18 @@ def _end_sessions(home: Path, say: Callable[[str], None]) -> None:
         if sessions:
             say(f"ended {sessions} {'session' if sessions == 1 else 'sessions'}")
         cgroups.end(str(parent))
+        if kin.is_bare(str(parent)):
+            continue
         for above in (*cgroups.twins(str(parent.parent)), str(parent.parent)):
             with contextlib.suppress(OSError):  # EBUSY: another home uses the group above
                 cgroups.remove(above)
 
 
 def _groups_of(home: Path) -> list[Path]:
-    """The cgroup2 groups that a daemon of the home may have made, of those that are there: what runs is below them."""
+    """The groups that a daemon of the home may have made, of those that are there: what runs is below them."""
+    own = Path(runtime_folder(str(home))) / kin.FOLDER
+    if not is_of_root(str(home)):
+        return [own] if own.is_dir() else []
     try:
         root = Path(cgroups.find_hierarchies().unified)
     except FileNotFoundError:
@@ -140,6 +181,8 @@ def _remove_home(home: Path, say: Callable[[str], None]) -> None:
             remove_path(path)
         else:
             path.unlink()
+    if not is_of_root(str(home)):
+        _remove_runtime(Path(runtime_folder(str(home))))
     left = sorted(path.name for path in home.iterdir() if not path.name.startswith(CONFIG))
     if left:
         said = f"it holds files that Waypoint has not made, which stay: {', '.join(left)}"
@@ -175,5 +218,4 @@ def suppress_errno(number: int) -> Iterator[None]:
 
 def _remove_runtime(folder: Path) -> None:
     if folder.exists():
-        router.end(folder)
         remove_path(folder)

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from waypoint.launch.externals import overlay_options
+from waypoint.launch.externals import NO_PROC, UNMASK, overlay_options
 from waypoint.launch.spec import Overlay
 from waypoint.launch.walls import refused
-from waypoint.linux.calls import kernel_features
+from waypoint.linux.calls import kernel_features, powers
 from waypoint.linux.storage import mounts
-from waypoint.linux.tasks import cgroups, namespaces, pidfd
+from waypoint.linux.tasks import cgroups, kin, namespaces, pidfd
 from waypoint.model.errors import WaypointError
 from waypoint.model.facts import Capability
-from waypoint.model.paths import home_id
+from waypoint.model.paths import home_id, runtime_folder
 from waypoint.setup.trials import POOL_SIZES, write_rows
 from waypoint.upper.open_pool import open_pool
 
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
 def probe_host(home: Path) -> list[Capability]:
     """Run all PROBES, each in a folder of its own below the throw-away `home`. Returns one row for each."""
     rows = []
-    for number, probe in enumerate(PROBES):
+    for number, probe in enumerate(PROBES if powers.is_machines() else PROBES_WITHOUT_ROOT):
         place = home / f"probe-{number}"
         place.mkdir(mode=0o700)
         why, next_step = _in_child(probe, place)
@@ -95,6 +95,18 @@ def _time_namespace(_: Path) -> None:
     namespaces.unshare(namespaces.CLONE_NEWTIME)
 
 
+def _own_proc(place: Path) -> None:
+    namespaces.unshare(namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID)
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(OSError):
+            mounts.mount("proc", place, "proc")
+            os._exit(0)
+        os._exit(1)
+    if os.waitpid(child, 0)[1]:
+        raise OSError(0, NO_PROC)
+
+
 def _refusals(_: Path) -> None:
     """Install the filter of sessions, and try whether it refuses what must be refused."""
     refused.put_up("default")
@@ -113,7 +125,8 @@ def _overlay(place: Path) -> None:
     mounts.mount("tmpfs", place, "tmpfs")
     for name in ("upper", "work", "merged"):
         (place / name).mkdir()
-    overlay = Overlay(target="/", lowers=["/etc"], upper=str(place / "upper"), work=str(place / "work"))
+    # Without root, not over a folder below which something is mounted, as in /etc of a container.
+    overlay = Overlay(target="/", lowers=["/usr/bin"], upper=str(place / "upper"), work=str(place / "work"))
     mounts.mount("overlay", place / "merged", "overlay", mounts.MS_NODEV, overlay_options(overlay))
     (place / "merged/new").mkdir()
 
@@ -162,14 +175,18 @@ def _group(place: Path) -> Iterator[tuple[str, int]]:
 
     The group is below that of the throw-away home, so that removing the home removes the group, too.
     """
-    group = f"{cgroups.find_hierarchies().unified}/waypoint/{home_id(str(place.parent))}/{place.name}"
+    above = f"{cgroups.find_hierarchies().unified}/waypoint/{home_id(str(place.parent))}"
+    if not powers.is_machines():
+        above = f"{runtime_folder(str(place.parent))}/{kin.FOLDER}"
+    group = f"{above}/{place.name}"
     cgroups.create(group)
     try:
         ready_r, ready_w = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
-                cgroups.enter(group)
+                if powers.is_machines():
+                    cgroups.enter(group)
                 os.close(ready_w)
                 signal.pause()
             finally:
@@ -177,6 +194,8 @@ def _group(place: Path) -> Iterator[tuple[str, int]]:
         os.close(ready_w)
         os.read(ready_r, 1)
         os.close(ready_r)
+        if not powers.is_machines():
+            kin.note_first(group, pid)
         try:
             yield group, pid
         finally:
@@ -184,7 +203,7 @@ def _group(place: Path) -> Iterator[tuple[str, int]]:
             os.waitpid(pid, 0)
     finally:
         cgroups.wait_empty(group)
-        cgroups.remove(group)
+        cgroups.end(group)
 
 
 def _inotify(_: Path) -> None:
@@ -195,6 +214,7 @@ def _inotify(_: Path) -> None:
 
 PROBES = (
     Probe("user namespaces", _user_namespace, "session", "sysctl -w user.max_user_namespaces=15000"),
+    Probe("a proc of its own", _own_proc, "session", UNMASK),
     Probe("time namespaces", _time_namespace, "session", "a kernel of at least 5.6 with CONFIG_TIME_NS"),
     Probe("overlayfs", _overlay, "session", "modprobe overlay; in a container, give it CAP_SYS_ADMIN"),
     Probe("cgroup2 freezer", _freezer, "session", "mount -t cgroup2 none /sys/fs/cgroup/unified, on a kernel >= 5.2"),
@@ -222,3 +242,9 @@ PROBES = (
     Probe("inotify", _inotify, "optional", "sysctl -w fs.inotify.max_user_instances=8192", "degraded"),
     Probe("memory merging (KSM)", _merge_memory, "optional", f"echo 1 > {KSM_SWITCH}", "degraded"),
 )
+
+_HOLDING = Probe("holding processes (ptrace)", _freezer, "session", "sysctl -w kernel.yama.ptrace_scope=1")
+PROBES_WITHOUT_ROOT = tuple(
+    _HOLDING if probe.work is _freezer else probe for probe in PROBES if probe.work not in (_kill_group, _merge_memory)
+)
+"""There are no cgroups then, and nobody may switch the merging of memory on."""

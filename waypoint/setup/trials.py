@@ -16,13 +16,14 @@ from typing import IO, NamedTuple
 
 import msgspec
 
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import files, filesystem
-from waypoint.model.errors import Failed, HostLacks, WaypointError
+from waypoint.model.errors import HostLacks, WaypointError
 from waypoint.model.facts import Capability
 from waypoint.model.ids import random_hex
-from waypoint.model.paths import RUNTIME, RUNTIME_MODE, runtime_folder
+from waypoint.model.paths import RUNTIME_MODE, runtime_folders
 from waypoint.processes.criu.causes import TRY_AGAIN
-from waypoint.setup import criu_find
+from waypoint.setup.criu_find import NotMade, find
 from waypoint.setup.home_removal import TRIAL_PREFIX, discard
 from waypoint.setup.rows import missing_criu, of_chosen
 from waypoint.upper.contract import PoolSizes
@@ -49,10 +50,6 @@ class NotTried(NamedTuple):
     why: str
     remedy: str = ""
     kind: "type[NotMade | HostLacks] | None" = None
-
-
-class NotMade(Failed):
-    """A trial could not be made."""
 
 
 OnStart = Callable[["subprocess.Popen[bytes]"], None]
@@ -93,17 +90,19 @@ def _try_found(home: Path, chosen: str | None, on_start: OnStart | None) -> list
         return tried[program]
 
     try:
-        found = criu_find.find(home, tries=tries, chosen=chosen)
+        found = find(home, tries=tries, chosen=chosen)
         rows = tried.get(found.path) or trial(found.path, home, on_start)
     except WaypointError as error:
-        return missing_criu(error.said, error.next_step)
+        rows = missing_criu(error.said, error.next_step)
+        return rows if powers.is_machines() else rows[:1]  # it was not tried, and all would say the same
     return of_chosen(rows) if found.origin == "chosen" else rows
 
 
 def _run(module: str, where: Path, *words: str, on_start: OnStart | None = None) -> list[Capability] | NotTried:
     """Run the program `module` on a throw-away home below `where`. Returns its rows, or why it gave none."""
     paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
-    boot = f"import sys; sys.path[:0] = {paths!r}; from {module} import main; main(sys.argv[1:])"
+    boot = f"import sys; sys.path[:0] = {paths!r}; from waypoint.model.packages import begin; begin('msgspec')"
+    boot += f"; import gc; from {module} import main; gc.enable(); main(sys.argv[1:])"
     try:
         with throwaway_home(where) as home:
             argv = [sys.executable, "-I", "-S", "-c", boot, str(home), *words]
@@ -156,7 +155,7 @@ def throwaway_home(where: Path) -> Iterator[Path]:
             home.mkdir(mode=0o700)
             stack.enter_context(_locked(home))
             stack.callback(discard, home)
-        for folder in (RUNTIME, runtime_folder(str(home))):
+        for folder in runtime_folders(str(home)):
             files.make_folder(folder, RUNTIME_MODE)
         (home / "config.json").write_bytes(msgspec.json.encode({"pool": POOL_SIZES}))
         if filesystem.free_bytes(home) < 2 * POOL_SIZES.initial_bytes:

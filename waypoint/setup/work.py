@@ -1,36 +1,41 @@
-"""The work of `waypoint setup`, done as root: make the home, say who may use it, install a CRIU that works; or remove
-all of it.
+"""The work of `waypoint setup`, done as root, or as an ordinary user for a home of the own: make the home, say who may
+use it, install a CRIU that works; or remove all of it.
 
 Each verb may be repeated: what is there already is left alone. A setup that is killed leaves the old state or the new.
+
+What only some verbs need is imported by these: what has to do with CRIU takes longer to import than all else.
 """
 
-import dataclasses
+import contextlib
 import grp
 import json
 import os
 import pwd
+import sys
 from pathlib import Path
 from typing import Any
 
 from waypoint.linux.storage import files, ownership
+from waypoint.model import plainjson
 from waypoint.model.errors import Failed, HostLacks, UsageProblem, WaypointError
-from waypoint.model.paths import as_root, home_id, is_config_of_home, spelled
+from waypoint.model.packages import make_importable
+from waypoint.model.paths import SYSTEM_HOME, as_root, home_id, is_config_of_home, is_of_root, socket_path, spelled
 from waypoint.setup import config as config_file
-from waypoint.setup import criu_choice, home_removal
 from waypoint.setup.config import CONFIG, FORMAT
 from waypoint.setup.machine import outside
-from waypoint.setup.trials import try_everything
 
 _UNFIT = frozenset(':;"')  # of the dynamic loader's paths, and of apt's configuration
 _HEART = frozenset({"names.db", "pool"})  # what only a home has: one that has lost its config.json gets a new one
 # What each verb that only root may use is on the command line.
 _COMMANDS = {
     "install": ("setup",),
+    "add-outside": ("setup",),
     "check": ("setup", "--check"),
     "doctor": ("doctor",),
     "remove": ("setup", "--remove"),
 }
 _FOR_EVERYBODY = ("add-completion", "remove-completion")
+_LEFT = "which is not encrypted, and what a setup that was killed has left of the store before that was"
 _ELSEWHERE = "name a folder that is empty or not there yet: waypoint --home DIR setup"
 
 
@@ -38,28 +43,32 @@ def main(argv: list[str]) -> int:
     """Run a verb, as work_program.py describes. Returns the exit code."""
     verb, home, *rest = argv
     options = dict(zip(rest[::2], rest[1::2], strict=True))
+    os.umask(0o022)  # of folders that are made above the home, and outside of it
     try:
-        if os.geteuid() != 0 and verb not in _FOR_EVERYBODY:
-            words = _COMMANDS.get(verb, ())
-            raise HostLacks("set up", f"the home {home}", "only root may do this", f"sudo {spelled(home, *words)}")
+        _check_caller(verb, home)
         root = Path(options.get("--root", "/"))
         match verb:
             case "install":
-                os.umask(0o022)  # of folders that are made above the home
                 install(Path(home), options)
-                outside.install(Path(home), root, say)
+            case "add-outside":
+                outside.install(Path(home), root, say, options.get("--share"))
             case "check":
-                check(Path(home), options)
+                print(json.dumps({"facts": check(Path(home), options)}), flush=True)
             case "doctor":
+                make_importable("msgspec")
+                from waypoint.setup.trials import try_everything
+
                 ownership.check_home(home)
                 rows = try_everything(Path(home), options.get("--criu"))
-                print(json.dumps({"rows": [dataclasses.asdict(row) for row in rows]}), flush=True)
+                print(json.dumps({"rows": [plainjson.fields(row) for row in rows]}), flush=True)
             case "remove":
+                from waypoint.setup import home_removal
+
                 ownership.check_home(home)  # who could put another folder in its place would have root remove that
                 home_removal.check(Path(home))
                 # First: a unit that stayed would start the daemon, which would make a home anew, as it is removed and
                 # after a failure. A home without one works.
-                outside.remove(Path(home), root, say)
+                outside.remove(Path(home), root, say, options.get("--share"))
                 home_removal.remove(Path(home), say)
             case "add-completion":
                 outside.add_completion(Path(home), Path(options["--share"]), say)
@@ -76,6 +85,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _check_caller(verb: str, home: str) -> None:
+    """Raise HostLacks if this is for root to do."""
+    if os.geteuid() != 0 and verb not in _FOR_EVERYBODY and is_of_root(home):
+        words = _COMMANDS.get(verb, ())
+        raise HostLacks("set up", f"the home {home}", "only root may do this", f"sudo {spelled(home, *words)}")
+
+
 def _report(error: WaypointError) -> int:
     print(json.dumps({"error": error.to_json()}), flush=True)
     return error.exit_code
@@ -87,15 +103,24 @@ def say(text: str) -> None:
 
 
 def install(home: Path, options: dict[str, str]) -> None:
-    """Make the home, write down who may use it, and make sure that there is a CRIU that works. Raises WaypointError.
+    """Make the home, make sure that there is a CRIU that works, and write down who may use the home. Whoever may use
+    it, too, may do so at once; if somebody may not use it any more, or has other rights, a daemon that runs must be
+    started anew, and says so (`is_behind`). After a failure nobody's rights have changed, but that whoever is not to be
+    trusted fully any more is not: that must not wait for a CRIU that works. Raises WaypointError.
 
     Options: `--user`, `--group`: who may use the home besides root; without an option its setting stays. `--trust`:
-    whether the user gets what root may have (`full`), or the own things only (`own`, also if the option is missing). A
-    running daemon applies a change only after a restart. `--criu`: the path of a CRIU to use instead of a private one.
+    whether the user gets what root may have (`full`), or the own things only (`own`, also if the option is missing).
+    `--criu`: the path of a CRIU to use instead of a private one. `--encrypt`: the store, with a key file, with the
+    passphrase in `--passphrase-file`, or with `--passphrase` with the line on stdin. `--hot-budget`, `--hot-memory`:
+    settings of the daemon (service/home.py: HomeConfig), in bytes.
     """
+    make_importable("msgspec")
+    from waypoint.setup import criu_choice
+
     ownership.check_home(str(home), above_only=True)
     _check_place(home)
     wanted = _wanted_config(home, options)
+    _check_secrets(options)
     if not home.exists():
         try:
             home.mkdir(mode=0o700, parents=True)
@@ -105,15 +130,64 @@ def install(home: Path, options: dict[str, str]) -> None:
     _close_to_others(home)
     ownership.check_home(str(home))
     before = config_file.read(home)
+    if not before:  # from now on the folder is a home, of its maker alone
+        _publish(home, _wanted_config(home, {}))
+    uid = before.get("trusted_uid")
+    if uid is not None and uid != wanted.get("trusted_uid"):
+        _publish(home, {**before, "trusted_uid": None})
+        who = f"user {_name(pwd.getpwuid, uid)}"
+        kept = f"sessions that {who} began while trusted fully keep their rights and binds"
+        say(f"{who} is not trusted fully any more")
+        say(f"{kept}: 'waypoint ps' lists all sessions, 'waypoint stop BRANCH' ends one")
+    wanted |= _see_to_store(home, options)  # before anything is made that may be put into it
+    criu_choice.install(home, options.get("--criu"), say)
     if wanted != before:
-        files.publish(str(home / CONFIG), json.dumps(wanted, indent=1).encode() + b"\n")
+        _publish(home, wanted)
         say(f"{_who(wanted)} may use it")
         _say_who_may_not(before, wanted)
-    uid = before.get("trusted_uid")
-    if uid is not None and uid != wanted["trusted_uid"]:
-        kept = f"sessions that user {_name(pwd.getpwuid, uid)} began while trusted fully keep their rights and binds"
-        say(f"{kept}: 'waypoint ps' lists all sessions, 'waypoint stop BRANCH' ends one")
-    criu_choice.install(home, options.get("--criu"), say)
+    with contextlib.suppress(FileNotFoundError):  # no daemon runs
+        socket = socket_path(str(home))
+        owner, group = files.who_is_let_in(socket)
+        if not _lost({"owner_uid": owner, "group_gid": group}, wanted):  # else their connections would go on
+            files.let_in(socket, wanted["owner_uid"], wanted["group_gid"])
+
+
+def _check_secrets(options: dict[str, str]) -> None:
+    if "--passphrase-file" in options and "--passphrase" in options:
+        raise UsageProblem("use", "--passphrase", "it and --passphrase-file exclude each other", "leave one out")
+    if "--passphrase-file" in options and "--encrypt" not in options:
+        raise UsageProblem("use", "--passphrase-file", "it goes with --encrypt", "say --encrypt, too")
+
+
+def _see_to_store(home: Path, options: dict[str, str]) -> dict[str, Any]:
+    """Have the store encrypted, or take the passphrase of one that is, if that is asked for; returns its setting. What
+    an earlier try has left is removed in any case. Raises as `encryption.encrypt`, OSError.
+    """
+    from waypoint.store.content.home_key import remove_left
+
+    if left := remove_left(str(home)):
+        say(f"removed {left}, {_LEFT}")
+    if {"--encrypt", "--passphrase"}.isdisjoint(options):
+        return {}
+    encryption, path = _encryption(), options.get("--passphrase-file")
+    if "--passphrase" in options:
+        passphrase = sys.stdin.buffer.readline().rstrip(b"\n").decode()  # whatever the locale says
+        path = encryption.keep_passphrase(home, passphrase, is_new="--encrypt" in options)
+        say(f"the passphrase is in memory ({path})")
+    if "--encrypt" in options:
+        encryption.encrypt(home, path, say)
+    return {"store_key": config_file.read(home)["store_key"]}
+
+
+def _publish(home: Path, config: dict[str, Any]) -> None:
+    files.publish(str(home / CONFIG), json.dumps(config, indent=1).encode() + b"\n")
+
+
+def _encryption() -> Any:  # noqa: ANN401 - a module, which takes long to load
+    make_importable("msgspec", "blake3", "zstandard", "cryptography")
+    from waypoint.setup import encryption
+
+    return encryption
 
 
 def _close_to_others(home: Path) -> None:
@@ -124,14 +198,32 @@ def _close_to_others(home: Path) -> None:
         say(f"closed {home} to others: its mode was {facts.st_mode & 0o7777:o}, it is 700")
 
 
-def check(home: Path, options: dict[str, str]) -> None:
-    """Tell what has been set up, and change nothing. Raises HostLacks for the first thing that is missing."""
+def check(home: Path, options: dict[str, str]) -> dict[str, object]:
+    """Tell what has been set up, and change nothing. Returns the same for programs. Raises HostLacks for the first
+    thing that is missing.
+    """
+    make_importable("msgspec")
+    from waypoint.setup import criu_choice
+    from waypoint.store.content.home_key import left_in
+
     ownership.check_home(str(home))
     config = config_file.read(home)
     if not config:
         raise HostLacks("use", f"the home {home}", "it has not been set up", as_root(str(home), "setup"))
     say(f"the home {home} is there; {_who(config)} may use it")
-    criu_choice.check(home, options.get("--criu"), say)
+    encrypted = _encryption().tell(home, say) if "store_key" in config else None
+    if left := left_in(str(home)):
+        say(f"{left} is still there, {_LEFT}: the next setup removes it")
+    criu = criu_choice.check(home, options.get("--criu"), say)
+    uid, gid = config.get("owner_uid"), config.get("group_gid")
+    return {
+        "home": str(home),
+        "user": _name(pwd.getpwuid, uid) if uid else None,
+        "trusted": bool(uid) and config.get("trusted_uid") == uid,
+        "group": _name(grp.getgrgid, gid) if gid is not None else None,
+        "store_key": encrypted,
+        "criu": {"path": str(criu.path), "version": criu.version, "origin": criu.origin} if criu is not None else None,
+    }
 
 
 def _check_place(home: Path) -> None:
@@ -161,8 +253,14 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
     user, group, trust = (options.get(name) for name in ("--user", "--group", "--trust"))
     if trust is not None and user is None:
         raise UsageProblem("use", "--trust", "it goes with --user", "say whom: --user USER")
-    config = {"owner_uid": 0, "group_gid": None, **config_file.read(home)}
+    if os.geteuid() != 0 and (user is not None or group is not None):
+        said = "the daemon of an ordinary user serves nobody else"
+        next_step = f"have root do it: sudo {spelled(SYSTEM_HOME, 'setup')}"
+        raise UsageProblem("let in", user or f"group {group}", said, next_step)
+    config = {"owner_uid": os.geteuid(), "group_gid": None, **config_file.read(home)}
     config |= {"format": FORMAT, "home_id": home_id(str(home))}
+    sizes = {"hot_budget_bytes": options.get("--hot-budget"), "hot_memory_bytes": options.get("--hot-memory")}
+    config |= {name: int(size) for name, size in sizes.items() if size is not None}
     if user is not None:
         try:
             config["owner_uid"] = pwd.getpwnam(user).pw_uid
@@ -179,17 +277,23 @@ def _wanted_config(home: Path, options: dict[str, str]) -> dict[str, Any]:
 
 def _say_who_may_not(before: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Say whose access ends, as a home has one user and one group."""
-    uid, gid = before.get("owner_uid"), before.get("group_gid")
-    lost = [f"user {_name(pwd.getpwuid, uid)}"] if uid and uid != wanted["owner_uid"] else []
-    lost += [f"group {_name(grp.getgrgid, gid)}"] if gid is not None and gid != wanted["group_gid"] else []
-    if lost:
+    if lost := _lost(before, wanted):
         several = "a home has one user and one group besides root: for several users, --group with a group of theirs"
         say(f"{' and '.join(lost)} may not use it any more, from the daemon's next start; {several}")
+
+
+def _lost(before: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    """Whose access ends, in words."""
+    uid, gid = before.get("owner_uid"), before.get("group_gid")
+    lost = [f"user {_name(pwd.getpwuid, uid)}"] if uid and uid != wanted["owner_uid"] else []
+    return lost + ([f"group {_name(grp.getgrgid, gid)}"] if gid is not None and gid != wanted["group_gid"] else [])
 
 
 def _who(config: dict[str, Any]) -> str:
     """Who may use the home, in words."""
     uid, gid = config.get("owner_uid"), config.get("group_gid")
+    if uid and uid == os.geteuid():
+        return f"{_name(pwd.getpwuid, uid)} alone"
     names = ["root"]
     if uid:
         is_trusted = config.get("trusted_uid") == uid

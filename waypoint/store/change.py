@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from waypoint.model.details.applied_record import Applied
 from waypoint.model.errors import StateConflict
 from waypoint.model.records import Aside, Aspect, Capture, LiveRow, Operation, Ref, Standing
 from waypoint.store import callers
@@ -26,6 +27,7 @@ class Change(BelongingChange):
         self._verb = verb
         self._sessions: dict[str, tuple[bool, bool]] = {}
         self._aside: dict[str, Aside] = {}
+        self._applied: Applied | None = None
         self._undoes: int | None = None
         self._parts: list[int] = []
 
@@ -39,8 +41,9 @@ class Change(BelongingChange):
     def set_standing(self, capture_id: str, standing: Standing) -> None:
         """Record what has become of a capture. Raises StoreDamaged if there is no such capture."""
         self.capture(capture_id)
-        row = (capture_id, standing.image, standing.durable, standing.removed)
-        self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)", row)
+        parts = msgspec.json.encode(standing.parts)
+        row = (capture_id, standing.image, standing.durable, standing.removed, parts)
+        self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?, ?)", row)
 
     def reserve(self, row: LiveRow, *, beside: bool = False) -> None:
         """Note that a session is being started; `live` does not list the session before `ready`.
@@ -50,7 +53,7 @@ class Change(BelongingChange):
         """
         found = self._execute("SELECT ready FROM live WHERE branch = ?", (row.branch,)).fetchall()
         if found and not beside:
-            next_step = f"stop it first: waypoint stop {row.branch}"
+            next_step = f"park it first, which keeps its programs: waypoint checkpoint NAME -b {row.branch} --park"
             raise StateConflict("start", f"branch {row.branch}", "it has a live session", next_step)
         ref = self.ref(row.branch)
         if ref is None or ref.kind != "branch":
@@ -95,6 +98,10 @@ class Change(BelongingChange):
         self._sessions[branch] = (True, True)
         self._aside[branch] = Aside(capture=aside, only=only)
 
+    def apply(self, applied: Applied) -> None:
+        """Note that this change has changed files of the machine."""
+        self._applied = applied
+
     def undo(self, number: int, parts: Sequence[Operation]) -> None:
         """Note that this change takes back operation `number`. To be called before this change moves a name.
 
@@ -102,7 +109,14 @@ class Change(BelongingChange):
         and its entry tells what they have done, too, so that all of it can be taken back at once. `aside` of each says
         what was kept of all sessions that it has ended or replaced.
         """
-        self._undoes, self._parts = number, [part.number for part in parts]
+        self._undoes = number
+        self.gather(parts)
+
+    def gather(self, parts: Sequence[Operation]) -> None:
+        """Note that this change is, as one, what `parts` have done, so that all of it can be taken back at once: they
+        are marked as its parts.
+        """
+        self._parts = [part.number for part in parts]
         for part in parts:
             self._moves.update(part.moves)
             self._sessions.update(part.sessions)
@@ -112,7 +126,8 @@ class Change(BelongingChange):
         """Write the entry in the operation log and return it. None, and no entry, if neither a name nor a session has
         changed and there is no note.
         """
-        if not self._moves and not self._sessions and self._undoes is None and not self.note:
+        has_done = self._moves or self._sessions or self._applied is not None
+        if not has_done and self._undoes is None and not self.note:
             return None
         entry = Operation(
             number=0,
@@ -123,6 +138,7 @@ class Change(BelongingChange):
             aside=self._aside,
             by=callers.current(),
             undoes=self._undoes,
+            applied=self._applied,
             note=self.note,
         )
         query = "INSERT INTO operations (record) VALUES (?)"
@@ -130,8 +146,9 @@ class Change(BelongingChange):
         if self._undoes is not None:
             for marked, undone_by in _marks(self, self._undoes, number):
                 self._execute("UPDATE operations SET undone_by = ? WHERE number = ?", (undone_by, marked))
-            for part in [number, *self._parts]:
-                self._execute("UPDATE operations SET undo = ? WHERE number = ?", (number, part))
+            self._execute("UPDATE operations SET undo = number WHERE number = ?", (number,))
+        for part in self._parts:
+            self._execute("UPDATE operations SET undo = ? WHERE number = ?", (number, part))
         return msgspec.structs.replace(entry, number=number or 0)
 
     def _note(self, branch: str, *, after: bool) -> None:

@@ -26,6 +26,7 @@ _MACHINE = (
 )
 _PRIMARY = 0xFF  # the part of an extended code that says what kind of error it is (sqlite.org/rescode.html)
 
+IN_USE = "another program uses it"
 _FREE_SOME = "free some disk space there; nothing is lost"
 _NEXT_STEPS = {
     errno.ENOSPC: _FREE_SOME,
@@ -51,6 +52,12 @@ def told(tried: str, path: Path) -> Iterator[None]:
         raise problem from error
     except OSError as error:
         raise _failed(tried, path, error) from error
+
+
+def refused(tried: str, on: str, error: OSError) -> Failed:
+    """The error for what the kernel says of any file, which `error` may name."""
+    said = f"{error.strerror or error}: {os.fsdecode(error.filename or '')}".removesuffix(": ")
+    return Failed(tried, on, said, _NEXT_STEPS.get(error.errno or 0, "see the kernel's log (dmesg), and try again"))
 
 
 def damaged(tried: str, path: Path, said: str) -> StoreDamaged:
@@ -90,7 +97,7 @@ def _problem(error: sqlite3.DatabaseError, tried: str, path: Path) -> WaypointEr
         return damaged(tried, path, str(error)) if unread is None else _failed(tried, path, unread)
     if code in _BUSY:
         next_step = f"end the program that uses it ('fuser {path}' lists it beside the daemon, {os.getpid()})"
-        return Failed(tried, str(path), f"another program uses it: {error}", next_step)
+        return Failed(tried, str(path), f"{IN_USE}: {error}", next_step)
     if code in _MACHINE:
         refused = files.refusal_to_write(str(path), ROOM_BYTES)
         if refused is not None:

@@ -67,7 +67,12 @@ def _to_5(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE identity ADD COLUMN first_kept INTEGER NOT NULL DEFAULT 0")
 
 
-MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5}
+def _to_6(db: sqlite3.Connection) -> None:
+    """From format 5 to 6. New column: `standings.parts`, the folders of the image with their digests."""
+    db.execute("ALTER TABLE standings ADD COLUMN parts BLOB NOT NULL DEFAULT x'5b5d'")  # [], in JSON
+
+
+MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 """The migrations, by the number of the format that each one starts from; each leads to the next number. A migration
 does not use the record types of the program, since these change with later formats.
 """

@@ -2,12 +2,13 @@
 
 Every change is one transaction with one entry in the operation log (change.py). With WAL and synchronous=NORMAL a
 commit survives SIGKILL of the daemon at once; a power loss never tears the file, but may take back the last commits
-(sqlite.org/wal.html). Only one process uses the file: the daemon, which holds the home's lock. Any of its threads may
-read.
+(sqlite.org/wal.html), which `sync` prevents. Only one process uses the file: the daemon, which holds the home's lock.
+Any of its threads may read.
 """
 
 import contextlib
 import logging
+import os
 import sqlite3
 import threading
 import traceback
@@ -50,6 +51,19 @@ class Names(LogReader):
         """Close the file. No thread may read or write any more."""
         self._readers.close()
         self._writer.close()
+
+    def sync(self) -> None:
+        """On return, what was committed before survives a power loss. Blocks for as long as the disk takes. Raises
+        Failed.
+        """
+        with told("write", self.path):
+            # SQLite keeps no lock on its log, so closing a descriptor of it lets none go (sqlite.org/walformat.html).
+            for path, flags in ((f"{self.path}-wal", os.O_RDONLY), (str(self.path.parent), os.O_DIRECTORY)):
+                fd = os.open(path, flags | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
 
     @contextlib.contextmanager
     def change(self, verb: str) -> Iterator[Change]:

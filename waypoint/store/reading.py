@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
-from waypoint.model.ids import is_id, is_id_prefix
-from waypoint.model.names import in_order
+from waypoint.model.ids import is_id, is_id_prefix, is_image_id
+from waypoint.model.names import DEFAULT_BRANCH, in_order
 from waypoint.model.records import Capture, LiveRow, Ref, Standing, StoreIdentity
 from waypoint.store.failures import damaged_record
 
@@ -40,6 +40,7 @@ class _Parents(msgspec.Struct):
 Stored = TypeVar("Stored")
 Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 _AS_TAKEN = Standing()
+_Parts = tuple[tuple[str, str], ...]
 
 
 class CaptureReader:
@@ -123,13 +124,28 @@ class CaptureReader:
 
     def standings(self, captures: Sequence[str]) -> dict[str, Standing]:
         """The standings of these captures, by id."""
-        query = "SELECT capture, image, durable, removed FROM standings WHERE capture IN ({})"
+        query = "SELECT capture, image, durable, removed, parts FROM standings WHERE capture IN ({})"
         rows = _rows_of(self._execute, query, captures)
         found = {
-            capture: Standing(image=image, durable=bool(durable), removed=bool(removed))
-            for capture, image, durable, removed in rows
+            capture: Standing(
+                image=image,
+                durable=bool(durable),
+                removed=bool(removed),
+                parts=self._decoded(parts, _Parts, f"the standing of {capture}"),
+            )
+            for capture, image, durable, removed, parts in rows
         }
         return {capture: found.get(capture, _AS_TAKEN) for capture in captures}
+
+    def images(self, *, also_removed: bool = False) -> list[str]:
+        """The images of all captures whose content was not removed, sorted; or those of all on record."""
+        query = "SELECT DISTINCT image FROM standings WHERE image IS NOT NULL AND removed <= ? ORDER BY image"
+        return [found for (found,) in self._execute(query, (also_removed,)).fetchall()]
+
+    def captures_of_images(self, images: Sequence[str]) -> dict[str, str]:
+        """For each of these images, the id of a capture whose content was not removed, as far as there is one."""
+        query = "SELECT image, capture FROM standings WHERE NOT removed AND image IN ({})"
+        return {image: capture for image, capture in _rows_of(self._execute, query, images)}
 
     def removed(self) -> set[str]:
         """The ids of the captures on record whose content was removed from the disk."""
@@ -184,17 +200,27 @@ class NameReader(CaptureReader):
     def check_new(self, name: str, kind: str) -> None:
         """Raise StateConflict if `NameChange.create` would, or if a capture could not be reached any more by the
         beginning of its id; UsageProblem for a name that is like a whole id, of which one may be made later. As with
-        git, a name that could be the beginning of an id is taken if there is no such id.
+        git, a name that could be the beginning of an id is taken if there is no such id. The default branch's name, and
+        what would exclude that, is only a branch's: else there could be no default branch.
         """
         on = f"{kind} {name}"
-        if is_id(name):
-            raise UsageProblem("create", on, "a name may not look like the id of a capture", "choose another name")
-        if is_id_prefix(name):
-            row = self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 1", (f"{name}*",)).fetchone()
-            if row is not None:
-                said = "it is the beginning of a capture's id"
-                raise StateConflict("create", on, said, "choose another name")
+        if name.split("/")[0] == DEFAULT_BRANCH and kind != "branch":
+            said = f"{DEFAULT_BRANCH} is kept free for the branch on which commands act that name none"
+            raise StateConflict("create", on, said, "choose another name")
+        if is_id(name) or is_image_id(name):
+            said = "a name may not look like the id of a capture or an image"
+            raise UsageProblem("create", on, said, "choose another name")
+        if is_id_prefix(name) and (found := self._beginning_with(name)):
+            said = f"it is the beginning of {'an image' if is_image_id(found[0]) else 'a capture'}'s id"
+            raise StateConflict("create", on, said, "choose another name")
         self.check_free(name, kind)
+
+    def _beginning_with(self, prefix: str) -> list[str]:
+        """A few of the ids of captures, and of images on record, that begin with these hex digits."""
+        captures = "SELECT id FROM captures WHERE id GLOB ?1"
+        images = "SELECT DISTINCT image FROM standings WHERE image GLOB ?1"
+        found = self._execute(f"{captures} UNION ALL SELECT * FROM ({images}) LIMIT 3", (f"{prefix}*",))
+        return [ident for (ident,) in found]
 
     def check_free(self, name: str, kind: str) -> None:
         """Raise StateConflict if `NameChange.create` would."""
@@ -243,22 +269,32 @@ class RecordReader(NameReader):
         return capture
 
     def find(self, text: str) -> Capture:
-        """The capture that `text` stands for: a name, a capture's id or a unique prefix of one. Raises UnknownName."""
+        """The capture that `text` stands for: a name, the id of a capture or of its image, or a unique prefix of one.
+        Of several captures with one image it is the last one whose content is there. Raises UnknownName.
+        """
         ref = self.ref(text)
         if ref and ref.capture:
             tips = self.tips_of({text: ref})
             return tips[text] if tips else self.find(text)  # the name has just been moved
-        ids: list[str] = []
-        if is_id_prefix(text):
-            ids = [i for (i,) in self._execute("SELECT id FROM captures WHERE id GLOB ? LIMIT 3", (f"{text}*",))]
-        if len(ids) == 1 and (found := self.captures_of(ids, may_lack=True)):
-            return found[ids[0]]
+        ids = self._beginning_with(text) if is_id_prefix(text) else []
+        if len(ids) == 1 and (found := self._captures_with(ids[0])):
+            return found[0]
         if len(ids) > 1:
-            raise UnknownName("find", repr(text), "more than one capture starts with this", "give more digits")
+            raise UnknownName("find", repr(text), "more than one id starts with this", "give more digits")
         if ref:
             next_step = f"make a checkpoint of it: waypoint checkpoint NAME -b {text}"
             raise UnknownName("go back to", repr(text), "nothing has been captured on this branch yet", next_step)
         raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists what there is")
+
+    def _captures_with(self, ident: str) -> list[Capture]:
+        """The capture of this id, or those of this image: first those whose content is there, of these the last one."""
+        query = (
+            "SELECT id FROM captures LEFT JOIN standings ON id = capture WHERE id = ?1 OR image = ?1 "
+            "ORDER BY ifnull(removed, 0), created DESC"
+        )
+        ids = [found for (found,) in self._execute(query, (ident,))]
+        found = self.captures_of(ids, may_lack=True)
+        return [found[one] for one in ids if one in found]
 
 
 def belongs_to(names: RecordReader, ref: Ref, branch: str) -> bool:

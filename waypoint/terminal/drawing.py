@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from shellwrap import modes
+from waypoint.model.late_pattern import late_pattern
 
 # The wrappers' texts, as the hooks of bash and zsh (hooks.bash, .zshrc) put them into the edited line.
 WRAPPERS = (
@@ -18,15 +19,15 @@ WRAPPERS = (
     b' { { __wp&&:;} 2>/dev/null;{ \\builtin eval " $__wp_c";};} always { { __wp_z;} 2>/dev/null;}',
 )
 _LONGEST = 1024  # most bytes of a drawing
-_BETWEEN = re.compile(rb"(?:\x1b\[[\d;]*[A-DKm]|[\r\n\x08])*")
-_UNFINISHED = re.compile(rb"(?:\x1b(?:\[[\d;]*)?)?\Z")
-_TAIL = re.compile(rb"(?:\x1b\[\d*[A-DK]|\x1b\[\?(?:1|2004)l|\x1b>|\x08)*(?:\r{1,2}\n(?:\x1b\[\?2004l\r)?)?")
-_TAIL_UNFINISHED = re.compile(rb"[\x1b\[?\dl\r]{0,10}\Z")
+_BETWEEN = late_pattern(rb"(?:\x1b\[[\d;]*[A-DKm]|[\r\n\x08])*")
+_UNFINISHED = late_pattern(rb"(?:\x1b(?:\[[\d;]*)?)?\Z")
+_TAIL = late_pattern(rb"(?:\x1b\[\d*[A-DK]|\x1b\[\?(?:1|2004)l|\x1b>|\x08)*(?:\r{1,2}\n(?:\x1b\[\?2004l\r)?)?")
+_TAIL_UNFINISHED = late_pattern(rb"[\x1b\[?\dl\r]{0,10}\Z")
 # What may precede the body of a wrapper: the cursor goes back over a half-typed line; blanks and braces. zsh does not
 # draw the first of these again if the half-typed line begins with the same ones.
-_OPENING = re.compile(rb"(?:\x1b\[\d*[A-DK]|\x08)*(?:(?:(?:(?:(?:(?: )?\{)? )?\{)? )?\{)? ?(?:\x1b(?:\[\d*)?)?\Z")
+_OPENING = late_pattern(rb"(?:\x1b\[\d*[A-DK]|\x08)*(?:(?:(?:(?:(?:(?: )?\{)? )?\{)? )?\{)? ?(?:\x1b(?:\[\d*)?)?\Z")
 _BODIES = tuple(wrapper.lstrip(b" {") for wrapper in WRAPPERS)
-_BODY_STARTS = re.compile(b"|".join(sorted({re.escape(body[:1]) for body in _BODIES})) + rb"|\Z")
+_BODY_STARTS = late_pattern(b"|".join(sorted({re.escape(body[:1]) for body in _BODIES})) + rb"|\Z")
 
 
 class _Place(NamedTuple):

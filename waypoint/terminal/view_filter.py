@@ -4,22 +4,16 @@ that the shell's editor draws for an exec.
 Only viewers and logs are filtered. The client of an exec gets the bytes as they are.
 """
 
-import re
 import urllib.parse
 
 from shellwrap import modes
 from shellwrap.marks import Mark, MarkScanner
 from shellwrap.ring import Ring
+from waypoint.terminal import queries
 from waypoint.terminal.drawing import Undrawn
 
 _TAIL_MAX = 1 << 16
 _CLEAR = b"\x1b[H\x1b[2J"
-# Queries that a terminal answers as if the answer were typed. A replay must not contain them: the program that asked is
-# long gone, and the shell would get the answer as input.
-_QUERY = re.compile(
-    rb"\x1b(?:\[[>=?]?[0-9;]*(?:c|[56]n|\?[0-9;]*n|x|\$p)|\[\?[0-9;]*\$p|\[>[0-9]*q|\[\?u|\[1[1-9]t|\[2[01]t|Z"
-    rb"|\][0-9;]*;\?(?:\x07|\x1b\\)|P[+$]q[^\x07\x1b]*\x1b\\)"
-)
 
 
 class ViewFilter:
@@ -48,6 +42,11 @@ class ViewFilter:
         parts.append(self._text(data[at - base : settled - base]))
         self._held = data[settled - base :]
         return b"".join(parts)
+
+    @property
+    def holds(self) -> bool:
+        """Whether bytes are held back. If not, a filter that `open_view` makes at this place goes on as this one."""
+        return bool(self._held) or self._undrawn is not None
 
     def finish(self) -> bytes:
         """Returns the bytes that were held back as a possible beginning of a mark or of a drawing. To be called at the
@@ -111,6 +110,12 @@ def open_view(ring: Ring, position: int, running: tuple[str, ...]) -> ViewFilter
     return view
 
 
+def scrollback(ring: Ring) -> bytes:
+    """All that is in the ring of a session that has ended, for people."""
+    view = open_view(ring, ring.start, ())
+    return view.feed(ring.copy(ring.start, ring.end)) + view.finish()
+
+
 def blank() -> bytes:
     """Bytes that clear a terminal's screen and reset its modes."""
     return modes.reset() + _CLEAR
@@ -134,7 +139,7 @@ def repaint(ring: Ring, running: tuple[str, ...]) -> tuple[bytes, ViewFilter]:
         start += modes.alternate_left(ring.copy(start, end))
     clear = _CLEAR if start > 0 and not shown else b""
     view = open_view(ring, start, running)
-    replay = _QUERY.sub(b"", view.feed(ring.copy(start, ring.end)))
+    replay = queries.without(view.feed(ring.copy(start, ring.end)))
     return modes.reset() + clear + shown + replay + modes.restore(ring.modes), view
 
 

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from waypoint.linux.storage import btrfs, filesystem, quota
+from waypoint.linux.snapshots import btrfs, quota
+from waypoint.linux.storage import filesystem
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import GIB, Growth, GrowthOutcome, Outlook, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
 
 _SETTLE_S = 10.0
+_CLEANED_S = 3.0  # a session may stand still meanwhile
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
 _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine one takes 1 to 3 ms
 
@@ -132,26 +134,29 @@ class _BtrfsRoom(FolderOfTrees):
     def close(self) -> None:
         self._volume.close()
 
-    def in_room(self, act: Callable[[], None], *, is_end: bool = False) -> None:
+    def in_room(self, act: Callable[[], None] | None, *, is_end: bool = False) -> None:
         """As `Pool.in_room`. If btrfs has no space for `act`, all dirty data is written out first: unwritten data
         reserves more space than it needs, and what was removed last is not free yet. If there still is no space, the
         file system is enlarged a little (`make_room`), even beyond what it may grow: otherwise nothing could be removed
-        from a full pool. `is_end`: `act` ends or removes something, so the home's reserve may be used for it.
+        from a full pool. At last, what was removed is waited for: on a busy machine its space is free seconds later.
+        `is_end`: `act` ends or removes something, so the home's reserve may be used for it.
         """
-        ways: list[Callable[[], None]] = [
+        ways: list[Callable[[], object]] = [
             lambda: btrfs.sync_filesystem(self._folder),
             lambda: self._volume.make_room(with_reserve=is_end),
+            lambda: btrfs.wait_until_cleaned(self._folder, _CLEANED_S),
         ]
         for make_room in ways:
             try:
-                act()
+                if act is not None:
+                    act()
+                    return
             except OSError as err:
                 if err.errno != errno.ENOSPC:
                     raise
-            else:
-                return
             make_room()
-        act()
+        if act is not None:
+            act()
 
     def settle(self) -> None:
         with refusals("look at the pool", self._folder):

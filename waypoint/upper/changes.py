@@ -6,14 +6,13 @@ import os
 from enum import Enum, auto
 from typing import NamedTuple
 
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.upper import layout
 
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # a running session has removed or replaced a folder
-_OPAQUE = "trusted.overlay.opaque"
-_REDIRECT = "trusted.overlay.redirect"
 MOST = 2000  # names that are looked at: some milliseconds
 
 
@@ -102,4 +101,5 @@ def stands_alone(folder: str | int) -> bool:
     """True if the folder of an upper directory, a path or a descriptor, hides the base's folder at its path (opaque) or
     shows another one (redirect).
     """
-    return bool({_OPAQUE, _REDIRECT} & set(os.listxattr(folder, follow_symlinks=isinstance(folder, int))))
+    marks = {powers.overlay_mark("opaque"), powers.overlay_mark("redirect")}
+    return bool(marks & set(os.listxattr(folder, follow_symlinks=isinstance(folder, int))))

@@ -33,6 +33,15 @@ NEXT_STEPS = {
 }
 
 
+def own_limit(error: OSError, most_bytes: int | None) -> str:
+    """In words, that what cannot be written to an upper tree is more than its limit, `most_bytes`; "" if the error is
+    another one.
+    """
+    if most_bytes is None or error.errno != errno.EDQUOT:
+        return ""
+    return f"the session has reached its own limit of {mib(most_bytes)} (--disk)"
+
+
 class GrowthOutcome(StrEnum):
     """The outcome of `grow_if_needed`.
 
@@ -179,9 +188,10 @@ class Room(Protocol):
         """In words, why the pool's free space stays in it for good; "" if `shrink` gives it back."""
         ...
 
-    def in_room(self, act: Callable[[], None]) -> None:
+    def in_room(self, act: Callable[[], None] | None) -> None:
         """Call `act`, which writes into trees. If that fails for want of room (OSError ENOSPC), call it again with a
-        little more, as far as that can be made. Raises what `act` raises.
+        little more, as far as that can be made. Raises what `act` raises. None: something has failed so elsewhere; make
+        all the room that `act` could have had. Raises OSError then.
         """
         ...
 

@@ -14,6 +14,7 @@ import errno
 import os
 from collections.abc import Callable
 
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.model.ids import random_hex
@@ -119,7 +120,7 @@ def _probe(folder: str) -> None:
     os.mkdir(trial, mode=0o700)
     try:
         filesystem.make_whiteout(f"{trial}/whiteout")
-        os.setxattr(trial, "trusted.overlay.opaque", b"y")
+        os.setxattr(trial, powers.overlay_mark("opaque"), b"y")
     except OSError as err:
         said = f"the file system refuses what overlayfs needs: {err.strerror}"
         raise HostLacks("open the pool", folder, said, "put the home on ext4, XFS or btrfs") from err
@@ -131,12 +132,17 @@ def _fresh(folder: str) -> str:
     return f"{folder}/{random_hex(8)}"
 
 
+def _seal() -> str:
+    """The name of the attribute SEALED."""
+    return SEALED if powers.is_machines() else SEALED.replace("trusted", "user")
+
+
 def _mark(path: str, *, sealed: bool) -> None:
     if sealed:
-        os.setxattr(path, SEALED, b"y")
+        os.setxattr(path, _seal(), b"y")
         return
     try:
-        os.removexattr(path, SEALED)
+        os.removexattr(path, _seal())
     except OSError as err:
         if err.errno != errno.ENODATA:
             raise

@@ -3,6 +3,7 @@
 ```
 <tree>/m0/upper, <tree>/m0/work                  of the root
 <tree>/m%2Fhome/upper, <tree>/m%2Fhome/work      of the mount at /home
+<tree>/m0/base                                   below the root's upper, over the base: files of the base as they were
 ```
 A folder is named after the mount point, percent-encoded. It is not numbered: the host's mounts come and go, and by
 number, the changes in one mount could appear in another.
@@ -32,3 +33,10 @@ def upper_of(tree: str, target: str = "/") -> str:
 def work_of(tree: str, target: str = "/") -> str:
     """The path of overlayfs's work directory for the mount at `target`."""
     return f"{tree}/{folder_of(target)}/work"
+
+
+def base_of(tree: str, target: str = "/") -> str:
+    """The path of the folder with files of the base that restored processes have had, where the machine has others by
+    now. It lies over the base in the mount at `target`, and is no change of the session's. Missing if there are none.
+    """
+    return f"{tree}/{folder_of(target)}/base"

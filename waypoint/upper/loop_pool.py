@@ -13,7 +13,8 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 
-from waypoint.linux.storage import btrfs, filesystem, mounts, quota
+from waypoint.linux.snapshots import btrfs, quota
+from waypoint.linux.storage import filesystem, mounts
 from waypoint.upper.contract import Growth, GrowthOutcome, Outlook, PoolSizes, mib, refusals
 from waypoint.upper.pool_image import FOLDER, IMAGE, make_image, open_image, tell_device, use_whole_file, whole
 

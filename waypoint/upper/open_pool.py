@@ -5,7 +5,9 @@ import os
 from collections.abc import Callable
 from typing import Literal
 
-from waypoint.linux.storage import btrfs, filesystem
+from waypoint.linux.calls import powers
+from waypoint.linux.snapshots import btrfs
+from waypoint.linux.storage import filesystem
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.model.ids import random_hex
 from waypoint.upper.btrfs_pool import BtrfsPool, NativeVolume
@@ -36,10 +38,12 @@ def open_pool(
     """
     place = os.path.realpath(home)
     made = _made_by(place)
+    if driver == "btrfs" and not powers.is_machines():
+        raise HostLacks("open a pool of the driver btrfs in", place, powers.WITHOUT_ROOT, powers.AS_ROOT)
     if made and driver not in ("auto", made):
         said = f"the home has a pool of the driver {made}"
         raise StateConflict(f"open a pool of the driver {driver} in", place, said)
-    if "copy" in (made, driver):
+    if "copy" in (made, driver) or not powers.is_machines():  # mounting one, and removing a subvolume, are for root
         return _open_copy(place)
     try:
         return _open_btrfs(place, sizes, give_room)

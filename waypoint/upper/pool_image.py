@@ -10,7 +10,8 @@ import errno
 import logging
 import os
 
-from waypoint.linux.storage import btrfs, files, filesystem, loop, mounts
+from waypoint.linux.snapshots import btrfs
+from waypoint.linux.storage import files, filesystem, loop, mounts
 from waypoint.model.errors import Failed, HostLacks, StateConflict
 from waypoint.model.ids import random_hex
 from waypoint.upper.contract import PoolSizes, mib

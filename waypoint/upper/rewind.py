@@ -13,15 +13,15 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.deep import remove
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper.changes import stands_alone
+from waypoint.upper.copying import copy_content
 
-_COPY_BYTES = 1 << 20
-_NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): not of one file system
 _READ = os.O_RDONLY | os.O_DIRECTORY
 MOST_ENTRIES = 1_000_000
 """Of an upper directory: all of them are held at a time, with some hundred bytes each."""
@@ -45,6 +45,17 @@ class Rewound(NamedTuple):
     written_bytes: int
 
 
+@dataclass(slots=True)
+class Tally:
+    """What was changed in one view, over all tries: the paths, and the sizes of those files that were copied."""
+
+    changed: set[str] = field(default_factory=set)
+    written: dict[str, int] = field(default_factory=dict)
+
+    def total(self) -> Rewound:
+        return Rewound(len(self.changed), sum(self.written.values()))
+
+
 class _Entry(NamedTuple):
     """An entry of a view: a descriptor of the folder that the entry lies in, and the entry's name. If the entry is a
     link, no call follows it.
@@ -64,18 +75,18 @@ class _Entry(NamedTuple):
             yield fd
 
 
-def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozenset[str]) -> Rewound:
-    """Make `views.present` like `views.wanted`.
+def rewind(present_upper: str, wanted_upper: str, views: Views, tally: Tally, *, keep: frozenset[str]) -> None:
+    """Make `views.present` like `views.wanted`, and add to `tally` what that changes, entry by entry.
 
     `present_upper`, `wanted_upper`: the upper directories of the two views. `keep`: paths, relative to the view, that
     stay as they are, with the folders that they are in. A changed file is replaced by a new one, so processes keep the
     old file that they have open. Raises OSError; a part of the entries is changed then, none if there are more than
-    MOST_ENTRIES.
+    MOST_ENTRIES. May be called again then, with the same `tally`.
     """
     present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
-    job = _Job(views, keep, {}, [])
+    job = _Job(views, keep, {}, tally)
     folders: list[str] = []
-    count, whole = 0, ""
+    whole = ""
     for path in sorted({*present, *wanted}):
         if job.keeps(path):
             continue
@@ -86,7 +97,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
         if one is not None and one == other and not one.whole:
             continue
         deep = any(entry is not None and entry.whole for entry in (one, other))
-        count += _bring(path, job, deep=deep)
+        _bring(path, job, deep=deep)
         whole = path if deep else whole
     for path in reversed(folders):  # changing a folder's entries has changed the folder's times
         with _pair(path, views) as (source, target):
@@ -94,18 +105,15 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
                 facts = source.look()
                 if facts is not None and stat.S_ISDIR(facts.st_mode):
                     _take_times(source, target)
-    return Rewound(count, sum(job.written))
 
 
 class _Job(NamedTuple):
-    """`links`: by device and inode, the path in the present view where files with several hard links were copied to.
-    `written`: the sizes of the files that were copied.
-    """
+    """`links`: by device and inode, the path in the present view where files with several hard links were copied to."""
 
     views: Views
     keep: frozenset[str]
     links: dict[tuple[int, int], str]
-    written: list[int]
+    tally: Tally
 
     def keeps(self, path: str) -> bool:
         return path in self.keep or any(path.startswith(f"{kept}/") for kept in self.keep)
@@ -189,49 +197,44 @@ def _stands_alone(folder: _Entry) -> bool:
         return stands_alone(fd)
 
 
-def _bring(path: str, job: _Job, *, deep: bool) -> int:
-    """Make `path` in the present view like the wanted one, with `deep` its content too; return the count of changes."""
-    count, above = 0, list[str]()
+def _bring(path: str, job: _Job, *, deep: bool) -> None:
+    """Make `path` in the present view like the wanted one, with `deep` its content too."""
+    above = list[str]()
     waiting = [path]
     # No descriptor is held on the way down, and no function calls itself: a session chooses how deep its folders are.
     while waiting:
         path = waiting.pop()
         while above and not path.startswith(f"{above[-1]}/"):
             _take_folder_attributes(above.pop(), job.views)
-        step = _Step(0) if job.keeps(path) else _bring_one(path, job, deep=deep)
-        count += step.changed
-        if step.names is not None:
+        names = None if job.keeps(path) else _bring_one(path, job, deep=deep)
+        if names is not None:
             above.append(path)
-            waiting += [f"{path}/{name}" for name in sorted(step.names, reverse=True)]
+            waiting += [f"{path}/{name}" for name in sorted(names, reverse=True)]
         deep = True
     for folder in reversed(above):
         _take_folder_attributes(folder, job.views)
-    return count
 
 
-class _Step(NamedTuple):
-    """`names`: the entries of a folder that are still to be brought, before the folder's own attributes; None: no
+def _bring_one(path: str, job: _Job, *, deep: bool) -> set[str] | None:
+    """Returns the entries of a folder that are still to be brought, before the folder's own attributes; None: it is no
     folder.
     """
-
-    changed: int
-    names: set[str] | None = None
-
-
-def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
+    changed = job.tally.changed
     with _pair(path, job.views) as (source, target):
         if target is None:  # the folder above it is missing, or a link as in the wanted view
-            return _Step(0)
+            return None
         wanted, present = source.look() if source is not None else None, target.look()
         if (wanted is None or not stat.S_ISDIR(wanted.st_mode)) and job.keeps_in(path):
-            return _Step(0)
+            return None
         if source is None or wanted is None:
             if present is not None:
                 remove(target.folder, target.name)
-            return _Step(int(present is not None))
+                changed.add(path)
+            return None
+        changed.add(path)
         if not stat.S_ISDIR(wanted.st_mode):
             _replace(source, target, (wanted, present), job, path)
-            return _Step(1)
+            return None
         if present is None or not stat.S_ISDIR(present.st_mode):
             if present is not None:
                 os.unlink(target.name, dir_fd=target.folder)
@@ -241,15 +244,15 @@ def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
         if deep:
             with source.opened(_READ) as one, target.opened(_READ) as other:
                 names.update(os.listdir(one), os.listdir(other))
-    return _Step(1, names)
+    return names
 
 
-def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> _Step:
+def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> set[str]:
     """Copy the entries of the folder `source`, at `path` of the wanted view, into `target`, which is new and empty. The
     folders among them are still to be brought. A base has tens of thousands of files, for which a session stands
     still: so this takes few system calls for each.
     """
-    count, folders = 1, set[str]()
+    folders = set[str]()
     with source.opened(_READ) as one, target.opened(_READ) as other, os.scandir(one) as found:
         for item in found:
             if job.keeps(f"{path}/{item.name}"):
@@ -259,8 +262,8 @@ def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> _Step:
                 folders.add(item.name)
                 continue
             _make(_Entry(one, item.name), _Entry(other, item.name), facts, job, f"{path}/{item.name}")
-            count += 1
-    return _Step(count, folders)
+            job.tally.changed.add(f"{path}/{item.name}")
+    return folders
 
 
 def _take_folder_attributes(path: str, views: Views) -> None:
@@ -297,7 +300,7 @@ def _make(source: _Entry, target: _Entry, wanted: os.stat_result, job: _Job, pat
         return
     if stat.S_ISREG(wanted.st_mode):
         _copy_file(source, target, wanted)
-        job.written.append(wanted.st_size)
+        job.tally.written[path] = wanted.st_size
     else:
         if stat.S_ISLNK(wanted.st_mode):
             os.symlink(os.readlink(source.name, dir_fd=source.folder), target.name, dir_fd=target.folder)
@@ -316,42 +319,10 @@ def _copy_file(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         copy = os.open(target.name, flags, 0o600, dir_fd=target.folder)
         opened.callback(os.close, copy)
-        _copy_content(origin, copy, wanted)
+        copy_content(origin, copy, wanted)
         os.chown(copy, wanted.st_uid, wanted.st_gid)
         _take_mode(origin, copy, wanted)
         os.utime(copy, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
-
-
-def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
-    size, place = wanted.st_size, 0
-    end = size
-    has_holes = wanted.st_blocks * 512 < size
-    if has_holes:
-        os.ftruncate(copy, size)
-    while place < size:
-        if has_holes:
-            try:
-                place = os.lseek(origin, place, os.SEEK_DATA)
-            except OSError:  # ENXIO: a hole up to the end
-                break
-            end = os.lseek(origin, place, os.SEEK_HOLE)
-        copied = _copy_piece(origin, copy, place, end - place)
-        if copied == 0:  # a file of the base, which the machine has cut meanwhile
-            break
-        place += copied
-
-
-def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
-    """Copy up to `size` bytes. Returns how many. On btrfs the two files share what comes out of the pool: that takes no
-    room for data, of which a full pool has none.
-    """
-    try:
-        return os.copy_file_range(origin, copy, size, place, place)
-    except OSError as error:
-        if error.errno not in _NOT_SHARED:
-            raise
-    data = os.pread(origin, min(_COPY_BYTES, size), place)
-    return os.pwrite(copy, data, place)
 
 
 def _take_attributes(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:

@@ -46,8 +46,9 @@ class FolderOfTrees:
         with refusals("look at the pool", self._folder):
             return filesystem.free_bytes(self._folder)
 
-    def in_room(self, act: Callable[[], None]) -> None:
-        act()
+    def in_room(self, act: Callable[[], None] | None) -> None:
+        if act is not None:
+            act()
 
     def check_writable(self) -> None:
         with refusals("look at the pool", self._folder):

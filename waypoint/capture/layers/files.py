@@ -6,10 +6,12 @@ and keeps its name.
 
 import os
 import subprocess
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from waypoint.capture.layers.layer import Area, Layer, LayerRecord, Part, Place, Taking
 from waypoint.capture.steps import Step, reach
+from waypoint.linux.snapshots import file_stamps
 from waypoint.linux.storage import beneath, filesystem, idmapped
 from waypoint.linux.storage.deep import walk
 from waypoint.linux.storage.descriptors import open_folder
@@ -28,6 +30,8 @@ class FilesPart(Part):
         super().__init__(taking)
         self._prepared: Future[None] | None = None
         self._sealed: Future[None] | None = None
+        self._has_memory = False
+        self._written_out_ns = 0
 
     def prepare(self) -> None:
         self._prepared = self.taking.beside.submit(self._write_out)
@@ -37,7 +41,7 @@ class FilesPart(Part):
         self._prepared.result()
 
     def begin(self) -> None:
-        self._sealed = self.taking.beside.submit(self._snapshot)
+        self._sealed = self.taking.beside.submit(self._seal)
 
     def finish(self) -> None:
         assert self._sealed is not None
@@ -45,7 +49,8 @@ class FilesPart(Part):
         if self.taking.files_changed:
             self.taking.area.pool.remove(self.taking.capture_id)
             self._snapshot()
-        self._copy_memory()
+        if self._has_memory or self.taking.files_changed:
+            self._look_at_memory(self._copy_from)
         reach(Step.SEALED)
 
     def record(self) -> FilesLayer:
@@ -57,21 +62,36 @@ class FilesPart(Part):
                 begun.exception()  # waits for its end; `Layer.drop` removes its files, so its result does not matter
 
     def _write_out(self) -> None:
+        if self.taking.asked is not None:
+            self.taking.asked.exception()  # what the shell writes is to be written out, too
+        self._written_out_ns = file_stamps.writing_out_begins_ns()
         self.taking.area.pool.sync(self.taking.subject.facts.tree)
         reach(Step.PREPARED)
 
     def _snapshot(self) -> None:
-        self.taking.area.pool.snapshot(self.taking.subject.facts.tree, self.taking.capture_id, sealed=True)
+        pool, tree = self.taking.area.pool, self.taking.subject.facts.tree
+        pool.snapshot(tree, self.taking.capture_id, sealed=True)
+        if pool.driver == "copy" and file_stamps.are_told(pool.folder):  # copies have stamps of their own
+            file_stamps.note(pool.path(self.taking.capture_id), of=pool.path(tree), trusted_ns=self._written_out_ns)
 
-    def _copy_memory(self) -> None:
+    def _seal(self) -> None:
+        self._snapshot()
+        self._look_at_memory(self._look_into)
+
+    def _look_at_memory(self, look: Callable[[int], None]) -> None:
         facts = self.taking.subject.facts
         try:
             with procfs.opened_mount(facts.init_pid, SHARED_MEMORY, "tmpfs") as source:
-                self._copy_from(source)
+                look(source)
         except OSError as error:
             if error.errno != beneath.MISPLACED:
                 raise
-            self.taking.degraded.append(f"{SHARED_MEMORY}: its files are not in the capture: {error.strerror}")
+            said = f"{SHARED_MEMORY}: its files are not in the capture: {error.strerror}"
+            self.taking.degraded += [] if said in self.taking.degraded else [said]
+
+    def _look_into(self, source: int) -> None:
+        """Find out beside CRIU whether the mount has files; mostly it has none."""
+        self._has_memory = bool(os.listdir(beneath.name_of(source)))
 
     def _copy_from(self, source: int) -> None:
         """Copy the files of the mount behind `source`, if it has any."""
@@ -151,3 +171,11 @@ def damaged(origin: Capture, said: str) -> StoreDamaged:
 
 
 FILES = Files()
+
+
+def keep_stamps(area: Area, tip: Capture | None) -> None:
+    """Keep the stamps of the files of what a session goes on from, if that is about to go: by them the next capture
+    knows what has changed since. Copies, in a pool without snapshots, have theirs.
+    """
+    if tip is not None and area.pool.driver == "btrfs":
+        file_stamps.note(FILES.path(area, tip))

@@ -1,20 +1,25 @@
 """The interface of a layer: one aspect of a session, with the verbs by which a capture takes it and brings it back."""
 
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
+from waypoint.linux.storage import filesystem
+from waypoint.model.details.attached_records import AttachedLayer
 from waypoint.model.records import Capture, FilesLayer, ProcessesLayer, ProgramsLayer, ShellLayer, TerminalLayer
+from waypoint.processes.criu.image_plan import ImagePlan
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
+from waypoint.processes.left_out import LeftOut
+from waypoint.processes.profiles.known import Profiles
 from waypoint.upper.contract import Pool
 
-LayerRecord = FilesLayer | ProcessesLayer | ProgramsLayer | ShellLayer | TerminalLayer
+LayerRecord = FilesLayer | ProcessesLayer | ProgramsLayer | ShellLayer | TerminalLayer | dict[str, AttachedLayer]
 
 
 class Area(NamedTuple):
@@ -23,40 +28,64 @@ class Area(NamedTuple):
     pool: Pool
     hot: Hot
 
+    def floor_bytes(self) -> int:
+        """How much of the disk captures leave free: as much as a pool leaves that grows."""
+        outlook = self.pool.outlook()
+        return outlook.floor_bytes or outlook.headroom_bytes
+
+    def room_bytes(self) -> int:
+        """How much more captures may take of the disk besides their trees. Below 0 if less than the floor is free."""
+        return filesystem.free_bytes(self.hot.folder) - self.floor_bytes()
+
+
+class Staged(NamedTuple):
+    """What is to be attached to a capture: `folder` is as that of a capture will be, `layers` are its records."""
+
+    folder: Path
+    layers: Mapping[str, AttachedLayer]
+
 
 @dataclass(slots=True)
 class Taking:
     """One capture that is being taken, as its layers see it.
 
-    `beside`: two threads, for work that goes on beside the taking thread. `program` and `criu`: the CRIU that dumps the
-    session; None unless the tier of the capture is `live`. `log_level`: how much CRIU writes to its log. `degraded`: in
+    `beside`: two threads, for work that goes on beside the taking thread. `profiles`: those that count now. `program`
+    and `criu`: the CRIU that dumps the session; None unless the tier of the capture is `live`. `log_level`: how much
+    CRIU writes to its log. `left_out`: the programs that are held apart, which CRIU is not to see. `degraded`: in
     words, what the capture keeps less faithfully than it might. `files_changed`: files have changed since the pause
-    began (CRIU has given an open file a name).
+    began (CRIU has given an open file a name). `attached`: what is to be attached to it. `asked`: the shell's answer,
+    which it writes into a file of the session's; None: it is not asked.
     """
 
     capture_id: str
     subject: Subject
     area: Area
     beside: ThreadPoolExecutor
+    profiles: Profiles
     program: CriuProgram | None = None
     criu: Criu | None = None
     log_level: int = ERRORS_ONLY
     degraded: list[str] = field(default_factory=list)
     files_changed: bool = False
+    left_out: Sequence[LeftOut] = ()
+    attached: Staged | None = None
+    asked: Future[ShellLayer | None] | None = None
 
 
 @dataclass(slots=True)
 class Place:
     """Where a capture is brought back to. `tree`: the name of the upper tree for its files. `folder`: the runtime
     folder of the new session, `cgroup` its group, in which CRIU runs, `aside` a group that does not exist yet. `root`,
-    `externals`, `criu_path`, `spawn`, `on_notice`: for CRIU (processes/criu/external_names.py, options.py). Set by the
-    restore: `pid`, the host's pid of the restored pid 1; `lost`, in words, what of the processes did not come back.
+    `externals`, `criu_path`, `spawn`, `on_notice`: for CRIU (processes/criu/image_plan.py, options.py). `plan`:
+    what the images may ask for. Set by the restore: `pid`, the host's pid of the restored pid 1; `lost`, in words, what
+    of the processes did not come back.
     """
 
     tree: str = ""
     folder: Path = Path()
     root: str = ""
     externals: tuple[str, ...] = ()
+    plan: ImagePlan | None = None
     criu_path: Path = Path()
     spawn: Spawn | None = None
     on_notice: OnNotice | None = None
@@ -123,7 +152,7 @@ class Layer:
     def size(self, area: Area, capture: Capture) -> int | None:
         """Bytes on disk; None if the capture does not have the layer. May walk over all files."""
         record = getattr(capture.layers, self.kind)
-        return None if record is None else record.size_bytes
+        return getattr(record, "size_bytes", None)
 
     def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
         """Remove what the layer has on disk outside of the capture's folder in the hot area. Does nothing if there is

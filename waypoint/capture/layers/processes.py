@@ -3,26 +3,34 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Collection, Iterator
+import socket
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from waypoint.capture.layers import seen
 from waypoint.capture.layers.files import damaged
+from waypoint.capture.layers.hot import image_bytes
 from waypoint.capture.layers.layer import Area, Layer, Part, Place, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
-from waypoint.linux.calls import hard_limits, machine
+from waypoint.linux import memory_limits
+from waypoint.linux.calls import hard_limits
+from waypoint.linux.net import sockets
 from waypoint.linux.storage import idmapped
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, procfs, removed
 from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, IdMap, ProcessesLayer
-from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair
+from waypoint.processes import locks, moved_sockets, nested_shells, polls, ports, tcp_repair
+from waypoint.processes.criu import image_plan
 from waypoint.processes.criu.causes import CriuFailed
-from waypoint.processes.criu.external_names import name_externals
+from waypoint.processes.criu.image_plan import name_externals
 from waypoint.processes.criu.lists import NAMES, add_names
 from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions
 from waypoint.processes.criu.rpc import Criu, Dump
+from waypoint.processes.left_out import let_seem_ended
+from waypoint.processes.profiles.known import arguments
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
 
@@ -41,6 +49,7 @@ _SAID_OF_NESTED = "a shell within the shell: after a restore it has no ^C and no
 _SAID_OF_PORTS = "of the host's network: cannot be copied, nor restored while another program has them"
 _SAID_OF_CONNECTIONS = "of the host's network: connections, which are closed in copies; their programs connect anew"
 
+LOST = "it was removed, or was in memory alone when the machine went down"
 _SAID_OF_OUTSIDE = "a connection to another machine, which is reset in copies; this session keeps it"
 
 
@@ -51,12 +60,15 @@ class ProcessesPart(Part):
         super().__init__(taking)
         self._open = contextlib.ExitStack()
         self._dump: Dump | None = None
+        self._sockets: socket.socket | None = None
         self._work_fd = self._images_fd = -1
         self._programs: list[str] = []
         self._ports: list[str] = []
         self._hard_limits: dict[str, int] = {}
         self._removed: tuple[RemovedFolder, ...] = ()
         self._watches: Watches | None = None
+        self._arguments: dict[int, list[str]] = {}
+        self._waiting: list[int] = []
 
     def prepare(self) -> None:
         """Start CRIU, and tell it which removed folders the processes hold now. If they hold others when they are
@@ -68,7 +80,9 @@ class ProcessesPart(Part):
         facts = taking.subject.facts
         self._removed = _find_removed(taking.subject)
         self._watches = self._open.enter_context(Watches(facts.init_pid, _overlays(taking)))
-        self._watches.look(taking.subject.processes())
+        processes = taking.subject.processes()
+        self._watches.look(processes)
+        self._arguments = {pid: arguments(pid) for pid in processes}
         self._work_fd = self._open.enter_context(open_folder(images.parent))
         self._images_fd = self._open.enter_context(open_folder(images))
         add_names(self._work_fd, self._watches.take_new())
@@ -82,6 +96,7 @@ class ProcessesPart(Part):
             removed=self._removed,
             own_network=facts.setting.net != "host",
             close_connections=facts.setting.net == "host",
+            deleted_files_mib=_most_deleted_mib(taking, self._arguments.values()),
             log_level=taking.log_level,
             deadline_s=HUNG_S,
         )
@@ -90,8 +105,12 @@ class ProcessesPart(Part):
     def ready(self) -> None:
         assert self._dump is not None
         self._look_around()
+        self._sockets = self._open.enter_context(sockets.open_table(self.taking.subject.facts.init_pid))
         with self._diagnosed():
             self._dump.wait_ready()
+        if left_out := self.taking.left_out:
+            let_seem_ended(self._dump.pid, left_out)
+            self._dump.killed = [procfs.session_pid(one.program.pids[0]) for one in left_out]
 
     def begin(self) -> None:
         """Tell CRIU which files are watched by now, and let it go."""
@@ -103,11 +122,14 @@ class ProcessesPart(Part):
             self._watches.look(processes)
         self._watches.check()
         add_names(self._work_fd, self._watches.take_new())
+        polls.begin_anew(self.taking.subject.facts.cgroup, self._waiting)
         self._dump.go()
         self._programs = sorted(procfs.stat(pid).name for pid in processes)
+        table = self._sockets
+        assert table is not None
         with _opened_root(self.taking.subject) as root:
-            self._dump.moved = moved_sockets.find(processes, root)
-        self._note_losses(processes)
+            self._dump.moved = moved_sockets.find(processes, root, table)
+        self._note_losses(processes, table)
 
     def finish(self) -> None:
         """Wait until CRIU has written the images.
@@ -145,6 +167,7 @@ class ProcessesPart(Part):
             (images.parent / name).unlink(missing_ok=True)
         for clocks in images.glob("timens-*.img"):
             clocks.chmod(0o644)  # `open_for_root_of` says why
+        taking.area.hot.in_memory.note(taking.capture_id)
         return ProcessesLayer(
             size_bytes=image_bytes(images),
             count=len(self._programs),
@@ -163,11 +186,16 @@ class ProcessesPart(Part):
             tcp_repair.end(self.taking.subject.processes())
 
     def _look_around(self) -> None:
-        """Note what the user should know about the processes: shells within shells, and ports of the host's network."""
+        """Note what the user should know about the processes: who they are, shells within shells, and ports of the
+        host's network. CRIU gets ready meanwhile.
+        """
         taking = self.taking
         processes = taking.subject.processes()
         self._hard_limits = hard_limits.highest(processes)
+        self._waiting = polls.find(taking.subject.facts.cgroup)
         taking.degraded += [f"{name}: {_SAID_OF_NESTED}" for name in nested_shells.find(processes)]
+        taking.degraded += taking.profiles.degraded(self._arguments.values())
+        seen.write(taking, [*seen.of_live(taking, self._arguments), *seen.of_left_out(taking)])
         if taking.subject.facts.setting.net == "host":
             self._ports, connections = ports.held_by(processes)
             if self._ports:
@@ -175,12 +203,12 @@ class ProcessesPart(Part):
             if connections:
                 taking.degraded.append(f"{', '.join(connections)} {_SAID_OF_CONNECTIONS}")
 
-    def _note_losses(self, processes: list[int]) -> None:
+    def _note_losses(self, processes: list[int], table: socket.socket) -> None:
         """Note what the images do not have, which is known only now that the session stands still."""
         degraded = self.taking.degraded
-        degraded += ports.unread(processes)
+        degraded += ports.unread(processes, table)
         if self.taking.subject.facts.setting.net == "private":
-            degraded += [f"{name}: {_SAID_OF_OUTSIDE}" for name in ports.outside(processes)]
+            degraded += [f"{name}: {_SAID_OF_OUTSIDE}" for name in ports.outside(table)]
         degraded += self._watches.unread() if self._watches is not None else []
 
     @contextlib.contextmanager
@@ -191,6 +219,11 @@ class ProcessesPart(Part):
         except CriuFailed as error:
             log = self.taking.area.hot.keep_log(error.log, f"{self.taking.capture_id}-dump.log")
             raise error.moved(log) from error
+
+
+def _most_deleted_mib(taking: Taking, arguments: Iterable[list[str]]) -> int:
+    """The size of the largest deleted file that is kept. One for which there is no room costs its program alone."""
+    return max(1, min(taking.profiles.deleted_files_mib(arguments), taking.area.room_bytes() >> 20))
 
 
 def _find_removed(subject: Subject) -> tuple[RemovedFolder, ...]:
@@ -242,7 +275,7 @@ class Processes(Layer):
         try:
             size = image_bytes(images)
         except FileNotFoundError as error:
-            raise damaged(origin, f"{images} is missing") from error
+            raise damaged(origin, f"{images} is missing: {LOST}") from error
         if size != layer.size_bytes:
             raise damaged(origin, f"{images} has {size} bytes, written were {layer.size_bytes}")
 
@@ -258,6 +291,7 @@ class Processes(Layer):
         which CRIU ran.
         """
         assert place.spawn is not None
+        assert place.plan is not None
         work = place.folder / "criu"
         work.mkdir(mode=0o700)
         ids = self.of(origin).ids
@@ -266,6 +300,10 @@ class Processes(Layer):
             open_folder(work) as work_fd,
             _holding(place, locks.to_take(images_fd)) as on_notice,
         ):
+            try:
+                image_plan.check(images_fd, place.plan)
+            except ValueError as error:
+                raise damaged(origin, f"the images of its processes are not what Waypoint wrote: {error}") from error
             options = RestoreOptions(
                 images_fd=images_fd,
                 work_fd=work_fd,
@@ -298,7 +336,7 @@ def _holding(place: Place, locks_of: list[locks.Lock]) -> Iterator[OnNotice | No
         if notice.stage == "pre-resume":  # the tasks freeze when CRIU lets them go; CRIU itself must not
             cgroups.create(place.aside)
             for pid in cgroups.members(place.cgroup):
-                if procfs.inner_pid(pid) == pid:
+                if not procfs.is_further_in(pid):
                     cgroups.write(place.aside, "cgroup.procs", str(pid))
             cgroups.hold_frozen(place.cgroup)
 
@@ -319,12 +357,6 @@ def open_for_root_of(ids: IdMap, folder: Path) -> Iterator[int]:
     userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None
     with idmapped.opened(folder, userns) as fd:
         yield fd
-
-
-def image_bytes(images: Path) -> int:
-    """The size in bytes of all of CRIU's images in the folder `images`. Raises FileNotFoundError."""
-    with os.scandir(images) as entries:
-        return sum(entry.stat().st_size for entry in entries)
 
 
 def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: Collection[int]) -> None:
@@ -351,7 +383,7 @@ def _check_masked(origin: Capture, layer: ProcessesLayer) -> None:
 
 
 def _check_memory(origin: Capture, layer: ProcessesLayer, copies: int) -> None:
-    available = machine.available_memory_bytes()
+    available = memory_limits.available_bytes()
     needed = layer.size_bytes * copies
     if needed + _SPARE_BYTES > available:
         what = "its processes need" if copies == 1 else f"{copies} copies of its processes need"

@@ -8,7 +8,6 @@ into two files (`LAST`). The newer one that is whole is taken of a shell that is
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from waypoint.capture.layers.layer import Area, Layer, Part, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.linux.storage import beneath
 from waypoint.model.errors import CannotCapture, StoreDamaged
+from waypoint.model.late_pattern import late_pattern
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.model.records import Capture, ShellLayer
 from waypoint.upper import layout
@@ -29,16 +29,19 @@ LAST = ("last.0", "last.1")
 MAX_BYTES = 16 << 20
 ROOM_BYTES = 2 * MAX_BYTES
 """For the state and the history."""
-NOT_WRITTEN = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
+NOT_WRITTEN = (
+    "its shell's variables, functions and folder: it could not write them (a full disk, ulimit -f), or they are more "
+    f"than {MAX_BYTES >> 20} MiB"
+)
 """In words, what a capture without the state of a shell lacks."""
 LAST_RECORD = [b"e", b"", b"", b""]
 END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"
 """How a whole state ends. That of a prompt has its number in the second field."""
 
 # How the state of a prompt begins: the traps, and the record with its number and the shell's kind.
-_HEAD = re.compile(rb"([^\0]*)\0s\0([0-9]{1,18})\0(bash|zsh)\0")
-_ASKED = re.compile(rb"s\0[0-9]*\0(bash|zsh)\0")
-_HISTORY = re.compile(rb"\0h\0\0\0(hist\.[01])\0")
+_HEAD = late_pattern(rb"([^\0]*)\0s\0([0-9]{1,18})\0(bash|zsh)\0")
+_ASKED = late_pattern(rb"s\0[0-9]*\0(bash|zsh)\0")
+_HISTORY = late_pattern(rb"\0h\0\0\0(hist\.[01])\0")
 
 
 class ShellPart(Part):
@@ -48,7 +51,16 @@ class ShellPart(Part):
         self._holds = False
 
     def prepare(self) -> None:
-        self._asked = ask_in_room(self.taking.area.pool, self.taking.subject)
+        """Ask the shell, which takes some milliseconds to answer, while CRIU starts."""
+        self.taking.asked = self.taking.beside.submit(ask_in_room, self.taking.area.pool, self.taking.subject)
+
+    def ready(self) -> None:
+        assert self.taking.asked is not None
+        self._asked = self.taking.asked.result()
+
+    def cancel(self) -> None:
+        if self.taking.asked is not None:
+            self.taking.asked.exception()  # waits for its end; its result does not matter
 
     def begin(self) -> None:
         self._holds = self._asked is not None and self.taking.subject.shell_holds()
@@ -56,8 +68,9 @@ class ShellPart(Part):
     def record(self) -> ShellLayer | None:
         if self._holds:
             return self._asked
-        found = last_prompt(self.taking.area.pool.path(self.taking.capture_id))
-        if found is None and self.taking.subject.is_shell_lost and self.taking.criu is None:
+        found, is_too_large = last_prompt(self.taking.area.pool.path(self.taking.capture_id))
+        is_lost = is_too_large or (found is None and self.taking.subject.is_shell_lost)
+        if is_lost and self.taking.criu is None:
             self.taking.degraded.append(NOT_WRITTEN)
         return found
 
@@ -75,6 +88,13 @@ def ask_in_room(pool: Pool, subject: Subject) -> ShellLayer | None:
         return subject.ask_shell()
     finally:
         pool.limit(facts.tree, most_bytes)
+
+
+class LastPrompt(NamedTuple):
+    """The state that a shell has left, if any. `is_too_large`: it has left one that is not kept."""
+
+    layer: ShellLayer | None
+    is_too_large: bool = False
 
 
 class KeptShell(NamedTuple):
@@ -120,18 +140,20 @@ def read_state(tree: str, layer: ShellLayer) -> KeptShell:
         os.close(folder)
 
 
-def last_prompt(tree: str) -> ShellLayer | None:
+def last_prompt(tree: str) -> LastPrompt:
     """The state that the shell of the session with the upper tree `tree` has written at its last prompt or, if it has
-    come to none, the one that it was to be given. None if there is none that is whole, or the last one is too large.
-    The session must have ended, or the tree be a copy.
+    come to none, the one that it was to be given. No state if there is none that is whole, or the last one is too
+    large. The session must have ended, or the tree be a copy.
     """
     try:
         folder = _open_run_folder(tree)
     except OSError:  # no session has begun in it, or its user has put something else there
-        return None
+        return LastPrompt(None)
     try:
         found = last_states(lambda name: _read(folder, name))
-        return found[-1] if found else _before(folder)
+        if not found:
+            return LastPrompt(_before(folder))
+        return LastPrompt(found[-1], is_too_large=found[-1] is None)
     finally:
         os.close(folder)
 

@@ -1,9 +1,11 @@
 """A live session as a capture sees it: what `capture` asks of the object that holds the session open."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from waypoint.model.records import Fixed, Setting, ShellLayer, TerminalLayer
+from waypoint.processes.respawn.manifest import Family
 
 
 class SubjectFacts(NamedTuple):
@@ -82,3 +84,8 @@ class Subject(Protocol):
     def go_on(self) -> None:
         """Undo `hold`. To be called when the session runs again."""
         ...
+
+
+def family_of(subject: Subject, apart: Collection[int] = ()) -> Family:
+    """The processes that the session has now. `apart`: those that are held outside of its group."""
+    return Family(subject.facts.init_pid, subject.leader(), [*subject.processes(), *apart])

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from pathlib import Path
 
-from shellwrap.ring import copy_ring
+from shellwrap.ring import DEFAULT_SIZE as RING_SIZE
+from shellwrap.ring import Ring, copy_ring
 from waypoint.capture.layers.files import damaged
 from waypoint.capture.layers.layer import Area, Layer, Part, Place, Taking
 from waypoint.capture.steps import Step, reach
@@ -18,6 +19,9 @@ from waypoint.model.paths import COMMAND_FILE, RING_FILE, TYPED_AHEAD_FILE
 from waypoint.model.records import Capture, TerminalLayer
 
 log = logging.getLogger(__name__)
+
+_MOST_BYTES = {RING_FILE: 8 * RING_SIZE, COMMAND_FILE: 1 << 20, TYPED_AHEAD_FILE: 1 << 20}
+"""What is copied to the memory in which the runtime folder is: a capture that was imported may have anything there."""
 
 
 class TerminalPart(Part):
@@ -68,9 +72,23 @@ class Terminal(Layer):
 
     def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
         folder = area.hot.terminal(origin.id)
-        for path in (folder / RING_FILE, folder / COMMAND_FILE):
-            if not path.is_file():
+        for name, most in _MOST_BYTES.items():
+            path = folder / name
+            if path.is_file():
+                if path.stat().st_size > most:
+                    raise damaged(origin, f"{path} has more than {most} bytes")
+            elif name != TYPED_AHEAD_FILE:
                 raise damaged(origin, f"{path} is missing")
+
+    def read(self, area: Area, origin: Capture) -> Ring | None:
+        """The scrollback, for the caller to close; None if the capture does not have the layer. Raises StoreDamaged."""
+        if origin.layers.terminal is None:
+            return None
+        path = area.hot.terminal(origin.id) / RING_FILE
+        try:
+            return Ring.open(str(path), is_copy=True)
+        except (OSError, ValueError) as error:
+            raise damaged(origin, str(error)) from error
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
         """Copy the layer's files into the runtime folder of the new session. Raises OSError, also if the disk is

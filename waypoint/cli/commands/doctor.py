@@ -8,7 +8,7 @@ from waypoint.cli.output import advice, print_json, print_lines
 from waypoint.cli.strangers import tell_strangers
 from waypoint.cli.tables import coloured, print_table
 from waypoint.client.sdk import Client
-from waypoint.model.errors import UsageProblem, WaypointError
+from waypoint.model.errors import UsageProblem, WaypointError, cleaned
 from waypoint.model.facts import Capability
 from waypoint.model.paths import config_path, log_path
 from waypoint.model.verbs import Given
@@ -32,8 +32,8 @@ def _survey(client: Client, branch: str, *, as_json: bool) -> int:
         print_table(("PID", "TIER", "COMMAND", "WHY"), rows, right=frozenset({"PID"}))
         for one in found:
             if one.remedy:
-                print_lines([f"\npid {one.pid}: {advice(one.remedy)}"])
-    return EXIT_HOST_LACKS if any(one.tier != "live" for one in found) else 0
+                print_lines([cleaned(f"\npid {one.pid}: {advice(one.remedy)}", keep="\n")])
+    return EXIT_HOST_LACKS if found and all(one.tier != "live" for one in found) else 0
 
 
 def _try_all(client: Client, given: Given) -> int:
@@ -72,7 +72,7 @@ def _without_daemon(client: Client, error: WaypointError) -> list[Capability]:
         remedy=error.next_step or f"see {log_path(client.home)}",
         required_for="session",
     )
-    return [home, *(Capability(**row) for row in carry_out("doctor", client.home))]
+    return [home, *(Capability(**row) for row in carry_out("doctor", client.home)["rows"])]
 
 
 def _as_json(one: Capability) -> dict[str, str]:

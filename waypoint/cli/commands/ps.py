@@ -7,7 +7,7 @@ from waypoint.client.sdk import Client
 from waypoint.model.facts import SessionFacts
 from waypoint.model.verbs import Given
 
-HEADINGS = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED", "USER")
+HEADINGS = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED", "USER", "KEPT")
 _NUMBERS = frozenset({"PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED"})
 
 
@@ -18,7 +18,8 @@ def run(given: Given) -> int:
     if given.flag("json"):
         print_json(sessions)
     elif sessions:
-        print_table(HEADINGS, [_row(session) for session in sessions], right=_NUMBERS)
+        columns = len(HEADINGS) if any(one.kept_in for one in sessions) else -1  # sessions that run are kept nowhere
+        print_table(HEADINGS[:columns], [_row(session)[:columns] for session in sessions], right=_NUMBERS)
     else:
         note("no sessions; 'waypoint shell' starts one")
     tell("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
@@ -37,4 +38,5 @@ def _row(session: SessionFacts) -> tuple[str, ...]:
         size(session.upper_bytes),
         count(session.attached),
         session.user or "-",
+        session.kept_in or "-",
     )

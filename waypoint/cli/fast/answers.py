@@ -2,7 +2,8 @@
 
 from waypoint.cli.output import tell, tell_lines
 from waypoint.client.wire import nonsense
-from waypoint.model.verbs.told import told
+from waypoint.model.paths import is_of_root
+from waypoint.model.verbs.told import NOT_IN, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,11 +47,11 @@ def tell_left_out(session: "Facts", folder: str = "") -> None:
     left_out, degraded = session.get("left_out"), session.get("degraded")
     told = degraded if isinstance(degraded, list) else []
     for line in left_out if isinstance(left_out, list) else ():
-        if line in told:
+        if f"{NOT_IN}: {line}" in told:
             continue
         point = line.partition(" (")[0].rstrip("/")
-        if f"{folder}/".startswith(f"{point}/") or line.endswith("its changes wait)"):
-            tell("not in the session", [line])
+        if f"{folder}/".startswith(f"{point}/") or line.endswith("not in sight)"):
+            tell(NOT_IN, [line])
 
 
 def tell_host_ids(session: "Facts") -> None:
@@ -58,6 +59,15 @@ def tell_host_ids(session: "Facts") -> None:
     why = session.get("why_host_ids")
     if why:
         tell("without ids of its own", [f"its root is the machine's, behind other walls: {why}"])
+
+
+def tell_without_root(home: str) -> None:
+    """If the daemon of `home` is an ordinary user's, print on stderr what its sessions do without."""
+    if not is_of_root(home):
+        said = (
+            "programs are started again where they would be kept, and nothing is limited; 'waypoint doctor' says more"
+        )
+        tell("without root", [said])
 
 
 def tell_no_seccomp(session: "Facts") -> None:
@@ -74,15 +84,22 @@ def tell_unlimited(session: "Facts", asked: "list[str]") -> None:
     tell("without a limit", [line for line in lines if line.partition(":")[0] in asked])
 
 
-def tell_network(session: "Facts", *, asked: bool) -> None:
-    """If the session is on the machine's network, where its branch then stays, print on stderr what that means; if a
-    network was asked for (`asked`) from which there is no way out, why.
+def tell_network(session: "Facts") -> None:
+    """If the session is on the machine's network, where its branch then stays, print on stderr what that means; if it
+    is on a private one from which there is no way out, why.
     """
-    if asked and session.get("no_way_out"):
+    if session.get("no_way_out"):
         tell("without a way out of its network", [str(session["no_way_out"])])
     if session.get("net") == "host":
         said = "what listens here is reached, on 127.0.0.1 and on abstract sockets too; no ping, no ports below 1024"
         tell("on the machine's network", [said])
+
+
+def tell_published(session: "Facts") -> None:
+    """Print on stderr which ports of the machine lead into the session."""
+    ports = session.get("published")
+    found = [str(one).rpartition(":") for one in ports] if isinstance(ports, list) else []
+    tell("published", [f"{on} leads to its port {inner}" for on, _, inner in found])
 
 
 def tell_no_hooks(session: "Facts") -> None:

@@ -3,6 +3,7 @@
 import binascii
 import time
 
+from waypoint.cli.caller import with_meant
 from waypoint.cli.fast.failed_command import error_of
 from waypoint.cli.fast.streaming import forward_signals
 from waypoint.cli.output import EXIT_FAILED, complain, error_value, print_json
@@ -34,7 +35,7 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
         outcome |= {name: True for name in ("new_shell", "state_lost") if end.get(name) is True}
         failed = error_of(home, branch, end)
     except WaypointError as error:
-        failed = error
+        failed = with_meant(error)
     if failed is not None:
         outcome = error_value(failed) | outcome
         complain(str(failed))

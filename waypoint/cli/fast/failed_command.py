@@ -21,5 +21,5 @@ def error_of(home: str, branch: str, end: "dict[str, object]") -> "WaypointError
     if end.get("ended"):
         return Failed("follow the command on", on, said, f"to go on there: {spelled(home, 'shell', branch)}")
     beside = spelled(home, "run", "-b", branch, "--", "CMD")
-    next_step = f"wait until its shell is at its prompt (exec --wait-prompt S), or run a process beside it: {beside}"
+    next_step = f"if its shell is a busy bash or zsh, wait for it (exec --wait-prompt S), else run beside it: {beside}"
     return StateConflict("run the command on", on, said, next_step)

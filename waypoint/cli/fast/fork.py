@@ -5,7 +5,7 @@ from waypoint.cli.fast.answers import forks_of, session_of, tell_degraded
 from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
 from waypoint.client.quoting import exec_text
-from waypoint.model.names import parse_name
+from waypoint.model.names import parse_attached, parse_name
 from waypoint.model.verbs.told import HEADINGS
 
 TYPE_CHECKING = False
@@ -24,6 +24,8 @@ def run(given: "Given") -> int:
         "branches": [parse_name(branch) for branch in given.texts("branches")],
         "count": given["count"],
         "prefix": None if prefix is None else parse_name(prefix),
+        "tier": given["tier"],
+        "attach_at": parse_attached(given.texts("attach_at")),
     }
     answer = ask(home, "POST", "/v1/forks", body, may_repeat=False)
     made = forks_of(answer)

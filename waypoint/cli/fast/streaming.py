@@ -6,6 +6,7 @@ Loaded by every `waypoint exec`: client/wire.py says what may be imported here.
 import os
 import time
 
+from waypoint.cli.caller import with_meant
 from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, write_all
 from waypoint.client.command import Command
 from waypoint.model.errors import WaypointError
@@ -46,7 +47,7 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
         else:
             end = _run_plainly(Command(home, branch, verb, request), verb, has_input=has_input)
     except WaypointError as error:
-        complain(str(error))
+        complain(str(with_meant(error)))
         return EXIT_FAILED
     failed = None
     if verb == "exec" and end.get("by") == "waypoint":

@@ -14,7 +14,7 @@ def run(given: Given) -> int:
     if given.flag("json"):
         print_json(branches)
     elif branches:
-        print_table(("BRANCH", "STATE", "TIP", "TIER", "AGE"), [_row(branch) for branch in branches])
+        print_table(("BRANCH", "STATE", "TIP", "TIER", "KEPT", "AGE"), [_row(branch) for branch in branches])
     else:
         note("no branches; 'waypoint shell' makes one")
     return 0
@@ -38,10 +38,14 @@ def delete(given: Given) -> int:
 
 def rename(given: Given) -> int:
     """Returns the exit status. Raises WaypointError."""
-    Client(given.text("home")).history.rename(given.required("old"), given.required("new"))
+    old, new = given.required("old"), given.required("new")
+    Client(given.text("home")).history.rename(old, new)
+    if given.flag("json"):
+        print_json({"renamed": old, "to": new})
     return 0
 
 
 def _row(branch: BranchFacts) -> tuple[str, ...]:
     state = "live" if branch.live else "ended" if branch.tier in (None, "files") else "parked"
-    return branch.name, state, short(branch.tip), branch.tier or "-", age(branch.captured or branch.created)
+    kept = branch.kept_in or "-"
+    return branch.name, state, short(branch.tip), branch.tier or "-", kept, age(branch.captured or branch.created)

@@ -8,6 +8,9 @@ from waypoint.client.sdk import Client
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.verbs import Given
 
+_WHERE = {"memory": " (in memory)", "disk": " (on disk)", "torn": " (may be torn)", "store alone": " (store alone)"}
+"""Behind the tier of a capture: where that is, unless it is in the store and here."""
+
 
 def run(given: Given) -> int:
     """Returns the exit status. Raises WaypointError."""
@@ -28,5 +31,5 @@ def run(given: Given) -> int:
 def _line(capture: CaptureFacts) -> str:
     names = f" ({', '.join(styled(name, fg='green', bold=True) for name in capture.names)})" if capture.names else ""
     words = one_line(capture.message) or capture.reason
-    kept = "removed" if capture.removed else capture.tier
+    kept = "removed" if capture.removed else f"{capture.tier}{_WHERE.get(capture.kept_in or '', '')}"
     return f"{styled(short(capture.capture), fg='yellow')}{names} {kept} {age(capture.created)} ago  {words}"

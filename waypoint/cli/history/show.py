@@ -1,15 +1,22 @@
 """`waypoint show`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from waypoint.cli.output import one_line, print_json, print_lines
-from waypoint.cli.tables import age, size
+from waypoint.cli.tables import age, print_table, size
 from waypoint.client.sdk import Client
-from waypoint.model.errors import UnknownName, WaypointError
+from waypoint.model.errors import UnknownName, WaypointError, cleaned
 from waypoint.model.facts import CaptureFacts, LimitFacts, SessionFacts
 from waypoint.model.verbs import Given
 
 _WIDTH = 13
+_KEPT_IN = {
+    "memory": "memory: lost with the machine's power, unless it comes to the store before",
+    "disk": "disk, not in the store yet: if the machine's power fails, it may be torn",
+    "torn": "disk: the machine went down before this was in the store, so it may be torn",
+    "store": "store: it survives a power loss",
+    "store alone": "store alone, nothing on disk besides; who brings it back needs no more",
+}
 _CALLS = {
     "default": "without namespaces and mounts",
     "userns": "with namespaces and mounts (--allow userns)",
@@ -33,6 +40,10 @@ def run(given: Given) -> int:
         is_name = name == shown.branch or name in shown.names  # else an id
         live = _live(client, name) if is_name else None
         _print([*_facts(shown), *(_of_live(live) if live else [])])
+        if shown.processes:
+            print_lines([""])
+            rows = [(str(one.pid), one.tier, one.profile or "-", one.command, one.why) for one in shown.processes]
+            print_table(("PID", "TIER", "PROFILE", "COMMAND", "WHY"), rows, right=frozenset({"PID"}))
     else:
         _print([*_of_uncaptured(shown), *_of_live(shown)])
     return 0
@@ -40,7 +51,7 @@ def run(given: Given) -> int:
 
 def _print(facts: list[tuple[str, str]]) -> None:
     """Print headings and values. A line with an empty value is not printed."""
-    print_lines([f"{heading:<{_WIDTH}}{value}" for heading, value in facts if value])
+    print_lines([cleaned(f"{heading:<{_WIDTH}}{value}") for heading, value in facts if value])
 
 
 def _live(client: Client, name: str) -> SessionFacts | None:
@@ -79,6 +90,8 @@ def _of_live(found: SessionFacts) -> list[tuple[str, str]]:
     unlimited = [("not held", one_line(line)) for line in found.unlimited or []]
     network = [("way out", one_line(", ".join(found.allow_net)))] if found.allow_net else []
     network = [("way out", f"none: {one_line(found.no_way_out)}")] if found.no_way_out else network
+    network += [("published", one_line(one)) for one in found.published or []]
+    network += [("published", f"nothing: {one_line(found.not_published)}")] if found.not_published else []
     return [*left_out, *network, *ids, ("system calls", ": ".join(calls)), *limits, *unlimited]
 
 
@@ -96,6 +109,7 @@ def _facts(capture: CaptureFacts) -> list[tuple[str, str]]:
     return [
         ("capture", capture.capture),
         ("image", capture.image or ""),
+        ("kept in", _kept_in(capture)),
         ("names", ", ".join(capture.names)),
         ("branch", capture.branch),
         ("parents", ", ".join(capture.parents)),
@@ -114,7 +128,14 @@ def _facts(capture: CaptureFacts) -> list[tuple[str, str]]:
         ("layers", " "),
         *layers,
         *(("degraded", one_line(item)) for item in capture.degraded),
+        *(("not here", one_line(item)) for item in capture.elsewhere or []),
     ]
+
+
+def _kept_in(capture: CaptureFacts) -> str:
+    if capture.damaged:
+        return one_line(f"{capture.kept_in}, but damaged there: {capture.damaged} (see 'waypoint verify')")
+    return _KEPT_IN.get(capture.kept_in or "", "")
 
 
 def _layer(layer: Mapping[str, object]) -> str:
@@ -123,7 +144,13 @@ def _layer(layer: Mapping[str, object]) -> str:
     stored = facts.pop("size_bytes", None)
     programs = facts.pop("programs", None)
     words = [size(stored)] if isinstance(stored, int) else []
-    if isinstance(programs, list):
-        words.append(" ".join(one_line(str(program)) for program in programs))
-    words += [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value is not None]
+    if programs and isinstance(programs, list):
+        words.append(_list(programs))
+    for name, value in facts.items():
+        if value is not None and value != []:
+            words.append(f"{name.replace('_', ' ')} {_list(value) if isinstance(value, list) else value}")
     return ", ".join(words) or "kept"
+
+
+def _list(values: Sequence[object]) -> str:
+    return " ".join(one_line(str(value)) for value in values)

@@ -20,6 +20,7 @@ from waypoint.daemon.http.route import Call, Route, Routes
 from waypoint.daemon.http.shares import Share
 from waypoint.daemon.http.stream import StreamInlet, StreamOutlet
 from waypoint.model.errors import StateConflict, UsageProblem, WaypointError
+from waypoint.model.streams import StreamDeserted
 from waypoint.service.background.bugs import as_problem, log_bug
 from waypoint.service.callers import serving, showing
 from waypoint.service.shapes import Download, Stream, Upload
@@ -106,6 +107,7 @@ class Conversation:
                 raise HttpProblem(505, "this is a server of HTTP/1.1")
             target = find_route(self._served.routes, request.method, request.target)
             branch = parse_branch(request.headers)
+            await target.route.load()
             limit, uploads = target.route.body_limit, target.route.signature.uploads
             body = self._messages.upload(request, limit) if uploads else await self._messages.body(request, limit)
             if target.route.signature.gives == "stream" and not wants_stream(request):
@@ -114,7 +116,7 @@ class Conversation:
                 )
         except HttpProblem as refused:
             await self._messages.refuse(refused.status, refused.problem)
-        except UsageProblem as problem:
+        except WaypointError as problem:
             await self._messages.refuse(status_of(problem), problem)
         else:
             await self._serve_call(target, body, branch)
@@ -174,10 +176,15 @@ class Conversation:
             end = await stream(inlet, outlet)
         except asyncio.CancelledError as cancelled:
             end = _error_end(_why_cancelled(cancelled, target.on))
-        except Exception as error:  # the border, as above
-            if outlet.broken:
+        except StreamDeserted:
+            if not inlet.complaint:
                 return
-            end = _error_end(as_problem(error, target.on))
+            end = {}
+        except Exception as error:  # the border, as above
+            has_gone = isinstance(error, ConnectionResetError) and inlet.is_over
+            if outlet.broken or (has_gone and not inlet.complaint):
+                return
+            end = {} if has_gone else _error_end(as_problem(error, target.on))
         if inlet.complaint:
             next_step = "send frames as docs/protocol.md, section 2, describes them"
             end = _error_end(UsageProblem("read a frame of", target.on, inlet.complaint, next_step))

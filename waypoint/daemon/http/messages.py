@@ -28,6 +28,9 @@ class Limits:
     headers_bytes: int = 16384
     # Seconds from the first byte of the headers, or of a whole body, to the last; for each piece of a streamed body.
     incomplete_s: float = 10.0
+    # A body that is taken in pieces: so long its client is waited for in all, and a second more for each so many bytes.
+    upload_s: float = 60.0
+    upload_bytes_per_s: int = 16384
     answer_s: float = 30.0  # for the client to take an answer, or a piece of one
     goodbye_s: float = 1.0  # between our end of a connection and the client's
     connections: int = 512
@@ -107,12 +110,16 @@ class Messages:
     async def upload(self, request: h11.Request, limit: int) -> AsyncGenerator[bytes, None]:
         """The body as it comes, of at most `limit` bytes; nothing is read ahead. Each step may raise HttpProblem."""
         _check_announced(request, limit)
-        size = 0
+        size, waited_s, now = 0, 0.0, asyncio.get_running_loop().time
         while True:
+            began = now()
             event = await self._event(self._deadline())
+            waited_s += now() - began
             if not isinstance(event, h11.Data):
                 return
             size += len(event.data)
+            if waited_s > self._limits.upload_s + size / self._limits.upload_bytes_per_s:
+                raise HttpProblem(408, f"the body comes too slowly: {size} bytes in {waited_s:.0f} s")
             _check_size(size, limit)
             yield bytes(event.data)
 

@@ -18,6 +18,7 @@ _PLACEHOLDERS = {
     "branch": "name of a branch",
     "name": "a name, or the beginning of a capture's id",
     "job": "a job's id",
+    "kind": "the kind of an attached layer",
 }
 
 Schema = dict[str, Any]
@@ -25,6 +26,8 @@ Schema = dict[str, Any]
 
 async def description(home: object, routes: Routes) -> dict[str, Any]:
     """The OpenAPI document of the table that is served."""
+    for route in routes:
+        await route.load()
     return _kept_document(routes)
 
 

@@ -42,11 +42,12 @@ def find_route(routes: Routes, method: bytes, target: bytes) -> Target:
     path, _, query = text.partition("?")
     verb = method.decode("ascii", "replace")
     on = f"{verb} {path}"
+    parts = path.split("/")
     for route in routes:
-        if route.method == verb and (found := route.pattern.fullmatch(path)):
-            names = {name: parse_name(_decoded(part, on)) for name, part in found.groupdict().items()}
+        if route.method == verb and (found := route.match(parts)) is not None:
+            names = {name: parse_name(_decoded(part, on)) for name, part in found.items()}
             return Target(route, names, query, on)
-    others = [route.method for route in routes if route.pattern.fullmatch(path)]
+    others = [route.method for route in routes if route.match(parts) is not None]
     if not others:
         raise HttpProblem(404, "there is no such path", _SEE, on)
     raise HttpProblem(405, f"this path takes {' or '.join(others)}", _SEE, on)

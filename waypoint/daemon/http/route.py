@@ -1,15 +1,16 @@
 """One route of the control interface: where it is, the service function behind it, and what that takes and gives.
 
-What a route takes and gives is read from the function's annotations, once, when the table of routes is made.
+What a route takes and gives is read from the function's annotations, once, when the route is first asked for.
 """
 
-import inspect
-import re
+import functools
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from waypoint.daemon import late
+from waypoint.daemon.late import Function
 from waypoint.model.requests import Request
 from waypoint.service.shapes import Download, Peer, Stream, Upload
 
@@ -17,6 +18,7 @@ MAX_BODY_BYTES = 1 << 20
 # As JSON, each line break and quote of an exec's text takes two bytes.
 MAX_EXEC_TEXT_BYTES = 16 << 20
 MAX_EXEC_BODY_BYTES = 2 * MAX_EXEC_TEXT_BYTES + 4096
+MAX_ATTACHED_BYTES = 1 << 50  # what the disk has no room for is refused when it comes
 
 Gives = Literal["record", "list", "download", "stream"]
 
@@ -51,34 +53,59 @@ class Call(NamedTuple):
     routes: "Routes"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=False, eq=False)
 class Route:
     """One row of the table.
 
-    `path`: parts in braces are placeholders, which the function has as parameters of the same name. `wrap`: the name of
-    the one member of the answer that has the function's result; empty: the result is the answer. `created`: the answer
-    is 201. `body_limit`: bytes.
+    `path`: parts in braces are placeholders, which the function has as parameters of the same name. `place`: the
+    function, or, if few ask for it, its module below waypoint and its name in it, as `service.history:log`: it is
+    loaded at the first request. `wrap`: the name of the one member of the answer that has the function's result; empty:
+    the result is the answer. `created`: the answer is 201. `body_limit`: bytes.
     """
 
     method: str
     path: str
-    function: Callable[..., Awaitable[Any]]
+    place: Function | str
     summary: str
     wrap: str = ""
     created: bool = False
     body_limit: int = MAX_BODY_BYTES
-    pattern: re.Pattern[str] = field(init=False)
-    signature: Signature = field(init=False)
 
-    def __post_init__(self) -> None:
-        # One regular expression a route: a request is compared with all of them.
-        pattern = re.compile("/".join(map(_part_pattern, self.path.split("/"))), re.DOTALL)
-        object.__setattr__(self, "pattern", pattern)
-        object.__setattr__(self, "signature", read_signature(self.function, self.placeholders))
+    @functools.cached_property
+    def function(self) -> Function:
+        if not isinstance(self.place, str):
+            return self.place
+        return late.at(self.place)
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        return read_signature(self.function, self.placeholders)
+
+    @functools.cached_property
+    def _parts(self) -> list[str]:
+        return self.path.split("/")
 
     @property
     def placeholders(self) -> list[str]:
-        return list(self.pattern.groupindex)
+        return [part[1:-1] for part in self._parts if part.startswith("{")]
+
+    async def load(self) -> None:
+        """Have `function` at hand without an import in the event loop."""
+        if isinstance(self.place, str) and "function" not in self.__dict__:
+            await late.loaded(self.place)
+
+    def match(self, path: list[str]) -> dict[str, str] | None:
+        """What stands in `path`, a request's, split at `/`, for the placeholders; None if it is not of this route."""
+        parts = self._parts
+        if len(parts) != len(path):
+            return None
+        found = {}
+        for part, given in zip(parts, path, strict=True):
+            if part.startswith("{"):
+                found[part[1:-1]] = given
+            elif part != given:
+                return None
+        return found
 
     def arguments(self, call: Call) -> dict[str, object]:
         """What the service function gets besides the home."""
@@ -89,16 +116,11 @@ class Route:
 Routes = tuple[Route, ...]
 
 
-def _part_pattern(part: str) -> str:
-    """`part` of a path as a regular expression: `{name}` is a group of that name, which takes any one part."""
-    return f"(?P<{part[1:-1]}>[^/]*)" if part.startswith("{") else re.escape(part)
-
-
 def read_signature(function: Callable[..., Awaitable[Any]], names: Iterable[str]) -> Signature:
     """Raises TypeError if there is no way to call `function` for a path with the placeholders `names`."""
     hints = typing.get_type_hints(function, include_extras=True)
     gives, result, tells = _read_result(hints.pop("return"))
-    _, *parameters = inspect.signature(function).parameters
+    _, *parameters = hints
     wanted = set(names)
     sources: dict[str, str] = {}
     request: type[Request] | None = None

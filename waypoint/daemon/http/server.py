@@ -12,12 +12,17 @@ from waypoint.daemon.http.connection import Connection
 from waypoint.daemon.http.conversation import Conversation, Served
 from waypoint.daemon.http.messages import Limits, closing_answer
 from waypoint.daemon.http.shares import Share
-from waypoint.model.errors import StateConflict
+from waypoint.linux.calls import powers
+from waypoint.linux.tasks import procfs
+from waypoint.model.errors import NotAllowed, StateConflict, WaypointError
 from waypoint.service.background.bugs import log_bug
+from waypoint.service.shapes import Peer
 
 ACCEPTS_PER_WAKE_UP = 64
 # Seconds without accepting, when the process has no file descriptor left.
 ACCEPT_PAUSE_S = 0.1
+_ANOTHERS = "it is another user's own, and answers nobody else"
+_BE_THAT_USER = "be that user: sudo -u USER waypoint COMMAND"
 _TOO_MANY = "the daemon has as many as it takes, or as many of yours as one user may have"
 # Seconds that requests get to clean up after they were cancelled, when the server stops.
 LAST_WORDS_S = 1.0
@@ -80,6 +85,12 @@ class Server:
 
     def _welcome(self, sock: socket.socket) -> None:
         connection = Connection(sock)
+        if not powers.is_machines() and not _is_users(connection.peer):
+            if _is_further_in(connection.peer):
+                connection.close()
+            else:
+                _turn_away(sock, 403, NotAllowed("talk to", "this daemon", _ANOTHERS, _BE_THAT_USER))
+            return
         uid = connection.peer.uid
         share = self._shares.get(uid)
         if share is None:
@@ -88,7 +99,7 @@ class Server:
         # A newcomer takes the place of an idle connection. If every place has a busy client, the newcomer is turned
         # away.
         if would_do is not None and not self._end_oldest_idle(would_do):
-            _turn_away(sock)
+            _turn_away(sock, 503, StateConflict("serve", "one more client", _TOO_MANY, "end some that are attached"))
             return
         share.connections += 1
         self._shares[uid] = share
@@ -157,10 +168,22 @@ class Server:
         self._pause = self._loop.call_later(ACCEPT_PAUSE_S, self.start)
 
 
-def _turn_away(sock: socket.socket) -> None:
-    """Send a newcomer for whom there is no place the answer 503, before it has asked for anything, and close its
-    connection.
-    """
-    problem = StateConflict("serve", "one more client", _TOO_MANY, "end some that are attached")
+def _turn_away(sock: socket.socket, status: int, problem: WaypointError) -> None:
+    """Send a newcomer the answer, before it has asked for anything, and close its connection."""
     with sock, contextlib.suppress(OSError):
-        sock.send(closing_answer(503, problem), socket.MSG_DONTWAIT)
+        sock.send(closing_answer(status, problem), socket.MSG_DONTWAIT)
+
+
+def _is_users(peer: Peer) -> bool:
+    """Whether a client of an ordinary user's daemon is a program of that user's on the machine."""
+    return peer.uid == os.geteuid() and not _is_further_in(peer)
+
+
+def _is_further_in(peer: Peer) -> bool:
+    """Whether it runs in a session, of whatever daemon: in a pid namespace of its own, where it may be the same user.
+    Such a one gets no answer.
+    """
+    try:
+        return procfs.is_further_in(peer.pid)
+    except OSError:  # it has ended
+        return True

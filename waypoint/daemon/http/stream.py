@@ -29,19 +29,19 @@ class StreamInlet:
         """`early`: bytes that came with the request, behind its end."""
         self._connection = connection
         self._buffer = bytearray(early)
-        self._over = False
+        self.is_over = False  # nothing more comes
         self._frames = 0
         self.complaint = ""  # why the client was cut off, if it broke the protocol
 
     async def receive(self) -> Frame | None:
         if self._frames % FRAMES_PER_TURN == FRAMES_PER_TURN - 1:
             await asyncio.sleep(0)  # before a frame is taken, so that a cancelled task loses none
-        while not self._over:
+        while not self.is_over:
             frame = self._take()
             if frame is not None:
                 self._frames += 1
                 return frame
-            if not self._over:
+            if not self.is_over:
                 await self._fill()
         return None
 
@@ -53,7 +53,7 @@ class StreamInlet:
         if data:
             self._buffer += data
         else:
-            self._over = True
+            self.is_over = True
 
     def _take(self) -> Frame | None:
         if len(self._buffer) < _HEADER.size:
@@ -61,7 +61,7 @@ class StreamInlet:
         kind, length = _HEADER.unpack_from(self._buffer)
         self.complaint = _complaint(kind, length)
         if self.complaint:
-            self._over = True
+            self.is_over = True
             return None
         end = _HEADER.size + length
         if len(self._buffer) < end:

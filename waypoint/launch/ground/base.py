@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from waypoint.launch.ground.shown_mounts import is_shown
 from waypoint.linux.storage.mounts import MountRecord
 from waypoint.model.records import HOST_IDS, IdMap
 from waypoint.upper import layout
@@ -33,8 +34,8 @@ LOCAL = frozenset(
 CASELESS = frozenset(["vfat", "msdos", "exfat", "ntfs3", "hfs", "hfsplus"])
 # Mounts below these, and file systems of these types, are never part of the base: the session has its own, or they are
 # views of the kernel.
-_OWN = ("/dev", "/proc", "/sys", "/run")
-_KERNEL = frozenset(
+OWN_PLACES = ("/dev", "/proc", "/sys", "/run")
+KERNEL = frozenset(
     [
         "proc",
         "sysfs",
@@ -62,7 +63,7 @@ _KERNEL = frozenset(
 
 
 _NAME_MAX = 255
-WAITS = "its changes wait)"
+WAITS = "its changes there are kept, and not in sight)"
 """How a line ends that tells of a session's own changes which it does not see now."""
 
 
@@ -70,13 +71,14 @@ class BasePlan(NamedTuple):
     """`overlays`: mount points, on the host as in the session, of the mounts that get an overlay; parents first.
     `left_out`: the mounts that the session does not see, each with its reason. `ids`: the map of the session's ids, if
     that has been chosen (id_choice.py). `homes`: the homes of Waypoint that were known when the plan was made; None:
-    they were not looked for.
+    they were not looked for. `stand_ins`: those of `overlays` that are over a stand-in for the base (apart.py).
     """
 
     overlays: list[str]
     left_out: list[str]
     ids: IdMap = HOST_IDS
     homes: list[str] | None = None
+    stand_ins: tuple[str, ...] = ()
 
     def give_way(self, tree: str) -> "BasePlan":
         """The plan for a session that goes on from the upper tree at the path `tree`, which may have been made when the
@@ -149,8 +151,10 @@ def _is_of_base(mount: MountRecord, base: str, hidden: tuple[str, ...]) -> bool:
     point = mount.mount_point
     if not is_below(point, base) or point == base or any(is_below(point, folder) for folder in hidden):
         return False
-    is_own = base == "/" and any(is_below(point, own) for own in _OWN)
-    return not is_own and mount.fstype not in _KERNEL
+    if is_shown(mount):  # a capture's files, for people
+        return False
+    is_own = base == "/" and any(is_below(point, own) for own in OWN_PLACES)
+    return not is_own and mount.fstype not in KERNEL
 
 
 def _why_not(mount: MountRecord, base: str, check: Callable[[MountRecord], str]) -> str:

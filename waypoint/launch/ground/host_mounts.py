@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from waypoint.launch.ground.base import is_below, visible_mounts
+from waypoint.launch.ground.shown_mounts import ShownCapture, all_shown, is_shown
 from waypoint.linux.storage import mounts
 from waypoint.linux.storage.mounts import MNT_DETACH, UMOUNT_NOFOLLOW, MountRecord
 from waypoint.linux.tasks import namespaces
@@ -57,6 +58,31 @@ class HostMounts:
             self.missing = self._take_over([mount for point, mount in wanted.items() if point not in own])
             self._seen = present
             self.changes += 1
+
+    def shown(self, home: str) -> dict[str, str]:
+        """By id of the captures of the home with the id `home` that are mounted on the machine: where. For any
+        thread. Raises OSError.
+        """
+        return {one.capture: one.point for one in self.all_shown() if one.home == home}
+
+    def all_shown(self) -> list[ShownCapture]:
+        """The captures of all homes that are mounted on the machine. For any thread. Raises OSError."""
+        with self._turn:
+            return all_shown(mounts.parse_mounts(mounts.read_again(self.table)))
+
+    def shows_at(self, point: str) -> bool:
+        """Whether the files of a capture, of any home, are mounted at the very path `point`. Raises OSError."""
+        with self._turn:
+            table = mounts.parse_mounts(mounts.read_again(self.table))
+        return any(is_shown(mount) and mount.mount_point == point for mount in table)
+
+    def is_seen_by(self, pid: int) -> bool:
+        """Whether the process is in the machine's mount namespace. Raises OSError if it has ended."""
+        return namespaces.is_in(pid, "mnt", self._namespace)
+
+    def attach(self, tree: int, point: str) -> None:
+        """Mount what is behind the descriptor `tree`, as `mounts.attach`, on the machine. Raises OSError."""
+        namespaces.call_within(self._namespace, lambda: mounts.attach(tree, point))
 
     def _let_go(self, wanted: dict[str, MountRecord]) -> dict[str, MountRecord]:
         """Unmount what is not among `wanted`, by mount point. Returns the mounts that stay."""

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import idmapped, mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.model.paths import RUNTIME
@@ -75,6 +76,11 @@ class IdChoice:
         if first:
             (runtime / _NOTE).write_text(f"{first}\n")
 
+    @property
+    def first(self) -> int:
+        """The first id of the home's range; 0: its sessions are to have the host's ids."""
+        return self._first
+
     def choose(self, user: User, sources: Sequence[str]) -> tuple[IdMap, str]:
         """The ids of a session of `user`; and, in words, why they are the host's: "" if they are shifted, or if
         config.json wants the host's.
@@ -104,14 +110,17 @@ class IdChoice:
 
     def owner_of_router(self) -> int:
         """The host's user who is to own the router of the home, and to be its pasta: an id of the home's range that
-        nothing else is, whatever capabilities the daemon has; the user nobody if the home has no range.
+        nothing else is, whatever capabilities the daemon has; the user nobody if the home has no range. Without root it
+        is the one user that there is.
         """
+        if not powers.is_machines():
+            return os.geteuid()
         return self._first + _ROUTER if self._first else NOBODY
 
     def why_not(self, sources: Sequence[str]) -> str:
         """In words, which of `sources` cannot be idmapped and why; "" if all can, and overlays over them as well."""
         if not self._first:
-            return "the home's config.json wants that"
+            return "the home's config.json wants that" if powers.is_machines() else "without root there is one id alone"
         try:
             userns = idmapped.namespace(IdMap(first=self._first).lines())
         except OSError as error:

@@ -34,6 +34,9 @@ DEPTH, GROUPS = 32, 1024
 would make.
 """
 
+HELD_BACK_WEIGHT = 10
+"""Of the processors, for what the home does behind its sessions: a tenth of what a session has."""
+_HELD_BACK_SHARE, _HELD_BACK_LEAST = 0.25, 512 << 20  # of the memory, for the same; with the files that it reads
 _SHARED_SHARE = 0.5  # of the session's memory, for /dev/shm, as the kernel's default is half of the machine's
 _PERIOD_US = 100_000
 _MOST_PIDS = int(LIMIT_BOUNDS["pids"][1])  # settings of earlier versions may ask for more, which pids.max does not take
@@ -81,11 +84,14 @@ class Limiter(NamedTuple):
 
     def of_session(self, asked: SessionLimits) -> "Limiter":
         """The limiter of a session for which the limits `asked` were asked."""
-        unasked = {controller for name, controller in _CONTROLLER_OF.items() if getattr(asked, name) is None}
-        unused = unasked & self.legacy.keys()
-        why = "as cgroups of version 1, which slow every start, are used only for what is asked for"
+        unasked = [(name, controller) for name, controller in _CONTROLLER_OF.items() if getattr(asked, name) is None]
+        unused = {
+            controller: f"here that takes --{name}, which makes the start slower (cgroups of version 1)"
+            for name, controller in unasked
+            if controller in self.legacy
+        }
         legacy = {controller: above for controller, above in self.legacy.items() if controller not in unused}
-        return Limiter(self.unified, legacy, {**self.missing, **dict.fromkeys(unused, why)})
+        return Limiter(self.unified, legacy, {**self.missing, **unused})
 
     def make_group(self, group: str) -> None:
         """Make the cgroup2 group of a session at the path `group`, and its twins. Raises OSError."""
@@ -107,6 +113,15 @@ class Limiter(NamedTuple):
         legacy = {controller: os.path.dirname(above) for controller, above in self.legacy.items()}
         self._replace(legacy={"pids": legacy["pids"]} if "pids" in legacy else {}).hold(group, of_all())
 
+    def hold_back(self, group: str) -> None:
+        """Limit what works for the home behind its sessions, in the cgroup2 group at the path `group`, by those
+        controllers that groups have in cgroup2. Raises OSError.
+        """
+        memory = max(_HELD_BACK_LEAST, int(machine.total_memory_bytes() * _HELD_BACK_SHARE))
+        self._replace(legacy={}).hold(group, SessionLimits(memory=memory))
+        if "cpu" in self.unified:
+            cgroups.write(group, "cpu.weight", str(HELD_BACK_WEIGHT))
+
     @property
     def entered(self) -> list[str]:
         """The groups in which the launcher is to be, so that what it forks is counted with all of the home."""
@@ -124,13 +139,18 @@ class Limiter(NamedTuple):
     def _tell(self, name: str, ids: IdMap) -> str:
         why = self.missing[_CONTROLLER_OF[name]]
         if name != "pids":
-            return f"{name}: not enforced, {why}"
-        whom = "each of its users by itself" if ids.is_shifted else "each of its users but root by itself"
-        return f"{name}: held for {whom} alone, {why}"
+            return f"{name}: not enforced: {why}"
+        whom = "each of its users" if ids.is_shifted else "each of its users but root"
+        return f"{name}: held for {whom}, not for all of them together: {why}"
 
 
 NO_LIMITER = Limiter(frozenset(), {}, {})
 """Makes groups, and limits nothing."""
+
+
+def no_limiter(why: str) -> Limiter:
+    """One that limits nothing but the processes of each user, since there is no cgroup: `why`, in words."""
+    return Limiter(frozenset(), {}, dict.fromkeys(_CONTROLLER_OF.values(), why))
 
 
 class Bounds(NamedTuple):
@@ -183,7 +203,7 @@ def _try_twin(root: str, within: str, controller: str) -> str:
     """Make the home's group in the version 1 hierarchy that is mounted at `root`. Returns "", or why that cannot be."""
     own = cgroups.own_group(root, controller).removeprefix(root)
     if own and not f"{within}/".startswith(f"{own}/"):
-        return f"Waypoint runs in a group of the controller '{controller}' that another program manages"
+        return f"Waypoint was started in a group of the controller '{controller}' that another program manages"
     try:
         cgroups.create(f"{root}{within}")
     except OSError as error:

@@ -9,25 +9,26 @@ from typing import NamedTuple
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.host_mounts import HostMounts
 from waypoint.launch.ground.id_choice import IdChoice
-from waypoint.launch.ground.limits import DEPTH, NO_LIMITER, Limiter, find_limiter, of_all
+from waypoint.launch.ground.limits import DEPTH, NO_LIMITER, Limiter, find_limiter, no_limiter, of_all
 from waypoint.launch.ground.lower_check import LowerCheck
 from waypoint.launch.ground.skeleton import Kit
+from waypoint.linux.calls import powers
+from waypoint.linux.net import systemd
 from waypoint.linux.storage import mounts
-from waypoint.linux.tasks import cgroups, systemd
+from waypoint.linux.tasks import cgroups, kin
 from waypoint.model.paths import SYSTEM_HOME
-from waypoint.processes.profiles import session_environment
+from waypoint.processes.profiles.known import KnownProfiles
 
 _CONTROLLERS = ("memory", "pids", "cpu")
-_DUMPS = "dumps"
+_DUMPS, _ROUTERS, _PUBLISHED, _STORE = "dumps", "routers", "published", "store"
 SCOPE_S = 5.0  # how long systemd may take to move the daemon into its scope
 
 
 class SharedPlaces(NamedTuple):
     """`runtime`: /run/waypoint/<home id>. `merged`: the mount point of a session's root while the session is started.
-    `sys`: a read-only sysfs. `cgroup`: the home's cgroup2 group; each session's group is a child of it. `profile_env`:
-    variables that the workload profiles give to every session. `host`: the machine's mounts, which the daemon's
-    follow; None: they do not. `filters`: whether new sessions get a filter of system calls.
-    `limiter`: holds the limits of sessions.
+    `sys`: a read-only sysfs. `cgroup`: the home's cgroup2 group; each session's group is a child of it. `profiles`: the
+    workload profiles. `host`: the machine's mounts, which the daemon's own follow; None: they do not. `filters`:
+    whether new sessions get a filter of system calls. `limiter`: holds the limits of sessions.
     """
 
     home: Path
@@ -39,7 +40,7 @@ class SharedPlaces(NamedTuple):
     check_lower: LowerCheck
     ids: IdChoice
     cgroup: str
-    profile_env: dict[str, str]
+    profiles: KnownProfiles
     host: HostMounts | None = None
     filters: bool = True
     limiter: Limiter = NO_LIMITER
@@ -53,9 +54,28 @@ class SharedPlaces(NamedTuple):
         return f"{self.cgroup}/{_DUMPS}"
 
     @property
+    def routers(self) -> str:
+        """The cgroup above the cgroups of the home's router, and of those that were left."""
+        return f"{self.cgroup}/{_ROUTERS}"
+
+    @property
+    def published(self) -> str:
+        """The cgroup above the cgroups of the programs that lead into sessions."""
+        return f"{self.cgroup}/{_PUBLISHED}"
+
+    @property
+    def store(self) -> str:
+        """The cgroup of the programs that work on the home's store; "" where no cgroups can be made."""
+        return "" if kin.is_bare(self.cgroup) else f"{self.cgroup}/{_STORE}"
+
+    @property
     def hidden(self) -> tuple[str, ...]:
         """Folders of Waypoint's, of which a session must see no mount."""
         return _hidden(self.home, self.runtime)
+
+    def shown(self) -> dict[str, str]:
+        """By id of the home's captures that are mounted on the machine: where. For any thread. Raises OSError."""
+        return {} if self.host is None else self.host.shown(self.runtime.name)
 
     def follow_host(self) -> int:
         """Give the daemon the mounts that the machine has now. To be called before paths of the machine are looked at
@@ -78,8 +98,12 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
 
     The mounts vanish with that namespace; `remove_group` removes the cgroup. Raises OSError.
     """
-    group, controllers = _make_group(home_id)
-    limiter = find_limiter(group, controllers)
+    if powers.is_machines():
+        group, controllers = _make_group(home_id)
+        limiter = find_limiter(group, controllers)
+    else:
+        group, limiter = f"{runtime}/{kin.FOLDER}", no_limiter("Waypoint runs without root, and makes no groups")
+        cgroups.create(group)
     limiter.hold_all(group)
     # A bound for all sessions together, above the bound of each: a session whose root is the host's may be able to
     # raise its own.
@@ -94,7 +118,7 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
         check_lower=LowerCheck(runtime),
         ids=IdChoice(first_id, runtime, runtime / "kit"),
         cgroup=group,
-        profile_env=session_environment(),
+        profiles=KnownProfiles(home),
         host=None if host_mounts is None else HostMounts(host_mounts, _hidden(home, runtime)),
         limiter=limiter,
     )
@@ -105,10 +129,21 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
     places.merged.chmod(0o711)  # for a session's own root
     places.kit.mount()
     cgroups.create(places.dumps)
+    if places.store:
+        cgroups.create(places.store)
+        limiter.hold_back(places.store)
+    _mount_sys(places.sys)
+    return places
+
+
+def _mount_sys(place: Path) -> None:
     # A read-only sysfs, to be bound into every session: with the host's, a session's root could change the host's
     # kernel, and a user namespace that does not own its network namespace may not mount a sysfs.
-    mounts.mount("sysfs", places.sys, "sysfs", mounts.MS_RDONLY | mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC)
-    return places
+    flags = mounts.MS_RDONLY | mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC
+    if powers.is_machines():
+        mounts.mount("sysfs", place, "sysfs", flags)
+    else:  # it belongs to who owns the network namespace
+        mounts.bind_readonly("/sys", place)
 
 
 def _make_group(home_id: str) -> tuple[str, list[str]]:
@@ -159,7 +194,11 @@ def remove_group(group: str) -> None:
     """
     if group.endswith(".scope"):
         return
-    for path in (f"{group}/{_DUMPS}", group, group.rpartition("/")[0]):
+    if kin.is_bare(group):
+        cgroups.end(group)
+        return
+    own = (f"{group}/{name}" for name in (_DUMPS, _ROUTERS, _PUBLISHED, _STORE))
+    for path in (*own, group, group.rpartition("/")[0]):
         for each in (*cgroups.twins(path), path):
             with contextlib.suppress(OSError):  # EBUSY: another home or a session uses it
                 cgroups.remove(each)

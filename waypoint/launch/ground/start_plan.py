@@ -14,14 +14,17 @@ import msgspec
 
 from waypoint.capture.layers.shell import LAST
 from waypoint.egress.plan import RESOLVER
-from waypoint.launch.ground import homes
-from waypoint.launch.ground.base import BasePlan, plan_base
+from waypoint.launch.ground import apart, homes
+from waypoint.launch.ground.base import BasePlan, is_below, plan_base
 from waypoint.launch.ground.limits import SHARED_FILES, shared_memory_bytes
 from waypoint.launch.ground.places import SharedPlaces
+from waypoint.launch.ground.skeleton import take_owner
 from waypoint.launch.spec import BindMount, Identity, MemoryMount, Overlay, StartSpec
 from waypoint.launch.walls import masks, refused
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import beneath, mounts
-from waypoint.linux.storage.deep import remove
+from waypoint.linux.storage.access import Looking
+from waypoint.linux.storage.deep import remove, remove_path
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import UsageProblem
 from waypoint.model.paths import COMMAND_FOLDER, INIT, OWN_FOLDER, RUN_FOLDER, SHARED_MEMORY, spelled
@@ -36,7 +39,7 @@ _PID_1 = ("/bin/sh", f"/{INIT}")
 _LEADER = (f"/{OWN_FOLDER}/setsid", "--ctty")
 
 _STATES = dict.fromkeys(LAST, "")  # the shell writes only into files that exist
-BRANCH_FILE = "branch"  # in the run folder: holds the branch's name, for a shell that was restored into another branch
+BRANCH_FILE = "branch"  # in the run folder, for a shell that was restored: docs/protocol.md, section 3
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWN_PLACES = ("/proc", "/sys", "/dev", f"/{OWN_FOLDER}", f"/{RUN_FOLDER}")  # nothing can be bound over these
@@ -86,11 +89,23 @@ def check_bind(bind: Bind) -> None:
         raise UsageProblem("bind", f"{bind.source} at {bind.target}", said, "make it, or give other --bind options")
 
 
-def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> dict[str, str]:
-    """The environment of a session's program, without what `shell_argv` adds."""
+def own_env(branch: str, origin: str) -> dict[str, str]:
+    """The variables by which programs of a session know where they are. `origin`: the id of the capture that it goes on
+    from, "" if it began with the base.
+    """
+    return {"WAYPOINT_BRANCH": branch, **({"WAYPOINT_RESTORED": origin} if origin else {})}
+
+
+def branch_text(branch: str, origin: str) -> str:
+    """The content of BRANCH_FILE. `origin`: as of `own_env`."""
+    return f"{branch}\n{origin}\n" if origin else f"{branch}\n"
+
+
+def session_env(setting: Setting, own: dict[str, str], profile_env: dict[str, str]) -> dict[str, str]:
+    """The environment of a session's program, without what `shell_argv` adds. `own`: what `own_env` gives."""
     user = setting.user
     env = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell}
-    return {**env, "TERM": "xterm-256color", "WAYPOINT_BRANCH": branch, **profile_env, **setting.env}
+    return {**env, "TERM": "xterm-256color", **own, **profile_env, **setting.env}
 
 
 def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
@@ -103,8 +118,9 @@ def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
     if setting.command:
         return setting.command, {}
     shell = setting.shell or setting.user.shell
-    if not setting.shell and (not _is_program(setting.base, shell) or is_plain(shell)):
-        shell = next((p for p in ("/bin/bash", "/usr/bin/bash") if _is_program(setting.base, p)), "/bin/sh")
+    if not setting.shell and (find_program([setting.base], shell) != shell or is_plain(shell)):
+        found = (find_program([setting.base], path) for path in ("/bin/bash", "/usr/bin/bash"))
+        shell = next(filter(None, found), "/bin/sh")
     match os.path.basename(shell):
         case "bash":
             return [shell, "--rcfile", f"/{OWN_FOLDER}/hooks.bash", "-i"], {"SHELL": shell}
@@ -131,20 +147,23 @@ def is_plain(shell: str) -> bool:
     return os.path.basename(shell) in ("nologin", "false", "sync", "sh", "dash")
 
 
-def find_program(roots: Sequence[str], program: str) -> str | None:
+def find_program(roots: Sequence[str], program: str, looking: Looking = contextlib.nullcontext) -> str | None:
     """The absolute path of `program`, a path or a name, as a session sees it; None if it is in none of `roots`: the
-    folders that the session's files come from. A name is looked up in the session's PATH.
+    folders that the session's files come from. A name is looked up in the session's PATH. It is looked for in the
+    context `looking`, where the caller has the rights of whoever asks.
     """
     places = [program] if "/" in program else [f"{folder}/{program}" for folder in PATH.split(":")]
-    found = (path for path in places if path.startswith("/") and any(_is_program(root, path) for root in roots))
-    return next(found, None)
+    with contextlib.ExitStack() as opened:
+        folders = [opened.enter_context(open_folder(root)) for root in roots if os.path.isdir(root)]
+        opened.enter_context(looking())
+        found = (path for path in places if path.startswith("/") and any(_is_program(one, path) for one in folders))
+        return next(found, None)
 
 
-def _is_program(base: str, path: str) -> bool:
-    """Whether `path` in the folder `base`, which may be an upper, is a program, or a link that may lead to one."""
+def _is_program(root: int, path: str) -> bool:
+    """Whether `path` in the folder `root`, which may be an upper, is a program, or a link that may lead to one."""
     try:
-        with open_folder(base) as root:
-            fd = beneath.open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW)
+        fd = beneath.open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
@@ -154,12 +173,15 @@ def _is_program(base: str, path: str) -> bool:
         os.close(fd)
 
 
-def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branch: str) -> None:
+def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, named: str) -> None:
     """Make the folders of a session's overlays in its upper tree `tree`, and a new `/run/waypoint` in the root
-    overlay's. If an earlier session has removed programs of the skeleton, the marks of the removal are removed.
+    overlay's. `named`: what `branch_text` gives. If an earlier session has removed programs of the skeleton, the marks
+    of the removal are removed; so are files of the base that its processes had, since the new ones have the machine's.
 
     Raises UsageProblem if the tree's /run is a link, OSError; folders made so far then stay.
     """
+    for mount in tree.iterdir():
+        remove_path(layout.base_of(str(tree), layout.target_of(mount.name)))
     for target in plan.overlays:
         upper = Path(layout.upper_of(str(tree), target))
         if not upper.exists():
@@ -169,19 +191,20 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
     with open_folder(layout.upper_of(str(tree))) as root:
         if _hides_programs(root):
             remove(root, OWN_FOLDER)
-        renew_run_folder(root, setting, nonce, branch)
+        renew_run_folder(root, setting, nonce, named)
 
 
-def renew_run_folder(root: int, setting: Setting, nonce: str, branch: str) -> None:
+def renew_run_folder(root: int, setting: Setting, nonce: str, named: str) -> None:
     """Make `/run/waypoint` anew in the folder `root` of a session's tree. Raises UsageProblem if the tree's /run is a
     link or a file, OSError.
     """
     try:
-        _make_run_folder(root, setting.user, {"nonce": f"{nonce}\n", BRANCH_FILE: f"{branch}\n", **_STATES})
+        _make_run_folder(root, setting.user, {"nonce": f"{nonce}\n", BRANCH_FILE: named, **_STATES})
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         # An earlier session may have made it a link that leads elsewhere.
+        branch = named.partition("\n")[0]
         older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
         raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
 
@@ -195,7 +218,7 @@ def _hides_programs(root: int) -> bool:
     if not stat.S_ISDIR(found.st_mode):
         return True
     with beneath.opened(root, OWN_FOLDER, os.O_RDONLY | os.O_DIRECTORY) as folder:
-        if "trusted.overlay.opaque" in os.listxattr(folder):
+        if powers.overlay_mark("opaque") in os.listxattr(folder):
             return True
         with os.scandir(folder) as entries:
             return any(stat.S_ISCHR(entry.stat(follow_symlinks=False).st_mode) for entry in entries)
@@ -227,8 +250,7 @@ def _copy_attributes(source: Path, target: Path) -> None:
     sees the upper folder's, and /tmp must stay writable for all.
     """
     found = source.stat()
-    os.chown(target, found.st_uid, found.st_gid)
-    target.chmod(stat.S_IMODE(found.st_mode))
+    take_owner(target, found)
     with contextlib.suppress(OSError):  # ENOTSUP: one of the two file systems has no extended attributes
         for name in os.listxattr(source):
             if not name.startswith("trusted."):  # set by another overlay
@@ -242,7 +264,18 @@ def plan_overlays(base: str, places: SharedPlaces) -> BasePlan:
     table = mounts.read_mounts()
     known = homes.known()
     plan = plan_base(base, table, later=later, hidden=(*places.hidden, *known), check=places.check_lower)
-    return plan._replace(homes=known)
+    plan = plan._replace(homes=known)
+    if powers.is_machines() or base != "/":
+        return plan
+    points = [mount.mount_point for mount in table]
+    return apart.take_apart(plan, [one for one in points if not any(is_below(one, our) for our in places.hidden)])
+
+
+def needs_now(setting: Setting, places: SharedPlaces) -> apart.Apart:
+    """What a session with `setting` would need in the kit, if it were started now."""
+    if powers.is_machines():
+        return apart.WHOLE
+    return apart.needs_of(plan_overlays(setting.base, places), setting.base, (setting.cwd, setting.user.home))
 
 
 def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Path) -> tuple[IdMap, str]:
@@ -282,19 +315,22 @@ def _lower(setting: Setting, target: str) -> Path:
     return Path(setting.base) / target.lstrip("/")
 
 
-def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int]) -> StartSpec:
+def start_spec(
+    row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int], origin: str = ""
+) -> StartSpec:
     """The request to start the session `row`, whose tree `prepare_tree` has prepared, with a new program. `size`: rows
-    and columns of its terminal.
+    and columns of its terminal. `origin`: as of `own_env`.
     """
-    setting = row.setting
+    setting, own = row.setting, own_env(row.branch, origin)
     argv, extra = shell_argv(setting)
     return msgspec.structs.replace(
         ground_spec(row, plan, places, tree, size),
         proc_readonly=masks.readonly(),
         masked=masks.masked(),
         argv=[*_PID_1, *_LEADER, *argv],
-        env={**session_env(setting, row.branch, places.profile_env), **extra},
+        env={**session_env(setting, own, places.profiles.now().environment), **extra},
         cwd=[setting.cwd, setting.user.home, "/"],
+        needed="".join(setting.command[:1]),
     )
 
 
@@ -312,13 +348,16 @@ def ground_spec(
     ]
     user, shared = setting.user, shared_memory_bytes(setting.limits)
     limiter = places.limiter.of_session(setting.limits)
-    known, kit = homes.known() if plan.homes is None else plan.homes, places.kit
+    known, kit = homes.hidden_from(user, plan.homes), places.kit
     resolver = RESOLVER if setting.net == "private" else ""
-    skeletons = {one: kit.skeleton(setting.base, one, ids, known, resolver) for one in plan.overlays}
+    needs = apart.needs_of(plan, setting.base, (setting.cwd, user.home))
+    skeletons = {one: kit.skeleton(setting.base, one, ids, known, resolver, needs) for one in plan.overlays}
     return StartSpec(
         cgroup=places.cgroup_of(row.session),
         merged=str(places.merged),
-        overlays=[_overlay(setting, one, skeleton, tree) for one, skeleton in skeletons.items()],
+        overlays=[
+            _overlay(setting, one, skeleton, tree, alone=one in plan.stand_ins) for one, skeleton in skeletons.items()
+        ],
         binds=binds,
         memory=[MemoryMount(target=SHARED_MEMORY, content=shm, size_bytes=shared, files=SHARED_FILES)],
         proc_readonly=[],
@@ -337,12 +376,16 @@ def ground_spec(
     )
 
 
-def _overlay(setting: Setting, target: str, skeleton: str | None, tree: Path) -> Overlay:
-    ours = [skeleton] if skeleton else []
+def _overlay(setting: Setting, target: str, skeleton: str | None, tree: Path, *, alone: bool) -> Overlay:
+    """`alone`: the skeleton stands in for the base."""
+    ours, kept = [skeleton] if skeleton else [], layout.base_of(str(tree), target)
+    kept = kept if os.path.isdir(kept) else ""
+    lowers = [*ours, *([kept] if kept else []), *([] if alone else [str(_lower(setting, target))])]
     return Overlay(
         target=target,
-        lowers=[*ours, str(_lower(setting, target))],
+        lowers=lowers,
         upper=layout.upper_of(str(tree), target),
         work=layout.work_of(str(tree), target),
         ours=tuple(ours),
+        kept=kept,
     )

@@ -4,6 +4,7 @@ The handle of a file on an overlay contains the handle of the file in the layer 
 opens its handles only with the mount option `nfs_export`; the layer's file system opens the one inside.
 """
 
+import ctypes
 import os
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ _KIND_OF_OVERLAYS = 0xF8  # OVL_FILEID_V1
 _PADDING = 3
 _HEAD_BYTES = 21  # struct ovl_fb (fs/overlayfs/overlayfs.h): version, magic, length, flags, kind, uuid[16]
 _VERSION, _MAGIC, _IS_UPPER = 0, 0xFB, 4
+_MOST_BYTES = 128  # MAX_HANDLE_SZ
+_HEADER_BYTES = 8  # of struct file_handle: how long it is, and its kind
+_EMPTY_PATH = 0x1000  # AT_EMPTY_PATH
 
 
 class OverlayHandle(NamedTuple):
@@ -34,6 +38,19 @@ def parse_overlay(kind: int, handle: bytes) -> OverlayHandle | None:
         return None
     origin = origin[: origin[2]]
     return OverlayHandle(bool(origin[3] & _IS_UPPER), origin[4], origin[_HEAD_BYTES:], origin)
+
+
+def handle_of(fd: int) -> tuple[int, bytes] | None:
+    """The kind and the handle of an open file, for `open_handle`; None if its file system has none, or a filter of
+    system calls does not let them be asked for.
+    """
+    raw = ctypes.create_string_buffer(_MOST_BYTES.to_bytes(4, "little"), _HEADER_BYTES + _MOST_BYTES)
+    try:
+        libc.call("name_to_handle_at", fd, b"", raw, ctypes.create_string_buffer(4), _EMPTY_PATH)
+    except OSError:
+        return None
+    length, kind = (int.from_bytes(raw.raw[start : start + 4], "little") for start in (0, 4))
+    return kind, raw.raw[_HEADER_BYTES : _HEADER_BYTES + length]
 
 
 def open_handle(mount_fd: int, kind: int, handle: bytes) -> int:

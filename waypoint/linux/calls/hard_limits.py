@@ -35,6 +35,12 @@ def above(wanted: Mapping[str, int], had: Mapping[str, int]) -> dict[str, int]:
     return {name: most for name, most in wanted.items() if name in had and _height(most) > _height(had[name])}
 
 
+def at_most(wanted: Mapping[str, int], most: Mapping[int, int]) -> dict[str, int]:
+    """Those limits of `wanted` that are in `most`, which has them by their numbers, and none higher than there."""
+    pairs = ((name, limit, most.get(_KINDS.get(name, -1))) for name, limit in wanted.items())
+    return {name: min(limit, its, key=_height) for name, limit, its in pairs if its is not None}
+
+
 def raise_own(wanted: Mapping[str, int]) -> None:
     """Raise this process's own hard limits to those of `wanted`, as far as it may."""
     for name, most in wanted.items():

@@ -62,7 +62,7 @@ def syscall(name: str, *args: int | bytes | ctypes.Array[ctypes.c_char] | None, 
     return check(result, name, path)
 
 
-def call(name: str, *args: int | bytes | None, path: str | None = None) -> int:
+def call(name: str, *args: int | bytes | ctypes.Array[ctypes.c_char] | None, path: str | None = None) -> int:
     """Call libc's function `name`; integers are passed as 64-bit values. Raises OSError with `name` and `path`."""
     wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     result: int = getattr(_libc, name)(*wide)

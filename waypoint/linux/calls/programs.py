@@ -3,6 +3,7 @@
 Programs get a fixed environment: their behaviour must not depend on the environment in which the daemon was started.
 """
 
+import errno
 import os
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ SEARCH_PATH = ":".join(
         "/run/current-system/sw/bin:/run/current-system/profile/bin",
     )
 )
+
+_ENVIRONMENT = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
 
 
 def find(name: str) -> str | None:
@@ -35,15 +38,36 @@ def run(name: str, *args: StrPath, pass_fds: tuple[int, ...] = ()) -> bytes:
     Raises FileNotFoundError if there is no such program, subprocess.CalledProcessError (with `stderr` as bytes) if the
     program fails. If the caller is killed the program runs on: files that it works on may change a little longer.
     """
-    program = find(name)
-    if program is None:
-        raise FileNotFoundError(2, f"no program {name} in {SEARCH_PATH}", name)
-    environment = {"PATH": SEARCH_PATH, "LC_ALL": "C"}
     return subprocess.run(
-        [program, *args],
+        [_found(name), *args],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        env=environment,
+        env=_ENVIRONMENT,
         check=True,
         pass_fds=pass_fds,
     ).stdout
+
+
+def run_up_to(most_bytes: int, name: str, *args: StrPath) -> bytes:
+    """As `run`, but if it prints more than `most_bytes` it is killed, and OSError EFBIG is raised. What it says on
+    stderr is lost.
+    """
+    command = [_found(name), *args]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_ENVIRONMENT
+    ) as running:
+        assert running.stdout is not None
+        printed = running.stdout.read(most_bytes + 1)
+        if len(printed) > most_bytes:
+            running.kill()
+            raise OSError(errno.EFBIG, f"{name} prints more than {most_bytes} bytes", name)
+    if running.returncode:
+        raise subprocess.CalledProcessError(running.returncode, command)
+    return printed
+
+
+def _found(name: str) -> str:
+    program = find(name)
+    if program is None:
+        raise FileNotFoundError(2, f"no program {name} in {SEARCH_PATH}", name)
+    return program

@@ -3,12 +3,14 @@
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from waypoint.linux.tasks import namespaces, pidfd
+from waypoint.linux.calls import libc
+from waypoint.linux.tasks import namespaces, pidfd, procfs
 
+_NS_GET_USERNS, _NS_GET_PARENT = 0xB701, 0xB702  # linux/nsfs.h
 Result = TypeVar("Result")
 
 
@@ -25,9 +27,34 @@ def work_in(pid: int, work: Callable[[], Result]) -> Result:
         os.close(process)
 
 
-def open_of(pid: int) -> int:
-    """A descriptor of the network namespace of process `pid`. Raises FileNotFoundError if it has ended."""
-    return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+@contextlib.contextmanager
+def opened_of_session(init: int, start: int) -> Iterator[int]:
+    """A descriptor of the network namespace of a session, for the `with` block. `init`, `start`: pid and start time of
+    its pid 1.
+
+    Raises FileNotFoundError or ProcessLookupError if that has ended; PermissionError if it is in another network
+    namespace: the machine's, or one of its own making (`--allow userns`), over which it has all rights.
+    """
+    fd = os.open(namespaces.path(init, "net"), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not procfs.is_same(init, start):
+            raise ProcessLookupError(errno.ESRCH, "it has ended")
+        if not _is_owned_right_below(fd):
+            raise PermissionError(errno.EPERM, "its pid 1 is in no network of the session's")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _is_owned_right_below(fd: int) -> bool:
+    """Whether the namespace behind `fd` belongs to a user namespace right below the caller's own (ioctl_ns(2))."""
+    with contextlib.ExitStack() as opened, contextlib.suppress(PermissionError):  # the caller's own, or further out
+        owner = libc.call("ioctl", fd, _NS_GET_USERNS, 0)
+        opened.callback(os.close, owner)
+        around = libc.call("ioctl", owner, _NS_GET_PARENT, 0)
+        opened.callback(os.close, around)
+        return os.path.samestat(os.fstat(around), os.stat("/proc/self/ns/user"))
+    return False
 
 
 def open_held_by(pid: int) -> int:

@@ -26,7 +26,7 @@ _IFLA_OPERSTATE, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 16, 18, 28
 _OPERATES = b"\x06"  # IF_OPER_UP
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_F_NODAD = 1, 2, 0x2
-_RTA_DST, _RTA_OIF, _RTA_PREFSRC = 1, 4, 7
+_RTA_DST, _RTA_OIF, _RTA_PRIORITY, _RTA_PREFSRC = 1, 4, 6, 7
 _TABLE_MAIN, _PROTOCOL_STATIC, _SCOPE_LINK, _SCOPE_UNIVERSE = 254, 4, 253, 0
 _UNICAST, _UNREACHABLE = 1, 7
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
@@ -68,9 +68,12 @@ def bring_up(interface: int) -> bytes:
     return _message(_NEWLINK, 0, _LINK.pack(0, 0, interface, _IFF_UP, _IFF_UP))
 
 
-def add_route(to: Prefix, interface: int, source: Prefix | None = None) -> bytes:
-    """The message that leads what goes to `to` out of an interface, which takes the place of such a route."""
+def add_route(to: Prefix, interface: int, source: Prefix | None = None, metric: int = 0) -> bytes:
+    """The message that leads what goes to `to` out of an interface, which takes the place of such a route. Of those
+    with the same `to` that with the lowest `metric` counts; 0 is the kernel's usual one, and the lowest.
+    """
     attributes = _attribute(_RTA_OIF, struct.pack("=I", interface))
+    attributes += _attribute(_RTA_PRIORITY, struct.pack("=I", metric)) if metric else b""
     attributes += _attribute(_RTA_PREFSRC, source.address) if source is not None else b""
     return _route(to, _UNICAST, attributes)
 
@@ -95,24 +98,24 @@ class PairEnd(NamedTuple):
 
 
 def add_veth(own: PairEnd, peer: PairEnd, peer_namespace: int, hardware: bytes, mtu: int) -> bytes:
-    """The message that makes a pair of interfaces, which are down: `own` here, `peer` in another network namespace, of
-    which `peer_namespace` is a descriptor. Both are without ARP: the other side is taken to have the same hardware
-    address, so both have `hardware`. The kernel refuses the message (EEXIST) if there is an interface with the name of
-    `own`.
+    """The message that makes a pair of interfaces: `own` here, brought up, and `peer` in another network namespace,
+    of which `peer_namespace` is a descriptor; the kernel makes a peer only down (veth_open: ENOTCONN). Both are without
+    ARP: the other side is taken to have the same hardware address, so both have `hardware`. The kernel refuses the
+    message (EEXIST) if there is an interface with the name of `own`.
     """
 
-    def end(one: PairEnd, namespace: bytes = b"") -> bytes:
+    def end(one: PairEnd, up: int = 0, namespace: bytes = b"") -> bytes:
         name = _attribute(_IFLA_IFNAME, one.name.encode() + b"\0") + _attribute(_IFLA_ADDRESS, hardware)
         return (
-            _LINK.pack(0, 0, one.number, _IFF_NOARP, _IFF_NOARP)
+            _LINK.pack(0, 0, one.number, _IFF_NOARP | up, _IFF_NOARP | up)
             + name
             + _attribute(_IFLA_MTU, struct.pack("=I", mtu))
             + namespace
         )
 
-    other = end(peer, _attribute(_IFLA_NET_NS_FD, struct.pack("=i", peer_namespace)))
+    other = end(peer, namespace=_attribute(_IFLA_NET_NS_FD, struct.pack("=i", peer_namespace)))
     veth = _attribute(_INFO_KIND, b"veth\0") + _attribute(_INFO_DATA, _attribute(_VETH_PEER, other))
-    return _message(_NEWLINK, _CREATE | _EXCL, end(own) + _attribute(_IFLA_LINKINFO, veth))
+    return _message(_NEWLINK, _CREATE | _EXCL, end(own, _IFF_UP) + _attribute(_IFLA_LINKINFO, veth))
 
 
 class RouteSocket:

@@ -12,12 +12,15 @@ from waypoint.linux.net import netns
 from waypoint.linux.tasks import pidfd
 
 _TABLES = (("tcp", "tcp"), ("tcp", "tcp6"), ("udp", "udp"), ("udp", "udp6"))
-_UNCONNECTED = "01"
+_UNCONNECTED = ~(1 << 1) & 0xFFF  # of the states of a Unix socket all but TCP_ESTABLISHED (net/tcp_states.h)
 _SIOCUNIXFILE = 0x89E0  # linux/un.h
 _NETLINK_SOCK_DIAG, _BY_FAMILY, _DUMP_REQUEST = 4, 20, 0x301  # linux/sock_diag.h, linux/netlink.h
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _REQUEST = struct.Struct("=BBBBI")  # the beginning of struct inet_diag_req_v2
-_SOCKET_ID_BYTES = 48
+_ANY_SOCKET = bytes(48)  # the rest of that
+_UNIX_REST = struct.pack("=II8x", 0, 1)  # of struct unix_diag_req: any inode, and the names (linux/unix_diag.h)
+_UNIX_INODE, _ATTRIBUTE = struct.Struct("=4xI8x"), struct.Struct("=HH")  # struct unix_diag_msg, struct nlattr
+_NAME = 0  # UNIX_DIAG_NAME
 _PORT, _QUEUE = struct.Struct("!4xH"), struct.Struct("=56xI8xI")  # of struct inet_diag_msg
 _PROTOCOLS = {"tcp": (socket.IPPROTO_TCP, 1 << 10), "udp": (socket.IPPROTO_UDP, 0xFFF)}  # those that listen; all
 _MOST_OF_ANSWER = 1 << 16
@@ -37,8 +40,21 @@ class InetSocket(NamedTuple):
 _LISTEN = "0A"  # state of a TCP socket (net/tcp_states.h)
 
 
-def listening(pid: int) -> Iterator[InetSocket]:
+def listening(pid: int) -> list[InetSocket]:
     """The TCP sockets in the network namespace of the process `pid` that wait for connections."""
+    try:
+        table = open_table(pid)
+    except OSError:  # an ordinary user may not enter it, and can wait
+        return list(_listening_in_proc(pid))
+    with table:
+        return [
+            InetSocket("tcp", _PORT.unpack_from(body)[0], inode, is_connection=False)
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for body, inode in dump(table, family, *_PROTOCOLS["tcp"])
+        ]
+
+
+def _listening_in_proc(pid: int) -> Iterator[InetSocket]:
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/net/{name}") as table:
             next(table, "")
@@ -86,7 +102,12 @@ def open_table(pid: int) -> socket.socket:
     """What `unread` asks: the kernel's list of the sockets in the network namespace of process `pid` (sock_diag(7)).
     /proc/net would be searched for 10 ms. Raises ProcessLookupError if the process has ended, OSError.
     """
-    return netns.work_in(pid, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG))
+    return netns.work_in(pid, open_own_table)
+
+
+def open_own_table() -> socket.socket:
+    """`open_table` of the calling thread's network namespace. Raises OSError."""
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
 
 
 def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) -> Iterator[Unread]:
@@ -102,7 +123,11 @@ def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) ->
 
 def dump(table: socket.socket, family: int, protocol: int, states: int) -> Iterator[tuple[bytes, int]]:
     """The struct inet_diag_msg, and the inode, of each socket in one of `states` (a bit for each). Raises OSError."""
-    request = _REQUEST.pack(family, protocol, 0, 0, states) + bytes(_SOCKET_ID_BYTES)
+    for body in _dump(table, _REQUEST.pack(family, protocol, 0, 0, states) + _ANY_SOCKET):
+        yield body, _QUEUE.unpack_from(body)[1]
+
+
+def _dump(table: socket.socket, request: bytes) -> Iterator[bytes]:
     table.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP_REQUEST, 0, 0) + request)
     while True:
         answer, place = table.recv(_MOST_OF_ANSWER), 0
@@ -110,8 +135,7 @@ def dump(table: socket.socket, family: int, protocol: int, states: int) -> Itera
             size, kind, *_ = _HEADER.unpack_from(answer, place)
             if kind != _BY_FAMILY:  # the end, or an error: such as a kernel without this protocol
                 return
-            body = answer[place + _HEADER.size : place + size]
-            yield body, _QUEUE.unpack_from(body)[1]
+            yield answer[place + _HEADER.size : place + size]
             place += size + -size % 4
 
 
@@ -125,16 +149,24 @@ def open_file_of(unix_socket: int) -> int:
     return fcntl.ioctl(unix_socket, _SIOCUNIXFILE)
 
 
-def bound_names(pid: int) -> dict[int, str]:
+def bound_names(table: socket.socket) -> dict[int, str]:
     """The paths, relative ones too, to which Unix sockets that nobody is connected to were bound, by the sockets'
-    inodes, in the network namespace of process `pid`. Sockets without a file are left out; empty if the process has
-    ended.
+    inodes, in the network namespace of `table`. Sockets without a file are left out. (In /proc/net/unix a name with a
+    line feed would be read as further sockets.) Raises OSError.
     """
     found = {}
-    missing = contextlib.suppress(FileNotFoundError, ProcessLookupError)
-    with missing, open(f"/proc/{pid}/net/unix", errors="surrogateescape") as table:
-        for line in table:
-            words = line.rstrip("\n").split(maxsplit=7)
-            if len(words) == 8 and words[5] == _UNCONNECTED and not words[7].startswith("@"):
-                found[int(words[6])] = words[7]
+    for body in _dump(table, _REQUEST.pack(socket.AF_UNIX, 0, 0, 0, _UNCONNECTED) + _UNIX_REST):
+        if name := _name_in(body).partition(b"\0")[0]:
+            found[_UNIX_INODE.unpack_from(body)[0]] = os.fsdecode(name)
     return found
+
+
+def _name_in(body: bytes) -> bytes:
+    """The name of a Unix socket, which begins with a NUL if no file has it; b"" if the socket has none."""
+    place = _UNIX_INODE.size
+    while place < len(body):
+        size, kind = _ATTRIBUTE.unpack_from(body, place)
+        if kind == _NAME:
+            return body[place + _ATTRIBUTE.size : place + size]
+        place += size + -size % 4
+    return b""

@@ -8,11 +8,13 @@ import array
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from waypoint.linux.calls import libc
 
 _AT_FDCWD, _AT_EACCESS = -100, 0x200
+Looking = Callable[[], contextlib.AbstractContextManager[None]]
+"""In the context that it makes, the calling thread sees of the machine's files what somebody may."""
 _NO_ID = -1  # (uid_t) -1: setfsuid(2) changes nothing, and tells the present id
 
 

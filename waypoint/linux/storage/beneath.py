@@ -30,15 +30,17 @@ _MOST_PATH = 1000
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
 
 
-def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0) -> int:
+def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0, *, across: bool = True) -> int:
     """Open `path` below the folder `folder_fd`, whose content somebody else may control; return the descriptor. "" and
     "/" are the folder itself.
 
     `..` and absolute paths cannot leave the folder. A symbolic link in any part of `path` raises OSError ELOOP. The
     descriptor is close-on-exec. `path` may be longer than a system call takes; `..` then leads out of no part of it.
+    `across`: also what is mounted below the folder; else that raises OSError EXDEV.
     """
-    with _near(folder_fd, path) as (near, rest):
-        return _open(near, rest, flags, mode, _NO_SYMLINKS)
+    resolve = _NO_SYMLINKS if across else _NO_SYMLINKS | _NO_XDEV
+    with _near(folder_fd, path, resolve) as (near, rest):
+        return _open(near, rest, flags, mode, resolve)
 
 
 def open_in_root(folder_fd: int, path: str, flags: int) -> int:
@@ -85,14 +87,14 @@ def _open(folder_fd: int, path: str, flags: int, mode: int, resolve: int) -> int
 
 
 @contextlib.contextmanager
-def _near(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
+def _near(folder_fd: int, path: str, resolve: int) -> "Iterator[tuple[int, str]]":
     """A folder on the way of `path` below `folder_fd` from which the rest of `path`, which is given too, is short
     enough for the kernel.
     """
     with contextlib.ExitStack() as held:
         while len(path) > _MOST_PATH:
             end = path.rfind("/", 0, _MOST_PATH) + 1 or len(path)
-            folder_fd = _open(folder_fd, path[:end], os.O_PATH | os.O_DIRECTORY, 0, _NO_SYMLINKS)
+            folder_fd = _open(folder_fd, path[:end], os.O_PATH | os.O_DIRECTORY, 0, resolve)
             path = path[end:]
             held.pop_all().close()
             held.callback(os.close, folder_fd)
@@ -100,9 +102,9 @@ def _near(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
 
 
 @contextlib.contextmanager
-def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> "Iterator[int]":
+def opened(folder_fd: int, path: str, flags: int = os.O_PATH, *, across: bool = True) -> "Iterator[int]":
     """`open_beneath`, closed when the `with` ends."""
-    fd = open_beneath(folder_fd, path, flags)
+    fd = open_beneath(folder_fd, path, flags, across=across)
     try:
         yield fd
     finally:

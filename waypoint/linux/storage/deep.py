@@ -19,11 +19,14 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Visit(NamedTuple):
-    """A folder: a descriptor that is valid until the next visit, the names of the folders and of all else in it."""
+    """A folder: a descriptor, the names of the folders and of all else in it, and its path, name by name, from the
+    folder in which the walk began. Descriptor and path are valid until the next visit.
+    """
 
     fd: int
     folders: list[str]
     others: list[str]
+    path: list[str]
 
 
 class _Above(NamedTuple):
@@ -39,13 +42,15 @@ def walk(folder_fd: int, name: str) -> Iterator[Visit]:
     Nobody else may write there: raises OSError ESTALE if a folder was moved meanwhile, and other OSErrors.
     """
     above: list[_Above] = []
-    visit, left = _enter(folder_fd, name)
+    path: list[str] = []
+    visit, left = _enter(folder_fd, name, path)
     try:
         while True:
             if left:
                 below = left.pop()
                 above.append(_Above(visit, os.fstat(visit.fd), left))
-                entered, left = _enter(visit.fd, below)
+                path.append(below)
+                entered, left = _enter(visit.fd, below, path)
                 os.close(visit.fd)
                 visit = entered
                 continue
@@ -53,6 +58,7 @@ def walk(folder_fd: int, name: str) -> Iterator[Visit]:
             if not above:
                 return
             up = above.pop()
+            path.pop()
             fd = os.open("..", _READ, dir_fd=visit.fd)
             os.close(visit.fd)
             visit, left = up.visit._replace(fd=fd), up.left
@@ -62,11 +68,11 @@ def walk(folder_fd: int, name: str) -> Iterator[Visit]:
         os.close(visit.fd)
 
 
-def _enter(folder_fd: int, name: str) -> tuple[Visit, list[str]]:
+def _enter(folder_fd: int, name: str, path: list[str]) -> tuple[Visit, list[str]]:
     """The visit of the folder `name` in `folder_fd`, and a list of the folders in it for the caller to use up."""
-    fd = beneath.open_beneath(folder_fd, name, _READ)
+    fd = _open(folder_fd, name)
     try:
-        visit = Visit(fd, [], [])
+        visit = Visit(fd, [], [], path)
         with os.scandir(fd) as found:
             for entry in found:
                 (visit.folders if entry.is_dir(follow_symlinks=False) else visit.others).append(entry.name)
@@ -74,6 +80,18 @@ def _enter(folder_fd: int, name: str) -> tuple[Visit, list[str]]:
         os.close(fd)
         raise
     return visit, visit.folders.copy()
+
+
+def _open(folder_fd: int, name: str) -> int:
+    """Open the folder. Its owner, who may not read what overlayfs leaves of its own, may from now on."""
+    try:
+        return beneath.open_beneath(folder_fd, name, _READ)
+    except PermissionError:
+        with beneath.opened(folder_fd, name) as fd:
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise
+            os.chmod(beneath.name_of(fd), 0o700)
+        return beneath.open_beneath(folder_fd, name, _READ)
 
 
 def remove(folder_fd: int, name: str) -> None:

@@ -13,6 +13,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from waypoint.linux.calls.paths import StrPath
+
+
+def let_in(socket: str, owner: int, group: int | None) -> None:
+    """Let `owner` and the members of `group` (None: no group), besides root, connect to the socket of this name. Raises
+    OSError.
+    """
+    os.chown(socket, owner, group if group is not None else -1)
+    os.chmod(socket, 0o660 if group is not None else 0o600)
+
+
+def who_is_let_in(socket: str) -> tuple[int, int | None]:
+    """Owner and group (None: no group) as `let_in` was last told them. Raises OSError."""
+    found = os.stat(socket)
+    return found.st_uid, found.st_gid if found.st_mode & 0o060 else None
+
 
 def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Replace the file `path` by one with `content` and `mode`, in one step: readers see the whole old or new file.
@@ -28,7 +44,7 @@ def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = Tru
     try:
         try:
             os.fchmod(fd, mode)  # open(2) has applied the umask
-            _write_all(fd, content)
+            write_all(fd, content)
             if durable:
                 os.fsync(fd)
         finally:
@@ -52,6 +68,30 @@ def read_own(path: str) -> bytes:
         if facts.st_uid not in (0, os.geteuid()) or not stat.S_ISREG(facts.st_mode):
             raise PermissionError(errno.EPERM, "it is no file of root's", path)
         return file.read()
+
+
+def read_small(path: "StrPath", most: int) -> bytes:
+    """The content of a file that has at most `most` bytes. Raises OSError, also if it has more."""
+    with open(path, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))
+    return content
+
+
+def open_unnamed(folder: str) -> int:
+    """The descriptor of a new file for reading and writing, in `folder`, without a name there: it is gone when nobody
+    has it open, whoever is killed. Raises OSError.
+    """
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
+            raise
+    path = f"{folder}/.unnamed-{os.urandom(8).hex()}"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.unlink(path)
+    return fd
 
 
 def make_folder(path: str, mode: int) -> None:
@@ -119,7 +159,7 @@ def refusal_to_write(path: str, size: int) -> OSError | None:
             os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
         fd = os.open(os.path.dirname(path) or ".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(fd, bytes(size))
+            write_all(fd, bytes(size))
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -142,7 +182,8 @@ def refusal_to_read(*paths: str) -> OSError | None:
     return None
 
 
-def _write_all(fd: int, content: bytes) -> None:
+def write_all(fd: int, content: "bytes | bytearray") -> None:
+    """Write all of `content` to the descriptor. Raises OSError; a part may be written then."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(fd, rest) :]

@@ -6,12 +6,13 @@ needs.
 
 import errno
 import os
-import re
-from dataclasses import dataclass
+import struct
+from typing import NamedTuple
 
 from waypoint.linux.calls import libc
 from waypoint.linux.calls.paths import StrPath
 from waypoint.linux.storage import descriptors
+from waypoint.model.late_pattern import late_pattern
 
 MS_RDONLY = 1
 MS_NOSUID = 1 << 1
@@ -28,16 +29,17 @@ UMOUNT_NOFOLLOW = 8
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
 _AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_ATTRIBUTES = struct.Struct("=4Q")  # attr_set, attr_clr, propagation, userns_fd
 
 # mount(2) copies one page of options and silently drops the rest (fs/namespace.c, copy_mount_options).
 MAX_DATA_BYTES = 4095
 
-_OCTAL = re.compile(rb"\\([0-7]{3})")
-_OVERLAY_SPECIAL = re.compile(r"([\\,:])")
+_OCTAL = late_pattern(rb"\\([0-7]{3})")
+_OVERLAY_SPECIAL = late_pattern(r"([\\,:])")
 
 
-@dataclass(frozen=True, slots=True)
-class MountRecord:
+class MountRecord(NamedTuple):
     """One line of mountinfo. Texts are decoded like file names (`os.fsdecode`), octal escapes are replaced.
 
     `device`: (major, minor) of st_dev. `root`: the folder of the file system that is mounted; ends in `//deleted` if
@@ -92,10 +94,29 @@ def bind(source: StrPath, target: StrPath, *, recursive: bool = False) -> None:
 def remount_bind(target: StrPath, flags: int) -> None:
     """Set the flags (MS_RDONLY, MS_NOSUID, ...) of the mount at `target`, but not those of its file system.
 
-    Flags that are not in `flags` are cleared. In a user namespace that does not own the mount, clearing a flag raises
-    PermissionError (mount_namespaces(7), "Restrictions").
+    Flags that are not in `flags` are cleared, but for those that cannot be: in a user namespace that does not own the
+    mount they are locked (mount_namespaces(7), "Restrictions").
     """
-    mount(None, target, None, MS_REMOUNT | MS_BIND | flags)
+    try:
+        mount(None, target, None, MS_REMOUNT | MS_BIND | flags)
+    except PermissionError:
+        kept = os.statvfs(target).f_flag & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)  # ST_* are the same numbers
+        mount(None, target, None, MS_REMOUNT | MS_BIND | flags | kept)
+
+
+def bind_readonly(source: StrPath, target: StrPath) -> None:
+    """Bind-mount `source` with all that is mounted below it at `target`, all of it read-only, without set-uid programs,
+    device nodes and programs (mount_setattr(2), Linux 5.12).
+    """
+    bind(source, target, recursive=True)
+    restrict(target, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
+
+
+def restrict(target: StrPath, flags: int, *, alone: bool = False) -> None:
+    """Set `flags` of the mount at `target` and, unless `alone`, of all that are mounted below it, and clear none."""
+    attributes = _ATTRIBUTES.pack(flags, 0, 0, 0)  # MOUNT_ATTR_* of these flags are the same numbers
+    size, which, name = len(attributes), 0 if alone else _AT_RECURSIVE, os.fsencode(target)
+    libc.syscall("mount_setattr", _AT_FDCWD, name, which, attributes, size, path=os.fspath(target))
 
 
 def make_slave(path: StrPath) -> None:
@@ -115,6 +136,12 @@ def clone(source: StrPath) -> int:
     return libc.syscall(
         "open_tree", _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | os.O_CLOEXEC, path=os.fspath(source)
     )
+
+
+def clone_whole(source: StrPath) -> int:
+    """As `clone`, with the mounts below it. Raises OSError."""
+    flags = _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC
+    return libc.syscall("open_tree", _AT_FDCWD, os.fsencode(source), flags, path=os.fspath(source))
 
 
 def attach(tree: int, point: StrPath) -> None:

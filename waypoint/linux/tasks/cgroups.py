@@ -1,8 +1,9 @@
 """Control groups: membership, freezing, killing, accounting.
 
 Freezing and killing use cgroup2, which every supported host mounts, if only for systemd. The controllers may be in
-cgroup2 too (unified hosts) or in the version 1 hierarchies (hybrid hosts). Sources: cgroups(7), the kernel's
-admin-guide/cgroup-v2.rst and cgroup-v1/.
+cgroup2 too (unified hosts) or in the version 1 hierarchies (hybrid hosts). Where this user may make no groups, the
+group of a session is its processes alone (kin.py), and what is said of a group here holds for such a one as well.
+Sources: cgroups(7), the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/.
 """
 
 import contextlib
@@ -12,12 +13,18 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from waypoint.linux.storage.mounts import read_mounts
+from waypoint.linux.tasks import kin
 
 EVENT_TIMEOUT_S = 5.0
+FLUSH_S = 600.0
+"""For a killed process that the kernel does not let go yet: the last one of a mount namespace unmounts its overlay,
+which writes all of the file system below it back to the disk (fs/overlayfs/super.c: ovl_sync_fs). What can be unwritten
+is a part of the memory (vm.dirty_ratio), and disks may write 20 MB/s.
+"""
 # The kernel delays a notification of cgroup.events that comes less than 10 ms after the previous one
 # (CGROUP_FILE_NOTIFY_MIN_INTV). For that time the file is read every _READ_INTERVAL_S instead.
 _NOTIFY_DELAY_S = 0.012
@@ -91,6 +98,8 @@ def delegate(parent: str, controllers: tuple[str, ...]) -> list[str]:
 
 def enter(path: str) -> None:
     """Move the calling process into the group at `path`, with all its threads."""
+    if kin.is_bare(path):  # whoever is born of its first process is in it
+        return
     write(path, "cgroup.procs", "0")
 
 
@@ -116,6 +125,8 @@ def members(path: str) -> list[int]:
     """The pids of the processes of the group and of those below it, as seen from the caller's pid namespace. Empty if
     the group is gone.
     """
+    if kin.is_bare(path):
+        return kin.members(path)
     found: list[int] = []
     with _unless_gone(), _opened(path) as group:
         _collect_members(group, found)
@@ -151,13 +162,20 @@ def _unless_gone() -> Iterator[None]:
             raise
 
 
-def freeze(path: str) -> None:
-    """Freeze every process of the cgroup2 group; return when the kernel reports all of them frozen (about 0.5 ms).
+def freeze(path: str) -> float:
+    """Freeze every process of the cgroup2 group; return when the kernel reports all of them frozen (about 0.5 ms): the
+    time.monotonic() at which that began.
 
     Raises TimeoutError after EVENT_TIMEOUT_S seconds; the group is then still being frozen.
     """
+    if kin.is_bare(path):
+        from waypoint.linux.tasks import halting  # loads `threading`, which would slow every fork of the launcher
+
+        return halting.freeze(path)
+    began = time.monotonic()
     hold_frozen(path)
     _wait_event(path, "frozen 1")
+    return began
 
 
 def hold_frozen(path: str) -> None:
@@ -169,6 +187,11 @@ def hold_frozen(path: str) -> None:
 
 def thaw(path: str) -> None:
     """Let the processes of the cgroup2 group run again. No error if the group is gone."""
+    if kin.is_bare(path):
+        from waypoint.linux.tasks import halting  # loads `threading`, which would slow every fork of the launcher
+
+        halting.thaw(path)
+        return
     with _unless_gone():
         write(path, "cgroup.freeze", "0")
 
@@ -176,7 +199,7 @@ def thaw(path: str) -> None:
 @contextlib.contextmanager
 def frozen(path: str) -> Iterator[None]:
     """Freeze the group for the `with`. A group that was frozen before stays frozen afterwards."""
-    was_frozen = read(path, "cgroup.freeze").strip() == "1"
+    was_frozen = _is_frozen(path)
     freeze(path)
     try:
         yield
@@ -185,25 +208,47 @@ def frozen(path: str) -> Iterator[None]:
             thaw(path)
 
 
-def end(path: str) -> None:
+def end(path: str, flush_s: float = FLUSH_S) -> None:
     """Kill every process of the group and of the groups below it, wait until none is left, and remove the groups.
 
     No error if the group is gone. Raises TimeoutError after EVENT_TIMEOUT_S seconds, later if there are thousands of
-    processes; the groups are then still there.
+    processes, and `flush_s` later if those that are left are on their way out; the groups are then still there.
 
     One function kills and removes, because a group that was killed must not be used again: clone3(2) with
     CLONE_INTO_CGROUP compares how often the caller's group and the child's group were killed, and if the numbers differ
     it kills the child at once (Linux 6.18, kernel/cgroup/cgroup.c, `kill_seq`). A group that is made anew at the same
     path can be used, and so can a new group below a killed one.
     """
+    if kin.is_bare(path):
+        from waypoint.linux.tasks import halting
+
+        halting.end(path, EVENT_TIMEOUT_S, flush_s)
+        return
     with _unless_gone():
         if "populated 1" in read(path, "cgroup.events"):
             count = len(members(path))
             _kill(path)
-            wait_empty(path, EVENT_TIMEOUT_S + _PROCESS_END_S * count)
+            try:
+                wait_empty(path, EVENT_TIMEOUT_S + _PROCESS_END_S * count)
+            except TimeoutError:
+                from waypoint.linux.tasks import procfs
+
+                if not all(procfs.is_exiting(pid) for pid in members(path)):
+                    raise
+                wait_empty(path, flush_s)
     for group in (*twins(path), path):  # by the last of them the others are found again
         with _unless_gone(), _opened(os.path.dirname(group)) as above:
             _remove_all(above, os.path.basename(group))
+
+
+def end_below(path: str, but: Collection[str]) -> None:
+    """As `end`, for each group right below the one at `path`, but for those with a name in `but`. No error if the group
+    at `path` is gone.
+    """
+    with _unless_gone():
+        for name in children(path):
+            if name not in but:
+                end(f"{path}/{name}")
 
 
 def _remove_all(above: int, name: str) -> None:
@@ -219,6 +264,8 @@ def _remove_all(above: int, name: str) -> None:
 
 def twins(path: str) -> list[str]:
     """The groups of the version 1 hierarchies that have the same path, there, as the cgroup2 group at `path` here."""
+    if kin.is_bare(path):
+        return []
     hierarchies = find_hierarchies()
     within = path.removeprefix(hierarchies.unified)
     roots = sorted({*hierarchies.legacy.values()})
@@ -229,6 +276,8 @@ def confine(path: str, *, depth: int, groups: int | None = None) -> None:
     """Bound the groups that may be made below the cgroup2 group at `path`: how many below each other, and how many in
     all. A session whose root is the host's can make groups in its own, each of which the kernel keeps in memory.
     """
+    if kin.is_bare(path):
+        return
     write(path, "cgroup.max.depth", str(depth))
     if groups is not None:
         write(path, "cgroup.max.descendants", str(groups))
@@ -246,6 +295,8 @@ def _kill(path: str) -> None:
 
 def wait_empty(path: str, timeout_s: float = EVENT_TIMEOUT_S) -> None:
     """Block until no process is in the group, or it is gone. Raises TimeoutError after `timeout_s` seconds."""
+    if kin.is_bare(path):
+        return  # nobody but `end` waits for one
     with contextlib.suppress(FileNotFoundError):
         _wait_event(path, "populated 0", timeout_s)
 
@@ -262,6 +313,14 @@ def memory_bytes(path: str) -> int | None:
         with contextlib.suppress(FileNotFoundError):
             return int(read(path, name))
     return None
+
+
+def _is_frozen(path: str) -> bool:
+    if kin.is_bare(path):
+        from waypoint.linux.tasks import halting
+
+        return halting.is_frozen(path)
+    return read(path, "cgroup.freeze").strip() == "1"
 
 
 def _wait_event(path: str, wanted: str, timeout_s: float = EVENT_TIMEOUT_S) -> None:
@@ -292,7 +351,7 @@ def cpu_usec(path: str) -> int:
     cpu.stat needs no controller.
     """
     try:
-        for line in read(path, "cpu.stat").splitlines():
+        for line in read(path, "cpu.stat").split("\n"):
             name, _, value = line.partition(" ")
             if name == "usage_usec":
                 return int(value)

@@ -13,7 +13,7 @@ import signal
 import struct
 
 from waypoint.linux.calls import libc
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, kin
 
 _CLONE_INTO_CGROUP = 0x200000000
 _REFUGE = "waypoint-launcher-"
@@ -32,8 +32,10 @@ def fork_into(group: str) -> int:
 
     Raises OSError, ENOENT if there is no such group. On kernels without clone3, the child moves itself into the group.
     The child is on its way into the group's twins (`cgroups.twins`), which clone3 does not know: before it forks or
-    executes anything, it waits for that (`wait_entered`).
+    executes anything, it waits for that (`wait_entered`). Where the group is no cgroup, there is nothing to enter.
     """
+    if kin.is_bare(group):
+        return os.fork()
     fd = os.open(group, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         pid = _clone(_CLONE_ARGS.pack(_CLONE_INTO_CGROUP, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, fd))

@@ -94,7 +94,7 @@ def _holds(pid: int, path: str) -> bool:
     """Whether the process has an open file description by which it, or who has left it to it, holds the flock(2) of the
     file `path`. /proc/locks would tell only who took the lock, which may have been another process.
     """
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # it has ended, or it has and nobody waits for it
         file = os.stat(path)
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(FileNotFoundError):  # the process has closed it

@@ -6,6 +6,8 @@ The caller must be allowed to trace the process. Every function raises OSError i
 import os
 from typing import NamedTuple
 
+from waypoint.linux.tasks import procfs
+
 
 class Mapping(NamedTuple):
     """The addresses from `start` to before `end`. `rights`: as in `r-xp`. `offset`: where in the file it begins.
@@ -22,11 +24,11 @@ class Mapping(NamedTuple):
 def read_mappings(pid: int) -> list[Mapping]:
     """The mappings of the process, or of the process of the thread, `pid`, in the order of their addresses."""
     found = []
-    with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
-        for line in file:
-            span, rights, offset, _device, _inode, *path = line.rstrip("\n").split(maxsplit=5)
-            start, _, end = span.partition("-")
-            found.append(Mapping(int(start, 16), int(end, 16), rights, int(offset, 16), "".join(path)))
+    for line in filter(None, procfs.lines(pid, "maps")):
+        span, rights, offset, _device, _inode, *path = line.split(maxsplit=5)
+        start, _, end = span.partition(b"-")
+        where = int(start, 16), int(end, 16), rights.decode("ascii"), int(offset, 16)
+        found.append(Mapping(*where, os.fsdecode(b"".join(path))))
     return found
 
 

@@ -5,7 +5,8 @@ Sources: unshare(2), setns(2), user_namespaces(7), capabilities(7), keyrings(7),
 
 import ctypes
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from waypoint.linux.calls import libc
@@ -28,10 +29,18 @@ PR_CAPBSET_DROP = 24
 PR_SET_NAME = 15
 PR_SET_SECUREBITS = 28
 PR_SET_CHILD_SUBREAPER = 36
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
 
 SECBIT_NO_SETUID_FIXUP = 1 << 2
 
+_SYS_RESOURCE = 1 << 24
+_CAPABILITY_VERSION = 0x2008_0522  # _LINUX_CAPABILITY_VERSION_3
 KEYCTL_JOIN_SESSION_KEYRING = 1
+_NS_GET_USERNS = 0xB701  # linux/nsfs.h
+
+EACH_ITSELF = "0 0 4294967295\n"
+"""The map of a user namespace in which each id is itself, as model/records.py has it."""
 
 # From linux/capability.h.
 CAPABILITIES = {
@@ -76,6 +85,15 @@ def has_all_capabilities() -> bool:
         return effective == (1 << (int(last.read()) + 1)) - 1
 
 
+def has_capabilities(wanted: int) -> bool:
+    """Whether the caller has the capabilities of which `wanted` has the bits, but for CAP_SYS_RESOURCE, which the
+    machine's own root lacks in many containers.
+    """
+    with open("/proc/self/status") as status:
+        effective = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
+    return not wanted & ~effective & ~_SYS_RESOURCE
+
+
 def setns(fd: int, flags: int) -> None:
     """Enter the namespaces `flags` of the process behind pidfd `fd` (Linux 5.8), or the namespace behind `fd`."""
     libc.call("setns", fd, flags)
@@ -104,6 +122,11 @@ def call_within(mounts_fd: int, work: Callable[[], T]) -> T:
     return outcome.result()
 
 
+def is_in(pid: int, kind: str, namespace: int) -> bool:
+    """Whether the process is in the namespace behind the descriptor, of the kind `kind` ("mnt"). Raises OSError."""
+    return os.path.samestat(os.stat(f"/proc/{pid}/ns/{kind}"), os.fstat(namespace))
+
+
 def open_own(kind: str) -> int:
     """A descriptor of the caller's namespace `kind` ("mnt"), close-on-exec. The namespace lasts as long as it does."""
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
@@ -111,12 +134,79 @@ def open_own(kind: str) -> int:
 
 def map_ids(pid: int, lines: str) -> None:
     """Write the map of user ids, and the same of group ids, of the user namespace that process `pid` has just created.
+    If each id is to be itself, those are mapped that the caller's own namespace has.
 
     The caller needs CAP_SETUID and CAP_SETGID in the parent namespace. The kernel lets each map be written once.
     """
     for which in ("uid_map", "gid_map"):
+        content = _own_ids(which) if lines == EACH_ITSELF else lines
         with open(f"/proc/{pid}/{which}", "w") as file:
-            file.write(lines)
+            file.write(content)
+
+
+def id_maps(pid: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+    """The maps of user ids and of group ids of the process's user namespace, as `as_mapped` tells them: by the ids of
+    the caller's.
+    """
+    found = []
+    for which in ("uid_map", "gid_map"):
+        with open(f"/proc/{pid}/{which}") as file:
+            found.append(_ranges(file.read()))
+    return found[0], found[1]
+
+
+def as_mapped(lines: str) -> list[tuple[int, ...]]:
+    """What `id_maps` tells of each map after `map_ids` with these lines, which has to be the same for both."""
+    return _ranges(_own_ids("uid_map") if lines == EACH_ITSELF else lines)
+
+
+def _ranges(lines: str) -> list[tuple[int, ...]]:
+    return [tuple(map(int, line.split())) for line in lines.splitlines()]
+
+
+def _own_ids(which: str) -> str:
+    with open(f"/proc/self/{which}") as file:
+        ranges = [line.split() for line in file]
+    return "".join(f"{first} {first} {count}\n" for first, _outside, count in ranges)
+
+
+def enter_own(former: int | None) -> None:
+    """Go into a user namespace of this ordinary user's, with a mount namespace of its own. It has one id, the user's,
+    which is the same outside: so every file, process and peer is whose it was. The process and the programs that it
+    executes have all capabilities there. `former`: a descriptor of such a namespace that this user has made before; it
+    is gone into, if the kernel lets that be.
+
+    The caller has one thread. Raises OSError.
+    """
+    uid, gid = os.getuid(), os.getgid()
+    if former is None or not _joined(former):
+        unshare(CLONE_NEWUSER)
+        # The kernel lets an ordinary user map a group only where nobody can give up groups, which may forbid things.
+        for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1\n"), ("gid_map", f"{gid} {gid} 1\n")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(content)
+    unshare(CLONE_NEWNS)
+    _keep_capabilities()
+
+
+def _joined(userns: int) -> bool:
+    try:
+        setns(userns, CLONE_NEWUSER)
+    except OSError:
+        return False
+    return True
+
+
+def _keep_capabilities() -> None:
+    """Let the programs that this process executes have its capabilities, too, whatever user it is (capabilities(7))."""
+    with open("/proc/self/status") as status:
+        own = next(int(line.split()[1], 16) for line in status if line.startswith("CapPrm:"))
+    low, high = own & 0xFFFF_FFFF, own >> 32
+    header = struct.pack("=Ii", _CAPABILITY_VERSION, 0)
+    libc.call("capset", header, struct.pack("=6I", low, low, low, high, high, high))
+    for number in range(own.bit_length()):
+        if own >> number & 1:
+            libc.call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, number, 0, 0)
 
 
 def prctl(option: int, argument: int = 0) -> int:
@@ -158,6 +248,24 @@ def set_death_signal(signal_number: int) -> None:
     by execve(2) of a set-uid program.
     """
     prctl(PR_SET_PDEATHSIG, signal_number)
+
+
+def names(pid: int, kinds: Sequence[str]) -> list[str]:
+    """What the kernel calls the namespaces `kinds` of process `pid`: the same for those who are in one."""
+    return [os.readlink(path(pid, kind)) for kind in kinds]
+
+
+def is_own(pid: int, kind: str) -> bool:
+    """Whether the namespace `kind` of process `pid` belongs to its user namespace (ioctl_ns(2)). Raises OSError."""
+    fd = os.open(path(pid, kind), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        owner = libc.call("ioctl", fd, _NS_GET_USERNS, 0)
+    finally:
+        os.close(fd)
+    try:
+        return os.path.samestat(os.fstat(owner), os.stat(path(pid, "user")))
+    finally:
+        os.close(owner)
 
 
 def path(pid: int, kind: str) -> str:

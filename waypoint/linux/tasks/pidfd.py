@@ -24,11 +24,11 @@ def has_ended(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def wait_ended(fd: int, timeout_s: float) -> bool:
-    """Block until the process has ended, at most `timeout_s` seconds. True if the process has ended."""
+def wait_ended(fd: int, timeout_s: float | None) -> bool:
+    """Block until the process has ended, at most `timeout_s` seconds if that is not None. True if it has ended."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 def send_signal(fd: int, number: int) -> None:

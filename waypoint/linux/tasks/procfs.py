@@ -24,6 +24,8 @@ _CALLS: dict[str, dict[int, str]] = {
     "aarch64": {63: "read", 72: "pselect6", 73: "ppoll", 260: "wait4"},
 }
 _NAMES = _CALLS[os.uname().machine]
+_MOST_ARGUMENT_BYTES = 4096
+_PF_EXITING = 0x4  # include/linux/sched.h
 _NS_GET_PARENT = 0xB702  # linux/nsfs.h
 
 
@@ -38,10 +40,18 @@ class Stat(NamedTuple):
     group: int
     session: int
     foreground: int  # foreground process group of the process's terminal; -1 without a terminal
+    flags: int
     child_faults: int  # page faults of the children that the process has waited for
     start_ticks: int
     code_start: int
     stack_start: int
+
+    @property
+    def program(self) -> tuple[int, int]:
+        """Where its code and its stack begin: what a process has in common with the one that has forked it, until one
+        of both executes a program.
+        """
+        return self.code_start, self.stack_start
 
 
 class Rights(NamedTuple):
@@ -56,10 +66,11 @@ class Rights(NamedTuple):
 
 
 class BlockingCall(NamedTuple):
-    """The system call in which a process is blocked: name ("" if not in this module's table) and first argument."""
+    """The system call in which a task is blocked: name ("" if not in this module's table), first and third argument."""
 
     name: str
     first: int
+    third: int
 
 
 def stat(pid: int) -> Stat:
@@ -67,7 +78,7 @@ def stat(pid: int) -> Stat:
     text = _read(pid, "stat")
     name, _, rest = text[text.index(b"(") + 1 :].rpartition(b")")
     fields = rest.split()
-    numbers = [int(fields[place]) for place in (1, 2, 3, 5, 8, 19, 23, 25)]
+    numbers = [int(fields[place]) for place in (1, 2, 3, 5, 6, 8, 19, 23, 25)]
     return Stat(name.decode(errors="backslashreplace"), fields[0].decode("ascii"), *numbers)
 
 
@@ -78,12 +89,36 @@ def start_ticks(pid: int) -> int:
     return 0
 
 
+def is_exiting(pid: int) -> bool:
+    """Whether process `pid` is in the kernel's exit path, or gone: it ends as soon as the kernel is done with it."""
+    with contextlib.suppress(ProcessLookupError):
+        return bool(stat(pid).flags & _PF_EXITING)
+    return True
+
+
 def inner_pid(pid: int) -> int:
-    """The id of process `pid` in the innermost of its pid namespaces (NSpid)."""
-    for line in _read(pid, "status").splitlines():
+    """The id of process `pid` in the innermost of its pid namespaces: the one that the process itself sees."""
+    return _ids(pid)[-1]
+
+
+def session_pid(pid: int) -> int:
+    """The id of process `pid` in the pid namespace right below the caller's: that of a session, also of a process that
+    is in one of its own there.
+    """
+    return _ids(pid)[:2][-1]
+
+
+def is_further_in(pid: int) -> bool:
+    """Whether process `pid` is in a pid namespace below the caller's."""
+    return len(_ids(pid)) > 1
+
+
+def _ids(pid: int) -> list[int]:
+    """The ids of process `pid` in its pid namespaces, the caller's first (NSpid, proc_pid_status(5))."""
+    for line in lines(pid, "status"):
         if line.startswith(b"NSpid:"):
-            return int(line.split()[-1])
-    return pid
+            return [int(word) for word in line.split()[1:]]
+    return [pid]
 
 
 def threads(pid: int) -> list[int]:
@@ -143,8 +178,11 @@ def fdinfo(pid: int, fd: int, most_bytes: int) -> bytes:
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments of the process, with bytes as in `Stat.name`; empty for a zombie or a kernel thread."""
-    return [word.decode(errors="backslashreplace") for word in _read(pid, "cmdline").split(b"\0")[:-1]]
+    """The first arguments of the process, at most 4 KiB, with bytes as in `Stat.name`; empty for a zombie or a kernel
+    thread.
+    """
+    words = _read(pid, "cmdline", _MOST_ARGUMENT_BYTES).split(b"\0")
+    return [word.decode(errors="backslashreplace") for word in words[:-1]]
 
 
 def raw(pid: int, name: str, limit: int) -> bytes:
@@ -152,9 +190,16 @@ def raw(pid: int, name: str, limit: int) -> bytes:
     return _read(pid, name, limit)
 
 
+def lines(pid: int, name: str) -> list[bytes]:
+    """The lines of the file `name` in /proc/PID. The process chooses names in it, in which the kernel escapes line
+    feeds alone: at a carriage return, as `splitlines` would end a line, there is none. Raises PermissionError.
+    """
+    return _read(pid, name).removesuffix(b"\n").split(b"\n")
+
+
 def rights(pid: int) -> Rights:
     """What decides what the process may do. Raises PermissionError."""
-    fields = dict(line.split(b":\t", 1) for line in _read(pid, "status").splitlines() if b":\t" in line)
+    fields = dict(line.split(b":\t", 1) for line in lines(pid, "status") if b":\t" in line)
     try:
         walls = [os.readlink(f"/proc/{pid}/{name}") for name in ("root", "ns/user", "ns/mnt")]
     except FileNotFoundError:
@@ -168,20 +213,19 @@ def rights(pid: int) -> Rights:
 
 def position(pid: int, number: int) -> tuple[int, int]:
     """The offset and the flags (open(2)) of an open file (proc_pid_fdinfo(5))."""
-    lines = _read(pid, f"fdinfo/{number}").splitlines()
-    fields = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+    fields = dict(line.split(b":\t", 1) for line in lines(pid, f"fdinfo/{number}") if b":\t" in line)
     return int(fields[b"pos"]), int(fields[b"flags"], 8)
 
 
 def system_call(pid: int) -> BlockingCall | None:
-    """The system call in which the process is blocked; None if the process is running.
+    """The system call in which the process, or the thread of this id, is blocked; None if it is running.
 
     Raises PermissionError if the caller may not trace the process.
     """
     words = _read(pid, "syscall").split()
     if words[0] in (b"running", b"-1"):
         return None
-    return BlockingCall(_NAMES.get(int(words[0]), ""), int(words[1], 16))
+    return BlockingCall(_NAMES.get(int(words[0]), ""), int(words[1], 16), int(words[3], 16))
 
 
 def processor_ns(pid: int) -> int:
@@ -192,6 +236,26 @@ def processor_ns(pid: int) -> int:
 def children(pid: int) -> list[int]:
     """Pids of the children of the process's main thread, zombies included. A shell has no other threads."""
     return [int(word) for word in _read(pid, f"task/{pid}/children").split()]
+
+
+def family(first: int) -> list[int]:
+    """The pids of the process `first`, which comes first, and of all its descendants, without zombies. None is missed
+    that runs all the time. Empty if it has ended.
+    """
+    found = [first]
+    for pid in found:  # grows meanwhile
+        with contextlib.suppress(ProcessLookupError):
+            for tid in threads(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    found += map(int, _read(pid, f"task/{tid}/children").split())
+    return [pid for pid in found if not _is_zombie(pid)]
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return stat(pid).state == "Z"
+    except ProcessLookupError:
+        return True
 
 
 def _read(pid: int, name: str, limit: int = sys.maxsize) -> bytes:
@@ -229,7 +293,7 @@ def is_same(pid: int, start_ticks: int) -> bool:
 def share_bytes(pid: int) -> int:
     """The proportional set size (PSS): a page that n processes share counts 1/n. 0 if the process is gone."""
     try:
-        for line in _read(pid, "smaps_rollup").splitlines():
+        for line in lines(pid, "smaps_rollup"):
             if line.startswith(b"Pss:"):
                 return int(line.split()[1]) * 1024
     except ProcessLookupError:
@@ -264,16 +328,21 @@ def open_root(pid: int) -> int:
     return root
 
 
+def open_user_namespace_above(pid: int) -> int:
+    """A descriptor, close-on-exec, of the user namespace around that of process `pid` (ioctl_ns(2)). Raises OSError."""
+    fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return libc.call("ioctl", fd, _NS_GET_PARENT, 0)
+    finally:
+        os.close(fd)
+
+
 def _is_right_below(pid: int) -> bool:
     """Whether process `pid` is in the caller's user namespace, or in one right below it (ioctl_ns(2))."""
     own = os.stat("/proc/self/ns/user")
-    fd = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if os.path.samestat(os.fstat(fd), own):
-            return True
-        parent = libc.call("ioctl", fd, _NS_GET_PARENT, 0)
-    finally:
-        os.close(fd)
+    if os.path.samestat(os.stat(f"/proc/{pid}/ns/user"), own):
+        return True
+    parent = open_user_namespace_above(pid)
     try:
         return os.path.samestat(os.fstat(parent), own)
     finally:

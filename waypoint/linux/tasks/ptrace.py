@@ -32,17 +32,19 @@ REGISTERS_BYTES = _REGISTERS.size
 _AX, _ORIG_AX, _IP, _SP = 10, 15, 16, 19
 _ARGUMENTS = (14, 13, 12)  # di, si, dx: the first three
 _SYSCALL_CODE = b"\x0f\x05"
+_POLL = 7  # of x86-64
+_ERESTART_RESTARTBLOCK = 516  # linux/errno.h
 _DEBUG_CONTROL = 848 + 7 * 8  # offsetof(struct user, u_debugreg[7]) of x86-64
 
 
 class Stop(NamedTuple):
     """Why a task has stopped. `signal`: the signal that is about to be delivered, 0 if none is. `is_exit`: the task has
-    begun to end. `is_group_stop`: its process is stopped, as by SIGSTOP.
+    begun to end. `stopped_by`: the signal by which its process is stopped, as SIGSTOP; 0 if it is not.
     """
 
     signal: int
     is_exit: bool
-    is_group_stop: bool
+    stopped_by: int
 
 
 def seize(tid: int, *, tell_exit: bool = False, unfiltered: bool = False) -> None:
@@ -71,13 +73,27 @@ def wait(tid: int) -> Stop | None:
         return None
     number, event = os.WSTOPSIG(status), status >> 16
     if event:
-        return Stop(0, event == _EVENT_EXIT, event == _EVENT_STOP and number in _GROUP_STOPS)
-    return Stop(number, is_exit=False, is_group_stop=False)
+        is_group_stop = event == _EVENT_STOP and number in _GROUP_STOPS
+        return Stop(0, event == _EVENT_EXIT, number if is_group_stop else 0)
+    return Stop(number, is_exit=False, stopped_by=0)
+
+
+def stop_signal(pid: int) -> int:
+    """The signal by which a process is stopped, as SIGSTOP; 0 if it is not, or has ended. It stays as it is. Raises as
+    `seize`.
+    """
+    seize(pid)
+    interrupt(pid)
+    stop = wait(pid)
+    if stop is None:
+        return 0
+    detach(pid)
+    return stop.stopped_by
 
 
 def go_on(tid: int, stop: Stop) -> None:
     """Let a task go on from `stop` as if nobody traced it."""
-    if stop.is_group_stop:
+    if stop.stopped_by:
         libc.call("ptrace", _LISTEN, tid, 0, 0)
     else:
         libc.call("ptrace", _CONT, tid, 0, stop.signal)
@@ -175,6 +191,23 @@ def _signal_mask(tid: int) -> bytes:
     buffer = ctypes.create_string_buffer(_MASK_BYTES)
     libc.call("ptrace", _GETSIGMASK, tid, _MASK_BYTES, ctypes.addressof(buffer))
     return buffer.raw
+
+
+def begin_poll_anew(tid: int) -> bool:
+    """Have a stopped task begin its poll(2) anew when it goes on, if it was broken off in one that waits for ever; else
+    do nothing. Returns whether it was. x86-64 only.
+
+    By itself the kernel would go on with the call by what it has noted of it (restart_syscall(2)), which is lost as
+    soon as a tracer has the task run another call.
+    """
+    own = list(_REGISTERS.unpack(registers(tid)))
+    is_endless = own[_ARGUMENTS[2]] >> 31 & 1  # the third argument is an int: the timeout
+    if (own[_ORIG_AX], own[_AX]) != (_POLL, -_ERESTART_RESTARTBLOCK % (1 << 64)) or not is_endless:
+        return False
+    own[_AX], own[_ORIG_AX] = _POLL, -1 % (1 << 64)
+    own[_IP] -= len(_SYSCALL_CODE)
+    set_registers(tid, _REGISTERS.pack(*own))
+    return True
 
 
 def code_place(tid: int) -> int:

@@ -1,4 +1,5 @@
-"""Folders that processes hold although their names were removed: as working directory, as root or as an open file.
+"""Folders that processes hold although their names were removed: as working directory, as root or as an open file; and
+how much there is in files of that kind.
 
 A removed folder of an overlay's lower layer cannot be told from a folder with a name by its attributes: it still has
 links, those of the layer.
@@ -7,16 +8,23 @@ links, those of the layer.
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import beneath
 from waypoint.linux.storage.descriptors import mount_id
 from waypoint.linux.tasks import procfs
+from waypoint.model.late_pattern import late_pattern
 
 _MARK = " (deleted)"  # proc_pid_fd(5)
+_MEMORY = ("/memfd:", "/dev/zero", "/SYSV")  # memfds, and memory that processes share
+_REMOVED_AND_MAPPED = late_pattern(rb"^([0-9a-f]+)-([0-9a-f]+) [^/\n]*(/.* \(deleted\))$", re.MULTILINE)
+"""In proc_pid_maps(5), of which a process may have 65,530 lines: so no line of others is taken apart."""
+_BLOCK_BYTES = 512  # of st_blocks (stat(3type))
 _SUFFIX_BYTES = 8
-_SUFFIX = re.compile(rb"\.waypoint-[0-9a-f]{%d}$" % (2 * _SUFFIX_BYTES))
+_SUFFIX = late_pattern(rb"\.waypoint-[0-9a-f]{%d}$" % (2 * _SUFFIX_BYTES))
 _LONGEST_NAME = 200  # bytes of a file name (at most 255) that are kept before the suffix
 
 
@@ -56,10 +64,52 @@ def find(pids: Iterable[int], root: int) -> list[RemovedFolder]:
     return sorted(found)
 
 
-def _links(pid: int) -> Iterator[tuple[str, str]]:
-    """The paths of the process's links in /proc that may lead to folders, and where they lead."""
+def file_bytes(pids: Iterable[int], most: int) -> int:
+    """Bytes of the files without a name that the processes have open or mapped, each file once, without holes: of
+    shared memory, and of removed files that have no more than `most`. Processes that have ended, or hide this from the
+    caller, are skipped. Costs as `find`, the list of all mappings, and one stat(2) for each such file.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            for link, path in (*_open(pid), *_mapped(pid)):
+                if path.startswith("/") and path.endswith(_MARK):
+                    with contextlib.suppress(FileNotFoundError, PermissionError):  # closed meanwhile; without rights
+                        file = os.stat(link)
+                        size = file.st_blocks * _BLOCK_BYTES
+                        is_kept = size <= most or path.startswith(_MEMORY)
+                        if is_kept and file.st_nlink == 0 and stat.S_ISREG(file.st_mode):
+                            found[file.st_dev, file.st_ino] = size
+    return sum(found.values())
+
+
+def open_files(pids: Iterable[int]) -> set[tuple[int, str]]:
+    """The files that the processes have open though their names were removed: the process and the last path of each.
+    Memory is none of them. Processes that have ended, or hide this from the caller, are skipped. Costs as `find`.
+    """
+    found: set[tuple[int, str]] = set()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            paths = procfs.open_files(pid).values()
+            gone = (path for path in paths if path.startswith("/") and path.endswith(_MARK))
+            found.update((pid, path.removesuffix(_MARK)) for path in gone if not path.startswith(_MEMORY))
+    return found
+
+
+def _open(pid: int) -> Iterator[tuple[str, str]]:
     for number, path in procfs.open_files(pid).items():
         yield f"/proc/{pid}/fd/{number}", path
+
+
+def _mapped(pid: int) -> Iterator[tuple[str, str]]:
+    if powers.is_machines():  # else the kernel shows nobody these files (proc_pid_map_files(5))
+        for one in _REMOVED_AND_MAPPED.finditer(b"\n".join(procfs.lines(pid, "maps"))):
+            yield f"/proc/{pid}/map_files/{int(one[1], 16):x}-{int(one[2], 16):x}", os.fsdecode(one[3])
+
+
+def _links(pid: int) -> Iterator[tuple[str, str]]:
+    """The paths of the process's links in /proc that may lead to folders, and where they lead."""
+    yield from _open(pid)
     for name in ("cwd", "root"):
         link = f"/proc/{pid}/{name}"
         with contextlib.suppress(FileNotFoundError):  # the process has ended

@@ -109,6 +109,26 @@ class Verb:
         self.by_flag = {flag: option for option in options for flag in option.flags}
 
 
+class Group(Verb):
+    """A verb with verbs below it. `acts`: whether it does something when none of its members is named."""
+
+    __slots__ = ("acts", "members")
+
+    def __init__(
+        self,
+        name: str,
+        options: tuple[Option, ...],
+        text: str,
+        epilog: str,
+        members: tuple[Verb, ...],
+        *,
+        acts: bool = False,
+    ) -> None:
+        super().__init__(name, options, text, epilog)
+        self.acts = acts
+        self.members = members
+
+
 class Given(dict[str, "Value"]):
     """The parameters of one command, by name, as any of the parsers returns them. A parameter that was not given is
     None, False (a flag) or [] (several texts).
@@ -226,6 +246,8 @@ class ArgumentParser:
                 raise Unclear(f"{word} {value}", f"{needed} is needed")
         elif option.choices and value not in option.choices:
             raise Unclear(f"{word} {value}", f"it is one of {', '.join(option.choices)}")
+        elif option.choices and found[option.name] not in (None, value):
+            raise Unclear(f"{word} {value}", f"it is {found[option.name]} as well: give one of them")
         else:
             found[option.name] = value
 

@@ -5,8 +5,8 @@ the shell itself is to look for (`files`, `folders`, `commands`, `users`, `group
 word, a tab, and help.
 """
 
-from waypoint.model.verbs import Argument, Option, Verb
-from waypoint.model.verbs.table import INSIDE, WAYPOINT, Group, first_sentence
+from waypoint.model.verbs import Argument, Group, Option, Verb
+from waypoint.model.verbs.table import INSIDE, WAYPOINT, first_sentence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,32 @@ KINDS = {
     "CMD": "commands",
     "ARGV": "commands",
     "SHELL": "commands",
-    **dict.fromkeys(("N", "S", "AGE", "MSG", "NEW", "PREFIX", "NAME=VALUE", "SIZE", "LIST", ""), ""),
+    "FILE": "files",
+    "DEST": "files",
+    "KIND=PATH": "files",
+    "SRC": "files",
+    "DST": "files",
+    "NAME:PATH": "names",
+    "PATH": "files",
+    "OTHER": "names",
+    **dict.fromkeys(
+        (
+            "N",
+            "S",
+            "AGE",
+            "KIND",
+            "MSG",
+            "NEW",
+            "PREFIX",
+            "NAME=VALUE",
+            "SIZE",
+            "LIST",
+            "[IP:]HOST:INNER[/udp]",
+            "PROFILE",
+            "",
+        ),
+        "",
+    ),
 }
 """What the values of an option or argument are, by its metavar; "" for what only the user can know. `names` are
 branches and checkpoints; `commands` the words of a command line: a program, then files.
@@ -35,7 +60,7 @@ _NEW_NAMES = {("checkpoint", "name"), ("stop", "checkpoint"), ("fork", "branches
 _OF_THE_DAEMON = ("names", "branches", "live branches")
 """The kinds that only the daemon can tell."""
 
-_OF_LIVE = {"attach", "doctor", "exec", "run", "logs", "stop", "checkpoint"}
+_OF_LIVE = {"attach", "doctor", "exec", "run", "logs", "stop", "checkpoint", "profile test"}
 """Verbs whose BRANCH must be live."""
 
 

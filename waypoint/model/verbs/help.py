@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Collection, Sequence
 
 from waypoint.model.verbs import Option, Verb
+from waypoint.model.verbs.table import first_sentence
 
 _WIDTH = 80
 _COLUMN = 28
@@ -12,7 +13,7 @@ _COLUMN = 28
 
 def of_all(text: str, verbs: Sequence[Verb]) -> str:
     """The help that lists `verbs`, with `text` above the list."""
-    rows = [(verb.name, inspect.cleandoc(verb.help).partition("\n")[0]) for verb in verbs]
+    rows = [(verb.name, first_sentence(verb)) for verb in verbs]
     listed = "".join(_row(name, about) for name, about in rows)
     return f"Usage: waypoint COMMAND [ARGS]...\n\n{_indented(text)}\nCommands:\n{listed}"
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from waypoint import __version__
 from waypoint.model.paths import RUNTIME, SYSTEM_HOME
-from waypoint.model.verbs import Option, Verb
-from waypoint.model.verbs.table import WAYPOINT, Group, first_sentence
+from waypoint.model.verbs import Group, Option, Verb
+from waypoint.model.verbs.table import WAYPOINT, first_sentence
 
 _ENVIRONMENT = {
     "WAYPOINT_HOME": "The home to use, if no --home is given.",
@@ -19,7 +19,7 @@ _ENVIRONMENT = {
 }
 _FILES = {
     SYSTEM_HOME: "The machine's home, with all that is kept.",
-    "~/.local/share/waypoint": "A user's own home, used if it has been set up.",
+    "~/.local/share/waypoint": "A user's own home, used if it is there, or if the machine has none.",
     RUNTIME: "Sockets and records of what runs.",
     "HOME/daemon.log": "What the daemon has logged, as waypoint-daemon-logs(1) prints it.",
 }

@@ -1,28 +1,10 @@
 """All verbs, in the order in which help lists them. The verbs of the fast path are defined in `fast`."""
 
-from waypoint.model.verbs import Argument, Option, Verb, fast
+from waypoint.model.verbs import Argument, Group, Option, Verb, disk_verbs, fast, file_verbs
+from waypoint.model.verbs.agent_verbs import GUIDE
 from waypoint.model.verbs.fast import BRANCH, HOME, JSON, NAME
-
-
-class Group(Verb):
-    """A verb with verbs below it. `acts`: whether it does something when none of its members is named."""
-
-    __slots__ = ("acts", "members")
-
-    def __init__(
-        self,
-        name: str,
-        options: tuple[Option, ...],
-        text: str,
-        epilog: str,
-        members: tuple[Verb, ...],
-        *,
-        acts: bool = False,
-    ) -> None:
-        super().__init__(name, options, text, epilog)
-        self.acts = acts
-        self.members = members
-
+from waypoint.model.verbs.file_verbs import LAYER, LAYER_ATTACH, LAYER_GET, LAYER_LIST
+from waypoint.model.verbs.workloads import PROFILE
 
 ONE_BRANCH = Argument("argument", "BRANCH", required=False)
 BRANCHES = Argument("arguments", "BRANCH", required=False, many=True)
@@ -30,7 +12,7 @@ BRANCHES = Argument("arguments", "BRANCH", required=False, many=True)
 _SETUP = Verb(
     "setup",
     (
-        Option(("--check",), "flag", "Change nothing, say what is installed; exit status 3 if something is missing."),
+        Option(("--check",), "flag", "Only say what is there and what you may do; exit status 3 if something lacks."),
         Option(("--remove",), "flag", "End all sessions and remove the home with all that was kept."),
         Option(
             ("--user",),
@@ -47,28 +29,61 @@ _SETUP = Verb(
             "What USER may have: their own (default), or `full`: all that root has. USER is root on this machine then.",
             choices=("own", "full"),
         ),
+        Option(("--encrypt",), "flag", "Encrypt the home's store, with a key in the home for its owner alone."),
+        Option(
+            ("--passphrase-file",),
+            "text",
+            "With --encrypt: with the passphrase in FILE instead, which stays there and is read when it is needed.",
+            "FILE",
+        ),
+        Option(
+            ("--passphrase",),
+            "flag",
+            "Ask for the passphrase on the terminal: a new one with --encrypt, else the one of the store, once more.",
+        ),
+        Option(
+            ("--hot-budget",),
+            "size",
+            "How much captures may have on disk besides files before what the store has goes (default: a tenth of it).",
+            "SIZE",
+        ),
+        Option(
+            ("--hot-memory",),
+            "size",
+            "How much of that may be in memory at first (default: an eighth of memory, at most 1G; up to 2M: none).",
+            "SIZE",
+        ),
         Option(("--yes",), "flag", "With --remove: do not ask."),
+        Option(("--json",), "flag", "With --check: print one JSON value."),
         HOME,
     ),
     """Make this machine ready: a home with its pool of files, a CRIU that works on this kernel, completion for bash and
     zsh, and where systemd runs a unit that starts the daemon.
 
-    Needs root; anybody else who may use the home gets completion. May be run again at any time: it does what is missing
+    As root, for the machine. Anybody else who may use that home gets completion; where there is none, a home of their
+    own, which needs no setup. May be run again at any time: it does what is missing
     and says what it changed. --remove asks first; without a terminal it needs --yes.
 
     USER, and the members of GROUP, get sessions as themselves, and go on with no others: --user root, --base, and a
     --bind of what they could not use themselves, are refused. With --trust full USER gets all this, and so is root on
-    the machine; --user USER without it takes that back.""",
-    'Example: sudo waypoint setup --user "$USER"',
+    the machine; --user USER without it takes that back.
+
+    --encrypt is for a home whose store has nothing yet, so begin with it. What the store has cannot be read then
+    without the key; what is besides it in the home (pool, hot area, logs) can. FILE may be on a tmpfs, such as /run:
+    after a reboot it must be put there again; until then nothing comes from the store or into it. With --passphrase
+    it is typed, is kept in memory, and is in no file: after a reboot 'waypoint setup --passphrase' asks for it.""",
+    'Example: sudo waypoint setup --user "$USER"; sudo waypoint setup --encrypt',
 )
 
 _DOCTOR = Verb(
     "doctor",
     (JSON, HOME),
     """Try everything that Waypoint needs of this machine, for real, on a throw-away session. With BRANCH: look at the
-    processes of its live session, and tell which of them could not be kept as they are (tier `live`), and why.
+    processes of its live session, and tell which of them a checkpoint would not keep as they are (tier `live`), and
+    why.
 
-    Exit status 3 if a session cannot be started, or cannot be kept with its processes.""",
+    Exit status 3 if a session cannot be started, or cannot be kept with its processes: with BRANCH, with none of
+    them.""",
     "Example: sudo waypoint doctor",
     arguments=(ONE_BRANCH,),
 )
@@ -86,7 +101,10 @@ _ATTACH = Verb(
 _LOGS = Verb(
     "logs",
     (Option(("-f", "--follow"), "flag", "Go on with what the terminal shows from now on."), BRANCH, HOME),
-    "Print what the session's terminal has shown, as far back as it is kept, byte for byte.",
+    """Print what the session's terminal has shown, as far back as it is kept, byte for byte.
+
+    BRANCH may be a checkpoint or a capture, too, or not be live: what its terminal had shown is kept with its programs
+    (tier `live`).""",
     "Example: waypoint logs -f fix-1",
     arguments=(ONE_BRANCH,),
 )
@@ -117,12 +135,18 @@ _STOP = Verb(
     (
         BRANCH,
         Option(("-a", "--all"), "flag", "Every live session."),
-        Option(("--checkpoint",), "text", "Keep the processes, too, as checkpoint NAME, or exit 5.", "NAME"),
+        Option(
+            ("--checkpoint",),
+            "text",
+            "Keep the processes, too, as checkpoint NAME, or exit 5; without root how to start them.",
+            "NAME",
+        ),
         Option(("--discard",), "flag", "Throw the session's files away instead of keeping them."),
         JSON,
         HOME,
     ),
-    "End sessions and keep their files: 'waypoint shell BRANCH' goes on from them.",
+    """End sessions and keep their files: 'waypoint shell BRANCH' goes on from them. If one of several branches has no
+    session that you may end, none is ended.""",
     "Example: waypoint stop fix-1 fix-2; waypoint stop fix-3 --checkpoint before-lunch",
     arguments=(BRANCHES,),
 )
@@ -145,7 +169,7 @@ _BRANCH_LIST = Verb(
 
 _BRANCH_RENAME = Verb(
     "branch rename",
-    (HOME,),
+    (JSON, HOME),
     "Rename a branch that is not live.",
     "Example: waypoint branch rename fix-1 fixed",
     arguments=(Argument("old", "OLD"), Argument("new", "NEW")),
@@ -180,7 +204,8 @@ _LOG = Verb(
 _SHOW = Verb(
     "show",
     (JSON, HOME),
-    """Tell all about one capture: its parents, and how much of files, processes and terminal was kept.
+    """Tell all about one capture: its parents, how much of files, processes and terminal was kept, and the processes
+    that it had, each with the tier that it has reached, and why.
 
     NAME is a checkpoint, a branch (its tip; before the first one its live session), or a capture's id or its
     beginning.""",
@@ -204,6 +229,9 @@ _UNDO = Verb(
     (
         Option(("-b", "--branch"), "text", "What BRANCH did last (default: $WAYPOINT_BRANCH).", "BRANCH"),
         fast.LOSE_PROCESSES,
+        Option(
+            ("--force",), "flag", "Of an apply, replace files that were changed since; the undo keeps what they have."
+        ),
         JSON,
         HOME,
     ),
@@ -219,39 +247,16 @@ _UNDO = Verb(
 
     The names stand again for what they stood for before the operation. A session that the operation ended is started
     again from what was kept, a session that it replaced comes back, a session that it began is ended. A session that
-    is replaced or ended is captured first, with its processes: exit status 5 if that cannot be done. What will not come
-    back is told on stderr first. An undo is an operation, too: it is taken back, all of it, by its number.""",
+    is replaced or ended is captured first, with its processes: exit status 5 if one of them cannot be kept. With
+    --lose-processes all are kept that can be; so it is in an ordinary user's own home, where none can. What will not
+    come back is told on stderr first. An undo is an operation, too: it is taken back, all of it, by its number.
+
+    The files of the machine that an apply has changed are as before it. Exit status 6, with a list, and nothing is
+    done, where somebody has changed one since: its content, owner, mode or attributes, as 'git status' does with the
+    index. A file that was only touched or moved away is none. With --force they are replaced, and told; the undo of
+    that undo brings back what they had.""",
     "Example: waypoint undo -b fix-1; waypoint op log -n 5 && waypoint undo 17",
     arguments=(Argument("number", "N", required=False, is_number=True),),
-)
-
-_GC = Verb(
-    "gc",
-    (
-        Option(
-            ("--keep-operations",), "text", "Operations of this age can be taken back afterwards (default: 7d).", "AGE"
-        ),
-        Option(("--dry-run",), "flag", "Remove nothing, say what would be removed."),
-        JSON,
-        HOME,
-    ),
-    """Remove the captures that nothing keeps, and what the home's names.db does not know; give the space back.
-
-    A capture is kept by each branch whose tip it is, by a checkpoint, and by each operation of the last 7 days that
-    'waypoint undo' would need it for. What a kept capture goes on from stays in the log, but its content is removed.
-    AGE is a number with s, m, h, d or w behind it: 12h, 30d.""",
-    "Example: waypoint gc --dry-run; waypoint gc --keep-operations 12h",
-)
-
-_DU = Verb(
-    "du",
-    (JSON, HOME),
-    """Say what holds how much of the disk: captures and live sessions (all, or those that NAMEs stand for), the rest.
-
-    FILES is what a capture or session has changed on disk, OWN FILES what of it no other one has: so much becomes free
-    if it goes. PROCESSES is what the images of its processes and its terminal take.""",
-    "Example: waypoint du; waypoint du before-upgrade --json",
-    arguments=(Argument("names", "NAME", required=False, many=True),),
 )
 
 _OP_LOG = Verb(
@@ -327,7 +332,12 @@ WAYPOINT = Group(
     "A first session: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has examples.",
     (
         *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
-        *(fast.CHECKPOINT, fast.RESTORE, fast.FORK, _BRANCH, _LOG, _SHOW, _RM, _UNDO, _OP, _GC, _DU, _EVENTS, _DAEMON),
+        *(fast.CHECKPOINT, fast.RESTORE, fast.FORK, _BRANCH, _LOG, _SHOW, file_verbs.DIFF),
+        *(LAYER, _RM, file_verbs.APPLY, _UNDO, _OP),
+        *(disk_verbs.EXPORT, disk_verbs.IMPORT),
+        *(file_verbs.CAT, file_verbs.CP, file_verbs.MOUNT),
+        *(disk_verbs.GC, disk_verbs.EVICT, disk_verbs.VERIFY, disk_verbs.DU),
+        *(PROFILE, _EVENTS, GUIDE, _DAEMON),
     ),
 )
 """The whole command line: the options before the first verb, and all verbs."""
@@ -335,18 +345,22 @@ WAYPOINT = Group(
 STATUS = Verb(
     "status",
     (JSON,),
-    "Say which branch this is, and the capture that it goes on from.",
+    """Say which branch this is, the capture that the branch goes on from, whether the session itself was restored from
+    one and of which tier, and what it may use: network and limits.""",
     "Example: waypoint status",
 )
 """This verb exists only inside a session."""
 
 INSIDE: dict[Verb, tuple[str, ...]] = {
-    fast.CHECKPOINT: ("-m", "--message", "--tier", "--force", "--json"),
-    fast.RESTORE: ("-b", "--branch", "--new", "--only", "--lose-processes", "--json"),
-    fast.FORK: ("-n", "--count", "--prefix", "--json"),
+    fast.CHECKPOINT: ("-m", "--message", "--tier", "--force", "--attach", "--json"),
+    fast.RESTORE: ("-b", "--branch", "--new", "--tier", "--only", "--lose-processes", "--json"),
+    fast.FORK: ("-n", "--count", "--prefix", "--tier", "--json"),
     _UNDO: ("-b", "--branch", "--lose-processes", "--json"),
     _LOG: ("-b", "--branch", "-n", "--limit", "--json"),
     _SHOW: ("--json",),
+    LAYER_LIST: ("--json",),
+    LAYER_GET: (),
+    LAYER_ATTACH: ("--json",),
     _OP_LOG: ("-n", "--limit", "--json"),
     _PS: ("--json",),
     _LOGS: ("-b", "--branch"),

@@ -17,6 +17,8 @@ HEADINGS = {
 """The fields of an answer that tell it, which `--json` prints for every verb, with their headings for people."""
 
 _MIB = 1 << 20
+NOT_IN = "not in the session"
+"""What a line begins with that tells of a mount which a session lacks."""
 SHORT = 12  # digits of a capture's id that are printed for people
 
 
@@ -31,15 +33,29 @@ def told(*answers: "Mapping[str, object]") -> list[str]:
 
 
 def told_replaced(session: "Mapping[str, object]") -> list[str]:
-    """The lines about what the answer to a restore says it has replaced; none if it has replaced nothing."""
-    kept, branch = session.get("replaced"), session["branch"]
+    """The lines about what the answer to a restore says it has brought back, and what it has replaced, if anything."""
+    restored, kept, branch = session.get("restored"), session.get("replaced"), session["branch"]
+    back = [cleaned(_told_restored(restored))] if isinstance(restored, dict) else []
     if not isinstance(kept, dict):
-        return []
+        return back
     done = session.get("exchanged")
     files = [_told_exchanged(done)] if isinstance(done, dict) else []
     where = f"kept as {kept['capture'][:SHORT]}, tier {kept['tier']}"
     lines = [*files, f"replaced: what was on {branch}, {where}; to get it back: waypoint undo -b {branch}"]
-    return [cleaned(line) for line in lines]
+    return [*back, *map(cleaned, lines)]
+
+
+def _told_restored(done: "Mapping[str, str]") -> str:
+    capture, name = done["capture"][:SHORT], done["name"]
+    match done["moment"]:
+        case "now":
+            return f"brought back: {name} as it is now, captured as {capture}"
+        case "last":
+            return f"brought back: {name} as it was captured last, {capture}"
+        case _:
+            return (
+                f"brought back: {capture}" if done["capture"].startswith(name) else f"brought back: {name}, {capture}"
+            )
 
 
 def _told_exchanged(done: "Mapping[str, float]") -> str:
@@ -50,9 +66,9 @@ def _told_exchanged(done: "Mapping[str, float]") -> str:
 def told_taken_back(undone: "Mapping[str, object]") -> list[str]:
     """The lines about the operation that an undo has taken back: which one, what that did, whose it was and of when."""
     lines = [f"took back {undone['number']} ({undone['verb']}): {undone['undo']}"]
-    return [
-        cleaned(line) for line in [*lines, *([f"it was done {undone['by']}, {undone['at']}"] if undone["by"] else [])]
-    ]
+    lines += [f"it was done {undone['by']}, {undone['at']}"] if undone["by"] else []
+    lines += ["no file was changed: only names were"] if undone.get("removed") else []
+    return [cleaned(line) for line in lines]
 
 
 def _items(answer: "Mapping[str, object]") -> list[tuple[str, str]]:

@@ -10,7 +10,8 @@ from waypoint.model.errors import MAKE_ROOM
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One reason. `pattern` is searched in CRIU's error lines; its named groups replace the braces in `meaning`.
+    """One reason. `pattern` is searched in CRIU's error lines; its named groups replace the braces in `meaning`, the
+    group `pid` with the process in words.
 
     `is_accident`: the reason is something that happened, which another try need not meet. Otherwise the reason is what
     the processes or the host are, and another try fails, too.
@@ -62,27 +63,27 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "traced",
         r"zombie (?P<pid>\d+) \(comm [^)]*\) found while seizing",
-        "pid {pid} cannot be stopped: another program traces it, or it has ended and its parent has not waited for it",
+        "{pid} cannot be stopped: another program traces it, or it has ended and its parent has not waited for it",
         "end the tracer (strace, gdb) in the session and try again",
     ),
     Cause(
         "vfork",
         r"Unseizable non-zombie (?P<pid>\d+) found, state D",
-        "pid {pid} cannot be stopped: it sleeps in the kernel until its child has executed a program (vfork)",
+        "{pid} cannot be stopped: it sleeps in the kernel until its child has executed a program (vfork)",
         "try again",
         is_accident=True,
     ),
     Cause(
         "nested-namespace",
         r"Can't dump nested (?P<kind>\w+) namespace for (?P<pid>\d+)",
-        "pid {pid} is in a {kind} namespace of its own (a browser's sandbox, bubblewrap, unshare)",
+        "{pid} is in a {kind} namespace of its own (a browser's sandbox, bubblewrap, unshare)",
         "end the process, or start it without its sandbox",
     ),
     Cause(
         "io-uring",
         r"send_fds failed \(-22\)|anon_inode:\[io_uring\]",
         "a process has an io_uring open, which CRIU cannot dump",
-        "start the program without io_uring (node: UV_USE_IO_URING=0)",
+        "start the program without io_uring",
     ),
     Cause(
         "dev-tty",
@@ -148,7 +149,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "session-leader",
         r"A session leader of (?P<pid>\d+)\(\d+\) is outside of its pid namespace",
-        "pid {pid} belongs to a terminal session whose leader is outside",
+        "{pid} belongs to a terminal session whose leader is outside",
         "start the process again from within the session",
     ),
     Cause(
@@ -166,7 +167,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "pid-taken",
         r"Can't fork for (?P<pid>\d+): File exists",
-        "pid {pid} is in use already",
+        "{pid} is in use already",
         "end the process that has this pid",
     ),
     Cause(
@@ -190,7 +191,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "no-process",
         r"Unable to detach from (?P<pid>\d+): No such process",
-        "pid {pid} has ended",
+        "{pid} has ended",
         "start the session again",
         is_accident=True,
     ),

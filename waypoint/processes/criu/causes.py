@@ -4,11 +4,13 @@ Out of scope: requests to CRIU (rpc.py).
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
+from waypoint.model.late_pattern import late_pattern
 from waypoint.processes.criu.cause_table import CAUSES
 
 MAX_LOG_BYTES = 1 << 20
@@ -16,11 +18,11 @@ TRY_AGAIN = "try again; if it happens again, see 'waypoint doctor'"
 
 # Error lines that are no reason for a failure. CRIU writes the first one in every run without CAP_SYS_RESOURCE and goes
 # on; the others only say that the run has failed.
-_HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE for self|^exited, status=|^(?:Dumping|Restoring) FAILED")
-_ERROR_LINE = re.compile(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\): (.*)$")
-_TASK_LINE = re.compile(r"Dumping (?:task|core) \(pid: (\d+)")
-_FILE_LINE = re.compile(r"(?:^|\) )(\d+) fdinfo (\d+): pos")
-_FAILED_LINE = re.compile(r"Error .* \(pid: (\d+)\) failed with")
+_HARMLESS = late_pattern(r"rlimit: Can't setup RLIMIT_NOFILE for self|^exited, status=|^(?:Dumping|Restoring) FAILED")
+_ERROR_LINE = late_pattern(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\): (.*)$")
+_TASK_LINE = late_pattern(r"Dumping (?:task|core) \(pid: (\d+)")
+_FILE_LINE = late_pattern(r"(?:^|\) )(\d+) fdinfo (\d+): pos")
+_FAILED_LINE = late_pattern(r"Error .* \(pid: (\d+)\) failed with")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,12 @@ def find_errors(text: str) -> list[str]:
     return [line for line in lines if not _HARMLESS.search(line)]
 
 
-def diagnose(errors: list[str]) -> Diagnosis:
-    """The first row of the table whose pattern matches one of `errors`.
+def _by_number(pid: int) -> str:
+    return f"pid {pid}"
+
+
+def diagnose(errors: list[str], name_of: Callable[[int], str] = _by_number) -> Diagnosis:
+    """The first row of the table whose pattern matches one of `errors`. `name_of`: the process with a pid, in words.
 
     The table's order decides, not that of the lines: CRIU's processes write to one log, and the first error in it is
     often the consequence of one that another process writes later.
@@ -149,6 +155,8 @@ def diagnose(errors: list[str]) -> Diagnosis:
             match = re.search(cause.pattern, line)
             if match:
                 groups = {name: text or "" for name, text in match.groupdict().items()}
+                if "pid" in groups:
+                    groups["pid"] = name_of(int(groups["pid"]))
                 meaning = cause.meaning.format(**groups).rstrip()
                 return Diagnosis(cause.name, line, meaning, cause.next_step, cause.is_accident)
     words = errors[0] if errors else "CRIU ended without a message"

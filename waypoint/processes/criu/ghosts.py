@@ -18,10 +18,9 @@ from collections.abc import Sequence
 
 from waypoint.linux.tasks.removed import RemovedFolder, unused_name
 from waypoint.model.errors import CannotCapture
-from waypoint.processes.criu.lists import FILES, FILES_MAGIC, read_messages, write_messages
+from waypoint.processes.criu.lists import FILES, FILES_MAGIC, REMAPS, REMAPS_MAGIC, read_messages, write_messages
 from waypoint.processes.criu.messages import Field, Message, Value, change_fields, decode, encode
 
-_REMAPS, _REMAPS_MAGIC = "remap-fpath.img", 0x59133954
 _GHOST_MAGIC = 0x52583605
 _FIRST_GHOST = 0x40000000  # CRIU counts its own ghosts from 1
 _GHOST = 1  # remap_type
@@ -69,13 +68,13 @@ def make_ghosts(images_fd: int, removed: Sequence[RemovedFolder]) -> None:
     another open file for one of the folders: it knows them by the numbers of mount and inode, and an overlay may give a
     folder the number that a file has in a layer.
     """
-    remaps = read_messages(images_fd, _REMAPS, _REMAPS_MAGIC)
+    remaps = read_messages(images_fd, REMAPS, REMAPS_MAGIC)
     if not (removed or remaps):
         return
     ghosts = _Ghosts(removed, remaps)
     entries = [ghosts.change(entry) for entry in read_messages(images_fd, FILES, FILES_MAGIC)]
     write_messages(images_fd, FILES, FILES_MAGIC, entries)
-    write_messages(images_fd, _REMAPS, _REMAPS_MAGIC, remaps + ghosts.remaps)
+    write_messages(images_fd, REMAPS, REMAPS_MAGIC, remaps + ghosts.remaps)
     for number, folder in ghosts.made.items():
         write_messages(images_fd, f"ghost-file-{number:x}.img", _GHOST_MAGIC, [_ghost_file(folder)])
 

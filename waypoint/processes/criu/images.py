@@ -46,14 +46,19 @@ def give_own_network(images_fd: int) -> None:
     fd = os.open("inventory.img", os.O_RDWR | os.O_CLOEXEC, dir_fd=images_fd)
     try:
         content = os.read(fd, _MAX_INVENTORY_BYTES)
-        header = _INVENTORY_HEADER.size
-        if len(content) < header or _INVENTORY_HEADER.unpack_from(content) != (_INVENTORY_MAGIC, len(content) - header):
-            raise ValueError("not an inventory file")
-        message = replace_number(content[header:], _ROOT_NETWORK, _UNUSED_NAMESPACE_ID)
+        message = replace_number(inventory_in(content), _ROOT_NETWORK, _UNUSED_NAMESPACE_ID)
         os.pwrite(fd, _INVENTORY_HEADER.pack(_INVENTORY_MAGIC, len(message)) + message, 0)
-        os.ftruncate(fd, header + len(message))
+        os.ftruncate(fd, _INVENTORY_HEADER.size + len(message))
     finally:
         os.close(fd)
+
+
+def inventory_in(content: bytes) -> bytes:
+    """The message in the content of an inventory.img. Raises ValueError if `content` is not one."""
+    header = _INVENTORY_HEADER.size
+    if len(content) < header or _INVENTORY_HEADER.unpack_from(content) != (_INVENTORY_MAGIC, len(content) - header):
+        raise ValueError("not an inventory file")
+    return content[header:]
 
 
 def parse_dump_stats(content: bytes) -> DumpStats:

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from waypoint.processes.criu.messages import IRMAP_ENTRY, encode
 
 FILES, FILES_MAGIC = "files.img", 0x56303138
+REMAPS, REMAPS_MAGIC = "remap-fpath.img", 0x59133954
+"""The image that tells of open files without a name."""
 LOCKS, LOCKS_MAGIC = "filelocks.img", 0x54323616
+CORE_MAGIC = 0x55053847
 NAMES, _NAMES_MAGIC = "irmap-cache", 0x57004059
 """In a dump's work folder: the names of watched files, for CRIU."""
 _COMMON_MAGIC, _SERVICE_MAGIC = 0x54564319, 0x55105940
@@ -27,12 +30,16 @@ def read_messages(images_fd: int, name: str, magic: int) -> list[bytes]:
     except FileNotFoundError:
         return []
     with open(fd, "rb") as file:
-        content = file.read()
+        return parse_messages(file.read(), name, magic)
+
+
+def parse_messages(content: bytes, name: str, magic: int) -> list[bytes]:
+    """The messages in the content of the image `name`. Raises ValueError."""
     place = _MAGIC.size
     if content[:place] != _MAGIC.pack(_COMMON_MAGIC, magic):
         raise ValueError(f"{name} is not the image that its name says")
     messages = []
-    while place < len(content):
+    while place + _SIZE.size <= len(content):
         (size,) = _SIZE.unpack_from(content, place)
         place += _SIZE.size + size
         messages.append(content[place - size : place])

@@ -138,7 +138,8 @@ def encode(message: Message, values: Mapping[str, Value]) -> bytes:
 def decode(message: Message, content: bytes) -> dict[str, Value]:
     """The values in `content` by field name. Missing fields are not in the result.
 
-    Raises ValueError if `content` is not a message of this kind.
+    Raises ValueError if `content` is not a message of this kind, or has a field twice: CRIU would put parts of both
+    together (protobuf-c, merge_messages), and writes none so.
     """
     by_number = {field.number: (name, field) for name, field in message.fields.items()}
     values: dict[str, Value] = {}
@@ -151,6 +152,8 @@ def decode(message: Message, content: bytes) -> dict[str, Value]:
             collected = values.setdefault(name, [])
             assert isinstance(collected, list)
             collected.append(value)
+        elif name in values:
+            raise ValueError(f"field {number} is there twice")
         else:
             values[name] = value
     return values
@@ -275,5 +278,7 @@ def _read_varint(content: bytes, place: int) -> tuple[int, int]:
         place += 1
         number |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
-            return number & _MASK_64, place
+            if number > _MASK_64:
+                raise ValueError("a number has more than 64 bits")
+            return number, place
     raise ValueError(f"a number has more than {_MAX_VARINT_BYTES} bytes")

@@ -13,10 +13,6 @@ from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.processes.criu.ghosts import external_name
 from waypoint.processes.criu.messages import CGROUPS_IGNORE, EMPTY_NETWORK, NETWORK_LOCK_SKIP, Value
 
-# Deleted files up to this size are stored with the image. CRIU's own limit of 1 MiB refuses ordinary databases; on
-# overlayfs a deleted file cannot be linked back, so there is no other way to keep it.
-GHOST_LIMIT_BYTES = 64 << 20
-
 ERRORS_ONLY = 1
 EVERYTHING = 4
 
@@ -52,6 +48,8 @@ class DumpOptions:
     `own_network`: CRIU runs in the tree's network namespace, of which nothing but sockets is to be kept; the images are
     to say that it is the tree's own. Their restore needs `empty_network`.
     `close_connections`: as in the restore (RestoreOptions), which must be told so, too.
+    `deleted_files_mib`: up to which size deleted files are kept with the image; 0: CRIU's own limit, 1 MiB. On
+    overlayfs a deleted file cannot be linked back, so there is no other way to keep it.
     """
 
     log_name: ClassVar[str] = "dump.log"
@@ -64,6 +62,7 @@ class DumpOptions:
     removed: tuple[RemovedFolder, ...] = ()
     own_network: bool = False
     close_connections: bool = False
+    deleted_files_mib: int = 0
     timeout_s: int = 10
     log_level: int = ERRORS_ONLY
     deadline_s: float | None = None
@@ -72,13 +71,14 @@ class DumpOptions:
         message: dict[str, Value] = {
             "pid": self.tree_pid,
             "leave_running": True,
-            "ghost_limit": GHOST_LIMIT_BYTES,
             "timeout": self.timeout_s,
             "log_level": self.log_level,
             "notify_scripts": True,
             # Connections that nobody has accepted yet are left out, in place of a refusal.
             "tcp_skip_in_flight": True,
         }
+        if self.deleted_files_mib:
+            message["ghost_limit"] = self.deleted_files_mib << 20
         if self.freeze_cgroup is not None:
             message["freeze_cgroup"] = self.freeze_cgroup
         return message | _common(self, [external_name(folder) for folder in self.removed])

@@ -6,7 +6,8 @@ CRIU's hands.
 
 * One system call: `syscall; int3` is written over the beginning of the task's first executable mapping.
 * A loop in a mapping of CRIU's (`/memfd:CRIUMFD`), run by the first thread of a process. When CRIU is gone, the loop
-  ends and sets the thread back by itself (sigreturn); its breakpoint must not stop it.
+  ends and sets the thread back by itself (sigreturn); its breakpoint must not stop it. If it was told to put pages
+  into a pipe of CRIU's, that must still be there, or SIGPIPE ends the program afterwards.
 * One function in that mapping, run by another thread, up to an `int3`.
 
 In the first and the last case only CRIU knows the registers that the task had. They are in CRIU's memory
@@ -17,13 +18,16 @@ All of this is of x86-64. On other machines nothing is set back.
 """
 
 import contextlib
+import os
 import re
+import socket
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.linux.calls import machine
-from waypoint.linux.tasks import cgroups, mappings, ptrace
+from waypoint.linux.net import sockets
+from waypoint.linux.tasks import cgroups, mappings, pidfd, procfs, ptrace
 from waypoint.linux.tasks.mappings import Mapping, read_mappings
 from waypoint.linux.tasks.states import TaskState, task_state
 
@@ -39,6 +43,7 @@ _CS, _SS = (number.to_bytes(8, "little") for number in (0x33, 0x2B))
 _OF_64_BITS = b"\x0a\x00"  # user_regs_struct_t.__is_native
 _ID_WITHIN_BYTES = 512
 _MOST_MEMORY_BYTES = 64 << 20
+_MOST_PIPES = 250  # the kernel takes 253 descriptors at once
 
 
 class _Record(NamedTuple):
@@ -46,6 +51,39 @@ class _Record(NamedTuple):
 
     mask: bytes
     registers: bytes
+
+
+def keep_pipes(criu: int, group: str) -> None:
+    """Keep the pipes by which the process `criu`, which is about to end, gets pages from the loops in the tasks of the
+    cgroup2 group `group`, until each loop has done what it was told: else SIGPIPE waits for the task.
+
+    CRIU's ends of the pipes go into the queue of the loop's own socket (SCM_RIGHTS, unix(7)). The loop reads that next,
+    or finds that CRIU is gone; for a command it is too short, so the loop ends, and the queue with it
+    (compel/plugins/std/infect.c, `__parasite_daemon_wait_msg`).
+    """
+    processes, files = set(cgroups.members(group)), procfs.open_files(criu)
+    for number, target in files.items():
+        if target.startswith("socket:["):
+            with contextlib.suppress(OSError), sockets.take(criu, number) as end:
+                if end.family == socket.AF_UNIX and (pid := _peer(end)) in processes:
+                    _leave_pipes(end, pid, criu, files)
+
+
+def _leave_pipes(end: socket.socket, pid: int, criu: int, files: dict[int, str]) -> None:
+    """`end`: CRIU's, of the socket of the loop in process `pid`. `files`: what CRIU has open."""
+    shared = set(procfs.open_files(pid).values())
+    pipes = [number for number, target in files.items() if target.startswith("pipe:[") and target in shared]
+    with contextlib.ExitStack() as held:
+        kept = [pidfd.take(criu, number) for number in pipes[:_MOST_PIPES]]
+        for fd in kept:
+            held.callback(os.close, fd)
+        socket.send_fds(end, [b"\0"], kept, socket.MSG_DONTWAIT)
+
+
+def _peer(end: socket.socket) -> int:
+    """The process that has the other end of a Unix socket, by the pid that the caller sees; 0 if there is none."""
+    pid, _uid, _gid = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
 
 
 def is_traced_by(criu: int, group: str) -> bool:

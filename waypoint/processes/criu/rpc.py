@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
@@ -17,7 +17,7 @@ from waypoint.processes.criu import causes
 from waypoint.processes.criu.causes import TRY_AGAIN, CriuFailed, Culprit, diagnose, read_errors
 from waypoint.processes.criu.ghosts import make_ghosts
 from waypoint.processes.criu.images import give_own_network, read_dump_stats
-from waypoint.processes.criu.mends import mend
+from waypoint.processes.criu.mends import have_killed, mend
 from waypoint.processes.criu.messages import RequestType, Value
 from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, RestoreOptions, RestoreResult
 from waypoint.processes.criu.worker import Spawn, Worker, spawn_here
@@ -82,8 +82,9 @@ class Criu:
         with Worker(str(self.path), self._spawn, _RESTORE_ENV) as worker:
             answer = _converse(worker, "restore", request, options)
         pid = _number(_part(answer, "restore"), "pid")
-        if worker.refused is not None and answer:  # of a CRIU that has died, a callback fails because of that
-            if answer.get("success"):  # at pre-resume and later CRIU does not stop for a refusal
+        # Of a CRIU that has died, a callback fails because of that.
+        if worker.refused is not None and (answer or worker.was_ended):
+            if answer.get("success"):  # after pre-resume CRIU does not stop for a refusal
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             raise worker.refused
@@ -112,7 +113,8 @@ class Dump:
     CriuAccident if CRIU has died, or has hung for longer than `deadline_s` of the options and was killed. `stats`:
     CRIU's statistics, set when the `with` ends after a complete dump. `removed`: the options' removed folders; whoever
     knows better names for them sets it. `moved`: the paths of Unix sockets that were renamed since they were bound, by
-    the sockets' inodes; whoever knows some sets it.
+    the sockets' inodes; whoever knows some sets it. `killed`: processes, by the pids that they see, that are to be in
+    the images as ended by SIGKILL; CRIU must have found them ended.
     """
 
     def __init__(self, worker: Worker, options: DumpOptions) -> None:
@@ -121,6 +123,7 @@ class Dump:
         self._options = options
         self.removed = options.removed
         self.moved: Mapping[int, str] = {}
+        self.killed: Collection[int] = ()
         self._is_asked = False  # CRIU waits for the answer to a notification
         self._is_over = False  # CRIU has given its last answer, or has died
         self._is_stuck = False  # CRIU was silent for too long
@@ -143,7 +146,13 @@ class Dump:
                 give_own_network(self._options.images_fd)
             make_ghosts(self._options.images_fd, self.removed)
             mend(self._options.images_fd, self.moved)
+            have_killed(self._options.images_fd, self.killed)
             self.stats = read_dump_stats(self._options.work_fd)
+
+    @property
+    def pid(self) -> int:
+        """CRIU's process, as the host sees it."""
+        return self._worker.pid
 
     def wait_ready(self) -> None:
         """Wait until CRIU has started and is about to look for the tree's tasks, which still run."""
@@ -214,18 +223,22 @@ def _failure(
     log = Path(path_of(options.work_fd), options.log_name)
     outside_log = [*worker.words(), str(answer.get("cr_errmsg", ""))]
     errors = read_errors(log) or [line for line in outside_log if line]
-    diagnosis = diagnose(errors) if answer else causes.died(errors)
+    if not answer:
+        diagnosis = causes.died(errors)
+    elif action == "dump":  # by the pids of the machine; a restore has those of the session
+        diagnosis = diagnose(errors, lambda pid: _name_of(Culprit(pid)) or f"pid {pid}")
+    else:
+        diagnosis = diagnose(errors)
     culprit = causes.read_culprit(log) if action == "dump" else None
-    return causes.failure(action, replace(diagnosis, who=_name_of(culprit)), log)
+    who = "" if culprit is None else _name_of(culprit)
+    return causes.failure(action, replace(diagnosis, who="" if diagnosis.meaning.startswith(who) else who), log)
 
 
-def _name_of(culprit: Culprit | None) -> str:
-    """The process in words, with its pid as it sees that itself; "" if it is not known, or has ended."""
+def _name_of(culprit: Culprit) -> str:
+    """The process in words, with its pid as the session sees it; "" if it has ended."""
+    pid, fd = culprit
     with contextlib.suppress(ProcessLookupError):
-        if culprit is not None:
-            pid, fd = culprit
-            number = procfs.inner_pid(pid)
-            return f"{procfs.stat(pid).name} (pid {number}{f', fd {fd}' if fd >= 0 else ''})"
+        return f"{procfs.stat(pid).name} (pid {procfs.session_pid(pid)}{f', fd {fd}' if fd >= 0 else ''})"
     return ""
 
 

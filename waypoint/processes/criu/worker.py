@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import select
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -90,6 +91,8 @@ class Worker:
         self._pidfd = -1
         self._held = contextlib.ExitStack()
         self.refused: BaseException | None = None  # what a callback raised
+        self.was_ended = False  # CRIU was killed because of that
+        self._root = 0  # the root task of a restore, as the host sees it
         self.status = 0  # with which the process has ended, negative after a signal; 0 if only others can know it
 
     def __enter__(self) -> Self:
@@ -135,13 +138,18 @@ class Worker:
 
         An empty answer means that CRIU died; `words` may tell why. Tasks that CRIU was restoring may then still exist,
         and hold CRIU's end of the socket open.
-        If `on_notice` raises, the exception is stored in `refused` and CRIU is told to give up, which works until the
-        stage pre-resume. Raises TimeoutError as `receive`.
+        If `on_notice` raises, the exception is stored in `refused` and CRIU is told to give up; at pre-resume,
+        when CRIU would not, the root task and CRIU are killed. Raises TimeoutError as `receive`.
         """
         self.send(request, deadline_s)
         while (response := self.receive()).get("type") == RequestType.NOTIFY:
             self.reply(agreed=self._notify(response, on_notice))
         return response
+
+    @property
+    def pid(self) -> int:
+        """Of the CRIU process, in the `with`."""
+        return self._process.pid
 
     def send(self, request: dict[str, Value], deadline_s: float | None = None) -> None:
         """Send the request. `deadline_s`: after how many seconds CRIU counts as hung (`receive`); None: never."""
@@ -158,9 +166,12 @@ class Worker:
         """
         if not self._wait_readable():
             return {}
-        with contextlib.suppress(ConnectionResetError):  # CRIU has died, as at an end of file
-            return decode(RESPONSE, self._socket.recv(MAX_PACKET_BYTES))
-        return {}
+        try:
+            packet = self._socket.recv(MAX_PACKET_BYTES)
+        except ConnectionResetError:
+            # CRIU has ended with a packet of ours unread: that is told once, before its last one.
+            packet = self._socket.recv(MAX_PACKET_BYTES)
+        return decode(RESPONSE, packet)
 
     def reply(self, *, agreed: bool) -> None:
         """Answer a notification. CRIU goes on if `agreed`, else CRIU gives up."""
@@ -180,10 +191,18 @@ class Worker:
         if on_notice is None or not isinstance(said, dict):
             return True
         pid = said.get("pid")
+        notice = Notice(str(said.get("script", "")), pid if isinstance(pid, int) else None)
+        self._root = notice.pid or self._root
         try:
-            on_notice(Notice(str(said.get("script", "")), pid if isinstance(pid, int) else None))
+            on_notice(notice)
         except BaseException as error:
             self.refused = error
+            if notice.stage == "pre-resume":  # from there on CRIU does not stop for a refusal
+                is_gone = isinstance(error, FileNotFoundError | ProcessLookupError)  # as where CRIU has died
+                self.was_ended = not is_gone
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._root, signal.SIGKILL)
+                self._process.kill()  # it would wait in vain for the end of tasks that it traces
             return False
         return True
 
@@ -198,7 +217,11 @@ class Worker:
             looks, before_ns, worked_ns = looks + 1, worked_ns, self._worked_ns()
             if worked_ns == before_ns or looks >= 2 * PATIENCE:
                 raise TimeoutError(f"no word for {self._deadline_s} s")
-        return any(fd == self._socket.fileno() for fd, _ in ready)
+        if any(fd == self._socket.fileno() for fd, _ in ready):
+            return True
+        # It has ended. The kernel looks at one after the other, so it may have sent its last packet in between.
+        poll.unregister(self._pidfd)
+        return bool(poll.poll(0))
 
     def _worked_ns(self) -> int:
         """The processor time, in nanoseconds, of CRIU and of all processes that CRIU has started."""

@@ -2,7 +2,8 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ from waypoint.processes.respawn.redact import command_line
 MOST_PROGRAMS = 256
 MOST_BYTES = 1 << 20  # of arguments and of environment of one program
 MOST_OF_ALL = 16 << 20  # of both of all programs
+_NO_TEXT = "its folder, or a file that it reads or writes, has a name that is no UTF-8"
 _MOST_WORDS, _MOST_OF_WORD = 64, 256  # of the arguments of a program that is lost
 
 Role = Literal["foreground", "job", "service"]
@@ -38,7 +40,8 @@ class StandardStream(msgspec.Struct, frozen=True, kw_only=True):
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     """One program, which has started all that is below it. `ports`: those on which it, or what is below it, listens.
 
-    `lost`: in words, why it cannot be started again; "" if it can.
+    `lost`: in words, why it cannot be started again; "" if it can. `pids`: its own and of what is below it, as the host
+    saw them. `ended`: in a live capture it is the program that was not kept alive.
     """
 
     role: Role
@@ -51,6 +54,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     started: int
     below: int
     lost: str = ""
+    pids: list[int] = []
+    ended: bool = False
 
     @property
     def shown(self) -> str:
@@ -64,6 +69,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     programs: list[Program]
     omitted: int = 0
 
+    @property
+    def ended(self) -> "Manifest":
+        """Of a live capture's: what was not kept alive, and is to be started again in its copies."""
+        return Manifest(programs=[one for one in self.programs if one.ended])
+
 
 class Family(NamedTuple):
     """The processes of a session: pid 1, and the shell, the leader of its terminal (0: none)."""
@@ -74,19 +84,24 @@ class Family(NamedTuple):
 
 
 def collect(family: Family) -> Manifest:
-    """The manifest of the programs that run now. The session must stand still."""
+    """The manifest of the programs that run now. Of a session that does not stand still it may have what was true of
+    each at another moment.
+    """
     stats: dict[int, procfs.Stat] = {}
     for pid in family.members:
         with contextlib.suppress(ProcessLookupError):
             stats[pid] = procfs.stat(pid)
     heads = [pid for pid in stats if pid not in (family.init, family.shell) and _is_head(pid, stats, family)]
     heads.sort(key=lambda pid: (stats[pid].start_ticks, pid))
-    listening = _listening(family.init)
+    children = defaultdict[int, list[int]](list)
+    for pid, stat in stats.items():
+        children[stat.parent].append(pid)
+    seen = _Seen(family, stats, _listening(family.init) if heads else {}, _rights(family.shell))
     programs: list[Program] = []
     room = MOST_OF_ALL
     for pid in heads[:MOST_PROGRAMS]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            found = _program(pid, stats, family, listening)
+            found = _program(_below(pid, children), seen)
             size = sum(map(len, found.argv)) + sum(map(len, found.environ))
             if size > room or found.lost:
                 why = found.lost or "the arguments and environments of all programs are too large"
@@ -95,6 +110,18 @@ def collect(family: Family) -> Manifest:
                 room -= size
             programs.append(found)
     return Manifest(programs=programs, omitted=max(0, len(heads) - MOST_PROGRAMS))
+
+
+def as_far_as_now(program: Program) -> Program:
+    """The program, with the place to which it has read its standard input by now."""
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        pid = program.pids[0]
+        streams = [
+            msgspec.structs.replace(one, offset=procfs.position(pid, 0)[0]) if one.number == 0 and one.path else one
+            for one in program.streams
+        ]
+        return msgspec.structs.replace(program, streams=streams)
+    return program
 
 
 def _for_people(argv: Sequence[bytes]) -> list[bytes]:
@@ -119,34 +146,52 @@ def _is_ours(pid: int) -> bool:
     return False
 
 
-def _program(pid: int, stats: dict[int, procfs.Stat], family: Family, listening: dict[int, str]) -> Program:
-    stat = stats[pid]
-    below = _below(pid, stats)
+class _Seen(NamedTuple):
+    """What is looked at once. `listening`: as `_listening`. `shells`: the rights of the shell, None if it has none that
+    could be seen.
+    """
+
+    family: Family
+    stats: dict[int, procfs.Stat]
+    listening: dict[int, str]
+    shells: procfs.Rights | None
+
+
+def _program(below: list[int], seen: _Seen) -> Program:
+    """`below`: the process, and all that descend from it."""
+    pid = below[0]
+    stat, listening = seen.stats[pid], seen.listening
     argv = procfs.raw(pid, "cmdline", MOST_BYTES)
     environ = procfs.raw(pid, "environ", MOST_BYTES)
-    is_job = stat.parent == family.shell
+    is_job = stat.parent == seen.family.shell
     role: Role = "service" if not is_job else "foreground" if stat.foreground == stat.group else "job"
     files = procfs.open_files(pid)
-    inodes = {int(path[8:-1]) for one in below for path in _files(one) if path.startswith("socket:[")}
+    sockets_of = (path for one in below for path in _files(one)) if listening else ()
+    inodes = {int(path[8:-1]) for path in sockets_of if path.startswith("socket:[")}
+    folder = procfs.folder(pid)
+    streams = [_stream(pid, number, files[number]) for number in (0, 1, 2) if number in files]
+    is_text = all(map(_is_text, (folder, *(one.path for one in streams))))
     return Program(
         role=role,
         group=stat.group,
         argv=argv.split(b"\0")[:-1],
-        folder=procfs.folder(pid),
+        folder=folder if is_text else "",
         environ=environ.split(b"\0")[:-1],
-        streams=[_stream(pid, number, files[number]) for number in (0, 1, 2) if number in files],
+        streams=streams if is_text else [],
         ports=sorted({listening[inode] for inode in inodes & listening.keys()}),
         started=stat.start_ticks,
         below=len(below) - 1,
-        lost=_why_lost(pid, stats, family, argv, environ),
+        lost=_why_lost(pid, seen, argv, environ) or ("" if is_text else _NO_TEXT),
+        pids=below,
     )
 
 
-def _why_lost(pid: int, stats: dict[int, procfs.Stat], family: Family, argv: bytes, environ: bytes) -> str:
-    shell = stats.get(family.shell)
-    if shell is not None and stats[pid][-2:] == shell[-2:] and stats[pid].parent == family.shell:
+def _why_lost(pid: int, seen: _Seen, argv: bytes, environ: bytes) -> str:
+    stat, shell = seen.stats[pid], seen.stats.get(seen.family.shell)
+    is_child = stat.parent == seen.family.shell
+    if shell is not None and stat.program == shell.program and is_child:
         return "it is a part of the shell itself, a subshell"
-    if shell is not None and not _has_rights_of_shell(pid, family.shell, is_child=stats[pid].parent == family.shell):
+    if shell is not None and not _has_rights_of_shell(procfs.rights(pid), seen.shells, is_child=is_child):
         return "it had other rights than the shell: another user's, or those of a sandbox"
     if max(len(argv), len(environ)) >= MOST_BYTES:
         return "its arguments or its environment are too large"
@@ -155,22 +200,35 @@ def _why_lost(pid: int, stats: dict[int, procfs.Stat], family: Family, argv: byt
     return "" if argv.strip(b"\0") else "it has no arguments"
 
 
-def _has_rights_of_shell(pid: int, shell: int, *, is_child: bool) -> bool:
+def _is_text(path: str) -> bool:
+    """Whether a record can have the path, which has the bytes that are no UTF-8 as surrogates."""
+    return path.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in path)
+
+
+def _rights(pid: int) -> procfs.Rights | None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        return procfs.rights(pid) if pid else None
+    return None
+
+
+def _has_rights_of_shell(own: procfs.Rights, shells: procfs.Rights | None, *, is_child: bool) -> bool:
     """Whether the shell, which will start the program, gives it no rights that it had given up. What the shell has
     started itself may have got more by that (sudo), and will again.
     """
-    own, shells = procfs.rights(pid), procfs.rights(shell)
+    if shells is None:
+        return False
     may_gain = is_child and own.uids <= shells.uids | {0}
     return own.walls == shells.walls and (may_gain or own.own == shells.own)
 
 
-def _below(pid: int, stats: dict[int, procfs.Stat]) -> list[int]:
-    """The process and all that descend from it."""
-    found = {pid}
-    for one in sorted(stats, key=lambda each: stats[each].start_ticks):
-        if stats[one].parent in found:
-            found.add(one)
-    return sorted(found)
+def _below(pid: int, children: Mapping[int, Sequence[int]]) -> list[int]:
+    """The process, and all that descend from it."""
+    found, left = {pid: None}, [pid]
+    while left:
+        new = [child for child in children.get(left.pop(), ()) if child not in found]
+        found.update(dict.fromkeys(new))
+        left += new
+    return list(found)
 
 
 def _files(pid: int) -> Iterable[str]:

@@ -7,28 +7,32 @@ import os
 import re
 from collections.abc import Iterable
 
+from waypoint.model.late_pattern import late_pattern
+
 HIDDEN = "***"
 _MOST = 200  # characters of a command line that are shown
-_MOST_OF_WORD = 1024  # that are looked at: finding secrets takes up to the square of that, and the words are hostile
+_MOST_OF_WORD = 1024  # that are looked at
 
-# Names of variables and options whose value is a secret, and values that are secrets whatever their name is.
+# Names of variables and options whose value is a secret, and values that are secrets whatever their name is. The words
+# are hostile, and nothing else of the daemon runs while a pattern is searched for: so each reads a name once, from its
+# beginning, and never goes back into it (`++`).
 _NAME = (
-    r"[\w.-]*(?:secret|token|passw|passphrase|pwd|credential|auth|cookie"
-    r"|(?:api|access|private|session|encryption)[_-]?key)[\w.-]*"
+    r"(?<![\w.-])(?=[\w.-]*?(?:secret|token|passw|passphrase|pwd|credential|auth|cookie"
+    r"|(?:api|access|private|session|encryption)[_-]?key))[\w.-]++"
 )
-_ASSIGNED = re.compile(rf"(?i)^(-{{0,2}}{_NAME}[=:])(.+)$", re.DOTALL)
-_OPTION = re.compile(rf"(?i)^-{{1,2}}{_NAME}$")
-_VALUE = re.compile(
+_ASSIGNED = late_pattern(rf"(?i)^({_NAME}[=:])(.+)$", re.DOTALL)
+_OPTION = late_pattern(rf"(?i)^(?=-){_NAME}$")
+_VALUE = late_pattern(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_[A-Za-z0-9]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-_IN_ADDRESS = re.compile(r"(?<=://)([^/\s:@]*):([^/\s]+)(?=@)")
+_IN_ADDRESS = late_pattern(r"(?<=://)([^/\s:@]*):([^/\s]+)(?=@)")
 _QUOTED = r"'[^']*(?:'|$)|\"(?:[^\"\\]|\\.)*(?:\"|\\?$)"
-_ASSIGNED_INSIDE = re.compile(rf"(?i)(?<![\w.-])({_NAME}=)(?:{_QUOTED}|\\.|[^\s;&|'\"\\])+", re.DOTALL)
-_MEMBER = re.compile(rf"(?i)({_NAME}[\"']\s*:\s*)(?:{_QUOTED}|[^\s,}}]+)", re.DOTALL)
-_HEADER = re.compile(r"(?i)\b((?:proxy-)?authorization|x-api-key|cookie)\s*:\s*.*", re.DOTALL)
-_SHELL_WORD = re.compile(rf"(?:{_QUOTED}|\\(?:.|$)|[^\s;&|'\"\\])+", re.DOTALL)
-_QUOTES = re.compile(r"['\"]")
+_ASSIGNED_INSIDE = late_pattern(rf"(?i)({_NAME}=)(?:{_QUOTED}|\\.|[^\s;&|'\"\\])+", re.DOTALL)
+_MEMBER = late_pattern(rf"(?i)({_NAME}[\"']\s*+:\s*+)(?:{_QUOTED}|[^\s,}}]+)", re.DOTALL)
+_HEADER = late_pattern(r"(?i)\b((?:proxy-)?authorization|x-api-key|cookie)\s*:\s*.*", re.DOTALL)
+_SHELL_WORD = late_pattern(rf"(?:{_QUOTED}|\\(?:.|$)|[^\s;&|'\"\\])+", re.DOTALL)
+_QUOTES = late_pattern(r"['\"]")
 
 _OF_PROGRAMS = {
     "curl": r"-[#0-9BGIJLNORSafgijklnpqsv]*[uU]|--(?:proxy-)?user(?:=|$)",
@@ -99,14 +103,15 @@ class _Hiding:
         if self._is_next:
             self._is_next = False
             return HIDDEN
+        # First: a password may look like an option's name, as in `mysql -pPassword base`.
+        if self._program and (option := re.match(_OF_PROGRAMS.get(self._program) or _ATTACHED[self._program], word)):
+            self._is_next = option.end() == len(word) and self._program in _OF_PROGRAMS
+            return option[0] + HIDDEN if option.end() < len(word) else word
         if assigned := _ASSIGNED.match(word):
             return f"{assigned[1]}{HIDDEN}"
         if _OPTION.match(word):
             self._is_next = True
             return word
-        if self._program and (option := re.match(_OF_PROGRAMS.get(self._program) or _ATTACHED[self._program], word)):
-            self._is_next = option.end() == len(word) and self._program in _OF_PROGRAMS
-            return option[0] + HIDDEN if option.end() < len(word) else word
         name = os.path.basename(word)
         if name in _OF_PROGRAMS or name in _ATTACHED:
             self._program = name

@@ -34,7 +34,7 @@ class Events:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """`loop`: the event loop that the readers run in."""
         self.instance = random_hex(8)
-        self._loop = loop
+        self.loop = loop
         self._lines: collections.deque[bytes] = collections.deque(maxlen=KEPT)
         self._seq = 0  # the number of the last event
         self._lock = threading.Lock()
@@ -52,7 +52,7 @@ class Events:
             self._is_waking = self._is_waking or must_wake
         if must_wake:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and its readers gone
-                self._loop.call_soon_threadsafe(self._wake)
+                self.loop.call_soon_threadsafe(self._wake)
 
     def tell_operation(self, operation: Operation) -> None:
         """Publish the event that the operation log has a new entry."""
@@ -88,7 +88,7 @@ class Events:
 
     async def _more(self, seq: int) -> None:
         """Wait until there is an event after `seq`."""
-        more = self._loop.create_future()
+        more = self.loop.create_future()
         with self._lock:
             if self._seq > seq:
                 return

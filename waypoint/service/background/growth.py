@@ -5,7 +5,7 @@ the more often. Besides the headroom, it makes room for as much as was written l
 milliseconds, but seconds while much is being written.
 
 Nobody writes without using the processor. So the looking ends when the sessions come to rest, and the kernel tells when
-they have used the processor again (linux/tasks/use_notice.py). Where the kernel cannot, the looking never ends.
+they have used the processor again (linux/calls/use_notice.py). Where the kernel cannot, the looking never ends.
 
 A pool that lies directly on the disk's file system cannot grow, but run short like any other.
 """
@@ -19,8 +19,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from waypoint.linux.calls.use_notice import UseNotice
 from waypoint.linux.tasks import cgroups
-from waypoint.linux.tasks.use_notice import UseNotice
 from waypoint.model.errors import WaypointError
 from waypoint.upper.contract import Growth, GrowthOutcome, Pool
 

@@ -19,6 +19,7 @@ from waypoint.model.ids import random_hex
 from waypoint.model.times import iso_time
 from waypoint.service.background.bugs import as_problem
 from waypoint.service.background.events import Events
+from waypoint.store import callers
 
 # How many jobs that have ended are kept with their results, and for how many seconds.
 KEPT = 64
@@ -30,11 +31,13 @@ CANCEL_S = 10.0
 
 
 class Job:
-    """One job. Its work calls `report`; everything else is for `Jobs`."""
+    """One job. Its work calls `report`; all else is for `Jobs`. `caller`: who has started it; None: the daemon."""
 
-    def __init__(self, kind: str, events: Events, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, kind: str, events: Events, loop: asyncio.AbstractEventLoop, *, is_unasked: bool) -> None:
         self.id = random_hex(8)
         self.kind = kind
+        self.is_unasked = is_unasked
+        self.caller = None if is_unasked else callers.current()
         self.state: JobState = "running"
         self.ended_at: float | None = None
         self._started_at = time.time()
@@ -117,17 +120,18 @@ class Jobs:
         self._jobs: dict[str, Job] = {}  # in the order of their start
         self._tasks: dict[str, asyncio.Task[object]] = {}  # of those that run
 
-    def start(self, kind: str, work: Work) -> Job:
-        """Begin a job; returns at once. Raises StateConflict if a job of this kind runs: so there are never more jobs,
-        with their threads and processes, than kinds.
+    def start(self, kind: str, work: Work, *, is_unasked: bool = False) -> Job:
+        """Begin a job; returns at once. `is_unasked`: the daemon does it by itself. Raises StateConflict if a job of
+        this kind runs: so there are never more jobs, with their threads and processes, than kinds.
         """
         self._forget_old()
         running = self.running(kind)
         if running is not None:
             next_step = "'waypoint events' shows when it has ended; try again then"
-            raise StateConflict("start", f"a {kind} job", f"the job {running.id} of this kind runs already", next_step)
+            said = f"one is under way: the job {running.id} of this kind runs already"
+            raise StateConflict("start", f"a job of the kind {kind}", said, next_step)
         loop = asyncio.get_running_loop()
-        job = Job(kind, self._events, loop)
+        job = Job(kind, self._events, loop, is_unasked=is_unasked)
         self._jobs[job.id] = job
         job.tell("started")
         task = self._tasks[job.id] = loop.create_task(_carry_out(work, job))

@@ -4,20 +4,29 @@ An answer of a verb that replaces or ends the session that asks is read by nobod
 """
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar, cast
 
+from waypoint.capture.layers.layer import Staged
 from waypoint.model.errors import StateConflict
+from waypoint.model.names import parse_attached
+from waypoint.model.records import Tier
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
 from waypoint.model.verbs.told import HEADINGS, told, told_replaced, told_taken_back
 from waypoint.service import captures, history, sessions
+from waypoint.service.attached import layer_calls
+from waypoint.service.attached.from_session import taken_from
 from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed
 from waypoint.session.birth.rights import check_crowd
 from waypoint.session.live.session import LiveSession
 from waypoint.store.reading import RecordReader
+
+Done = TypeVar("Done")
 
 MOST_NAMED = 1000
 """Checkpoints of a branch, where one more is asked for from inside: no time takes away what has a name."""
@@ -37,7 +46,21 @@ def check_named(names: RecordReader, branch: str, name: str) -> None:
         raise StateConflict("create", f"checkpoint {name}", said, "ask for it outside of the session")
 
 
-async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
+@contextlib.asynccontextmanager
+async def staged(home: Home, live: LiveSession, verb: str, given: Given) -> AsyncIterator[Staged | None]:
+    """As `taken_from`, of what a request attaches. What would be refused afterwards is refused before all is read."""
+    name = given.required("name")
+    if verb == "checkpoint":
+        await asyncio.to_thread(check_named, home.names, live.branch, name)
+    else:
+        await own.checkpoint(home, live.branch, name)
+        layer_calls.to_attach_to(home, name)
+    async with taken_from(home, live, parse_attached(given.texts("attach"))) as found:
+        yield found
+
+
+async def checkpoint(home: Home, live: LiveSession, given: Given, attached: Staged | None = None) -> Printed:
+    """`attached`: what `staged` has given."""
     await asyncio.to_thread(check_named, home.names, live.branch, given.required("name"))
     request = CheckpointRequest(
         name=given.required("name"),
@@ -45,24 +68,36 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
         tier=given.text("tier") or "auto",  # type: ignore[arg-type]  # the parser has seen that it is one
         force=given.flag("force"),
     )
-    made = await captures.checkpoint_of(home, live.branch, request, within=True)
+    made = await captures.checkpoint_of(home, live.branch, request, within=True, attached=attached)
     said = f"checkpointed {made.name}  {made.capture}  {made.tier}  paused {made.paused_ms:.0f} ms"
     return Printed(_text([said], made), made)
 
 
+async def layer_attach(home: Home, live: LiveSession, given: Given, attached: Staged | None = None) -> Printed:
+    """`attached`: as of `checkpoint`."""
+    assert attached is not None  # the parser asks for one
+    made = await layer_calls.attach_staged(home, given.required("name"), attached)
+    kinds = " ".join(one.kind for one in made.layers)
+    return Printed(_text([f"{made.name}  {made.capture}  {kinds}"], made), made)
+
+
 async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     capture, new = await own.capture(home, live.branch, given.required("name")), given.text("new")
+    tier = cast("Tier | None", given.text("tier"))  # the parser has seen that it is one
     if new is not None:
         check_crowd(home.sessions.resources, 1)
-        (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new]))
+        (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new], tier=tier))
         return Printed(_text([new], made.session), made.session)
     only = given.text("only")
     request = RestoreRequest(
         name=capture.id,
         only=only,  # type: ignore[arg-type]  # as above
+        tier=tier,
         lose_processes=given.flag("lose_processes"),
     )
-    session = await captures.restore(home, live.branch, request)
+    session = await _seen_through(captures.restore(home, live.branch, request))
+    restored = captures.brought_back(home, given.required("name"), capture.id, is_now=False)
+    session = dataclasses.replace(session, restored=restored)
     return Printed(_text([live.branch, *told_replaced(dataclasses.asdict(session))], session), session)
 
 
@@ -72,7 +107,8 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
         prefix = name  # the request below may name the capture by its id, which makes no good prefix
     check_crowd(home.sessions.resources, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
-    request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
+    tier = cast("Tier | None", given.text("tier"))
+    request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix, tier=tier)
     made = await captures.fork(home, request)
     facts = [
         {
@@ -99,18 +135,23 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
             said = f"will not come back: {'; '.join(planned.lost)}"
             next_step = f"agree to that: waypoint undo {number} --lose-processes"
             raise StateConflict("take back", f"operation {number} ({planned.verb})", said, next_step)
-    # Shielded: with the session that asks, which the undo may replace or end, this request ends, too; but an undo of
-    # which only the deeds are done is not on record, and the next one would take back what these have done.
-    undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
-    done = await asyncio.shield(asyncio.ensure_future(undoing))
+    done = await _seen_through(history.undo(home, UndoRequest(number=number, lose_processes=may_lose)))
     assert done.operation is not None  # as this was no dry run
     undone = done.undone
     lines = [f"will not come back: {one}" for one in undone.lost]
     lines += told_taken_back(dataclasses.asdict(undone))
     printed = _text(lines, {"degraded": undone.degraded})
-    if done.operation.ended:
+    if done.operation.ended or undone.removed:
         printed += f"the way back: waypoint undo {done.operation.number}\n"
-    return Printed(printed, {**dataclasses.asdict(done.operation), "lost": undone.lost, "degraded": undone.degraded})
+    beside = {"lost": undone.lost, "degraded": undone.degraded, "replaced": undone.replaced}
+    return Printed(printed, {**dataclasses.asdict(done.operation), **beside})
+
+
+async def _seen_through(deed: Coroutine[Any, Any, Done]) -> Done:
+    """Await what may replace or end the session that asks. With that session the request ends, too, but not the deed: a
+    copy's hooks would not run, and an undo that is not on record would have the next one take back what it has done.
+    """
+    return await asyncio.shield(asyncio.ensure_future(deed))
 
 
 def _text(lines: Sequence[str], *answers: object) -> str:

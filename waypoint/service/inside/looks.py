@@ -8,20 +8,25 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from waypoint.branch.graph import in_pieces
-from waypoint.model.facts import CaptureFacts, OperationFacts
+from waypoint.model.errors import UsageProblem, cleaned
+from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts
+from waypoint.model.names import parse_kind
 from waypoint.model.requests import LogQuery, LogsRequest
 from waypoint.model.streams import Frame
 from waypoint.model.verbs import Given
 from waypoint.model.verbs.completion import offered_inside
 from waypoint.service import history, sessions
+from waypoint.service.attached import layer_calls
 from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed
+from waypoint.session import session_facts
 from waypoint.session.live.session import LiveSession
 
 T = TypeVar("T")
 
 LIMIT = 20  # entries of `log` and `op log`, if no number is given
+LAYER_BYTES = 4 << 20  # the largest file that `layer get` gives
 LOGS_BYTES = 1 << 19  # the end of the scrollback that `logs` gives
 
 
@@ -50,8 +55,8 @@ async def log(home: Home, live: LiveSession, given: Given) -> Printed:
 
 
 async def show(home: Home, live: LiveSession, given: Given) -> Printed:
-    facts = await history.show(home, (await own.capture(home, live.branch, given.required("name"))).id)
-    facts = _in_sight(home, live.branch, facts)
+    found = await own.capture(home, live.branch, given.required("name"))
+    facts = _in_sight(home, live.branch, await history.show(home, found.id))
     layers = [f"{kind} {layer['size_bytes']}" for kind, layer in facts.layers.items() if layer is not None]
     lines = {
         "capture": facts.capture,
@@ -68,7 +73,27 @@ async def show(home: Home, live: LiveSession, given: Given) -> Printed:
         "layers": ", ".join(layers),
         "degraded": "; ".join(facts.degraded),
     }
-    return Printed("".join(f"{heading:<13}{value}\n" for heading, value in lines.items() if value), facts)
+    text = "".join(f"{heading:<13}{cleaned(value)}\n" for heading, value in lines.items() if value)
+    text += "".join(
+        f"{one.pid:>5}  {one.tier:<7}  {one.command}  {one.why}".rstrip() + "\n" for one in facts.processes or ()
+    )
+    return Printed(text, facts)
+
+
+async def layer_list(home: Home, live: LiveSession, given: Given) -> Printed:
+    found = layer_calls.facts_of(home, await own.capture(home, live.branch, given.required("name")))
+    rows = (f"{one.kind}  {one.size_bytes}  {'folder' if one.is_folder else 'file'}\n" for one in found)
+    return Printed("".join(rows), found)
+
+
+async def layer_get(home: Home, live: LiveSession, given: Given) -> Printed:
+    name, kind, dest = given.required("name"), parse_kind(given.required("kind")), given.required("dest")
+    if dest != "-":
+        next_step = f"have the shell write it: waypoint layer get {name} {kind} - > DEST"
+        raise UsageProblem("write", dest, "inside a session a layer goes to stdout", next_step)
+    found = await own.capture(home, live.branch, name)
+    content = await layer_calls.small_file(home, found, name, kind, LAYER_BYTES)
+    return Printed(content.decode(errors="surrogateescape"))
 
 
 async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -79,9 +104,37 @@ async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
 
 
 async def status(home: Home, live: LiveSession, given: Given) -> Printed:
-    tip = own.tip(home, live.branch)
-    tip_id = tip.id if tip else None
-    return Printed(f"branch {live.branch}\ntip {tip_id or 'none'}\n", {"branch": live.branch, "tip": tip_id})
+    tip, facts = own.tip(home, live.branch), session_facts.of_start(live)
+    value = {
+        "branch": live.branch,
+        "tip": tip.id if tip else None,
+        "restored": live.restored or None,
+        "tier": live.record.tier,
+        **{name: getattr(facts, name) for name in ("net", "allow_net", "no_way_out", "limits", "unlimited")},
+    }
+    lines = {
+        "branch": live.branch,
+        "tip": value["tip"] or "none",
+        "restored": f"from {live.restored}, tier {live.record.tier or 'unknown'}" if live.restored else "no",
+        "network": _network(facts),
+        "limits": _limits(facts.limits) if facts.limits else "",
+        "not held": "; ".join(facts.unlimited or []),
+    }
+    return Printed("".join(f"{heading} {said}\n" for heading, said in lines.items() if said), value)
+
+
+def _network(facts: SessionFacts) -> str:
+    if facts.no_way_out:
+        return f"{facts.net}, no way out: {facts.no_way_out}"
+    return f"{facts.net}, only to {', '.join(facts.allow_net)}" if facts.allow_net else str(facts.net)
+
+
+def _limits(limits: LimitFacts) -> str:
+    """As they are typed."""
+    sizes = {"memory": limits["memory_bytes"], "disk": limits["disk_bytes"]}
+    counts = {"cpus": limits["cpus"], "pids": limits["pids"]}
+    words = [f"{name} {size >> 20}M" for name, size in sizes.items() if size is not None]
+    return ", ".join([*words, *(f"{name} {count:g}" for name, count in counts.items() if count is not None)])
 
 
 async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
@@ -114,7 +167,7 @@ def _in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:
 
 
 def _capture_line(capture: CaptureFacts) -> str:
-    words = capture.message or capture.reason
+    words = cleaned(capture.message or capture.reason)
     return f"{capture.capture[:12]}  {_when(capture.created)}  {capture.tier}  {', '.join(capture.names)}  {words}\n"
 
 

@@ -8,6 +8,7 @@ from waypoint.branch.undo import is_from_within
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.records import Capture, Operation
 from waypoint.service.home import Home
+from waypoint.store.reading import belongs_to
 
 
 def tip(home: Home, branch: str) -> Capture | None:
@@ -25,6 +26,15 @@ async def capture(home: Home, branch: str, name: str) -> Capture:
     return await asyncio.to_thread(_find_capture, home, branch, name)
 
 
+async def checkpoint(home: Home, branch: str, name: str) -> Capture:
+    """As `capture`, for a name that is to stand for something else: one of another branch is nobody's here to move."""
+    found = await capture(home, branch, name)
+    ref = home.names.ref(name)
+    if name != branch and ref is not None and not belongs_to(home.names, ref, branch):
+        raise StateConflict("move", f"checkpoint {name}", "it is another branch's", "'waypoint log' lists what is")
+    return found
+
+
 def in_sight(home: Home, branch: str, names: list[str]) -> list[str]:
     """Those of `names` that processes in the session on `branch` are told: checkpoints and `branch` itself, but no
     other branch. `names` stand for captures in the history of `branch`.
@@ -34,14 +44,29 @@ def in_sight(home: Home, branch: str, names: list[str]) -> list[str]:
 
 def _find_capture(home: Home, branch: str, name: str) -> Capture:
     # A process learns nothing about other branches: neither their names nor whether there are any.
+    unknown = UnknownName("use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists what is")
+    if not in_sight(home, branch, [name]):
+        raise unknown
     with contextlib.suppress(UnknownName):
         found = home.names.resolve(name)
+        taken = _taken(home, found)
         start = tip(home, branch)
         for piece in in_pieces(walk_back(home.names, [start] if start else [])):
-            if found.id in (capture.id for capture in piece):
+            if taken.id in (capture.id for capture in piece):
                 return found
             home.between()
-    raise UnknownName("use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists what is")
+    raise unknown
+
+
+def _taken(home: Home, found: Capture) -> Capture:
+    """The capture that was taken at the moment of `found`: itself, or that to which others were attached later."""
+    while found.clock:
+        above = home.names.captures_of(found.parents, may_lack=True).values()
+        twin = next((one for one in above if (one.clock, one.machine) == (found.clock, found.machine)), None)
+        if twin is None:
+            break
+        found = twin
+    return found
 
 
 async def operation(home: Home, branch: str, number: int | None) -> Operation:

@@ -6,6 +6,7 @@ The table of verbs parses a request, and the same functions carry it out that se
 import contextlib
 from collections.abc import Awaitable, Callable
 
+from waypoint.capture.layers.layer import Staged
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import Caller
 from waypoint.model.verbs import COMPLETE, Given, Verb
@@ -21,6 +22,8 @@ from waypoint.terminal.inside.spool import Answer, refusal
 
 Inward = Callable[[Home, LiveSession, Given], Awaitable[Printed]]
 
+Attaching = Callable[[Home, LiveSession, Given, Staged], Awaitable[Printed]]
+
 ACTS: dict[str, Inward] = {
     "checkpoint": acts.checkpoint,
     "restore": acts.restore,
@@ -31,24 +34,30 @@ ACTS: dict[str, Inward] = {
     "logs": looks.logs,
     "log": looks.log,
     "show": looks.show,
+    "layer list": looks.layer_list,
+    "layer get": looks.layer_get,
+    "layer attach": acts.layer_attach,
     "op log": looks.op_log,
     "status": looks.status,
 }
 """The function of each verb in `INSIDE` of the table of verbs."""
+ATTACHING: dict[str, Attaching] = {"checkpoint": acts.checkpoint, "layer attach": acts.layer_attach}
+"""Those that may attach something of the session's, with what that is."""
 
 
-MOVES = frozenset({"checkpoint", "restore", "fork", "stop", "undo"})
+MOVES = frozenset({"checkpoint", "restore", "fork", "stop", "undo", "layer attach"})
 """Those that take long: of a session one after the other."""
 
 
 async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
     """Answer the request `words` of a process in the session `live`, which can name only captures in the history of its
-    own branch. Waits for one of the home's places for such requests. An error becomes an answer with an exit status,
-    with `--json` one JSON value.
+    own branch. Waits for one of the home's places for such requests, and before that, what it attaches is copied. An
+    error becomes an answer with an exit status, with `--json` one JSON value.
     """
+    uid = live.record.row.setting.user.uid
     try:
         if words[:1] == [COMPLETE]:
-            async with home.places_inside:
+            async with home.places_inside.one(uid):
                 return Answer(0, await looks.completion(home, live, words[1:]))
         verb, given = parse(words)
         _check_branch(verb, given, live.branch)
@@ -58,17 +67,30 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
         async with contextlib.AsyncExitStack() as turns:
             if verb.name in MOVES:  # else one session had all places, to wait for itself
                 await turns.enter_async_context(live.inside.moving)
-            await turns.enter_async_context(home.places_inside)
-            if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in another session
-                next_step = "ask again: the session that has replaced it answers"
-                raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)
-            with asked_by(Caller(branch=live.branch)):
+            turns.enter_context(asked_by(Caller(branch=live.branch)))
+            attached: Staged | None = None
+            if verb.name in ATTACHING and given.texts("attach"):
+                _check_there(home, live)
+                async with home.staging.one(uid):
+                    attached = await turns.enter_async_context(acts.staged(home, live, verb.name, given))
+            await turns.enter_async_context(home.places_inside.one(uid))
+            _check_there(home, live)
+            if attached is None:
                 printed = await ACTS[verb.name](home, live, given)
+            else:
+                printed = await ATTACHING[verb.name](home, live, given, attached)
         return Answer(0, printed.as_json() if wants_json(words) else printed.text)
     except HelpWanted as wanted:
         return Answer(wanted.exit_code, wanted.text)
     except Exception as error:  # the border: whatever a service function raises becomes an answer
         return refusal(words, as_problem(error, f"a process of branch {live.branch}"))
+
+
+def _check_there(home: Home, live: LiveSession) -> None:
+    """Raise StateConflict if the session's processes were captured, and go on in another session."""
+    if home.sessions.find(live.branch) is not live:
+        next_step = "ask again: the session that has replaced it answers"
+        raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)
 
 
 def _check_branch(verb: Verb, given: Given, own: str) -> None:

@@ -2,24 +2,30 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
+import msgspec
+
 from waypoint.capture.steps import Step, reach
+from waypoint.capture.torn import MAY_BE_TORN
 from waypoint.launch import externals
 from waypoint.launch.externals import Misplaced
+from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import Bounds, fill_in, shared_memory_bytes
 from waypoint.launch.launcher_link import LauncherDied
 from waypoint.linux.tasks import cgroups
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
-from waypoint.model.records import Capture, LiveRow, Setting
+from waypoint.model.records import Capture, LiveRow, Setting, Tier
 from waypoint.processes.criu.causes import CriuAccident
-from waypoint.session.birth import fresh, revive, shell_back, start_again
-from waypoint.session.birth.rights import bounded, check_crowd
+from waypoint.session.birth import attached_at, fresh, revive, shell_back, start_again
+from waypoint.session.birth.attached_at import Back, Owner
+from waypoint.session.birth.rights import bounded, check_crowd, check_walls
 from waypoint.session.live import record
 from waypoint.session.live.holding import holding
 from waypoint.session.live.resources import Resources
@@ -29,6 +35,8 @@ from waypoint.upper.contract import NEXT_STEPS
 log = logging.getLogger(__name__)
 
 _MIB = 1 << 20
+_FULL_BYTES = 64 * _MIB
+"""A pool in which less is free gets a little more."""
 
 
 class Birth(NamedTuple):
@@ -37,7 +45,9 @@ class Birth(NamedTuple):
     `origin`: the capture that the session goes on from; None: it begins with the plain base. `size`: rows and columns
     of its terminal. `processes`: whether the origin's processes are restored; if not, the session gets a new shell.
     `must_enter`: whether a new shell must start in the folder of the setting; if not, it may start in the user's home.
-    `shell`: whether a new shell gets the state of the origin's shell.
+    `shell`: whether a new shell gets the state of the origin's shell. `most`: the tier to which what is brought back is
+    bounded; None: it is not. `programs_later`: whoever has the session made calls `start_programs` when nobody has
+    their ports any more. `attach_at`: as in Back.
     """
 
     row: LiveRow
@@ -46,6 +56,44 @@ class Birth(NamedTuple):
     processes: bool
     must_enter: bool = False
     shell: bool = True
+    most: Tier | None = None
+    programs_later: bool = False
+    attach_at: Mapping[str, str] = {}
+
+    def bounded_to(self, tier: Tier | None) -> "Birth":
+        """The plan to bring back no more than a capture of `tier` would keep; None: all that there is."""
+        return self if tier is None else self._replace(processes=self.processes and tier == "live", most=tier)
+
+    def as_asked(self, back: Back) -> "Birth":
+        """The plan to bring back what `back` says."""
+        return self.bounded_to(back.tier)._replace(attach_at=back.attach_at)
+
+    @property
+    def tier(self) -> Tier | None:
+        """How much of the origin is brought back; None if there is none."""
+        if self.origin is None:
+            return None
+        if self.processes:
+            return "live"
+        is_again = self.shell and self.most != "files" and self.origin.layers.programs is not None
+        return "respawn" if is_again else "files"
+
+    def left_out(self) -> list[str]:
+        """In words, what of the origin is not brought back, as nobody wanted that; or why the tier that was asked for
+        changes nothing.
+        """
+        if self.most in (None, "live"):
+            return []
+        if self.origin is None:
+            return [f"--tier {self.most}: the branch begins anew, and there is nothing to bring back"]
+        if self.origin.tier == self.most:
+            return []
+        if self.origin.tier == "files":
+            return [f"--tier {self.most}: the capture keeps only files and the shell's state, which is all there is"]
+        what = "processes" if self.origin.tier == "live" else "programs"
+        is_listed = self.most != "respawn" or self.origin.layers.programs is not None
+        listed = "" if is_listed else "; the capture, of an earlier version, has no list of its programs"
+        return [f"without its {what}: --tier {self.most}{listed}"]
 
 
 def plan_birth(
@@ -59,8 +107,19 @@ def plan_birth(
 ) -> Birth:
     """The plan of a session with `setting` for whoever asks. Raises NotAllowed if they may not have it."""
     setting, session = bounded(resources, setting), new_id()
+    if origin is not None and processes:
+        check_walls(resources, origin)
     row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
     return Birth(row, origin, size, processes)
+
+
+def own_setting(resources: Resources, branch: str, origin: Capture) -> Setting:
+    """The setting of a session that is brought back from `origin` on `branch`. What is published stays as it is on the
+    branch: by the session that is replaced, else as it was on this branch; a copy on another one publishes nothing.
+    """
+    live = next((row.setting.publish for row in resources.names.live() if row.branch == branch), None)
+    own = origin.setting.publish if origin.branch == branch else []
+    return msgspec.structs.replace(origin.setting, publish=own if live is None else live)
 
 
 def size_of(origin: Capture) -> tuple[int, int]:
@@ -112,7 +171,7 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
     await asyncio.to_thread(resources.pool.check_writable)
     if births[0].processes and origin is not None:
         leaving = instead_of.processes() if instead_of is not None else []
-        with naming_a_way(births[0].row.branch, origin):
+        with naming_a_way(births[0].row.branch, origin, processes=True):
             await asyncio.to_thread(_check, resources, births, origin, leaving)
     if instead_of is None:
         check_crowd(resources, len(births))
@@ -123,14 +182,17 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
 
 
 @contextlib.contextmanager
-def naming_a_way(branch: str, origin: Capture) -> Iterator[None]:
-    """If the processes of `origin` cannot be brought back in the `with` block, the error also says how its files can
-    be: no capture may be without a way back.
+def naming_a_way(branch: str, origin: Capture, *, processes: bool) -> Iterator[None]:
+    """If `origin` cannot be brought back in the `with` block, the error also says how its files can be: no capture may
+    be without a way back. `processes`: its processes are tried; without them its shell may come up.
     """
     try:
         yield
     except WaypointError as error:
-        way = f"for its files alone: waypoint restore {origin.id[:12]} -b {branch} --only files"
+        back = f"waypoint restore {origin.id[:12]} -b {branch}"
+        way = f"for its files alone: {back} --only files"
+        if processes:
+            way += f"; with its shell's state, too: {back} --tier files; and its programs again: {back} --tier respawn"
         error.next_step = f"{error.next_step}; {way}" if error.next_step else way
         raise
 
@@ -153,38 +215,92 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
 async def make_session(resources: Resources, birth: Birth) -> LiveSession:
     """Make one session: its files, its cgroup, its mounts, its processes, its terminal. The birth is reserved.
 
-    After an accident of CRIU's or the launcher's, or if the machine's mounts have changed meanwhile, the session is
-    made a second time, from the beginning. Raises OSError, WaypointError; the caller undoes the birth after a failure
-    (`undo`).
+    After an accident of CRIU's or the launcher's, if the machine's mounts have changed meanwhile, or if the pool had no
+    room, which then gets a little more, the session is made a second time, from the beginning. Raises OSError,
+    WaypointError; the caller undoes the birth after a failure (`undo`).
     """
     follow = resources.places.follow_host
     mounts = await asyncio.to_thread(follow)
     try:
         return await _make_once(resources, birth)
     except (WaypointError, OSError) as error:
-        if not isinstance(error, CriuAccident | LauncherDied) and await asyncio.to_thread(follow) == mounts:
+        is_full = _is_for_want_of_room(error)
+        is_again = is_full or isinstance(error, CriuAccident | LauncherDied)
+        if not is_again and await asyncio.to_thread(follow) == mounts:
             raise
         log.warning("start of a session on %s, first try: %s", birth.row.branch, error)
         await asyncio.to_thread(_clear, resources, birth.row)
+        if is_full:
+            with contextlib.suppress(WaypointError, OSError):  # the second try tells
+                await asyncio.to_thread(_make_room, resources)
         return await _make_once(resources, birth)
+
+
+def _make_room(resources: Resources) -> None:
+    """In a pool that is full: the kernel says the same of watches, groups, namespaces and memory."""
+    if resources.pool.free_bytes() < _FULL_BYTES:
+        resources.pool.in_room(None)
+
+
+def _is_for_want_of_room(error: WaypointError | OSError) -> bool:
+    """A full btrfs refuses now and then what it has room for a moment later, also to who only mounts what lies on it,
+    such as CRIU, whose words are all that is there of it.
+    """
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    return os.strerror(errno.ENOSPC) in error.said
 
 
 async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
     limits = await asyncio.to_thread(_make_tree_and_group, resources, birth)
     with _leading_to_files(birth):
         if birth.processes and birth.origin is not None:
-            with naming_a_way(birth.row.branch, birth.origin):
-                return await revive.revive(resources, birth.row, birth.origin, birth.size, limits)
-        folder = birth.origin.folder if birth.origin is not None and birth.shell else ""
-        live = await fresh.launch(resources, birth.row, birth.size, limits, folder=folder, must_enter=birth.must_enter)
+            with naming_a_way(birth.row.branch, birth.origin, processes=birth.processes):
+                live = await revive.revive(resources, birth.row, birth.origin, birth.size, limits, birth.attach_at)
+            if not birth.programs_later:
+                with _released_after_failure(live):
+                    await start_programs(resources, birth, live)
+            return live
+        origin = birth.origin
+        folder = origin.folder if origin is not None and birth.shell else ""
+        opening = fresh.Opening(folder, birth.must_enter, origin.id if origin is not None else "", birth.tier)
+        live = await fresh.launch(resources, birth.row, birth.size, limits, opening)
+    live.not_back = [*birth.left_out(), *(torn(resources, birth.origin) if birth.origin is not None else [])]
+    if birth.origin is not None and birth.attach_at:
+        with _released_after_failure(live):
+            owner = Owner(birth.row.setting.user, live.record.ids)
+            async with holding(resources.captures, birth.origin) as (held,):
+                await asyncio.to_thread(attached_at.put_there, held, birth.attach_at, live.record.init_pid, owner)
     if birth.origin is not None and birth.shell:
-        try:
-            live.not_back = await shell_back.bring_back(resources, live, birth.origin, stay=birth.must_enter)
-            live.again = await start_again.start_again(resources, live, birth.origin)
-        except BaseException:
-            live.release()
-            raise
+        with _released_after_failure(live):
+            lacks = await shell_back.bring_back(resources, live, birth.origin, stay=birth.must_enter)
+            live.not_back = [*live.not_back, *lacks]
+            if not birth.programs_later:
+                await start_programs(resources, birth, live)
     return live
+
+
+def torn(resources: Resources, origin: Capture) -> list[str]:
+    """What to tell of what is brought back without processes; with them, the capture tells it (`Held.bring_back`)."""
+    return [MAY_BE_TORN] if resources.captures.torn.may_be(origin.id) else []
+
+
+async def start_programs(resources: Resources, birth: Birth, live: LiveSession) -> None:
+    """Start the programs of the origin again that are not back with its processes, as far as they are wanted."""
+    origin = birth.origin
+    if origin is None or origin.layers.programs is None:
+        return
+    if origin.layers.programs.ended if birth.processes else birth.shell and birth.most != "files":
+        live.again = await start_again.start_again(resources, live, origin)
+
+
+@contextlib.contextmanager
+def _released_after_failure(live: LiveSession) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        live.release()
+        raise
 
 
 @contextlib.contextmanager
@@ -213,7 +329,8 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
             nonce = held.processes.nonce if birth.processes else ""
         if birth.processes:
             row = birth.row
-            revive.prepare_run_folder(resources.pool.path(row.tree), row.setting, nonce, row.branch)
+            named = start_plan.branch_text(row.branch, birth.origin.id)
+            revive.prepare_run_folder(resources.pool.path(row.tree), row.setting, nonce, named)
     else:
         resources.pool.create(birth.row.tree)
     asked = birth.row.setting.limits
@@ -265,6 +382,7 @@ def raise_in_words(error: BaseException, branch: str) -> NoReturn:
     """Raise `error`; if it is an OSError, raise Failed with its words instead."""
     if not isinstance(error, OSError):
         raise error
-    said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()
+    name = "" if isinstance(error.filename, int) else os.fsdecode(error.filename or "")
+    said = f"{error.strerror} {name}".rstrip()
     next_step = NEXT_STEPS.get(error.errno or 0, "see 'waypoint doctor'")
     raise Failed("start a session on", f"branch {branch}", said, next_step) from error

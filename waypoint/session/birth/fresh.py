@@ -2,20 +2,23 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from waypoint.launch.externals import NO_PROC, UNMASK
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.limits import Bounds
 from waypoint.launch.spec import StartSpec
 from waypoint.linux.tasks import procfs
-from waypoint.model.errors import UsageProblem
+from waypoint.model.errors import HostLacks, UsageProblem
 from waypoint.model.ids import new_id
-from waypoint.model.records import LiveRow
+from waypoint.model.paths import PROC
+from waypoint.model.records import LiveRow, Tier
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
@@ -30,34 +33,55 @@ class _Lacking(NamedTuple):
     why_no_seccomp: str
 
 
+class Opening(NamedTuple):
+    """How a new shell begins. `folder`: where it starts, "": in that of its setting. `must_enter`: whether it must
+    start in the folder of its setting. `origin`: the id of the capture that its session goes on from, "": none.
+    `tier`: how much of that the session gets.
+    """
+
+    folder: str = ""
+    must_enter: bool = False
+    origin: str = ""
+    tier: Tier | None = None
+
+
 async def launch(
-    resources: Resources, row: LiveRow, size: tuple[int, int], bounds: Bounds, *, folder: str, must_enter: bool
+    resources: Resources, row: LiveRow, size: tuple[int, int], bounds: Bounds, opening: Opening
 ) -> LiveSession:
     """Start the session's program on the tree of `row`. `size`: rows and columns of its terminal. `bounds`: what its
-    tree and its cgroup hold. `folder`: where it starts, "": in that of its setting. `must_enter`: whether it must start
-    in the folder of its setting.
+    tree and its cgroup hold.
 
     Raises UsageProblem if it must and cannot start there, OSError, WaypointError. After a failure the caller removes
     processes, folder and tree (`birth.undo`).
     """
     places = resources.places
     nonce = new_id()
-    spec, lacking = await asyncio.to_thread(_prepare, resources, row, size, nonce)
+    spec, lacking = await asyncio.to_thread(_prepare, resources, row, size, nonce, opening.origin)
     left_out = lacking.left_out
-    if must_enter:
+    if opening.origin:  # who brings files back has not named the program, and could name no other
+        spec = msgspec.structs.replace(spec, needed="")
+    if opening.must_enter:
         spec = msgspec.structs.replace(spec, cwd=spec.cwd[:1])
-    elif folder:
-        spec = msgspec.structs.replace(spec, cwd=[folder, *spec.cwd])
+    elif opening.folder:
+        spec = msgspec.structs.replace(spec, cwd=[opening.folder, *spec.cwd])
     try:
         started = await resources.launcher.carry_out(spec)
     except OSError as error:
-        if must_enter and error.filename == row.setting.cwd:
+        if opening.must_enter and error.filename == row.setting.cwd:
             raise _no_entry(row.setting.cwd, left_out, error) from error
+        if spec.needed and error.filename == spec.needed:
+            said = f"{error.strerror}: {spec.needed}"
+            next_step = "name a program that the session has, behind --, or leave it out for a shell"
+            raise UsageProblem("run in place of the shell of", f"branch {row.branch}", said, next_step) from error
+        if error.errno == errno.EPERM and error.filename == PROC:
+            raise HostLacks("start", f"branch {row.branch}", NO_PROC, UNMASK) from error
         raise
     if started.entered:
         left_out.append(f"{spec.cwd[0]} (cannot be entered: the shell began in {spec.cwd[started.entered]})")
     entry = _record(row, spec, started.pid, nonce, lacking)
-    entry = msgspec.structs.replace(entry, limits=bounds.limits, unlimited=bounds.unlimited(spec.ids))
+    entry = msgspec.structs.replace(
+        entry, limits=bounds.limits, unlimited=bounds.unlimited(spec.ids), tier=opening.tier
+    )
     with contextlib.ExitStack() as undo:
         for fd in started.handles:
             undo.callback(os.close, fd)
@@ -89,14 +113,16 @@ def _record(row: LiveRow, spec: StartSpec, init_pid: int, nonce: str, lacking: _
     )
 
 
-def _prepare(resources: Resources, row: LiveRow, size: tuple[int, int], nonce: str) -> tuple[StartSpec, _Lacking]:
+def _prepare(
+    resources: Resources, row: LiveRow, size: tuple[int, int], nonce: str, origin: str
+) -> tuple[StartSpec, _Lacking]:
     """Plan the session, and prepare its tree."""
     places, tree = resources.places, Path(resources.pool.path(row.tree))
     plan = start_plan.plan_overlays(row.setting.base, places).give_way(str(tree))
-    start_plan.prepare_tree(tree, plan, row.setting, nonce, row.branch)
+    start_plan.prepare_tree(tree, plan, row.setting, nonce, start_plan.branch_text(row.branch, origin))
     ids, why_host_ids = start_plan.choose_ids(row.setting, plan, places, tree)
     seccomp, why_no_seccomp = start_plan.choose_seccomp(row.setting, places)
-    spec = start_plan.start_spec(row, plan._replace(ids=ids), places, tree, size)
+    spec = start_plan.start_spec(row, plan._replace(ids=ids), places, tree, size, origin)
     spec = msgspec.structs.replace(spec, seccomp=seccomp)
     return spec, _Lacking(plan.left_out, why_host_ids, why_no_seccomp)
 

@@ -25,7 +25,9 @@ from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow, Setting
-from waypoint.processes.criu.external_names import name_externals
+from waypoint.processes.criu.image_plan import ImagePlan, name_externals
+from waypoint.session.birth.attached_at import PathsByKind, before_they_run
+from waypoint.session.birth.base_back import bring_base
 from waypoint.session.live import record
 from waypoint.session.live.holding import holding
 from waypoint.session.live.record import RuntimeRecord
@@ -39,24 +41,27 @@ _HAD_NONE = "its processes had none when they were captured"
 
 
 async def revive(
-    resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
+    resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds, at: PathsByKind
 ) -> LiveSession:
     """Restore the processes of `origin` on the tree of `row`, which is a copy of the origin's files. `size`: rows and
-    columns of the terminal. `bounds`: as of `fresh.launch`. The caller has checked the origin (`Held.check`).
+    columns of the terminal. `bounds`: as of `fresh.launch`. `at`: as in Back. The caller has checked the origin
+    (`Held.check`).
 
     Raises CannotCapture with CRIU's reason, Failed, OSError; the caller removes what is left then (`birth.undo`).
     """
     folder = record.make_folder(resources.places.sessions, row.session)
     async with holding(resources.captures, origin) as (held,):
         layer = held.processes
+        brought = await bring_base(resources, held, resources.pool.path(row.tree))
         spec = _plan_spec(resources, row, held, size)
         externals = name_externals(spec.outside, APART_SEEN)
         place = Place(
             folder=folder,
             root=externals.root,
             externals=externals.restore,
+            plan=ImagePlan(spec.outside, spec.proc_readonly, spec.masked, own_network=spec.net != "host"),
             spawn=resources.criu.into(spec, layer.hard_limits),
-            on_notice=furnish(spec),
+            on_notice=before_they_run(furnish(spec), held, at, row.setting.user),
             cgroup=spec.cgroup,
             aside=f"{resources.places.dumps}/{row.session}",
         )
@@ -74,20 +79,21 @@ async def revive(
         limits=bounds.limits,
         unlimited=bounds.unlimited(layer.ids),
         origin=origin.id,
-        lowered=place.lost + _lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
-        **{**layer.fixed_fields(), "env": {**layer.env, "WAYPOINT_BRANCH": row.branch}},
+        tier="live",
+        lowered=brought + place.lost + _lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
+        **{**layer.fixed_fields(), "env": {**layer.env, **start_plan.own_env(row.branch, origin.id)}},
     )
     carry_over(str(folder / COMMAND_FILE), _age_s(origin), lambda: cgroups.members(spec.cgroup))
     record.save(folder, entry)
     live = LiveSession.adopt(entry, folder, resources.launcher)
     with contextlib.suppress(OSError):  # no reason to fail: the shell then keeps the old name of its branch
-        live.shell.desk.folder.write(start_plan.BRANCH_FILE, f"{row.branch}\n".encode())
+        live.shell.desk.folder.write(start_plan.BRANCH_FILE, start_plan.branch_text(row.branch, origin.id).encode())
     return live
 
 
-def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> None:
+def prepare_run_folder(tree: str, setting: Setting, nonce: str, named: str) -> None:
     """Prepare /run/waypoint in the files `tree`, in which the processes of a session are to come back. `nonce`: that of
-    their shell's hooks.
+    their shell's hooks. `named`: as of `prepare_tree`.
 
     The requests in it are marked as captured, so that no daemon ever carries them out in the copy, also if this one
     dies before it has looked at them. If the session has put something else in its place, it is made anew. Raises
@@ -100,7 +106,7 @@ def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> 
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise
-            start_plan.renew_run_folder(root, setting, nonce, branch)
+            start_plan.renew_run_folder(root, setting, nonce, named)
 
 
 def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
@@ -130,7 +136,8 @@ def _plan_spec(resources: Resources, row: LiveRow, held: Held, size: tuple[int, 
     spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory)
     if spec.outside != layer.outside:
         raise _missing(held.capture, "the mounts from outside are not those with which it was made")
-    return msgspec.structs.replace(spec, proc_readonly=layer.proc_readonly, masked=layer.masked)
+    walls = {"proc_readonly": layer.proc_readonly, "masked": layer.masked, "seccomp": layer.seccomp}
+    return msgspec.structs.replace(spec, **walls)
 
 
 def _missing(origin: Capture, said: str) -> Failed:

@@ -6,29 +6,37 @@ is made of, so that a capture, a fork or an undo gives nobody more than a start 
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 import msgspec
 
+from waypoint.egress.allowed import is_network
+from waypoint.egress.published import Port
 from waypoint.launch.ground import homes, id_choice
 from waypoint.launch.ground.base import is_below
 from waypoint.launch.ground.limits import fill_in
+from waypoint.linux.calls import powers
 from waypoint.linux.storage import access, beneath, mounts
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.errors import NotAllowed, StateConflict, UsageProblem
 from waypoint.model.paths import spelled
-from waypoint.model.records import NOBODY, Bind, Ref, SessionLimits, Setting, User
+from waypoint.model.records import NOBODY, Bind, Capture, Fixed, Ref, Seccomp, SessionLimits, Setting, User
 from waypoint.session.birth.users import find_user, user_name
+from waypoint.session.live import record
 from waypoint.session.live.resources import Resources
 from waypoint.store import callers
 from waypoint.store.names import Names
+from waypoint.upper.contract import mib
 
 MOST_LIVE = 256
 """Live sessions, where one who is neither root nor trusted fully asks for one more: each has limits of its own."""
 Sight = Callable[[User], bool]
+_OF_USERS = 1024  # the ports from this one on are anybody's
 _OUTSIDE = "ask for it outside of the session"
 # Where nothing of the system lies, so that anybody may have something of their own there.
 _GROUPS = "/sys/fs/cgroup"
+_FILTERS: tuple[Seccomp, ...] = ("default", "userns", "none")
 _DATA = ("/mnt", "/media", "/srv")
 # What root's programs trust, also on a machine where it is not there yet; and all that begins with `lib`.
 _SYSTEM = frozenset(
@@ -41,7 +49,7 @@ _SYSTEM = frozenset(
 
 def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
     """Raise NotAllowed if whoever asks may not go on with what is `owner`'s. `tried`, `on`: as in WaypointError."""
-    uid = _bound_user(resources)
+    uid = bound_user(resources)
     if uid is not None and owner.uid != uid:
         said = f"it is {owner.name}'s, and you are {user_name(uid)}"
         others = "root" if owner.uid == 0 else f"{owner.name} or root"
@@ -53,7 +61,7 @@ def check_name(resources: Resources, name: str, tried: str) -> None:
     """As `check_own`, for all that `name` stands for: a live session, a branch's tip, a checkpoint. A name that is free
     is anybody's.
     """
-    if _bound_user(resources) is None:
+    if bound_user(resources) is None:
         return
     names = resources.names
     check_ref(resources, names.ref(name), name, tried)
@@ -64,14 +72,21 @@ def check_name(resources: Resources, name: str, tried: str) -> None:
 
 def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> None:
     """As `check_own`, for the capture that `name` stands for, stood for, or is to stand for, by `ref`."""
-    if ref is not None and ref.capture is not None and _bound_user(resources) is not None:
+    if ref is not None and ref.capture is not None and bound_user(resources) is not None:
         for capture in resources.names.captures_of([ref.capture], may_lack=True).values():
             check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
 
 
 def check_origin(resources: Resources, owner: User, tried: str, name: str) -> None:
-    """As `check_own`, for a capture of `owner`'s, which `name` stands for: a branch, a checkpoint, an id."""
-    check_own(resources, owner, tried, called(resources.names, name))
+    """As `check_own`, for a capture of `owner`'s, which `name` stands for: a branch, a checkpoint, an id.
+
+    A process in a session may have those of its session's user; if that is root, all. Others are in the history of its
+    branch where root has given this user what another had.
+    """
+    on = called(resources.names, name)
+    check_own(resources, owner, tried, on)
+    if not sight(resources)(owner):
+        raise NotAllowed(tried, on, f"it was {owner.name}'s, and this session is another user's", _OUTSIDE)
 
 
 def called(names: Names, name: str) -> str:
@@ -84,7 +99,7 @@ def sight(resources: Resources) -> Sight:
     """Whose programs, folders and variables whoever asks may see, for any thread: everybody's, or the own. A process in
     a session sees what its session's user may.
     """
-    uid, caller = _bound_user(resources), callers.current()
+    uid, caller = bound_user(resources), callers.current()
     if caller is not None and caller.uid is None and caller.branch is not None:
         uid = next((row.setting.user.uid for row in resources.names.live() if row.branch == caller.branch), NOBODY)
         uid = uid or None  # root sees all
@@ -93,12 +108,12 @@ def sight(resources: Resources) -> Sight:
 
 def is_bound(resources: Resources) -> bool:
     """Whether whoever asks is a user with the own things only."""
-    return _bound_user(resources) is not None
+    return bound_user(resources) is not None
 
 
 def check_unbound(resources: Resources, tried: str, on: str, said: str) -> None:
     """Raise NotAllowed, with `said` as the reason, if whoever asks is a user with the own things only."""
-    uid = _bound_user(resources)
+    uid = bound_user(resources)
     if uid is not None:
         raise _not_allowed(uid, tried, on, said)
 
@@ -107,7 +122,7 @@ def check_crowd(resources: Resources, count: int) -> None:
     """Raise StateConflict if whoever asks may not have `count` more live sessions: a user counts the own ones, a
     process in a session all of the home, since it could have as many as it likes by forking.
     """
-    uid, caller = _bound_user(resources), callers.current()
+    uid, caller = bound_user(resources), callers.current()
     if uid is None and (caller is None or caller.branch is None or caller.uid is not None):
         return
     rows = [*resources.names.live(), *resources.names.live(ready=False)]
@@ -132,7 +147,7 @@ def check_base(resources: Resources, base: str) -> None:
 @contextlib.contextmanager
 def looking(resources: Resources) -> Iterator[None]:
     """In the `with` block, the calling thread sees what whoever asks may see of the machine's files."""
-    uid = _bound_user(resources)
+    uid = bound_user(resources)
     if uid is None:
         yield
         return
@@ -147,8 +162,11 @@ def bounded(resources: Resources, setting: Setting) -> Setting:
     Raises NotAllowed if whoever asks may not have such a session, UsageProblem if nobody may. Looks at files.
     """
     for bind in setting.binds:
-        _check_bind(bind)
-    uid, caller = _bound_user(resources), callers.current()
+        _check_bind(bind, setting.user)
+    if not powers.is_machines() and setting.user.uid != os.geteuid():
+        said = f"without root there is no user but {user_name(os.geteuid())}"
+        raise UsageProblem("start a session as", f"user {setting.user.name}", said, "leave out --user")
+    uid, caller = bound_user(resources), callers.current()
     if uid is not None:
         return _of_user(resources, find_user("/", str(uid)), setting)
     if caller is not None and caller.uid is None and caller.branch is not None:
@@ -156,11 +174,11 @@ def bounded(resources: Resources, setting: Setting) -> Setting:
     return setting
 
 
-def _check_bind(bind: Bind) -> None:
+def _check_bind(bind: Bind, user: User) -> None:
     """Raise UsageProblem for what no session has of the machine, also none of root's."""
     on = f"{bind.source} at {bind.target}"
     with contextlib.suppress(FileNotFoundError):  # said by who makes the plan of the session's mounts
-        if homes.shows_one(bind.source):
+        if homes.shows_one(bind.source, user):
             said = "a home of Waypoint, or its runtime folder, lies there"
             raise UsageProblem("bind", on, said, "bind what lies beside that, one by one")
         fstype = mounts.holding(bind.source)[0].fstype
@@ -172,7 +190,7 @@ def _check_bind(bind: Bind) -> None:
             raise UsageProblem("bind", on, "it shows the machine's processes", "use /proc, which shows the session's")
 
 
-def _bound_user(resources: Resources) -> int | None:
+def bound_user(resources: Resources) -> int | None:
     """The user who asks, if that is neither root nor trusted fully."""
     caller = callers.current()
     uid = caller.uid if caller is not None else None
@@ -204,9 +222,12 @@ def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
     for name in ("memory", "pids"):
         asked, most = getattr(setting.limits, name), getattr(usual, name)
         if asked is not None and asked > most:
-            raise _not_allowed(
-                who.uid, "start a session with", f"--{name} {asked}", f"more than usual, which is {most}"
-            )
+            said = f"more than usual, which is {mib(most) if name == 'memory' else most}"
+            on = f"--{name} {mib(asked) if name == 'memory' else asked}"
+            raise _not_allowed(who.uid, "start a session with", on, said)
+    for port in map(Port.parse, setting.publish):
+        if port.number < _OF_USERS:
+            raise _not_allowed(who.uid, "publish", f"port {port.on}", f"ports below {_OF_USERS} are root's")
     for bind in setting.binds:
         said = _why_not_bind(who, bind)
         if said:
@@ -255,6 +276,32 @@ def _may_cover(target: str) -> bool:
     return True
 
 
+def check_walls(resources: Resources, origin: Capture) -> None:
+    """Raise NotAllowed if a process in a session asks for the processes of `origin`, and these would come back behind
+    fewer walls than that session has: they are as they were captured, maybe by an earlier version.
+    """
+    caller, then = callers.current(), origin.layers.processes
+    if then is None or caller is None or caller.uid is not None or caller.branch is None:
+        return
+    row = next((row for row in resources.names.live() if row.branch == caller.branch), None)
+    own = record.load(resources.places.sessions / row.session) if row is not None else None
+    fewer = "its session has ended" if own is None else _fewer_walls(own, then)
+    if fewer:
+        raise NotAllowed(
+            "bring back", f"the processes of {origin.id[:12]} from within {caller.branch}", fewer, _OUTSIDE
+        )
+
+
+def _fewer_walls(own: Fixed, then: Fixed) -> str:
+    """Which wall of `own` is missing in `then`, in words; "" if none is."""
+    if own.ids.is_shifted and not then.ids.is_shifted:
+        return "they had the machine's ids"
+    if _FILTERS.index(then.seccomp) > _FILTERS.index(own.seccomp):
+        return "fewer system calls were refused to them"
+    seen = {*own.masked, *own.proc_readonly} - {*then.masked, *then.proc_readonly}
+    return f"{min(seen)} was open to them" if seen else ""
+
+
 def _of_session(names: Names, branch: str, setting: Setting) -> Setting:
     """`setting`, if it gives a process in the session on `branch` no more than this session has."""
     live = next((row.setting for row in names.live() if row.branch == branch), None)
@@ -286,8 +333,10 @@ def _more_than(live: Setting, setting: Setting) -> str:
 def _reaches_more(setting: Setting, live: Setting) -> bool:
     """Whether a session with `setting` may reach what one with `live` does not."""
     widths = {"none": 0, "private": 1, "host": 2}
-    if setting.net == live.net == "private" and live.allow_net:
-        return not setting.allow_net or not {*setting.allow_net} <= {*live.allow_net}
+    if setting.net == live.net == "private":
+        if live.allow_net:
+            return not setting.allow_net or not {*setting.allow_net} <= {*live.allow_net}
+        return any(map(is_network, setting.allow_net))  # which need not be public
     return widths[setting.net] > widths[live.net]
 
 

@@ -91,7 +91,7 @@ def _parse(folder: RunFolder, kind: ShellKind) -> ShellDump:
 
 def _given_anew(setting: Setting, before: Setting) -> set[bytes]:
     """The names of the variables that a session with `setting` gets, and that are others than with `before`."""
-    ours, theirs = (start_plan.session_env(one, "", {}) for one in (setting, before))
+    ours, theirs = (start_plan.session_env(one, {}, {}) for one in (setting, before))
     return {name.encode() for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
 
 

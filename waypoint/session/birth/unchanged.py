@@ -6,11 +6,15 @@ import os
 
 import msgspec
 
+from waypoint.egress.published import wanted
 from waypoint.launch.ground import start_plan
+from waypoint.linux.storage.access import Looking
 from waypoint.model.errors import StateConflict, UsageProblem
 from waypoint.model.records import Bind, Capture, SessionLimits, Setting
 from waypoint.model.requests import StartRequest
-from waypoint.session.birth.setting import Looking
+
+_FIXED = frozenset(("--base", "--bind", "--net", "--allow", "--cwd", "--shell", "command"))
+"""What processes that come back cannot have otherwise (`_check_unchanged`)."""
 
 
 def check_live(request: StartRequest, setting: Setting, limits: SessionLimits, looking: Looking) -> None:
@@ -21,15 +25,33 @@ def check_live(request: StartRequest, setting: Setting, limits: SessionLimits, l
     """
     said = "it has a live session"
     if request.from_name is not None:
-        next_step = f"stop it first: waypoint stop {request.branch}"
-        raise StateConflict("start", f"branch {request.branch}", said, next_step)
+        raise StateConflict("start", f"branch {request.branch}", said, beside(request.branch, request.from_name))
     with looking():
         others = [*_other_limits(request, limits), *_other_settings(request, setting)]
     if others:
-        next_step = f"leave that out to go on with it, or stop it first: waypoint stop {request.branch}"
-        raise StateConflict(
-            "start", f"branch {request.branch}", f"{said}, with another {' and '.join(others)}", next_step
+        said = f"{said}, with another {' and '.join(others)}"
+        raise StateConflict("start", f"branch {request.branch}", said, _way_to(request, setting, others))
+
+
+def beside(branch: str, from_name: str) -> str:
+    """The next step for whoever wants `from_name` on a branch that exists."""
+    if branch == from_name:
+        return f"leave --from out: waypoint shell {branch}"
+    return f"choose another name, or bring it back on this branch: waypoint restore {from_name} -b {branch}"
+
+
+def _way_to(request: StartRequest, setting: Setting, others: list[str]) -> str:
+    """The next step for whoever wants `others` of a live session: it is parked, and taken up with them, with its
+    processes unless these could not come back so.
+    """
+    fixed = [one for one in others if one in _FIXED and not (one == "--net" and request.net == setting.net)]
+    park = f"waypoint checkpoint NAME -b {request.branch} --park (a stop would end its programs)"
+    if fixed and request.tier is None:
+        return (
+            "leave that out to go on with it; or park it, then ask again with --tier respawn, which starts its "
+            f"programs again: {park}"
         )
+    return f"leave that out to go on with it; or park it, then ask again: {park}"
 
 
 def _other_limits(request: StartRequest, limits: SessionLimits) -> list[str]:
@@ -45,8 +67,11 @@ def _other_settings(request: StartRequest, setting: Setting) -> list[str]:
         asked = [start_plan.parse_bind(text) for text in request.binds]
         if _places(asked) != _places(setting.binds):
             others.append("--bind")
-    others += ["--net"] if request.net not in (None, setting.net) else []
+    others += ["--tier"] if request.tier is not None else []
+    is_whole = request.net is not None and not request.allow_net and bool(setting.allow_net)
+    others += ["--net"] if is_whole or request.net not in (None, setting.net) else []
     others += ["--allow-net"] if request.allow_net and {*request.allow_net} != {*setting.allow_net} else []
+    others += ["--publish"] if wanted(request.publish) not in (None, setting.publish) else []
     others += ["--allow"] if request.allow and {*request.allow} != {*setting.allow} else []
     others += ["--cwd"] if request.cwd not in (None, setting.cwd) else []
     program = start_plan.shell_argv(setting)[0][0]
@@ -68,13 +93,17 @@ def check_processes(branch: str, request: StartRequest, setting: Setting, origin
 
 def _check_unchanged(branch: str, request: StartRequest, setting: Setting, origin: Capture) -> None:
     """Raise UsageProblem if the request changes a setting of processes that come back as they were captured."""
-    names, before = ("base", "binds", "net", "allow_net", "user", "shell", "allow"), _plain(origin.setting)
+    names, before = ("base", "binds", "net", "user", "shell", "allow"), _plain(origin.setting)
     changed = [name for name in names if getattr(_plain(setting), name) != getattr(before, name)]
     changed += ["cwd"] if request.cwd not in (None, origin.setting.cwd) else []
     changed += ["command"] if request.command else []
     if changed:
         said = f"it comes back with its processes, whose {' and '.join(changed)} cannot be changed"
-        raise UsageProblem("start", f"branch {branch}", said, "leave that out, or start from a capture of tier files")
+        next_step = "leave that out, or have its programs started again (--tier respawn), or not at all (--tier files)"
+        if changed == ["net"] and request.net is None:
+            said = f"it comes back with its processes, whose network ({origin.setting.net}) it takes only if told so"
+            next_step = "tell it so: --net from; or have its programs started again: --tier respawn"
+        raise UsageProblem("start", f"branch {branch}", said, next_step)
 
 
 def _check_memory(branch: str, setting: Setting, origin: Capture) -> None:

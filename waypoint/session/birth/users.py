@@ -112,7 +112,7 @@ def _unnamed(who: str) -> User:
 def _rows(base: str, path: str, width: int) -> list[list[str]]:
     """The rows of a file in the base, whose files may be somebody else's."""
     data = beneath.read_in_root(base, path, _MOST_BYTES) or b""
-    rows = [line.split(":") for line in data.decode(errors="surrogateescape").splitlines()]
+    rows = [line.split(":") for line in data.decode(errors="surrogateescape").split("\n")]
     return [row for row in rows if len(row) >= width]
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from waypoint.linux.storage import files
 from waypoint.linux.tasks import procfs
-from waypoint.model.records import Fixed, LiveRow, SessionLimits
+from waypoint.model.records import Fixed, LiveRow, SessionLimits, Tier
 
 RECORD = "record.json"
 
@@ -24,10 +24,11 @@ class RuntimeRecord(Fixed, frozen=True, kw_only=True):
 
     `left_out`: the mounts of the machine that the session does not have. `why_host_ids`: in words, why its ids are the
     host's; "" if the ids are shifted, or wanted so. `why_no_seccomp`: in words, why there is no filter around its
-    processes; "" if there is one, or none is wanted. `limits`: those in force,
-    `unlimited`: what the machine does not hold of them (launch/ground/limits.py). `origin`: the capture whose processes
-    came back in it; "": it began with a new shell, or an earlier version restored it. `lowered`: in words, what its
-    processes had, or might have, when they were captured, and do not, or may not, have here.
+    processes; "" if there is one, or none is wanted. `limits`: those in force; `unlimited`: what the machine does not
+    hold of them (launch/ground/limits.py). `origin`: the capture whose processes came back in it; "": it began with a
+    new shell, or an earlier version restored it. `tier`: with how much of the capture that it goes on from it has
+    begun; None: it goes on from none, or an earlier version started it. `lowered`: in words, what its processes had, or
+    might have, when they were captured, and do not, or may not, have here.
     """
 
     row: LiveRow
@@ -41,6 +42,7 @@ class RuntimeRecord(Fixed, frozen=True, kw_only=True):
     limits: SessionLimits = SessionLimits()
     unlimited: list[str] = msgspec.field(default_factory=list)
     origin: str = ""
+    tier: Tier | None = None
     lowered: list[str] = msgspec.field(default_factory=list)
 
     def is_alive(self) -> bool:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from waypoint.capture.captures import Captures
 from waypoint.egress.egress import Egress
+from waypoint.egress.published import Publisher
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.launcher_link import Launcher
@@ -31,4 +32,5 @@ class Resources(NamedTuple):
     criu: CriuSpawner
     overdue: Overdue
     egress: Egress
+    publisher: Publisher
     trusted: int | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shellwrap.ring import Ring
-from waypoint.launch.ground.start_plan import has_hooks, shell_of
+from waypoint.launch.ground.start_plan import has_hooks, own_env, shell_of
 from waypoint.launch.launcher_link import Launcher
 from waypoint.launch.program import MASTER_FD
 from waypoint.linux.storage import beneath
@@ -53,12 +53,13 @@ class Hold(NamedTuple):
 
 class Again(NamedTuple):
     """The programs of a capture, in words, without secrets: `respawned`, started again; `offered`, on the shell's line,
-    for Enter to run it; `lost`, each with why.
+    for Enter to run it; `lost`, each with why. `is_busy`: one of them runs in the shell's foreground.
     """
 
     respawned: list[str]
     offered: list[str]
     lost: list[str]
+    is_busy: bool = False
 
 
 class LiveSession:
@@ -66,15 +67,19 @@ class LiveSession:
 
     `not_back`: in words, what of its shell did not come back from the capture with which it began. `again`: what has
     become of the capture's programs, if they were to be started again. `hooks_running`: of how many moments its own
-    hooks run now (service/session_hooks.py). `no_way_out`: in words, why it has no way out, though it is on a private
-    network; "": it has one. `leading_out`: gives it its way out; None: it is to have none.
+    hooks run now (service/hooks/session_hooks.py). `no_way_out`: in words, why it has no way out, though it is on a
+    private network; "": it has one. `leading_out`: gives it its way out; None: it is to have none. `not_led_in`: in
+    words, why nothing leads to its published ports; "": they are led to. `expected`: holds a stream for a client that
+    is about to attach.
     """
 
     not_back: Sequence[str] = ()
     hooks_running: int = 0
     no_way_out: Callable[[], str] = str
+    not_led_in: Callable[[], str] = str
     leading_out: asyncio.Task[None] | None = None
     again: Again | None = None
+    expected: contextlib.ExitStack | None = None
 
     def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Hold | None" = None) -> None:
         """`folder`: the session's runtime folder. `hold`: the descriptors of a session that was just started, which
@@ -136,6 +141,16 @@ class LiveSession:
         return self.record.row.branch
 
     @property
+    def restored(self) -> str:
+        """The id of the capture that it goes on from; "" if it began with the base, or in an earlier version."""
+        return self.record.env.get("WAYPOINT_RESTORED", self.record.origin)
+
+    @property
+    def own_env(self) -> dict[str, str]:
+        """The variables by which its programs know where they are."""
+        return own_env(self.branch, self.restored)
+
+    @property
     def attached(self) -> int:
         return self.viewers.count
 
@@ -166,7 +181,9 @@ class LiveSession:
         """
         setting = self.record.row.setting
         shared = [bind.target for bind in setting.binds]
-        with self._stream():
+        with self.stream():
+            if self.expected is not None:
+                self.expected.close()
             await outlet.note({"session": {"branch": self.branch, "base": setting.base, "shared": shared}})
             size = await self.viewers.attach(inlet, outlet, request.rows, request.cols)
             if not self.terminal.closed.is_set():
@@ -178,25 +195,26 @@ class LiveSession:
         return await self.successor.attach(AttachRequest(rows=size[0], cols=size[1]), inlet, outlet, may_have)
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
-        with self._stream():
+        with self.stream():
             await _led_out(self)
             return await self.shell.execute(request, inlet, outlet)
 
     async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         record = self.record
-        with self._stream(), status_place(record.init_pid, self.shell.desk.folder) as left:
+        with self.stream(), status_place(record.init_pid, self.shell.desk.folder) as left:
             await _led_out(self)
             setting, ids = record.row.setting, record.ids
             host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, left)
             return await run_process(host, self._launcher, request, inlet, outlet)
 
     async def logs(self, request: LogsRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
-        with self._stream():
-            await self.viewers.logs(inlet, outlet, follow=request.follow)
+        with self.stream():
+            await self.viewers.logs(inlet, outlet, request, self.record.row.session)
             return {"reason": "ended"}
 
     @contextlib.contextmanager
-    def _stream(self) -> Iterator[None]:
+    def stream(self) -> Iterator[None]:
+        """Whoever has one is told of the session's end, which waits for that."""
         self._streams += 1
         self._no_streams.clear()
         try:

@@ -3,6 +3,7 @@
 from waypoint.capture.sweeping import Shelf
 from waypoint.linux.tasks import cgroups
 from waypoint.model.ids import is_id
+from waypoint.processes.left_out import take_back
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources
 
@@ -17,12 +18,17 @@ def shelves_of(resources: Resources) -> list[Shelf]:
     def groups() -> list[str]:
         return [group for group in cgroups.children(places.cgroup) if is_id(group)]
 
+    def end(session: str) -> None:
+        group = places.cgroup_of(session)
+        take_back(group)  # its daemon may have died while it was capturing it
+        cgroups.end(group)
+
     def records() -> list[str]:
         return [folder.name for folder in runtime.iterdir() if not folder.name.startswith(".")]
 
     return [
         # A cgroup cannot bear a mark: it belongs to whom the runtime folder belongs.
-        Shelf("processes", runtime, sessions, groups, places.cgroup_of, lambda it: cgroups.end(places.cgroup_of(it))),
+        Shelf("processes", runtime, sessions, groups, places.cgroup_of, end),
         *resources.captures.shelves(rows),
         Shelf(
             "session",

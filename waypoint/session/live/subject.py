@@ -10,6 +10,7 @@ from waypoint.capture.layers.subject import SubjectFacts
 from waypoint.linux.tasks import cgroups
 from waypoint.linux.tty import terminals
 from waypoint.model.records import ShellLayer, TerminalLayer
+from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal import standstill
 from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
@@ -82,6 +83,11 @@ class LiveSubject:
 
     def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def subject_of(resources: Resources, live: LiveSession) -> LiveSubject:
+    """A session of the home as a capture sees it. Call it in the event loop."""
+    return LiveSubject(live, resources.places.sessions / live.record.row.session)
 
 
 def let_go_on(live: LiveSession) -> None:

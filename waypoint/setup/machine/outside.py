@@ -16,23 +16,25 @@ from waypoint.setup.machine import completion, unit
 
 SHARE = "usr/local/share"
 UNITS = "etc/systemd/system"
+OWN_UNITS = "systemd/user"  # below the user's folder for data (systemd.unit(5))
 SYSTEMD_RUNS = "run/systemd/system"  # sd_booted(3)
 SYSTEMCTL_S = 60.0
 PROGRAM = [sys.executable, "-I", "-S", str(Path(waypoint.__file__).parent / "cli/main.py")]
 Say = Callable[[str], None]
 
 
-def install(home: Path, root: Path, say: Say) -> None:
-    """Write for `home` what is missing below the folder `root`, which is `/` but for trials. Raises OSError.
+def install(home: Path, root: Path, say: Say, share: str | None = None) -> None:
+    """Write for `home` what is missing below the folder `root`, which is `/` but for trials. `share`: of an ordinary
+    user, the own folder for data, beside which the user's systemd looks for units. Raises OSError.
 
     A unit is also enabled and started if `root` is `/`; what systemd has against that is said, since everything works
     without.
     """
-    add_completion(home, root / SHARE, say)
-    if not (root / SYSTEMD_RUNS).is_dir():
+    add_completion(home, _below(root, share or SHARE), say)
+    if not (root / _systemd_runs(is_own=share is not None)).is_dir():
         return
-    path = root / UNITS / unit.name_of(str(home))
-    text = unit.text_of(str(home), PROGRAM)
+    path = _units(root, share) / unit.name_of(str(home))
+    text = unit.text_of(str(home), PROGRAM, is_own=share is not None)
     if not path.exists() or path.read_bytes() != os.fsencode(text):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.publish(str(path), os.fsencode(text), mode=0o644)
@@ -41,10 +43,10 @@ def install(home: Path, root: Path, say: Say) -> None:
     _systemctl(root, say, "enable", "--now", path.name)
 
 
-def remove(home: Path, root: Path, say: Say) -> None:
+def remove(home: Path, root: Path, say: Say, share: str | None = None) -> None:
     """Take back `install`. May be repeated. Raises OSError."""
-    remove_completion(home, root / SHARE, say)
-    path = root / UNITS / unit.name_of(str(home))
+    remove_completion(home, _below(root, share or SHARE), say)
+    path = _units(root, share) / unit.name_of(str(home))
     if path.exists():
         _systemctl(root, say, "disable", "--now", path.name)
         path.unlink()
@@ -54,6 +56,18 @@ def remove(home: Path, root: Path, say: Say) -> None:
         with contextlib.suppress(OSError):  # ENOTEMPTY: it is used for something else, too
             for folder in (root / SHARE, *(root / SHARE).parents[: len(Path(SHARE).parents) - 1]):
                 folder.rmdir()
+
+
+def _below(root: Path, path: str) -> Path:
+    return root / path.lstrip("/")
+
+
+def _units(root: Path, share: str | None) -> Path:
+    return root / UNITS if share is None else _below(root, share) / OWN_UNITS
+
+
+def _systemd_runs(*, is_own: bool) -> str:
+    return f"run/user/{os.geteuid()}/systemd" if is_own else SYSTEMD_RUNS
 
 
 def add_completion(home: Path, share: Path, say: Say) -> None:
@@ -111,7 +125,7 @@ def _systemctl(root: Path, say: Say, *words: str) -> None:
         return
     try:
         done = subprocess.run(
-            ["systemctl", "--quiet", *words],
+            ["systemctl", *(() if os.geteuid() == 0 else ("--user",)), "--quiet", *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -10,8 +10,7 @@ _UNIT = """\
 [Unit]
 Description=Waypoint: the sessions of {shown}
 Documentation=man:waypoint(1)
-After=local-fs.target
-RequiresMountsFor={home}
+{needs}
 
 [Service]
 Type=exec
@@ -22,17 +21,26 @@ RestartSec=1
 # A stop or a restart reaches `waypoint daemon run` alone. It stops the daemon and its supervisor; sessions go on.
 KillMode=process
 TimeoutStopSec=40
-# The daemon makes groups below its own. Sessions run in a scope that it asks for (waypoint-{id}.scope), which
-# outlives this unit.
-Delegate=yes
+{groups}
 OOMPolicy=continue
 TasksMax=infinity
 # No RuntimeDirectory: systemd would remove it at a stop, and running sessions are found again by what is in it.
 # No sandbox (PrivateTmp, ProtectSystem, ...): a session is a copy of the machine as the daemon sees it.
 
 [Install]
-WantedBy=multi-user.target
+WantedBy={target}
 """
+
+
+_NEEDS = """\
+After=local-fs.target
+RequiresMountsFor={home}"""
+_GROUPS = """\
+# The daemon makes groups below its own. Sessions run in a scope that it asks for (waypoint-{id}.scope), which
+# outlives this unit.
+Delegate=yes"""
+_OWN_GROUP = """\
+# Sessions run in the group of this unit. After a logout they go on only if you linger: loginctl enable-linger"""
 
 
 def name_of(home: str) -> str:
@@ -40,13 +48,16 @@ def name_of(home: str) -> str:
     return "waypoint.service" if home == SYSTEM_HOME else f"waypoint-{home_id(home)}.service"
 
 
-def text_of(home: str, program: list[str]) -> str:
-    """The unit's text. `program`: the words of the command `waypoint`, the first of them an absolute path."""
+def text_of(home: str, program: list[str], *, is_own: bool = False) -> str:
+    """The unit's text. `program`: the words of the command `waypoint`, the first of them an absolute path. `is_own`: it
+    is for the systemd of an ordinary user, whose sessions run in the unit's own group.
+    """
     words = [*program, "--home", home, "daemon", "run"]
     return _UNIT.format(
         shown=_specifiers(home),
-        home=_quoted(home, dollars=False),
-        id=home_id(home),
+        needs="" if is_own else _NEEDS.format(home=_quoted(home, dollars=False)),
+        groups=_OWN_GROUP if is_own else _GROUPS.format(id=home_id(home)),
+        target="default.target" if is_own else "multi-user.target",
         command=" ".join(map(_quoted, words)),
     )
 

@@ -21,6 +21,7 @@ from waypoint.terminal.exec.command_text import text_of
 from waypoint.terminal.exec.delivery import Delivery
 from waypoint.terminal.exec.execution import Execution
 from waypoint.terminal.exec.input_feed import InputFeed
+from waypoint.terminal.hooks import asking
 from waypoint.terminal.hooks.asking import Desk
 from waypoint.terminal.hooks.go_fifo import GoFifo
 from waypoint.terminal.hooks.run_folder import RunFolder
@@ -165,6 +166,7 @@ class CommandLine:
             await client.wait_for(self._take_turn(request))
         done = _nothing if in_turn else self._turn.release
         try:
+            asking.start_output(self.desk)
             await client.wait_for(self.watch.wait_prompt(request.wait_prompt_s))
             run = await self._prepare(request, text, client)
         except BaseException:

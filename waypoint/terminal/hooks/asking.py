@@ -80,10 +80,17 @@ def _press(desk: Desk, talk: HookExchange, operation: str, answers: tuple[str, .
         talk.forget(*answers)
         desk.folder.write("req", f"{operation} {talk.ident} {talk.nonce}\n".encode("ascii"))
     bash = desk.watch.shell is not None and desk.watch.shell.kind == "bash"
-    # ^S may have stopped the terminal's output. With IXON, ^Q starts it again; without, ^Q would be a key like others.
-    start = _START if terminals.modes(desk.terminal.master).iflag & termios.IXON else b""
     abort = _ABORT if bash and (again or desk.terminal.keyboard.last in PREFIXES) else b""
-    desk.terminal.typed.write(start + abort + KEY)
+    start_output(desk)
+    desk.terminal.typed.write(abort + KEY)
+
+
+def start_output(desk: Desk) -> None:
+    """Let the terminal print again, if ^S has stopped it: a shell that cannot draw its prompt does not come to it."""
+    # With IXON, the terminal takes ^Q for itself; without, ^Q would be a key like others.
+    terminal = desk.terminal
+    if not (terminal.is_released or terminal.closed.is_set()) and terminals.modes(terminal.master).iflag & termios.IXON:
+        terminal.typed.write(_START)
 
 
 async def hear(desk: Desk, talk: HookExchange, answers: tuple[str, ...]) -> Mark | None:

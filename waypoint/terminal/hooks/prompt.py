@@ -99,7 +99,7 @@ def _editing(modes: terminals.Modes, shell: Shell) -> bool:
     except PermissionError:
         return True  # the process may not be traced: trust the modes, and the hooks' refusal
     if call is None or bash:
-        return call == procfs.BlockingCall("pselect6", 1)
+        return call is not None and call[:2] == ("pselect6", 1)
     # zsh reads from a copy of the terminal at fd 10 or higher, or polls that copy together with `zle -F` handlers.
     return (call.name == "read" and call.first >= 10) or call.name in ("poll", "ppoll", "select", "pselect6")
 

@@ -125,7 +125,9 @@ class ShellWatch:
         match self.shell:
             case None:
                 running = f"{name} runs in the foreground" if name else "nothing runs in the foreground"
-                return f"no shell with Waypoint's hooks has drawn a prompt in the session; {running}"
+                return (
+                    f"it takes a bash or zsh that Waypoint has started, and no such shell has shown a prompt; {running}"
+                )
             case shell if seen is Look.REPLACED:
                 return f"the session's shell was replaced by another program: {prompt.program(shell.pid)}"
             case Shell(kind="none"):

@@ -10,14 +10,14 @@ folder's lock. Call them in a thread that nobody else waits for.
 """
 
 import os
-import re
 import time
 from typing import NamedTuple
 
+from waypoint.model.late_pattern import late_pattern
 from waypoint.terminal.hooks.run_folder import RunFolder
 
 MAX_REQUEST_BYTES = 4096
-_NAME = re.compile(r"[crw]\.([0-9]{1,10}\.[0-9]{1,4})")
+_NAME = late_pattern(r"[crw]\.([0-9]{1,10}\.[0-9]{1,4})")
 
 
 class TakenRequest(NamedTuple):
@@ -91,10 +91,12 @@ class Inbox:
             requests.append(self.read_begun(ident))
         return Taken(requests, bool(waiting), time.thread_time() - began)
 
-    def read_begun(self, ident: str) -> TakenRequest:
-        """The request `ident`, which is being served, or which an earlier daemon had begun to serve."""
+    def read_begun(self, ident: str, kind: str = "w") -> TakenRequest:
+        """The request `ident`, which is being served, or which an earlier daemon had begun to serve; with the kind `c`,
+        that was captured.
+        """
         try:
-            return TakenRequest(ident, self.folder.read(f"w.{ident}", MAX_REQUEST_BYTES + 1))
+            return TakenRequest(ident, self.folder.read(f"{kind}.{ident}", MAX_REQUEST_BYTES + 1))
         except OSError as error:
             return TakenRequest(ident, error)
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 BELL = "bell"
 _BELL_BYTES = 1 << 16  # of the FIFO, read at a time: as much as a pipe usually holds
-_MAX_ANSWER_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = (4 << 20) + 16  # the largest file that `layer get` gives, behind the status
 _MAX_ANSWERED = 64  # captured or cut-off requests that are answered when the spool opens
 _TAKE_S = 10.0  # how long a client may take nothing of an answer that is longer than what its FIFO holds
 _MAX_SERVED = 8
@@ -58,6 +58,7 @@ def refusal(words: Sequence[str], error: WaypointError) -> Answer:
 
 
 OnRequest = Callable[[list[str]], Awaitable[Answer]]
+ToCopy = Callable[[list[str]], Answer]
 
 
 class Spool:
@@ -80,11 +81,11 @@ class Spool:
         self._pace = _Pace()
         self.moving = asyncio.Lock()
 
-    def open(self, on_request: OnRequest, restored: Answer | None = None) -> None:
+    def open(self, on_request: OnRequest, restored: ToCopy | None = None) -> None:
         """Serve requests from now on. A request that an earlier daemon had begun to serve is answered with a failure.
 
-        `restored`: the session was restored from a capture; this is the answer to every captured request
-        (`inbox.mark_captured`), whatever it asks. Raises OSError if the folder cannot be used.
+        `restored`: the session was restored from a capture; this makes the answer to every captured request
+        (`inbox.mark_captured`), whatever it asks, from its words. Raises OSError if the folder cannot be used.
         """
         self._on_request = on_request
         self._bell = self._folder.open_fifo(BELL)
@@ -114,14 +115,15 @@ class Spool:
             os.read(self._bell, _BELL_BYTES)
         self._attending = asyncio.ensure_future(self._attend())
 
-    async def _begin_with(self, restored: Answer | None) -> None:
+    async def _begin_with(self, restored: ToCopy | None) -> None:
         """Answer the clients that were waiting when the session was captured or an earlier daemon died, then serve new
         requests.
         """
         with contextlib.suppress(OSError):  # the session's user has removed the folder
             if restored is not None:
                 for ident in (await self._thread.do(lambda inbox: inbox.waiting("c")))[:_MAX_ANSWERED]:
-                    self._begin(self._give(ident, restored))
+                    captured = await self._thread.do(functools.partial(Inbox.read_begun, ident=ident, kind="c"))
+                    self._begin(self._give(ident, restored(_words_of(captured))))
             for ident in (await self._thread.do(lambda inbox: inbox.waiting("w")))[:_MAX_ANSWERED]:
                 begun = await self._thread.do(functools.partial(Inbox.read_begun, ident=ident))
                 self._begin(self._give(ident, _cut_off(begun)))
@@ -262,9 +264,14 @@ def _cut_off(request: TakenRequest) -> Answer:
     """The answer to a request that an earlier daemon had begun to serve. If the request cannot be read, and so not
     whether it asked for JSON, the answer is text.
     """
-    words = [] if isinstance(request.text, OSError) else _words(request.text)
+    words = _words_of(request)
     said = "the daemon was replaced while it worked on this"
     return refusal(words, Failed("answer", "the request", said, "see what became of it: waypoint op log"))
+
+
+def _words_of(request: TakenRequest) -> list[str]:
+    """The words of a request; none if it cannot be read."""
+    return [] if isinstance(request.text, OSError) else _words(request.text)
 
 
 def _words(text: bytes) -> list[str]:

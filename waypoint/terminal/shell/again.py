@@ -1,22 +1,20 @@
 """The shell text that starts a program again, as the manifest has it.
 
 Every word of the program is a literal in the shell's own quoting. The environment is that of the program, not that of
-the shell, but for the name of the branch.
+the shell, but for what tells it which session it is in.
 """
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from waypoint.model.late_pattern import late_pattern
 from waypoint.model.paths import OWN_FOLDER
 from waypoint.processes.respawn.manifest import Program, StandardStream
 from waypoint.terminal.shell.words import READ_BACK, quoted
 
-_NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.%()-]*=")
-# Programs that only show something: they may be started again without being asked for. Not those that run others (man,
-# watch); less does so, too, if one of its words begins with `+`.
-_SAFE = frozenset({b"tail", b"less", b"more", b"top", b"htop", b"journalctl"})
+_NAME = late_pattern(rb"[A-Za-z_][A-Za-z0-9_.%()-]*=")
 
 
 class JobText(NamedTuple):
@@ -29,13 +27,13 @@ class JobText(NamedTuple):
     command: str
 
 
-def job(line: Sequence[Program], branch: str, status: int) -> JobText:
+def job(line: Sequence[Program], own: Mapping[str, str], status: int) -> JobText:
     """What starts a pipeline of programs as the shell's job in the background, or one service, which is no job of the
-    shell. `status`: what `$?` is afterwards.
+    shell. `own`: variables of the session itself. `status`: what `$?` is afterwards.
     """
     first = line[0]
     is_service = first.role == "service"
-    parts = [_program(line, place, branch) for place in range(len(line))]
+    parts = [_program(line, place, own) for place in range(len(line))]
     body = parts[0] if len(parts) == 1 else b" | ".join(b"(%s)" % part for part in parts)
     shown = quoted(" | ".join(program.shown for program in line).encode())
     text = b"( \\builtin : %s; \\builtin set +xv; \\builtin eval %s ) &" % (shown, b'"$__wp_t"')
@@ -66,11 +64,6 @@ def offered(line: Sequence[Program]) -> str | None:
     return text if text.isprintable() and "!" not in text else None
 
 
-def may_run_unasked(line: Sequence[Program]) -> bool:
-    words = (word for program in line for word in program.argv[1:])
-    return all(program.argv[0] in _SAFE for program in line) and not any(word.startswith(b"+") for word in words)
-
-
 def quoted_if_needed(word: bytes, *, is_first: bool) -> str:
     """`word`, quoted if the shell would read it as anything but itself. `is_first`: the word is the program's name, in
     whose place `A=B` and `%1` mean something else.
@@ -79,7 +72,7 @@ def quoted_if_needed(word: bytes, *, is_first: bool) -> str:
     return (word if re.fullmatch(plain, word) else quoted(word)).decode()
 
 
-def _program(line: Sequence[Program], place: int, branch: str) -> bytes:
+def _program(line: Sequence[Program], place: int, own: Mapping[str, str]) -> bytes:
     """The steps that a subshell takes to become the program."""
     program = line[place]
     piped = ({0} if place else set()) | ({1} if place < len(line) - 1 else set())
@@ -89,16 +82,15 @@ def _program(line: Sequence[Program], place: int, branch: str) -> bytes:
     ]
     steps += [b"\\builtin cd -- " + quoted(os.fsencode(program.folder))] if program.folder else []
     words = [b"\\builtin exec", *([f"/{OWN_FOLDER}/setsid".encode()] if program.role == "service" else [])]
-    steps.append(
-        b" ".join([*words, b"env -i", *map(quoted, _environment(program, branch)), *map(quoted, program.argv)])
-    )
+    steps.append(b" ".join([*words, b"env -i", *map(quoted, _environment(program, own)), *map(quoted, program.argv)]))
     return b" ".join([b"{", b" && ".join(steps) + b";", b"}", *map(_redirection, streams)])
 
 
-def _environment(program: Program, branch: str) -> list[bytes]:
-    ours = b"WAYPOINT_BRANCH="
-    kept = [entry for entry in program.environ if _NAME.match(entry) and not entry.startswith(ours)]
-    return [*kept, ours + branch.encode()]
+def _environment(program: Program, own: Mapping[str, str]) -> list[bytes]:
+    ours = [f"{name}={value}".encode() for name, value in own.items()]
+    names = {entry.partition(b"=")[0] for entry in ours}
+    kept = [entry for entry in program.environ if _NAME.match(entry) and entry.partition(b"=")[0] not in names]
+    return [*kept, *ours]
 
 
 def _redirection(stream: StandardStream) -> bytes:

@@ -7,6 +7,7 @@ Only `declare` takes an array's value in the form in which bash has printed it, 
 import re
 from collections.abc import Iterator
 
+from waypoint.model.late_pattern import late_pattern
 from waypoint.terminal.shell.differences import changed_variables, limits
 from waypoint.terminal.shell.dump import Entry, ShellDump
 from waypoint.terminal.shell.words import FIND, quoted, readable
@@ -20,7 +21,7 @@ _NOT_OURS = frozenset(
     b" COLUMNS COMP_CWORD COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDS COPROC DIRSTACK EPOCHREALTIME"
     b" EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD LINENO LINES PIPESTATUS POSIXLY_CORRECT PPID PWD RANDOM"
     b" READLINE_ARGUMENT READLINE_LINE READLINE_MARK READLINE_POINT SECONDS SHELLOPTS SHLVL SRANDOM UID"
-    b" WAYPOINT_BRANCH _".split()
+    b" WAYPOINT_BRANCH WAYPOINT_RESTORED _".split()
 )
 _USED = frozenset({b"declare", b"trap"})  # words of the script that a user's function could have redefined
 _DYNAMIC = frozenset({b"COMP_WORDBREAKS"})  # variables that lose their special meaning when unset
@@ -32,7 +33,7 @@ _ON = {"extglob"}
 _OFF_SHOPTS = {"expand_aliases"}
 _OFF = {"errexit", "noglob", "noexec", "nounset", "xtrace", "verbose", "posix"}
 _OF_POSIX = {"expand_aliases", "interactive_comments", "sourcepath"}  # `set -o posix` and `set +o posix` change these
-_TRAPPED = re.compile(rb"' (\S+)$", re.MULTILINE)
+_TRAPPED = late_pattern(rb"' (\S+)$", re.MULTILINE)
 
 
 def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:

@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from waypoint.capture.layers.shell import LAST_RECORD
+from waypoint.model.late_pattern import late_pattern
 
 ShellKind = Literal["bash", "zsh"]
 
-_BASH_VARIABLE = re.compile(rb"declare -([-A-Za-z]+) ([A-Za-z_][A-Za-z0-9_]*)((?:=.*)?)", re.DOTALL)
-_ZSH_VARIABLE = re.compile(rb"(?:typeset|export|readonly)((?: -\w+(?: \d+)?)*) ([A-Za-z_]\w*)(?: (\w+))?(?:=|$)")
+_BASH_VARIABLE = late_pattern(rb"declare -([-A-Za-z]+) ([A-Za-z_][A-Za-z0-9_]*)((?:=.*)?)", re.DOTALL)
+# The line may be hostile, and of megabytes: nothing of it is to be remembered. (Not `?+`: Python 3.11.2 does it wrong.)
+_ZSH_VARIABLE = late_pattern(
+    rb"(?:typeset|export|readonly)((?: -\w++(?: \d++)?){0,16}) ([A-Za-z_]\w*+)(?: (\w++))?(?:=|$)"
+)
 _LIMIT = {
-    "bash": re.compile(rb".*-(\w)\) +(unlimited|\d{1,20})"),
-    "zsh": re.compile(rb"-(\w): .* (unlimited|\d{1,20})"),
+    "bash": late_pattern(rb".*-(\w)\) +(unlimited|\d{1,20})"),
+    "zsh": late_pattern(rb"-(\w): .* (unlimited|\d{1,20})"),
 }
 _MOST_OF_LINE = 200  # characters of a line about a limit: the time to match one grows with the square of its length
 _MOST_OF_OPTIONS = 1 << 14

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from waypoint.model.late_pattern import late_pattern
 from waypoint.terminal.shell import bash_script, zsh_script
 from waypoint.terminal.shell.dump import ShellDump
 from waypoint.terminal.shell.words import DONE, FIND, READ_BACK, quoted
 
-_TOLD = re.compile(r"^(?:bash|zsh|\(eval\)|[^ :]*sh): ?|^\(eval\):")  # how a shell begins its messages
+_TOLD = late_pattern(r"^(?:bash|zsh|\(eval\)|[^ :]*sh): ?|^\(eval\):")  # how a shell begins its messages
 
 
 class Script(NamedTuple):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from waypoint.model.late_pattern import late_pattern
 from waypoint.terminal.shell.differences import changed_variables, limits
 from waypoint.terminal.shell.dump import Entry, ShellDump
 from waypoint.terminal.shell.words import FIND, quoted
@@ -13,14 +14,14 @@ EVALUATE = f"\\builtin emulate zsh {' '.join(f'-o {name}' for name in _OPTIONS)}
 # Variables that the shell itself, the terminal or Waypoint sets.
 _NOT_OURS = frozenset(
     b"ARGC COLUMNS EGID EPOCHREALTIME EPOCHSECONDS ERRNO EUID GID HISTCMD LINENO LINES PPID PWD RANDOM SECONDS SHLVL"
-    b" TTY TTYIDLE UID USERNAME WAYPOINT_BRANCH _ argv pipestatus status".split()
+    b" TTY TTYIDLE UID USERNAME WAYPOINT_BRANCH WAYPOINT_RESTORED _ argv pipestatus status".split()
 )
 _FIXED_OPTIONS = {"interactive", "shinstdin", "singlecommand", "zle", "login", "privileged", "restricted", "rcs"}
 # Functions that zsh would call while the script runs: removed at first, defined again at last.
 _RUN = frozenset({b"TRAPDEBUG", b"TRAPERR", b"TRAPZERR"})
-_OWN = re.compile(rb"-local|-hideval|-(?:readonly|hide).*-special")  # types of variables that zsh itself sets
-_UNLOADED = re.compile(rb"builtin autoload -X(\w*)")
-_TRAPPED = re.compile(rb"' (\S+)$", re.MULTILINE)
+_OWN = late_pattern(rb"-local|-hideval|-(?:readonly|hide).*-special")  # types of variables that zsh itself sets
+_UNLOADED = late_pattern(rb"builtin autoload -X(\w*)")
+_TRAPPED = late_pattern(rb"' (\S+)$", re.MULTILINE)
 
 
 def body(now: ShellDump, then: ShellDump, stays: list[str]) -> Iterator[bytes]:

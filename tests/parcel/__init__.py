@@ -1,0 +1,1 @@
+"""Files as one stream of bytes: waypoint/parcel."""

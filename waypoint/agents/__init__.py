@@ -1,0 +1,1 @@
+"""What Waypoint offers to agents, beside its command line: the text that they read."""

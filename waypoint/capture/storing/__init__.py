@@ -1,0 +1,1 @@
+"""Captures in the store: how one becomes an image."""

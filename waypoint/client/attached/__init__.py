@@ -1,0 +1,1 @@
+"""Attaching files and folders to captures: packing, sending, getting back."""

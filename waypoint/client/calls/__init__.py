@@ -1,0 +1,1 @@
+"""The calls of a home, by what they are about: what the properties of Client give."""

@@ -1,0 +1,1 @@
+"""What sessions have changed, asked of the daemon."""

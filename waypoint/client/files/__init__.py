@@ -1,0 +1,1 @@
+"""Files of captures and sessions, read and copied by the client."""

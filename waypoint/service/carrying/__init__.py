@@ -1,0 +1,1 @@
+"""Files between the machine's clients and sessions: read, copied, mounted."""

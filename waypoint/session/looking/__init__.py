@@ -1,0 +1,1 @@
+"""Looking at the files of sessions and captures as these see them, from outside."""
