@@ -50,7 +50,7 @@ def bounded(examples: int) -> settings:
     return settings(
         max_examples=COUNT or examples,
         deadline=None,
-        derandomize=not COUNT,
+        derandomize=settings().derandomize and not COUNT,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),

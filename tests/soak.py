@@ -23,9 +23,10 @@ PARTS = {
     "faults": Part("a process of Waypoint is killed at each step of each operation", 4, 2),
     "floods": Part("sessions and clients that send more than they should, fuzzing", 4),
     "load": Part("large files, long chains, many branches, leaks of memory", 3),
-    "matrix": Part("all shells, users, kinds of ids and file systems of which the gate tries one", 2, 4),
-    "outages": Part("how long an outage lasts after each process of Waypoint, or each pair of them, was killed", 2),
+    "matrix": Part("the shells, users, kinds of ids and drivers that the gate leaves out", 2, 4),
+    "outages": Part("how long Waypoint is away after one or two of its processes were killed", 2),
     "setup": Part("setup on unusual machines, installation of packages and of CRIU (needs the registries)", 4, 2),
     "timing": Part("assertions on time, and cases that need the machine for themselves", 2),
-    "workloads": Part("databases, coding agents and many other programs in every copy (needs the registries)", 2),
+    "walls": Part("isolation where the kernel, the mounts, the users or the network are unusual", 2, 2),
+    "workloads": Part("checkpoints of databases, coding agents and many programs (needs the registries)", 2),
 }

@@ -59,17 +59,23 @@ def mount_for_itself() -> None:
 
 def _open_way_to_checkout() -> None:
     """Let ordinary users reach the checkout, which may lie in a folder that only its owner may enter, as `mktemp -d`
-    makes. A folder with the checkout alone, which everybody may enter, covers each such folder.
+    makes. A folder that everybody may enter, with only what the tests need of it, covers each such folder.
     """
     home = Path(pwd.getpwuid(0).pw_dir)
     for depth, folder in enumerate(reversed(ROOT.parents)):
         if folder.stat().st_mode & stat.S_IXOTH or folder.is_relative_to(home):
             continue
-        child = ROOT.relative_to(folder).parts[0]
         cover = make_temp_root() / f"way-{depth}"
-        (cover / child).mkdir(parents=True, exist_ok=True)
-        mounts.bind(str(folder / child), str(cover / child), recursive=True)
+        for child in {one.relative_to(folder).parts[0] for one in _needed() if folder in one.parents}:
+            (cover / child).mkdir(parents=True, exist_ok=True)
+            mounts.bind(str(folder / child), str(cover / child), recursive=True)
         mounts.bind(str(cover), str(folder), recursive=True)
+
+
+def _needed() -> list[Path]:
+    """Folders without which no test runs."""
+    places = (sys.prefix, sys.base_prefix, os.path.dirname(os.environ.get("WAYPOINT_CRIU", "/")))
+    return [ROOT, *(Path(one).resolve() for one in places)]
 
 
 def _mount_home_of_root() -> None:
@@ -77,8 +83,7 @@ def _mount_home_of_root() -> None:
     dozens of programs in each session. The folder stays if something that the tests need lies in it.
     """
     home = Path(pwd.getpwuid(0).pw_dir)
-    needed = (ROOT, sys.prefix, sys.base_prefix, os.environ.get("WAYPOINT_CRIU", ROOT))
-    if home.is_dir() and not any(Path(one).resolve().is_relative_to(home) for one in needed):
+    if home.is_dir() and not any(one.is_relative_to(home) for one in _needed()):
         bare = make_temp_root() / "root"
         bare.mkdir(mode=0o700, exist_ok=True)
         (bare / ".bashrc").touch()

@@ -188,7 +188,7 @@ def test_a_periodic_timer_whose_expiry_nobody_has_read_goes_on(home: Home, sessi
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
     copy = brought_back(home, session, checkpoint, way)
-    alone(copy, "touch /root/read; timeout 10 sh -c 'until [ -e /root/ticked-2 ]; do sleep 0.02; done'")
+    alone(copy, "touch /root/read; timeout 60 sh -c 'until [ -e /root/ticked-2 ]; do sleep 0.02; done'")
 
 
 @pytest.mark.parametrize("how", ["renamed", "linked"])
@@ -200,4 +200,4 @@ def test_a_unix_socket_that_has_got_its_name_later_answers_in_copies(home: Home,
         fork = brought_back(home, session, checkpoint, "fork")
         session.restore(checkpoint)
         for one in (fork, session):
-            assert alone(one, f'timeout 5 python3 -c "{ASK}"; ls /root/socket*') == "answer\n/root/socket\n"
+            assert alone(one, f'timeout 60 python3 -c "{ASK}"; ls /root/socket*') == "answer\n/root/socket\n"

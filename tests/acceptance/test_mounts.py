@@ -55,7 +55,7 @@ def test_what_is_written_in_one_does_not_reach_it(corner: Path) -> None:
         assert inside(home, "mounts", f"cat {disk}/kept; ls -d {memory}/a/b") == f"new\n{memory}/a/b\n"
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_it_is_as_open_as_on_the_machine(tmp_path: Path) -> None:
     place = make_place(tmp_path, "open")
     with mounted(place, "-t", "tmpfs", "-o", "mode=1777,uid=7,gid=8", "none"), open_home("acc") as home:
@@ -68,7 +68,7 @@ def test_it_is_as_open_as_on_the_machine(tmp_path: Path) -> None:
         assert place.stat().st_mode & 0o7777 == 0o1777
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_what_was_changed_in_one_never_appears_in_another(tmp_path: Path) -> None:
     """Mounts come and go while a branch rests; others stand in their place in the list."""
     first, second = make_place(tmp_path, "a-first"), make_place(tmp_path, "b-second")
@@ -88,7 +88,7 @@ def test_what_was_changed_in_one_never_appears_in_another(tmp_path: Path) -> Non
         assert inside(home, "moved", f"ls {first} {second}") == f"{first}:\nof-first\n\n{second}:\nof-second\n"
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_one_that_is_gone_does_not_keep_files_from_coming_back(tmp_path: Path) -> None:
     untouched, written = make_place(tmp_path, "untouched"), make_place(tmp_path, "written")
     with mounted(untouched, "-t", "tmpfs", "none"), mounted(written, "-t", "tmpfs", "none"), open_home("acc") as home:
@@ -117,7 +117,7 @@ def test_one_that_is_gone_does_not_keep_files_from_coming_back(tmp_path: Path) -
         assert inside(home, "gone", f"cat /srv/file; ls {written}") == "before\n"
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_of_one_that_is_gone_a_restored_session_has_what_it_changed(tmp_path: Path) -> None:
     """Also of one below it, whose mount point goes with it."""
@@ -149,7 +149,7 @@ def test_of_one_that_is_gone_a_restored_session_has_what_it_changed(tmp_path: Pa
             home.must("restore", "again")
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_one_that_cannot_be_in_the_session_is_told(tmp_path: Path) -> None:
     place = make_place(tmp_path, "read-only")
     with mounted(place, "-t", "tmpfs", "-o", "ro", "none"), open_home("acc") as home:
@@ -158,7 +158,7 @@ def test_one_that_cannot_be_in_the_session_is_told(tmp_path: Path) -> None:
         assert f"{place} (tmpfs: read-only)" in json.loads(done.stdout)["left_out"]
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_one_that_overlayfs_refuses_costs_its_own_place_and_no_more(tmp_path: Path) -> None:
     """Here for an overlay of an overlay; on other machines for a /boot/efi."""
     below, place = make_place(tmp_path, "below"), make_place(tmp_path, "place")
@@ -181,7 +181,7 @@ def daemon_sees(home: Home, place: Path) -> bool:
     }
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_one_that_came_after_the_daemon_is_there(home: Home, tmp_path: Path) -> None:
     """Also where / is a private mount, out of which the kernel hands nothing on; and what is mounted in it later."""
     place = make_place(tmp_path, "late")
@@ -243,7 +243,7 @@ def test_one_that_goes_while_a_session_starts_does_not_keep_it_from_starting(hom
     assert re.search(rf"started, first try: .*{place}", (home.path / "daemon.log").read_text())
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_what_a_session_made_in_the_place_of_a_later_one_is_still_there(home: Home, tmp_path: Path) -> None:
     """Until it is moved away; then the mount is there."""
     place = make_place(tmp_path, "later")

@@ -58,7 +58,7 @@ def test_a_network_that_there_is_not_is_refused(home: Home) -> None:
     assert "--net" in refused(home, "--net", "public")
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_what_has_a_port_of_the_host_is_never_there_twice(home: Home, person: Person) -> None:
     """Also where CRIU would let it: two servers that it has brought back would share the port, and the callers."""
@@ -142,7 +142,7 @@ def test_a_restore_in_place_that_fails_leaves_the_server_and_its_socket(home: Ho
         home.must("rm", point["name"])
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_a_connection_of_the_hosts_network_comes_back_closed(home: Home, person: Person) -> None:
     with listening() as port, session(home, person.name, "--net", "host") as branch:

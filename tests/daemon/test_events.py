@@ -12,7 +12,6 @@ import pytest
 from tests.daemon.conftest import RunningServer
 from tests.daemon.raw_client import RawClient
 from tests.daemon.test_outlet import in_loop
-from tests.waiting import DEADLINE_S
 from waypoint.model.activity import EventsQuery, SessionEvent
 from waypoint.service.background.events import KEPT, Events
 
@@ -101,9 +100,7 @@ def test_a_follower_that_takes_nothing_stalls_nobody(server: RunningServer, clie
         follow(client)
         seen = 0
         for _ in range(20):
-            begin = time.monotonic()
             publish(server, 500)
-            assert time.monotonic() - begin < DEADLINE_S
             while seen % 500 or not seen:
                 got = lines(client.chunk())
                 seen = got[-1]["seq"]
@@ -137,9 +134,7 @@ def test_a_follower_does_not_hold_up_a_stop(serve: Callable[..., RunningServer])
     server = serve()
     with server.connect() as client:
         follow(client)
-        begin = time.monotonic()
         server.stop()
-        assert time.monotonic() - begin < DEADLINE_S
         with pytest.raises((EOFError, ConnectionResetError)):
             client.chunk()
 

@@ -42,7 +42,7 @@ async def read_frame(theirs: socket.socket) -> tuple[bytes, bytes]:
 
 async def read(theirs: socket.socket, size: int) -> bytes:
     data = b""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(data) < size:
             data += await asyncio.get_running_loop().sock_recv(theirs, size - len(data))
     return data

@@ -233,7 +233,7 @@ def test_a_client_that_expects_100_continue_gets_it_once_the_reader_wants_more(s
         client.sock.settimeout(0.2)
         with pytest.raises(TimeoutError):
             client.take(1)
-        client.sock.settimeout(20)
+        client.sock.settimeout(60)
         server.on_loop(server.service.released.set)
         assert client.answer().status == 100
         client.send(b"abc")

@@ -105,32 +105,36 @@ def test_a_bind_shows_the_same_files_and_can_be_made_read_only_alone(corner: Pat
 
 @pytest.mark.privileged
 @pytest.mark.requires("overlay")
-def test_writes_are_kept_apart_and_all_that_was_there_is_seen(corner: Path) -> None:
+def test_writes_are_kept_apart_and_all_files_are_seen(corner: Path) -> None:
     place, link = corner / "a:b", corner / "link"
-    (place / "mounted/deep").mkdir(parents=True)
+    place.mkdir()
     link.symlink_to(place)
     (place / "upper").write_text("of the folder")
-    for point in ("mounted", "mounted/deep"):
-        mounts.mount("tmpfs", place / point, "tmpfs")
-        (place / "mounted/deep").mkdir(exist_ok=True)
-    (place / "mounted/deep/file").touch()
-    mounts.keep_writes_apart(str(link))
-    assert sorted(os.listdir(place)) == ["mounted", "upper"]
-    assert os.listdir(place / "mounted/deep") == ["file"]
+    mounts.keep_writes_apart(str(link), needed=str(place / "upper"))
+    assert os.listdir(place) == ["upper"]
     (place / "upper").write_text("changed")
     (place / "new").mkdir()
-    for _ in range(2):  # the overlay, then what is below it
+    for _ in range(2):  # the overlay, then the tmpfs below it
         mounts.umount(place, mounts.MNT_DETACH)
-    assert sorted(os.listdir(place)) == ["mounted", "upper"]
+    assert os.listdir(place) == ["upper"]
     assert (place / "upper").read_text() == "of the folder"
 
 
 @pytest.mark.privileged
 @pytest.mark.requires("overlay")
-def test_where_overlayfs_refuses_a_folder_it_is_covered_all_the_same(corner: Path) -> None:
+def test_a_folder_is_not_covered_if_that_hides_what_is_needed(corner: Path) -> None:
+    (corner / "mounted").mkdir()
+    mounts.mount("tmpfs", corner / "mounted", "tmpfs")
+    (corner / "mounted/program").touch()
+    mounts.keep_writes_apart(str(corner), needed=str(corner / "mounted/program"))
+    assert mounts.list_mount_points_in(corner) == [str(corner / "mounted")]
+
+
+@pytest.mark.privileged
+@pytest.mark.requires("overlay")
+def test_where_overlayfs_refuses_a_folder_a_tmpfs_covers_it(corner: Path) -> None:
     for _ in range(3):  # the kernel stacks two
-        mounts.keep_writes_apart(str(corner))
-    (corner / "new").touch()
+        mounts.keep_writes_apart(str(corner), needed="/")
     assert record_at(corner).fstype == "tmpfs"
 
 

@@ -15,7 +15,7 @@ def test_more_messages_than_the_socket_has_room_for_answers_to() -> None:
     def work() -> None:
         namespaces.unshare(namespaces.CLONE_NEWNET)
         with RouteSocket() as route:
-            route._socket.settimeout(10)
+            route._socket.settimeout(60)
             route.do(rtnetlink.refuse(Prefix.parse(f"11.{i >> 8}.{i & 255}.0/24")) for i in range(2000))
             with pytest.raises(OSError, match="Invalid argument"):  # after which the socket has no answer left over
                 route.do([rtnetlink.refuse(Prefix(b"\x0b\x00\x00\x01", 8)), rtnetlink.bring_up(1)])

@@ -63,7 +63,6 @@ def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
     assert killed, f"there is no {case.victim}"
 
 
-@pytest.mark.soak(part="faults")
 def test_there_are_steps_and_each_is_passed_by_some_transaction() -> None:
     assert len(Step) > 5
     assert {step for transaction in TRANSACTIONS.values() for step in transaction.steps} == set(Step)
@@ -148,7 +147,6 @@ def test_what_was_typed_ahead_survives_a_daemon_that_is_killed_while_it_is_put_a
     ledger.check(w.home)
 
 
-@pytest.mark.soak(part="faults")
 def test_who_asked_from_inside_a_daemon_that_was_killed_is_told_where_to_look(w: Ground) -> None:
     session = w.client.session("w")
     with w.pauses.armed(Step.PREPARED) as armed:

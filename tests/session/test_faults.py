@@ -107,7 +107,6 @@ def test_an_exec_in_flight_and_an_attached_terminal_survive_the_daemon_under_a_f
         person.close(force=True)
 
 
-@pytest.mark.soak(part="faults")
 def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
     argv = live.argv("attach")
     person = pexpect.spawn(argv[0], argv[1:], env=live.env, timeout=PATIENCE_S)
@@ -123,7 +122,6 @@ def test_the_attached_terminal_comes_back_by_itself(live: Home) -> None:
         person.close(force=True)
 
 
-@pytest.mark.soak(part="faults")
 def test_a_killed_client_leaves_the_command_running(live: Home) -> None:
     with live.background(
         "exec", "--", "echo begun; while [ ! -e /tmp/go-on ]; do sleep 0.05; done; echo done > /tmp/done"
@@ -204,7 +202,6 @@ def test_a_killed_init_ends_the_session_and_its_files_are_kept(live: Home) -> No
     assert live.must("exec", "--", "cat /srv/work").stdout == "work\n"
 
 
-@pytest.mark.soak(part="faults")
 def test_a_session_that_died_while_no_daemon_ran_is_found_and_kept(live: Home) -> None:
     live.must("exec", "--", "echo work > /srv/work")
     pid = facts(live)["pid"]

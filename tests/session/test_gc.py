@@ -84,6 +84,17 @@ def test_strangers_go_and_what_runs_of_them(own: Home) -> None:
     assert kept.exec("echo here").output == b"here\n"
 
 
+def test_du_tells_the_size_of_what_is_named_and_refuses_what_is_not(own: Home) -> None:
+    session = Client(own.path).start("main")
+    session.exec("head -c 8M /dev/urandom > /srv/all; sync")
+    session.checkpoint("one", tier="files")
+    (one,) = own.must("du", "one", "--json").json()["holders"]
+    assert (one["kind"], one["files_bytes"] // MIB) == ("capture", 8)
+    assert "main" in own.must("du").stdout
+    refused = own.cli("du", "none")
+    assert (refused.code, "none" in refused.stderr) == (2, True)
+
+
 @pytest.mark.soak(part="load")
 def test_du_says_what_each_holds_alone_and_what_they_share(own: Home) -> None:
     client = Client(own.path)
@@ -113,7 +124,6 @@ def test_du_says_what_each_holds_alone_and_what_they_share(own: Home) -> None:
     assert own.cli("du", "none").code == 2
 
 
-@pytest.mark.soak(part="load")
 @pytest.mark.requires("simple-quotas")
 def test_what_cannot_be_given_back_is_told_and_is_no_failure(own: Home) -> None:
     Client(own.path).start("main").checkpoint("x")

@@ -14,7 +14,7 @@ from waypoint.linux.calls.libc import syscall
 
 INSTALL_S = 300.0  # packages come from far away
 
-pytestmark = [pytest.mark.soak(part="workloads"), pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
+pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay")]
 
 KEYCTL_READ = 11
 SESSION_KEYRING = -3
@@ -104,6 +104,7 @@ def online(place: Home) -> Iterator[str]:
     place.must("stop", "net", "--discard")
 
 
+@pytest.mark.soak(part="workloads")
 @pytest.mark.requires("network")
 @pytest.mark.parametrize("what", ["apt-get", "pip", pytest.param("npm", marks=pytest.mark.requires("npm"))])
 def test_packages_install_inside_and_not_on_the_host(place: Home, online: str, what: str) -> None:

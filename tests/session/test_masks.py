@@ -139,7 +139,7 @@ def test_a_session_with_a_mask_too_few_does_not_run(change: str) -> None:
         externals.check_mounts(spec, table)
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_processes_come_back_only_where_there_is_what_was_masked() -> None:
     """As after a restart without a kernel module; the capture is altered, as no module can be taken away here."""
     with open_home("masks-gone") as home:

@@ -209,7 +209,7 @@ def test_nobody_speaks_for_another_user_at_the_socket(shared: Home, person: Pers
     assert f"it is root's, and you are {person.name}" in as_person(person, go_on)
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_trust_is_taken_back(trusting: Home, person: Person) -> None:
     words = ("shell", "taken", "-d", "--user", "root")
     assert "trusted fully" in trusting.must("setup", "--check").stderr
@@ -226,7 +226,7 @@ def test_trust_is_taken_back(trusting: Home, person: Person) -> None:
     stop(trusting, "taken")
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_who_takes_trust_back_is_told_that_sessions_keep_what_it_gave(
     trusting: Home, person: Person, tmp_path: Path
 ) -> None:
@@ -245,7 +245,7 @@ def test_who_takes_trust_back_is_told_that_sessions_keep_what_it_gave(
     assert said not in trusting.must("setup", "--user", person.name, "--trust", "full").stderr
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_trust_belongs_to_one_user(trusting: Home, person: Person) -> None:
     trusting.must("setup", "--user", "nobody")
     trusting.must("setup", "--user", person.name)

@@ -155,7 +155,7 @@ def expect_in_every_life(home: Home, branch: str, expect: Any) -> None:
         home.must("stop", name, "--discard")
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
     """The negative control."""
     done = unfiltered.must("shell", "main", "-d", "--json", "--user", "root")
@@ -221,7 +221,7 @@ def test_what_is_allowed_namespaces_has_them_in_every_life(home: Home, person: P
     expect_in_every_life(home, f"ns-{who}", expect_namespaces)
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("userns")
 def test_what_is_allowed_namespaces_has_no_cgroups(home: Home, unfiltered: Home) -> None:
     """Where the session's ids are the machine's, its root could write to the groups of the machine and lift its limits.
@@ -277,7 +277,7 @@ def test_processes_that_come_back_are_allowed_no_more_than_they_were(home: Home)
     home.must("branch", "delete", "fixed")
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_what_was_captured_without_a_filter_comes_back_without_one() -> None:
     """And whatever gets a new shell gets a filter."""
@@ -313,7 +313,7 @@ def behind_a_filter(home: Home, *args: str) -> "subprocess.CompletedProcess[str]
     return subprocess.run(words, env=home.env, capture_output=True, text=True, timeout=CLI_TIMEOUT_S, check=False)
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_a_kernel_without_filters_is_told() -> None:
     """And a daemon that is behind a filter itself says at a dump that it cannot lift it; the session goes on."""
@@ -380,7 +380,7 @@ def test_it_works_behind_the_filter(home: Home, place: str, what: str) -> None:
     inside(home, place, WORKS[what])
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("network", "userns")
 def test_a_sandbox_in_the_sandbox_needs_to_be_allowed(home: Home) -> None:
     """bubblewrap, from a package."""

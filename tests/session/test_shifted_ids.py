@@ -261,7 +261,7 @@ def test_only_the_files_come_back_with_their_owners(shifted: Home) -> None:
     assert owner(upper(shifted, session) / "opt/o/d/f") == (33, 34)
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
 def test_what_was_captured_with_the_hosts_ids_comes_back_with_them() -> None:
     """And whatever gets a new shell gets shifted ids: the owners on disk are the same."""
@@ -314,7 +314,7 @@ def test_a_file_system_that_cannot_be_idmapped_is_told(shifted: Home, tmp_path: 
         mounts.umount(str(place), mounts.MNT_DETACH)
 
 
-@pytest.mark.soak(part="setup")
+@pytest.mark.soak(part="walls")
 def test_doctor_tells_whether_sessions_have_ids_of_their_own(shifted: Home, unshifted: Home) -> None:
     for home, state in ((shifted, "ok"), (unshifted, "degraded")):
         rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}

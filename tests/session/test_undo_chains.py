@@ -20,7 +20,6 @@ from waypoint.client.sdk import Session
 from waypoint.model.facts import OperationFacts
 
 pytestmark = [
-    pytest.mark.soak(part="load"),
     pytest.mark.privileged,
     pytest.mark.requires("root", "overlay", "criu", "cgroup2"),
 ]
@@ -125,7 +124,13 @@ class Done(NamedTuple):
         return State(self.then.names, counts)
 
 
-@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize(
+    "chain",
+    [
+        pytest.param(chain, id=name, marks=pytest.mark.soak(part="matrix") if number else [])
+        for number, (name, chain) in enumerate(CHAINS.items())
+    ],
+)
 def test_undos_walk_back_and_their_undos_forward(line: Timeline, chain: list[str]) -> None:
     history = line.client.history
     done: list[Done] = []

@@ -17,7 +17,7 @@ from waypoint.client.results import RunResult
 from waypoint.client.sdk import Session
 from waypoint.model.facts import CheckpointFacts, SessionFacts
 
-DUMP_S = 10.0
+DUMP_S = 60.0
 """No capture takes longer; most take less than 0.2 s."""
 ROWS, COLS = 30, 100
 # Until $1 prints the words in $2, in any order, for $3 seconds; else what it prints in the end, and status 1.

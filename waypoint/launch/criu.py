@@ -67,9 +67,9 @@ def _become(
     spec: CriuBeside | CriuInto, fds: list[int], announce: Announce, guard: CriuGuard | None = None
 ) -> NoReturn:
     program = os.path.realpath(spec.argv[0], strict=True)  # raises while the failure can still be reported
-    # CRIU, also as the session's root, makes folders in /tmp, and leaves them if it is killed. It may need what else is
+    # CRIU, also as the session's root, makes folders in /tmp, and leaves them if it is killed. It may need other files
     # there: its program, that program's libraries, the interpreter of a script.
-    mounts.keep_writes_apart(_TMP)
+    mounts.keep_writes_apart(_TMP, needed=program)
     own = os.pidfd_open(os.getpid())
     if guard is None:
         announce([own])

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from waypoint.linux.calls import libc
@@ -113,46 +112,31 @@ def make_private(path: StrPath) -> None:
     mount(None, path, None, MS_REC | MS_PRIVATE)
 
 
-def keep_writes_apart(folder: str) -> None:
-    """Mount an overlay of `folder` over it. All files in `folder` stay visible, those on mounts below it too. Everybody
-    may create files in it, as in /tmp; they are in memory, and vanish with the caller's mount namespace.
+def keep_writes_apart(folder: str, needed: str) -> None:
+    """Mount an overlay of `folder` over it, so that what is written there is in memory and vanishes with the caller's
+    mount namespace. Files in `folder` stay visible. Everybody may create files in it, as in /tmp.
 
-    Not kept apart: what is written to a mount below `folder`. Where overlayfs refuses the folder (it may lie on as many
-    overlays as the kernel stacks), an empty tmpfs is mounted instead. Raises OSError.
+    Mounts below `folder` are hidden. Where overlayfs refuses the folder (it may lie on as many overlays as the kernel
+    stacks), an empty tmpfs is mounted. If the file `needed` cannot be seen then, nothing is mounted. Raises OSError.
     """
     top = os.path.realpath(folder)
-    with contextlib.ExitStack() as opened:
-
-        def hold(path: str) -> str:
-            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            opened.callback(os.close, fd)
-            return f"/proc/self/fd/{fd}"
-
-        below = []
-        for point in _outermost(point for point in list_mount_points_in(top) if point != top):
-            with contextlib.suppress(OSError):  # it was unmounted meanwhile, or lies below a mount that hides it
-                below.append((hold(point), point))
-        lower = hold(top)
+    lower = os.open(top, os.O_PATH | os.O_CLOEXEC)
+    try:
         mount("tmpfs", top, "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")
         upper, work = f"{top}/upper", f"{top}/work"
         os.mkdir(upper)
         os.chmod(upper, 0o1777)
         os.mkdir(work, 0o700)
-        places = f"lowerdir={lower},upperdir={escape(upper)},workdir={escape(work)}"
+        places = f"lowerdir=/proc/self/fd/{lower},upperdir={escape(upper)},workdir={escape(work)}"
         with contextlib.suppress(OSError):
             mount("overlay", top, "overlay", MS_NOSUID | MS_NODEV, f"{places},{_PLAIN_OVERLAY}")
-            for source, point in below:
-                with contextlib.suppress(OSError):  # the folder of the mount point has been removed
-                    bind(source, point, recursive=True)
-
-
-def _outermost(points: Iterable[str]) -> list[str]:
-    """Those of `points` that lie below no other of them."""
-    found: list[str] = []
-    for point in sorted(points, key=len):
-        if not any(point == other or point.startswith(f"{other}/") for other in found):
-            found.append(point)
-    return found
+            if os.path.exists(needed):
+                return
+            umount(top, MNT_DETACH)
+        if not os.path.exists(needed):
+            umount(top, MNT_DETACH)
+    finally:
+        os.close(lower)
 
 
 def clone(source: StrPath) -> int:
@@ -222,8 +206,7 @@ def read_again(table: int) -> bytes:
 def list_mount_points_in(path: StrPath) -> list[str]:
     """The mount points at and below `path` (absolute, without symlinks) in the caller's mount namespace."""
     whole = os.fspath(path)
-    with open("/proc/self/mountinfo", "rb") as file:  # `read_mounts` takes more than twice as long
-        points = [_unescape(line.split(b" ", 5)[4]) for line in file.read().split(b"\n") if line]
+    points = (record.mount_point for record in read_mounts())
     return [point for point in points if point == whole or point.startswith(f"{whole}/")]
 
 
