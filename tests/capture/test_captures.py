@@ -13,10 +13,8 @@ import msgspec
 import pytest
 
 from tests.store.test_names_store import capture_of, row_of
-from tests.waiting import wait_until
 from waypoint.capture import pause
 from waypoint.capture.captures import Captures
-from waypoint.capture.pause import PATIENCE_S, Pause, Quiet
 from waypoint.capture.sweeping import sweep
 from waypoint.capture.taking import Wanted
 from waypoint.model.errors import Failed, HostLacks
@@ -167,65 +165,37 @@ class TestOnDisk:
         assert owner.captures.sizes(made)["processes"] is None
 
 
-def test_who_can_wait_waits_for_the_end_of_a_pause() -> None:
-    quiet, order = Quiet(), []
-    waits = threading.Event()
+def test_a_list_waits_for_the_end_of_a_pause() -> None:
+    order, waits = list[str](), threading.Event()
 
     def work() -> None:
         waits.set()
-        quiet.wait()
+        pause.wait_for_pauses()
         order.append("work")
 
     thread = threading.Thread(target=work)
-    with quiet.pause():
+    with pause.announced():
         thread.start()
         waits.wait()
         order.append("pause")
     thread.join()
+    pause.wait_for_pauses()  # returns, since no pause is left
     assert order == ["pause", "work"]
 
 
-def test_a_pause_without_end_does_not_stop_everybody_else() -> None:
-    quiet = Quiet()
-    with quiet.pause():
-        thread = threading.Thread(target=quiet.wait)
-        thread.start()
-        thread.join(20 * PATIENCE_S)
-        assert not thread.is_alive()
+def test_a_list_waits_for_a_short_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pause.announced():
+        pause.wait_for_pauses()
+        monkeypatch.setattr(pause._pauses.changed, "wait_for", None)  # a second wait would fail
+        pause.wait_for_pauses()
 
 
-def test_for_a_pause_that_is_long_already_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else each piece of a long list waited, for hours in all where sessions are captured without end."""
-    monkeypatch.setattr(pause, "PATIENCE_S", PATIENCE_S * 100)
-    monkeypatch.setattr(pause, "LONG_S", 0.01)
-    quiet, waited, began = Quiet(), threading.Event(), time.monotonic()
-    with quiet.pause():
-        wait_until(lambda: time.monotonic() > began + 0.01, "the pause is long")
-        quiet.wait()
-        assert time.monotonic() < began + PATIENCE_S * 50
-        monkeypatch.setattr(pause, "LONG_S", 1000)
-        thread = threading.Thread(target=lambda: (quiet.wait(), waited.set()))
-        thread.start()
-        assert not waited.wait(PATIENCE_S)
-    thread.join()
-
-
-def test_without_a_pause_nobody_waits() -> None:
-    Quiet().wait()
-
-
-@pytest.mark.parametrize("is_longer", [True, False], ids=["until the stack is closed", "until its end"])
-def test_others_are_kept_quiet_until_who_holds_a_session_is_done(
-    monkeypatch: pytest.MonkeyPatch, *, is_longer: bool
-) -> None:
+def test_a_pause_is_announced_until_its_clock_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pause, "freeze_for_dump", lambda _: time.monotonic())
-    quiet = Quiet()
-    with contextlib.ExitStack() as until:
-        held = Pause("/no/such/group", quiet, until if is_longer else None)
-        held.announce()
-        held.begin(for_dump=True)
-        assert quiet.stands_still()
-        held.stop_clock()
-        assert held.ms > 0
-        assert quiet.stands_still() == is_longer
-    assert not quiet.stands_still()
+    held = pause.Pause("/no/such/group")
+    held.announce()
+    held.begin(for_dump=True)
+    assert pause._pauses.count == 1
+    held.stop_clock()
+    assert held.ms > 0
+    assert pause._pauses.count == 0

@@ -11,7 +11,6 @@ from waypoint.capture import taking
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.layer import Area, Layer, Part, Taking
 from waypoint.capture.layers.subject import SubjectFacts
-from waypoint.capture.pause import Quiet
 from waypoint.capture.taking import Dumper, Order, Wanted
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
@@ -93,7 +92,7 @@ class LoggedPause:
         self.ms = 0.0
 
     def announce(self) -> None:
-        self._log.note("quiet")
+        self._log.note("announce")
 
     def begin(self, *, for_dump: bool) -> None:
         self._log.note("freeze for a dump" if for_dump else "freeze")
@@ -125,7 +124,7 @@ class Stage:
         subject = LoggedSubject(self.log)
         capture_id = new_id()
         try:
-            return taking.take(Order(self._area, Quiet(), subject, dumper, capture_id, wanted))  # type: ignore[arg-type]
+            return taking.take(Order(self._area, subject, dumper, capture_id, wanted))  # type: ignore[arg-type]
         finally:
             self._area.hot.remove(capture_id)
 
@@ -157,7 +156,7 @@ def test_the_layers_are_taken_in_the_order_of_the_table(stage: Stage) -> None:
     stage.take(LIVE)
     assert stage.log.steps == [
         *order("prepare"),
-        "quiet",
+        "announce",
         *order("ready"),
         "freeze for a dump",
         *order("begin", BACKWARDS),

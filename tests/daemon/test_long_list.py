@@ -90,7 +90,7 @@ def as_in_a_daemon() -> Iterator[None]:
 def test_a_long_list_holds_up_nobody(serve: Callable[..., RunningServer], names: Names) -> None:
     """With a negative control, the same list made on the event loop: what else the machine does slows both down."""
     sessions = SimpleNamespace(resources=SimpleNamespace(names=names, trusted=None))
-    home = SimpleNamespace(names=names, between=lambda: None, sessions=sessions)
+    home = SimpleNamespace(names=names, sessions=sessions)
 
     async def log(memory: MemoryService, query: LogQuery) -> Iterator[CaptureFacts]:
         return await history.log(home, query)  # type: ignore[arg-type]

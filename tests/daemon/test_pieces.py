@@ -329,7 +329,7 @@ def test_a_client_that_takes_no_download_is_cut_off(serve: Callable[..., Running
 @pytest.mark.parametrize(("name", "count"), [("none", 0), ("one", 1), ("piece", PIECE_RECORDS), ("many", 1000)])
 def test_a_list_in_pieces_is_the_same_json(server: RunningServer, client: RawClient, name: str, count: int) -> None:
     calls: list[str] = []
-    server.service.between = lambda: calls.append(threading.current_thread().name)
+    server.service.wait_for_pauses = lambda: calls.append(threading.current_thread().name)
     answer = client.ask("GET", f"/v1/lists/{name}")
     rows = [{"number": number, "text": "ä\n"} for number in range(count)]
     assert answer.body == json.dumps({"rows": rows}, separators=(",", ":"), ensure_ascii=False).encode()
@@ -342,9 +342,9 @@ def assert_opens(gate: threading.Event) -> None:
     assert gate.wait(PATIENCE_S)
 
 
-def test_a_gate_between_pieces_holds_up_lists_and_nothing_else(server: RunningServer, client: RawClient) -> None:
+def test_waiting_for_a_pause_delays_only_lists(server: RunningServer, client: RawClient) -> None:
     gate = threading.Event()
-    server.service.between = lambda: assert_opens(gate)
+    server.service.wait_for_pauses = lambda: assert_opens(gate)
     waiting = [server.connect() for _ in range(8)]  # more than there are threads for lists
     for one in waiting:
         one.send(b"GET /v1/lists/many HTTP/1.1\r\nHost: w\r\n\r\n")

@@ -106,11 +106,7 @@ class History:
     """The service functions on a home of names and recorded sessions."""
 
     def __init__(self, names: Names, sessions: RecordedSessions) -> None:
-        self.waits: list[bool] = []
-        """One entry for each time that the gate between pieces was waited at: whether that was in the main thread."""
-        self._home: Any = SimpleNamespace(
-            names=names, sessions=sessions, between=lambda: self.waits.append(is_main_thread())
-        )
+        self._home: Any = SimpleNamespace(names=names, sessions=sessions)
 
     async def undo(self, number: int | None, branch: str | None = None) -> UndoFacts:
         return await service_history.undo(self._home, UndoRequest(number=number, branch=branch))

@@ -1,4 +1,4 @@
-"""Long listings: children before parents, decoded in pieces, off the event loop, at a gate that waits for pauses."""
+"""Long listings: children before parents, decoded in pieces, off the event loop."""
 
 import asyncio
 import threading
@@ -32,28 +32,18 @@ COUNT = 4 * PIECE
 
 
 class Place(NamedTuple):
-    """`home`: a home of nothing but `names`. `waits`: one entry for each time that its gate was waited at: whether that
-    was in the main thread.
-    """
+    """`home`: a home of nothing but `names`."""
 
     home: Any
     names: Names
-    waits: list[bool]
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     names = Names(tmp_path / "names.db")
-    waits: list[bool] = []
-
-    def wait() -> None:
-        waits.append(threading.current_thread() is threading.main_thread())
-
-    resources = SimpleNamespace(
-        names=names, captures=SimpleNamespace(quiet=SimpleNamespace(wait=wait)), pool=None, trusted=None
-    )
+    resources = SimpleNamespace(names=names, pool=None, trusted=None)
     registry = SimpleNamespace(live=[], running=set(), unreachable={}, resources=resources, find=lambda branch: None)
-    yield Place(SimpleNamespace(names=names, between=wait, sessions=registry), names, waits)
+    yield Place(SimpleNamespace(names=names, sessions=registry), names)
     names.close()
 
 
@@ -157,15 +147,14 @@ LISTINGS = [all_captures, history.branches, all_sessions, all_operations]
 
 
 @pytest.mark.parametrize("listing", LISTINGS)
-def test_a_listing_decodes_a_piece_when_it_is_asked_for_and_waits_at_the_gate(
+def test_a_listing_decodes_only_the_piece_that_is_asked_for(
     place: Place, chain: list[Capture], decoded: list[bool], listing: Callable[[Any], Any]
 ) -> None:
     found = asyncio.run(listing(place.home))
-    assert (decoded, place.waits) == ([], [])  # nothing in the event loop
+    assert decoded == []  # nothing in the event loop
     assert next(found)
     assert len(decoded) <= PIECE
     rest = list(found)
-    assert len(place.waits) >= COUNT // PIECE
     assert len(decoded) <= COUNT + 1
     assert len(rest) + 1 >= COUNT or listing is all_operations
 
@@ -289,17 +278,6 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
         assert answer.exit == 2, answer
     assert decoded.count(False) >= 3 * COUNT
     assert True not in decoded
-    assert len(place.waits) >= 3 * COUNT // PIECE
-    assert True not in place.waits
-
-
-def test_a_long_log_inside_a_session_waits_at_the_gate(place: Place, chain: list[Capture]) -> None:
-    live: Any = SimpleNamespace(branch="main", hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
-    place.home.places_inside = asyncio.Semaphore(1)
-    place.home.sessions.find = lambda branch: live
-    answer = asyncio.run(serving.serve(place.home, live, ["log", "-n", str(COUNT)]))
-    assert (answer.exit, answer.text.count("\n")) == (0, COUNT)
-    assert place.waits == [False] * (COUNT // PIECE)
 
 
 @pytest.mark.parametrize("words", [["log", "-n", str(COUNT)], [COMPLETE, "restore", ""]], ids=["log", "TAB"])

@@ -160,9 +160,7 @@ def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
     # Two looks at each turn of the work: whether the disk is low, and whether there is room.
     answers = iter([look for look in looks for _ in range(2)])
     pool = SimpleNamespace(settle=lambda: None, free_bytes=lambda: 0, outlook=lambda: next(answers))
-    return SimpleNamespace(
-        names=names, captures=captures, pool=pool, between=lambda: None, due_for_removal={}, free_in_vain_bytes=0
-    )
+    return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={}, free_in_vain_bytes=0)
 
 
 def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
@@ -225,21 +223,24 @@ def test_the_oldest_go_first_where_only_some_are_to_go(names: Names, captures: C
     assert {one.id for one in names.captures()} == set(made)
 
 
-def test_others_write_while_it_is_looked_what_may_go_and_what_they_need_then_stays(
+def test_a_capture_that_is_named_during_the_survey_is_not_removed(
     names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, _ = chain(names, 3)
     surveys: list[object] = []
     survey = removal.survey
-    monkeypatch.setattr(removal, "survey", lambda *given: surveys.append(given[0]) or survey(*given))
     writes = [lambda: move(names, "kept", second)]
 
-    def between() -> None:
+    def survey_then_write(*given: Any) -> removal.Survey:
+        surveys.append(given[0])
+        found = survey(*given)
         if writes:
             with ThreadPoolExecutor(1) as other:
                 other.submit(writes.pop()).result(DEADLINE_S)
+        return found
 
-    assert [one.id for one in removal.remove(captures, names, NEVER, None, between)] == [first.id]
-    assert len(surveys) == 2, "it was not looked again after another's write"
-    assert [one.id for one in removal.remove(captures, names, NEVER, None, between)] == []
-    assert surveys[2:] == [names], "it was looked while nobody can write"
+    monkeypatch.setattr(removal, "survey", survey_then_write)
+    assert [one.id for one in removal.remove(captures, names, NEVER)] == [first.id]
+    assert len(surveys) == 2, "no second survey after another's write"
+    assert [one.id for one in removal.remove(captures, names, NEVER)] == []
+    assert surveys[2:] == [names], "the survey was made inside the transaction"

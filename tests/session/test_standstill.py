@@ -15,7 +15,7 @@ from shellwrap.ring import Ring
 from tests.session.stage import Client, Stage
 from tests.store.conftest import names as names
 from tests.store.test_names_store import begin, begin_and_end, capture_of, row_of
-from waypoint.capture.pause import Quiet
+from waypoint.capture import pause
 from waypoint.capture.taking import Wanted
 from waypoint.linux.tasks import cgroups
 from waypoint.model.errors import Failed
@@ -89,21 +89,19 @@ async def test_no_step_of_a_pause_waits_for_the_event_loop(stage: Stage, tmp_pat
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["it works", "it fails half-way"])
-async def test_a_restore_of_files_stands_still_without_the_event_loop_and_with_others_quiet(
+async def test_a_restore_of_files_announces_its_pause_and_does_not_need_the_event_loop(
     names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     origin, row = begin_and_end(names), row_of("main")
     begin(names, row, origin.id)
     taken = capture_of(row)
-    quiet, steps = Quiet(), list[tuple[str, bool]]()
+    steps = list[tuple[str, int]]()
 
     def note(step: str) -> None:
-        steps.append((step, quiet.stands_still()))
+        steps.append((step, pause._pauses.count))
 
     def take(_subject: object, wanted: Wanted) -> Capture:
         assert wanted.hold
-        assert wanted.quiet_until is not None
-        wanted.quiet_until.enter_context(quiet.pause())
         note("frozen")
         return taken
 
@@ -130,8 +128,8 @@ async def test_a_restore_of_files_stands_still_without_the_event_loop_and_with_o
 
     assert ends_without_the_loop(work)
     back = ["brought back", "taken back"] if fails else ["brought back"]
-    assert steps == [(step, True) for step in ["frozen", *back, "thawed", "goes on"]]
-    assert not quiet.stands_still()
+    assert steps == [(step, 1) for step in ["frozen", *back, "thawed", "goes on"]]
+    assert pause._pauses.count == 0
     assert bool(problems) == fails
     assert names.resolve("main").id == taken.id
     assert list((tmp_path / row.session).iterdir()) == []

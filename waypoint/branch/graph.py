@@ -3,7 +3,7 @@
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from waypoint.model.records import Capture
@@ -31,17 +31,16 @@ def walk_back(names: RecordReader, tips: Iterable[Capture]) -> Iterator[Capture]
             heapq.heappush(waiting, (-parent.created, next(numbers), parent))
 
 
-def walk_all(names: RecordReader, between: Callable[[], None]) -> Iterator[str]:
+def walk_all(names: RecordReader) -> Iterator[str]:
     """The ids of all captures, the newest first; a child comes before its parents, also if the clock was set back
     between them, so that the child has an earlier time.
 
     The first step reads the links of all captures, since the child of the newest capture may have the earliest time of
-    all. It calls `between` once for each PIECE captures. Parents that are on no record are left out.
+    all. Parents that are on no record are left out.
     """
     links: dict[str, Link] = {}
     children = Counter[str]()  # for each capture, how many of its children are still to come
     for piece in names.iter_links():
-        between()
         links.update((link.id, link) for link in piece)
         children.update(parent for link in piece for parent in link.parents)
     ready = [(-link.created, link.id) for link in links.values() if not children[link.id]]

@@ -6,7 +6,7 @@ an operation whose undo would need it, and by whoever reads it (`Captures.hold`)
 has a tree of its own, and a parked one is the capture that its branch stands for.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from waypoint.model.records import Capture, Operation
 from waypoint.store.change import Change
 from waypoint.store.log import LogReader
 from waypoint.store.names import Names
-from waypoint.store.reading import Link, do_not_wait
+from waypoint.store.reading import Link
 
 VERB = "gc"
 
@@ -34,23 +34,20 @@ class Survey(NamedTuple):
     removed: set[str]
 
 
-def survey(names: LogReader, since: float, between: Callable[[], None] = do_not_wait) -> Survey:
+def survey(names: LogReader, since: float) -> Survey:
     """Find out what could be removed. `since`: operations of this moment, in seconds since the epoch, and of later ones
-    are kept. Decodes all names, these operations and the place of each capture; calls `between` at each piece of them.
+    are kept. Decodes all names, these operations and the place of each capture.
     """
     first = max(names.first_kept(), names.first_since(since))
     kept: set[str] = set()
     for refs in names.iter_refs():
-        between()
         kept.update(ref.capture for ref in refs.values() if ref.capture)
     for operations in names.iter_operations():
-        between()
         kept.update(*(_brought_back(operation) for operation in operations if operation.number >= first))
         if operations[-1].number <= first:
             break
     links: list[Link] = []
     for piece in names.iter_links():
-        between()
         links += piece
     removed = names.removed()
     removable = [link.id for link in reversed(links) if link.id not in kept and link.id not in removed]
@@ -70,11 +67,10 @@ def remove(
     names: Names,
     since: float,
     limit: int | None = None,
-    between: Callable[[], None] = do_not_wait,
 ) -> list[Capture]:
     """Take captures off the record that nothing keeps, the oldest first, at most `limit` (None: all); those that are
     held stay. In one transaction, which is an entry in the operation log. With a `limit`, operations lose their undo
-    only if captures are removed. `between`: as of `survey`.
+    only if captures are removed.
 
     The survey is made before the transaction, which keeps all others from writing, and once more in it only if the log
     has an entry more by then: nothing else that it reads changes without one, but by a removal, and there is one at a
@@ -84,7 +80,7 @@ def remove(
     the next daemon removes it. Raises Failed if the record cannot be written; then nothing has changed.
     """
     last = names.last_number()
-    found = survey(names, since, between)
+    found = survey(names, since)
     with captures.removing() as take, names.change(VERB) as change:
         if change.last_number() != last:
             found = survey(change, since)

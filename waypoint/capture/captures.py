@@ -20,7 +20,6 @@ from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL, KeptShell, ask_in_room
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
-from waypoint.capture.pause import Quiet
 from waypoint.capture.sealing import LastWords
 from waypoint.capture.sweeping import Shelf
 from waypoint.capture.taking import Dumper, Order, Wanted
@@ -57,7 +56,6 @@ class Captures:
     """The captures of one home. All methods block; several threads may call them at once, but never the event loop."""
 
     def __init__(self, home: Path, pool: Pool, names: Names, find_criu: FindCriu, spawn_beside: SpawnBeside) -> None:
-        self.quiet = Quiet()
         self._area = Area(pool, Hot(home))
         self._names = names
         self._find_criu = find_criu
@@ -82,7 +80,7 @@ class Captures:
         try:
             bounds.check(self._area, subject, wanted.tier)
             dumper = self._dumper(subject, wanted)
-            return taking.take(Order(self._area, self.quiet, subject, dumper, capture_id, wanted))
+            return taking.take(Order(self._area, subject, dumper, capture_id, wanted))
         except BaseException as error:
             taking.drop_layers(self._area, capture_id)
             if isinstance(error, WaypointError | OSError) and not subject.processes():

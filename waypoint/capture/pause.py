@@ -9,52 +9,47 @@ from waypoint.capture.steps import Step, reach
 from waypoint.linux.tasks import cgroups
 from waypoint.processes.freeze import freeze_for_dump
 
-# The longest time for which `Quiet.wait` blocks. It is bounded so that sessions that are captured one after another
-# without end do not stop the daemon's other work.
-PATIENCE_S = 0.05
-# A pause that lasts longer is one of much memory, or one of many that follow each other: nobody waits for its end.
-LONG_S = 0.1
+# How long `wait_for_pauses` waits for a pause at most. Longer pauses are those of sessions with much memory.
+WAIT_S = 0.05
 
 
-class Quiet:
-    """Keeps the daemon's long computations out of the pauses. Python runs one thread at a time: while a thread decodes
-    a long history, each step of a capture waits for the interpreter (0.5 ms a step, see daemon/lifetime.py).
-    """
+class _Pauses:
+    """The pauses of all sessions of this process: threads share the interpreter, whatever session they work for."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._pauses: dict[object, float] = {}  # when each has begun
+        self.changed = threading.Condition()
+        self.count = 0
+        self.latest = 0.0  # when the latest one began, by time.monotonic
 
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Mark the `with` block as a time in which a session stands still, or is about to. Any number of pauses may
-        overlap.
-        """
-        pause = object()
-        with self._changed:
-            self._pauses[pause] = time.monotonic()
-        try:
-            yield
-        finally:
-            with self._changed:
-                del self._pauses[pause]
-                self._changed.notify_all()
 
-    def stands_still(self) -> bool:
-        """Say whether a session stands still at this moment, or is about to. The event loop may call it."""
-        return bool(self._pauses)
+_pauses = _Pauses()
 
-    def wait(self) -> None:
-        """Return when no session stands still nor is about to, but for those that have for LONG_S, or after PATIENCE_S
-        seconds. A thread with a long computation calls this about once a millisecond. The event loop must not call it.
-        """
-        if self._pauses:
-            with self._changed:
-                self._changed.wait_for(self._all_are_long, PATIENCE_S)
 
-    def _all_are_long(self) -> bool:
-        recent = time.monotonic() - LONG_S
-        return all(began < recent for began in self._pauses.values())
+@contextlib.contextmanager
+def announced() -> Iterator[None]:
+    """Mark the `with` block as a time in which a session is frozen or about to be. Such blocks may overlap."""
+    with _pauses.changed:
+        _pauses.count += 1
+        _pauses.latest = time.monotonic()
+    try:
+        yield
+    finally:
+        with _pauses.changed:
+            _pauses.count -= 1
+            _pauses.changed.notify_all()
+
+
+def wait_for_pauses() -> None:
+    """Wait until no session is frozen or about to be, or until the latest pause has lasted WAIT_S. Blocks.
+
+    For threads that make long lists. Python runs one thread at a time: while another thread computes, each of the some
+    forty steps of a capture waits up to 0.5 ms (daemon/lifetime.py) for the interpreter.
+    """
+    if _pauses.count:
+        with _pauses.changed:
+            left_s = _pauses.latest + WAIT_S - time.monotonic()
+            if left_s > 0:
+                _pauses.changed.wait_for(lambda: not _pauses.count, left_s)
 
 
 class Pause:
@@ -62,23 +57,18 @@ class Pause:
     end of the pause.
     """
 
-    def __init__(self, cgroup: str, quiet: Quiet, quiet_until: contextlib.ExitStack | None = None) -> None:
-        """`quiet_until`: a stack; the daemon's long computations are kept back until it is closed, not only until the
-        end of the pause.
-        """
+    def __init__(self, cgroup: str) -> None:
         self._cgroup = cgroup
-        self._quiet = contextlib.ExitStack()
-        self._quiet_until = self._quiet if quiet_until is None else quiet_until
-        self._enter_quiet = quiet.pause
+        self._announced = contextlib.ExitStack()
         self._began = 0.0
         self._is_frozen = False
         self.ms = 0.0
 
     def announce(self) -> None:
-        """Keep the daemon's long computations back from now on, so that none is under way when the pause begins. To be
-        called some milliseconds before `begin`. Call `end` in any case.
+        """Make `wait_for_pauses` wait from now on, so that no page of a long list is being made when the pause begins.
+        To be called some milliseconds before `begin`. Call `end` in any case.
         """
-        self._quiet_until.enter_context(self._enter_quiet())
+        self._announced.enter_context(announced())
 
     def begin(self, *, for_dump: bool) -> None:
         """Freeze the session. With `for_dump`, freeze it at a moment at which CRIU can stop all its tasks.
@@ -96,7 +86,7 @@ class Pause:
         """
         if self._began and not self.ms:
             self.ms = max(0.001, round(1000 * (time.monotonic() - self._began), 3))
-            self._quiet.close()
+            self._announced.close()
             reach(Step.THAWED)
 
     def end(self) -> None:
@@ -107,7 +97,7 @@ class Pause:
                 cgroups.thaw(self._cgroup)
         finally:
             self.stop_clock()
-            self._quiet.close()
+            self._announced.close()
 
     def _freeze(self) -> float:
         began = time.monotonic()

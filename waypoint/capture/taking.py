@@ -19,7 +19,7 @@ import msgspec
 from waypoint.capture.layers.layer import Area, Part, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
-from waypoint.capture.pause import Pause, Quiet
+from waypoint.capture.pause import Pause
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture, Failed, WaypointError, as_text, cleaned
@@ -38,15 +38,13 @@ WITHOUT_PROCESSES = "without its processes"
 class Wanted(NamedTuple):
     """The capture that is asked for. `tier` None: `live` if the processes can be dumped, else `respawn`. `hold`: leave
     the session frozen and its terminal held; the caller then either ends the session, or thaws it and calls
-    `Subject.go_on`. `quiet_until`: a stack; the daemon's long computations are kept back until the caller closes it,
-    for a caller with `hold` whose own work is a part of the pause. `said`: in words, what has gone wrong before.
+    `Subject.go_on`. `said`: in words, what has gone wrong before.
     """
 
     tier: Tier | None
     reason: Reason
     message: str = ""
     hold: bool = False
-    quiet_until: contextlib.ExitStack | None = None
     said: Sequence[str] = ()
 
 
@@ -62,7 +60,6 @@ class Order(NamedTuple):
     """A capture to be taken: into which area, of which session, with which CRIU, under which id, how faithfully."""
 
     area: Area
-    quiet: Quiet
     subject: Subject
     dumper: Dumper
     capture_id: str
@@ -136,7 +133,7 @@ class _Tries:
         if self._begun:
             drop_layers(order.area, order.capture_id)
         self._begun = True
-        pause = Pause(order.subject.facts.cgroup, order.quiet, order.wanted.quiet_until)
+        pause = Pause(order.subject.facts.cgroup)
         try:
             taken = _take(order, pause, dumper, log_level, tier)
         finally:
@@ -164,7 +161,7 @@ _LEFT_OUT: dict[Tier, frozenset[str]] = {
 
 def _take(order: Order, pause: Pause, dumper: Dumper | None, log_level: int, tier: Tier) -> Capture:
     """Take the capture once. `dumper`: None if `tier` is not `live`."""
-    area, _, subject, _, capture_id, wanted = order
+    area, subject, _, capture_id, wanted = order
     area.hot.make(capture_id)
     layers = [layer for layer in LAYERS if layer.kind not in _LEFT_OUT[tier]]
     facts = subject.facts

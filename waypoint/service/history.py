@@ -39,7 +39,7 @@ async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
 
 def _iter_log(home: Home, query: LogQuery, sees: rights.Sight) -> Iterator[list[CaptureFacts]]:
     if query.all:
-        for ids in in_pieces(walk_all(home.names, home.between), query.limit):
+        for ids in in_pieces(walk_all(home.names), query.limit):
             yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()), sees)
     else:
         tip = home.names.find(query.name or DEFAULT_BRANCH)
@@ -60,12 +60,12 @@ async def show(home: Home, name: str) -> CaptureFacts:
 
 async def branches(home: Home) -> Iterator[BranchFacts]:
     """The facts about all branches, sorted by name. The iterator blocks, as that of `log`."""
-    return itertools.chain.from_iterable(_iter_branches(home.names, _live(home), home.between))
+    return itertools.chain.from_iterable(_iter_branches(home.names, _live(home)))
 
 
 async def names(home: Home) -> Iterator[NameFacts]:
     """All branches and checkpoints, sorted by name. The iterator blocks, as that of `log`."""
-    return itertools.chain.from_iterable(_iter_names(home.names, _live(home), home.between))
+    return itertools.chain.from_iterable(_iter_names(home.names, _live(home)))
 
 
 async def rename(home: Home, branch: str, request: RenameRequest) -> None:
@@ -101,10 +101,7 @@ def operations_of(home: Home, branch: str) -> Iterator[OperationFacts]:
 def _iter_operations(
     home: Home, limit: int | None, is_wanted: Callable[[Operation], bool] = lambda _: True
 ) -> Iterator[list[OperationFacts]]:
-    refs: dict[str, Ref] = {}
-    for names in home.names.iter_refs():
-        home.between()
-        refs.update(names)
+    refs = home.names.refs()
     for piece in home.names.iter_operations(limit):
         yield [_describe(refs.get, entry) for entry in piece if is_wanted(entry)]
 
@@ -234,9 +231,8 @@ def _live(home: Home) -> set[str]:
     return home.sessions.running
 
 
-def _iter_branches(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[BranchFacts]]:
+def _iter_branches(names: Names, live: set[str]) -> Iterator[list[BranchFacts]]:
     for piece in names.iter_refs():
-        between()
         refs = {name: ref for name, ref in piece.items() if ref.kind == "branch"}
         tips = names.tips_of(refs)
         yield [
@@ -246,9 +242,8 @@ def _iter_branches(names: Names, live: set[str], between: Callable[[], None]) ->
         ]
 
 
-def _iter_names(names: Names, live: set[str], between: Callable[[], None]) -> Iterator[list[NameFacts]]:
+def _iter_names(names: Names, live: set[str]) -> Iterator[list[NameFacts]]:
     for piece in names.iter_refs():
-        between()
         yield [NameFacts(name=name, kind=ref.kind, live=name in live) for name, ref in piece.items()]
 
 
@@ -286,7 +281,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     def is_shared(one: Operation) -> bool:
         return branch in one.sessions and len(one.sessions) > 1 and not is_anothers(one)
 
-    found = home.names.last_to_undo(lambda one: is_meant(one) or is_shared(one), home.between)
+    found = home.names.last_to_undo(lambda one: is_meant(one) or is_shared(one))
     if found is not None and not is_meant(found):
         others = ", ".join(sorted(one for one in found.sessions if one != branch))
         said = f"it is operation {found.number} ({found.verb}), which is on {others} too"

@@ -50,7 +50,7 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
 
 
 def _tell(home: Home, keep_s: float) -> GcFacts:
-    removable = removal.survey(home.names, time.time() - keep_s, home.between).removable
+    removable = removal.survey(home.names, time.time() - keep_s).removable
     return GcFacts(
         dry_run=True,
         removed=[_removed(capture) for capture in home.names.captures_of(removable, may_lack=True).values()],
@@ -189,7 +189,7 @@ class _Work:
 
     def _remove(self, limit: int | None = None) -> list[Capture]:
         home = self._home
-        return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit, home.between)
+        return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit)
 
     def _drop_all(self, chosen: list[Capture]) -> None:
         """Remove from disk the captures `chosen`, and those that an earlier gc could not remove. If this is cut off or
@@ -203,7 +203,6 @@ class _Work:
         for number, capture in enumerate(whole):
             if self.is_cancelled:
                 return
-            self._home.between()
             reach(Step.REMOVING)
             drop = functools.partial(self._home.captures.drop, capture)
             if self._try(f"capture {capture.id[:12]}", drop):
@@ -231,7 +230,6 @@ class _Work:
         home.pool.settle()
 
         def goes_on() -> bool:
-            home.between()
             return not self.is_cancelled
 
         home.pool.shrink(goes_on, lambda: not home.names.live())

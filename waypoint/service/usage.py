@@ -82,13 +82,11 @@ def _holders(home: Home, wanted: list[str] | None) -> Iterator[HolderFacts]:
     captures = [capture for capture in reversed(home.names.captures()) if capture.id not in removed]
     names = home.names.names_of_all([capture.id for capture in captures])
     for capture in captures:
-        home.between()
         try:
             yield _of_capture(home, capture, names[capture.id])
         except UnknownName:  # removed meanwhile
             continue
     for row in rows.values():
-        home.between()
         try:
             yield _of_session(home, row)
         except UnknownName:  # ended meanwhile

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from waypoint.capture.layers.subject import Subject
+from waypoint.capture.pause import announced
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach
 from waypoint.capture.taking import Wanted
@@ -140,10 +141,11 @@ def exchange_files(resources: Resources, live: LiveSession, subject: Subject, or
     """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
     `subject`: the session as a capture sees it. The session stands still all the time, so all of it is in one thread:
-    nothing waits for the event loop, and the daemon's long computations are kept back to the end.
+    nothing waits for the event loop. `announced` covers all of that time, not only the capture.
     """
     with contextlib.ExitStack() as standing:
-        taken = resources.captures.take(subject, Wanted(None, "replaced", hold=True, quiet_until=standing))
+        standing.enter_context(announced())
+        taken = resources.captures.take(subject, Wanted(None, "replaced", hold=True))
         captured = time.monotonic()
         standing.callback(subject.go_on)
         standing.callback(cgroups.thaw, live.record.cgroup)

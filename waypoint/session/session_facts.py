@@ -77,7 +77,7 @@ async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Itera
     if not all_branches:
         return iter(rows)
     live = sessions.running
-    ended = _iter_ended(names, live, sees, sessions.resources.captures.quiet.wait)
+    ended = _iter_ended(names, live, sees)
     return heapq.merge(rows, itertools.chain.from_iterable(ended), key=_by_branch)
 
 
@@ -85,12 +85,9 @@ def _by_branch(row: SessionFacts) -> str:
     return in_order(row.branch)
 
 
-def _iter_ended(names: Names, live: set[str], sees: Sees, between: Callable[[], None]) -> Iterator[list[SessionFacts]]:
-    """The facts about all branches that have a capture and are not among `live`, sorted by branch. Calls `between`
-    before each list of them.
-    """
+def _iter_ended(names: Names, live: set[str], sees: Sees) -> Iterator[list[SessionFacts]]:
+    """The facts about all branches that have a capture and are not among `live`, sorted by branch."""
     for refs in names.iter_refs():
-        between()
         ended = {name: ref for name, ref in refs.items() if ref.kind == "branch" and name not in live}
         yield [
             _in_sight(of_capture(name, ended[name].created, tip), tip.setting.user, sees)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from waypoint.model.records import Operation
-from waypoint.store.reading import PIECE, RecordReader, do_not_wait
+from waypoint.store.reading import PIECE, RecordReader
 
 _COLUMNS = "SELECT number, undone_by, number < (SELECT first_kept FROM identity), record FROM operations"
 
@@ -39,19 +39,16 @@ class LogReader(RecordReader):
         rows = self._execute(f"{_COLUMNS} WHERE number > ? ORDER BY number", (number,)).fetchall()
         return [self._operation(*row) for row in rows]
 
-    def last_to_undo(
-        self, is_meant: Callable[[Operation], bool], between: Callable[[], None] = do_not_wait
-    ) -> Operation | None:
+    def last_to_undo(self, is_meant: Callable[[Operation], bool]) -> Operation | None:
         """The newest entry for which `is_meant` is true, that was not taken back, is no undo and is not a part of one;
         None if there is none.
 
         Undos and their parts are left out because taking back an undo would do the operation again. Reads the entries
-        by an index, PIECE at a time, until it has found one; calls `between` before it decodes a piece.
+        by an index, PIECE at a time, until it has found one.
         """
         query = f"{_COLUMNS} WHERE undone_by IS NULL AND undo IS NULL AND number < ? ORDER BY number DESC LIMIT ?"
         before = self.last_number() + 1
         while rows := self._execute(query, (before, PIECE)).fetchall():
-            between()
             found = next(filter(is_meant, (self._operation(*row) for row in rows)), None)
             if found is not None:
                 return found

@@ -14,13 +14,7 @@ from waypoint.model.records import Capture, LiveRow, Ref, Standing, StoreIdentit
 from waypoint.store.failures import damaged_record
 
 PIECE = 64
-"""Rows per query of a listing that may be long. A thread that decodes a long listing can pause between two pieces, so
-that other threads run.
-"""
-
-
-def do_not_wait() -> None:
-    """Do nothing: a `between`, called between two pieces, for who does not wait there."""
+"""Rows per query of a listing that may be long."""
 
 
 class Link(NamedTuple):

@@ -30,8 +30,7 @@ class Service(Protocol):
     here.
     """
 
-    between: Callable[[], None]
-    stands_still: Callable[[], bool]
+    wait_for_pauses: Callable[[], None]
 
 
 class Served(NamedTuple):
@@ -166,8 +165,7 @@ class Conversation:
     async def _converse(self, stream: Stream, target: Target) -> None:
         """Run `stream` until it ends, then send the `x` frame."""
         inlet = StreamInlet(self._connection, self._messages.rest)
-        service = self._served.service()
-        outlet = StreamOutlet(self._connection, service.stands_still, service.between)
+        outlet = StreamOutlet(self._connection)
         self.streaming = True
         self._count_no_more()
         try:
@@ -196,7 +194,7 @@ def _answer(route: Route, result: Any, service: Service) -> Whole | Download | S
     """What a service function has given, as the answer to the client."""
     signature = route.signature
     if signature.gives == "list":
-        return listing.as_json(route.wrap, result, service.between)
+        return listing.as_json(route.wrap, result, service.wait_for_pauses)
     if signature.gives != "record":
         answer: Download | Stream = result
         return answer

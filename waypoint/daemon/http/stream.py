@@ -2,7 +2,6 @@
 
 import asyncio
 import struct
-from collections.abc import Callable
 
 import msgspec
 
@@ -11,8 +10,6 @@ from waypoint.model.streams import Frame
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_SIGNAL_NAME_BYTES = 16
-# Frames from this size on are bulk: they wait as long as a session stands still. Keystrokes and their echo are smaller.
-BULK_BYTES = 4096
 # A client that reads as fast as the daemon writes would never make the writing task wait. After this many bytes the
 # task lets others run.
 YIELD_AFTER_BYTES = 1 << 17
@@ -86,16 +83,8 @@ class StreamOutlet:
     A cancelled call has sent its frame whole (if the socket had taken the first byte of it) or not at all.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        stands_still: Callable[[], bool] = lambda: False,
-        between: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`stands_still`, `between`: as those of service.home.Home."""
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._stands_still = stands_still
-        self._between = between
         self._turn = asyncio.Lock()
         self._rest = b""  # the unsent bytes of a frame whose sender was cancelled in the middle of it
         self._without_pause = 0
@@ -117,8 +106,6 @@ class StreamOutlet:
     async def _payload(self, kind: bytes, data: bytes | memoryview) -> None:
         view = memoryview(data).cast("B")
         for start in range(0, len(view), MAX_PAYLOAD_BYTES):
-            if len(view) >= BULK_BYTES and self._stands_still():
-                await asyncio.to_thread(self._between)
             await self._frame(kind, view[start : start + MAX_PAYLOAD_BYTES])
 
     async def _frame(self, kind: bytes, payload: memoryview) -> None:

@@ -4,10 +4,7 @@ import asyncio
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Iterator
-from typing import TypeVar
 
-from waypoint.branch.graph import in_pieces
 from waypoint.model.facts import CaptureFacts, OperationFacts
 from waypoint.model.requests import LogQuery, LogsRequest
 from waypoint.model.streams import Frame
@@ -18,8 +15,6 @@ from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed
 from waypoint.session.live.session import LiveSession
-
-T = TypeVar("T")
 
 LIMIT = 20  # entries of `log` and `op log`, if no number is given
 LOGS_BYTES = 1 << 19  # the end of the scrollback that `logs` gives
@@ -74,7 +69,7 @@ async def show(home: Home, live: LiveSession, given: Given) -> Printed:
 async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
     limit = given.number("limit") or LIMIT
     entries = itertools.islice(history.operations_of(home, live.branch), limit)
-    found = await asyncio.to_thread(_listed, home, entries)
+    found = await asyncio.to_thread(list, entries)
     return Printed("".join(map(_operation_line, found)), found)
 
 
@@ -97,16 +92,7 @@ async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
 async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFacts]:
     """As `history.log`, with the names of each capture that processes on `branch` are told."""
     found = await history.log(home, query)
-    return await asyncio.to_thread(_listed, home, (_in_sight(home, branch, one) for one in found))
-
-
-def _listed(home: Home, found: Iterator[T]) -> list[T]:
-    """The items of `found`, each step of which reads from the store. Blocks; waits while a session stands still."""
-    items: list[T] = []
-    for piece in in_pieces(found):
-        home.between()
-        items += piece
-    return items
+    return await asyncio.to_thread(list, (_in_sight(home, branch, one) for one in found))
 
 
 def _in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:

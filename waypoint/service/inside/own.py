@@ -40,7 +40,6 @@ def _find_capture(home: Home, branch: str, name: str) -> Capture:
         for piece in in_pieces(walk_back(home.names, [start] if start else [])):
             if found.id in (capture.id for capture in piece):
                 return found
-            home.between()
     raise UnknownName("use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists what is")
 
 
@@ -60,7 +59,7 @@ async def operation(home: Home, branch: str, number: int | None) -> Operation:
     def is_meant(one: Operation) -> bool:
         return is_from_within(home.names, one, branch) and one.sessions.get(branch) != (False, True)
 
-    found = await asyncio.to_thread(home.names.last_to_undo, is_meant, home.between)
+    found = await asyncio.to_thread(home.names.last_to_undo, is_meant)
     if found is None:
         said = "none is left to be taken back"
         raise StateConflict("take back", f"the last operation of branch {branch}", said, "see 'waypoint op log'")
