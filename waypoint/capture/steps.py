@@ -5,6 +5,7 @@ FIFO `FOLDER/STEP`. The daemon renames this FIFO to `.STEP`, writes the step's n
 has opened the FIFO `FOLDER/go-STEP` for writing and closed it. Two threads may stand at two steps at a time.
 """
 
+import asyncio
 import contextlib
 import os
 import select
@@ -44,6 +45,12 @@ _stops = _Stops()
 def arm(folder: str) -> None:
     """From now on, stop at the steps for which there are FIFOs in `folder`; "": stop at no step."""
     _stops.folder = Path(folder) if folder else None
+
+
+async def reach_in_loop(step: Step) -> None:
+    """As `reach`, for callers in the event loop."""
+    if _stops.folder is not None:  # without a test, no thread is asked
+        await asyncio.to_thread(reach, step)
 
 
 def reach(step: Step) -> None:

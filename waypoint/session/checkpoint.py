@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from waypoint.capture.sealing import placed
-from waypoint.capture.steps import Step, reach
+from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.capture.taking import Wanted, is_disk_full
 from waypoint.model.errors import CannotCapture, Failed, StateConflict
 from waypoint.model.names import parse_name
@@ -91,7 +91,7 @@ async def checkpoint(
             if wish.park:
                 let_go_on(live)
             raise
-        await asyncio.to_thread(reach, Step.RECORDED)
+        await reach_in_loop(Step.RECORDED)
         if wish.park:
             await asyncio.shield(sessions.endings.begin(live, Kept(kept, is_undone=wish.undone)))
         return kept

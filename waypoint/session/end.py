@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from waypoint.capture import sealing
 from waypoint.capture.sealing import NO_WORDS, LastWords
-from waypoint.capture.steps import Step, reach
+from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.linux.tasks import cgroups, pidfd
 from waypoint.linux.tty import terminals
 from waypoint.model.errors import Failed, WaypointError
@@ -126,7 +126,7 @@ class Endings:
             live.shell.desk.hung_up.set()
             is_hung_up = gently and await asyncio.to_thread(_hang_up, live.terminal.master, live.record.init_pid)
             await asyncio.to_thread(cgroups.end, live.record.cgroup)
-            await asyncio.to_thread(reach, Step.ENDED)
+            await reach_in_loop(Step.ENDED)
             if live.capturing is not None:  # another thread works on the terminal until that capture has failed
                 await asyncio.wait([live.capturing])
             live.terminal.go_on()  # a capture may have left the terminal held
@@ -145,7 +145,7 @@ class Endings:
             write = functools.partial(end_unheld, resources, row, live.record.cgroup, conclusion)
             raise resources.overdue.add(row.branch, "the session has ended", write, error) from error
         else:
-            await asyncio.to_thread(reach, Step.CONCLUDED)
+            await reach_in_loop(Step.CONCLUDED)
             return capture
         finally:
             self._forget(live)

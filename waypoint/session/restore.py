@@ -9,7 +9,7 @@ from typing import NamedTuple
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.pause import announced
 from waypoint.capture.sealing import placed
-from waypoint.capture.steps import Step, reach
+from waypoint.capture.steps import Step, reach, reach_in_loop
 from waypoint.capture.taking import Wanted
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups
@@ -231,7 +231,7 @@ async def _replace(
             raise aside
         if isinstance(new, BaseException):
             raise new
-        await asyncio.to_thread(reach, Step.RESTORED)
+        await reach_in_loop(Step.RESTORED)
         with resources.names.change("restore") as change:
             change.add(placed(change, aside))
             change.forget(live.record.row)
@@ -248,7 +248,7 @@ async def _replace(
     live.successor = new
     live.terminal.epitaph = "the session was replaced: a capture was restored in its place"
     sessions.enlist(new)
-    await asyncio.to_thread(reach, Step.CONFIRMED)
+    await reach_in_loop(Step.CONFIRMED)
     await asyncio.shield(sessions.endings.begin(live, Kept(aside)))
     return new, aside
 

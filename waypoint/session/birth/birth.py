@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
-from waypoint.capture.steps import Step, reach
+from waypoint.capture.steps import Step, reach, reach_in_loop
 from waypoint.launch import externals
 from waypoint.launch.externals import Misplaced
 from waypoint.launch.ground.limits import Bounds, fill_in, shared_memory_bytes
@@ -86,7 +86,7 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
     begun = [asyncio.ensure_future(make_session(resources, birth)) for birth in births]
     try:
         found = await asyncio.gather(*begun)
-        await asyncio.to_thread(reach, Step.RESTORED)
+        await reach_in_loop(Step.RESTORED)
         with resources.names.change(verb) as change:
             for birth in births:
                 change.ready(birth.row, birth.origin.id if birth.origin else None)
@@ -98,7 +98,7 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
         for birth in births:
             await undo(resources, birth.row)
         raise_in_words(error, births[0].row.branch)
-    await asyncio.to_thread(reach, Step.CONFIRMED)
+    await reach_in_loop(Step.CONFIRMED)
     return list(found)
 
 
