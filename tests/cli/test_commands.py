@@ -14,6 +14,7 @@ from tests.homes import CLI_TIMEOUT_S, Home
 from tests.places import ROOT
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.cli import tables
+from waypoint.model import rendering
 from waypoint.model.verbs.table import WAYPOINT, Group
 
 # --- help, without a daemon
@@ -57,7 +58,7 @@ def test_a_home_that_was_not_set_up_is_told(tmp_path_factory: pytest.TempPathFac
     ],
 )
 def test_sizes_are_short(count: int | None, text: str) -> None:
-    assert tables.size(count) == text
+    assert rendering.size(count) == text
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_sizes_are_short(count: int | None, text: str) -> None:
     [(None, "-"), (0.4, "0s"), (59.9, "59s"), (60, "1m00s"), (3599, "59m59s"), (7500, "2h05m"), (1_040_000, "12d00h")],
 )
 def test_durations_have_two_units(seconds: float | None, text: str) -> None:
-    assert tables.duration(seconds) == text
+    assert rendering.duration(seconds) == text
 
 
 def test_a_table_has_straight_columns(capfd: pytest.CaptureFixture[str]) -> None:

@@ -72,7 +72,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "entry": {"", "fast", "actions", "front", "completion"},
         "main": {"entry"},
     },
-    "model": {"": set(), "verbs": {""}},
+    "model": {"": set(), "verbs": {""}, "rendering": {"", "verbs"}},
 }
 """Rooms with rooms in them: per inner room, the ones beside it that it may import from. "" stands for the modules that
 lie in the room itself; where it has no row, they may import from all of its inner rooms. A module that stands above or

@@ -58,6 +58,11 @@ def write_all(fd: int, view: memoryview) -> None:
             poll.poll()
 
 
+def wants_colour() -> bool:
+    """Whether stdout is a terminal on which colours are wanted."""
+    return os.isatty(1) and not os.environ.get("NO_COLOR")
+
+
 def print_lines(lines: list[str]) -> None:
     """Print lines on stdout. Raises OSError if stdout cannot be written."""
     write_all(1, memoryview("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")))
@@ -127,8 +132,3 @@ def complain(text: str) -> None:
         os.write(2, f"waypoint: {said}\n".encode(errors="backslashreplace"))
     except OSError:
         return
-
-
-def one_line(text: str) -> str:
-    """The first line of a text from outside, without what a terminal would act on."""
-    return cleaned(text.strip().partition("\n")[0])

@@ -6,8 +6,9 @@ from shellwrap.detach_key import DetachKey
 from shellwrap.proxy import Outcome, Why, run
 from shellwrap.window_size import terminal_size
 from waypoint.cli.caller import caller_env
-from waypoint.cli.output import note, one_line
+from waypoint.cli.output import note
 from waypoint.client.attach import Attachment, CommandTerminal
+from waypoint.model.errors import one_line
 from waypoint.model.verbs.told import SHORT
 
 EXIT_SIGNAL = 128

@@ -29,6 +29,11 @@ def cleaned(text: str, keep: str = "") -> str:
     return "".join(one if one.isprintable() or one in keep or "\udc80" <= one <= "\udcff" else "?" for one in text)
 
 
+def one_line(text: str) -> str:
+    """The first line of a text from outside, without what a terminal would act on."""
+    return cleaned(text.strip().partition("\n")[0])
+
+
 def as_text(text: str) -> str:
     """`text` for JSON. Bytes that are no text (surrogates, os.fsdecode), which JSON cannot have, become `\\udcNN`."""
     return text.encode(errors="backslashreplace").decode()

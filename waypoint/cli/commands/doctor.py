@@ -4,13 +4,14 @@ import dataclasses
 import os
 
 from waypoint.cli.commands.setup import carry_out
-from waypoint.cli.output import advice, print_json, print_lines
+from waypoint.cli.output import advice, print_json, print_lines, wants_colour
 from waypoint.cli.strangers import tell_strangers
-from waypoint.cli.tables import coloured, print_table
+from waypoint.cli.tables import print_table
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem, WaypointError
 from waypoint.model.facts import Capability
 from waypoint.model.paths import config_path, log_path
+from waypoint.model.rendering import state
 from waypoint.model.verbs import Given
 
 EXIT_HOST_LACKS = 3
@@ -50,7 +51,7 @@ def _try_all(client: Client, given: Given) -> int:
         print_table(("CAPABILITY", "STATE", "NEEDED FOR", "WHY"), rows)
         for one in found:
             if one.remedy and one.state != "ok":
-                print_lines([f"\n{one.name}, {coloured(one.state)}: {advice(one.remedy)}"])
+                print_lines([f"\n{one.name}, {state(one.state, coloured=wants_colour())}: {advice(one.remedy)}"])
     if is_open:
         tell_strangers(client, each=True)
     is_lacking = any(one.state == "missing" and one.required_for in ("session", "live") for one in found)

@@ -1,9 +1,10 @@
 """`waypoint du`."""
 
 from waypoint.cli.output import print_json, print_lines
-from waypoint.cli.tables import print_table, short, size
+from waypoint.cli.tables import print_table
 from waypoint.client.sdk import Client
 from waypoint.model.facts import DuFacts
+from waypoint.model.rendering import short, size
 from waypoint.model.verbs import Given
 
 _RIGHT = frozenset({"FILES", "OWN FILES", "PROCESSES"})

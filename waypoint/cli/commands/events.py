@@ -2,9 +2,10 @@
 
 from datetime import datetime
 
-from waypoint.cli.output import json_line, one_line, print_json_line, print_lines
-from waypoint.cli.tables import size
+from waypoint.cli.output import json_line, print_json_line, print_lines
 from waypoint.client.sdk import Client
+from waypoint.model.errors import one_line
+from waypoint.model.rendering import size
 from waypoint.model.verbs import Given
 
 

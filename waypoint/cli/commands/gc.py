@@ -1,10 +1,10 @@
 """`waypoint gc`."""
 
 from waypoint.cli.output import print_json, print_lines, tell
-from waypoint.cli.tables import age, short, size
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import GcFacts
+from waypoint.model.rendering import age, short, size
 from waypoint.model.times import parse_age
 from waypoint.model.verbs import MAX_SECONDS, Given
 

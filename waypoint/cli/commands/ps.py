@@ -1,14 +1,10 @@
 """`waypoint ps`."""
 
-from waypoint.cli.output import note, print_json, tell
+from waypoint.cli.output import note, print_json, print_lines, tell, wants_colour
 from waypoint.cli.strangers import tell_strangers
-from waypoint.cli.tables import count, duration, print_table, size
 from waypoint.client.sdk import Client
-from waypoint.model.facts import SessionFacts
+from waypoint.model.rendering import sessions_table
 from waypoint.model.verbs import Given
-
-HEADINGS = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED", "USER")
-_NUMBERS = frozenset({"PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED"})
 
 
 def run(given: Given) -> int:
@@ -18,23 +14,9 @@ def run(given: Given) -> int:
     if given.flag("json"):
         print_json(sessions)
     elif sessions:
-        print_table(HEADINGS, [_row(session) for session in sessions], right=_NUMBERS)
+        print_lines(sessions_table(sessions, coloured=wants_colour()))
     else:
         note("no sessions; 'waypoint shell' starts one")
     tell("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
     tell_strangers(client)
     return 0
-
-
-def _row(session: SessionFacts) -> tuple[str, ...]:
-    return (
-        session.branch,
-        session.state,
-        count(session.pid),
-        duration(session.uptime_s),
-        size(session.memory_bytes),
-        count(session.processes),
-        size(session.upper_bytes),
-        count(session.attached),
-        session.user or "-",
-    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from waypoint.cli.fast.exec_json import as_text
 from waypoint.cli.fast.failed_command import error_of
 from waypoint.cli.fast.streaming import GRACE_S, forward_signals
-from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, error_value, print_json, write_all
+from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, error_value, print_json, wants_colour, write_all
 from waypoint.client.command import Command
 from waypoint.client.quoting import exec_text
 from waypoint.model.errors import WaypointError
@@ -171,7 +171,7 @@ def run_in_each(
 
 
 def _run_for_people(fleet: Fleet, members: Sequence[Member]) -> int:
-    coloured = os.isatty(1) and not os.environ.get("NO_COLOR")
+    coloured = wants_colour()
     lines = Lines([member.branch for member in members], coloured=coloured, on_break=fleet.part)
     fleet.drive(lines)
     return lines.code

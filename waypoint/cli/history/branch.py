@@ -1,10 +1,11 @@
 """`waypoint branch [list|delete|rename]`."""
 
 from waypoint.cli.output import note, print_json
-from waypoint.cli.tables import age, print_table, short
+from waypoint.cli.tables import print_table
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UnknownName
 from waypoint.model.facts import BranchFacts
+from waypoint.model.rendering import age, short
 from waypoint.model.verbs import Given
 
 

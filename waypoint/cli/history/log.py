@@ -2,10 +2,9 @@
 
 from waypoint.cli.caller import branch_of
 from waypoint.cli.history.graph import draw
-from waypoint.cli.output import one_line, print_json, print_lines
-from waypoint.cli.tables import age, short, styled
+from waypoint.cli.output import print_json, print_lines, wants_colour
 from waypoint.client.sdk import Client
-from waypoint.model.facts import CaptureFacts
+from waypoint.model.rendering import log_line
 from waypoint.model.verbs import Given
 
 
@@ -15,18 +14,12 @@ def run(given: Given) -> int:
     captures = history.log(branch_of(given), all=given.flag("all"), limit=given.number("limit"))
     if given.flag("json"):
         print_json(captures)
-    elif given.flag("graph"):
-        lines = {capture.capture: _line(capture) for capture in captures}
+        return 0
+    coloured = wants_colour()
+    lines = {capture.capture: log_line(capture, coloured=coloured) for capture in captures}
+    if given.flag("graph"):
         for drawing, capture_id in draw({capture.capture: capture.parents for capture in captures}):
             print_lines([f"{drawing} {lines[capture_id]}" if capture_id else drawing])
     else:
-        for capture in captures:
-            print_lines([_line(capture)])
+        print_lines(list(lines.values()))
     return 0
-
-
-def _line(capture: CaptureFacts) -> str:
-    names = f" ({', '.join(styled(name, fg='green', bold=True) for name in capture.names)})" if capture.names else ""
-    words = one_line(capture.message) or capture.reason
-    kept = "removed" if capture.removed else capture.tier
-    return f"{styled(short(capture.capture), fg='yellow')}{names} {kept} {age(capture.created)} ago  {words}"

@@ -1,15 +1,12 @@
 """`waypoint show`."""
 
-from collections.abc import Mapping
-
-from waypoint.cli.output import one_line, print_json, print_lines
-from waypoint.cli.tables import age, size
+from waypoint.cli.output import print_json, print_lines
 from waypoint.client.sdk import Client
-from waypoint.model.errors import UnknownName, WaypointError
-from waypoint.model.facts import CaptureFacts, LimitFacts, SessionFacts
+from waypoint.model.errors import UnknownName, WaypointError, one_line
+from waypoint.model.facts import CaptureFacts, SessionFacts
+from waypoint.model.rendering import age, capture_facts, headed, limits
 from waypoint.model.verbs import Given
 
-_WIDTH = 13
 _CALLS = {
     "default": "without namespaces and mounts",
     "userns": "with namespaces and mounts (--allow userns)",
@@ -32,15 +29,10 @@ def run(given: Given) -> int:
     elif isinstance(shown, CaptureFacts):
         is_name = name == shown.branch or name in shown.names  # else an id
         live = _live(client, name) if is_name else None
-        _print([*_facts(shown), *(_of_live(live) if live else [])])
+        print_lines(headed([*capture_facts(shown), *(_of_live(live) if live else [])]))
     else:
-        _print([*_of_uncaptured(shown), *_of_live(shown)])
+        print_lines(headed([*_of_uncaptured(shown), *_of_live(shown)]))
     return 0
-
-
-def _print(facts: list[tuple[str, str]]) -> None:
-    """Print headings and values. A line with an empty value is not printed."""
-    print_lines([f"{heading:<{_WIDTH}}{value}" for heading, value in facts if value])
 
 
 def _live(client: Client, name: str) -> SessionFacts | None:
@@ -75,55 +67,8 @@ def _of_live(found: SessionFacts) -> list[tuple[str, str]]:
     calls = [_CALLS[found.seccomp]] if found.seccomp else []
     calls += [one_line(found.why_no_seccomp)] if found.why_no_seccomp else []
     left_out = (("not in it", one_line(line)) for line in found.left_out or [])
-    limits = [("limits", _limits(found.limits))] if found.limits else []
+    held = [("limits", limits(found.limits))] if found.limits else []
     unlimited = [("not held", one_line(line)) for line in found.unlimited or []]
     network = [("way out", one_line(", ".join(found.allow_net)))] if found.allow_net else []
     network = [("way out", f"none: {one_line(found.no_way_out)}")] if found.no_way_out else network
-    return [*left_out, *network, *ids, ("system calls", ": ".join(calls)), *limits, *unlimited]
-
-
-def _limits(limits: LimitFacts) -> str:
-    """The limits in words; "" if there are none."""
-    sizes = {"memory": limits["memory_bytes"], "disk": limits["disk_bytes"]}
-    counts = {"cpus": limits["cpus"], "pids": limits["pids"]}
-    words = [f"{name} {size(value)}" for name, value in sizes.items() if value is not None]
-    return ", ".join([*words, *(f"{name} {value:g}" for name, value in counts.items() if value is not None)])
-
-
-def _facts(capture: CaptureFacts) -> list[tuple[str, str]]:
-    """Headings and values."""
-    layers = [(f"  {kind}", _layer(layer)) for kind, layer in capture.layers.items() if layer is not None]
-    return [
-        ("capture", capture.capture),
-        ("image", capture.image or ""),
-        ("names", ", ".join(capture.names)),
-        ("branch", capture.branch),
-        ("parents", ", ".join(capture.parents)),
-        ("tier", f"{capture.tier}{', all that it kept was removed' if capture.removed else ''}"),
-        ("created", f"{capture.created} ({age(capture.created)} ago)"),
-        ("reason", capture.reason),
-        ("message", one_line(capture.message)),
-        ("paused", "" if capture.paused_ms is None else f"{capture.paused_ms:.0f} ms"),
-        ("exit", "" if capture.exit is None else str(capture.exit)),
-        ("base", capture.base),
-        ("user", capture.user),
-        ("folder", one_line(capture.cwd)),
-        ("machine", ", ".join(capture.machine.values())),
-        ("environment", " ".join(map(one_line, capture.environment))),
-        ("asked", _limits(capture.limits) if capture.limits else ""),
-        ("layers", " "),
-        *layers,
-        *(("degraded", one_line(item)) for item in capture.degraded),
-    ]
-
-
-def _layer(layer: Mapping[str, object]) -> str:
-    """The facts about a layer in words. Fields that this program does not know are shown with their names."""
-    facts = dict(layer)
-    stored = facts.pop("size_bytes", None)
-    programs = facts.pop("programs", None)
-    words = [size(stored)] if isinstance(stored, int) else []
-    if isinstance(programs, list):
-        words.append(" ".join(one_line(str(program)) for program in programs))
-    words += [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value is not None]
-    return ", ".join(words) or "kept"
+    return [*left_out, *network, *ids, ("system calls", ": ".join(calls)), *held, *unlimited]

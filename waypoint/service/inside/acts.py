@@ -14,7 +14,7 @@ from waypoint.model.verbs.told import HEADINGS, told, told_replaced, told_taken_
 from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
-from waypoint.service.inside.printed import Printed
+from waypoint.service.inside.printed import Printed, as_text
 from waypoint.session.birth.rights import check_crowd
 from waypoint.session.live.session import LiveSession
 from waypoint.store.reading import RecordReader
@@ -116,4 +116,4 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
 def _text(lines: Sequence[str], *answers: object) -> str:
     """The lines, and below them what is told of these answers, which are records of facts or dictionaries."""
     found = [one if isinstance(one, dict) else dataclasses.asdict(one) for one in answers]  # type: ignore[call-overload]
-    return "".join(f"{line}\n" for line in [*lines, *told(*found)])
+    return as_text([*lines, *told(*found)])

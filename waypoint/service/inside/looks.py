@@ -5,7 +5,8 @@ import dataclasses
 import itertools
 from collections import deque
 
-from waypoint.model.facts import CaptureFacts, OperationFacts
+from waypoint.model.facts import CaptureFacts
+from waypoint.model.rendering import capture_facts, headed, log_line, operations_table, sessions_table
 from waypoint.model.requests import LogQuery, LogsRequest
 from waypoint.model.streams import Frame
 from waypoint.model.verbs import Given
@@ -13,7 +14,7 @@ from waypoint.model.verbs.completion import offered_inside
 from waypoint.service import history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
-from waypoint.service.inside.printed import Printed
+from waypoint.service.inside.printed import Printed, as_text
 from waypoint.session.live.session import LiveSession
 
 LIMIT = 20  # entries of `log` and `op log`, if no number is given
@@ -21,11 +22,8 @@ LOGS_BYTES = 1 << 19  # the end of the scrollback that `logs` gives
 
 
 async def ps(home: Home, live: LiveSession, given: Given) -> Printed:
-    facts = await sessions.session(home, live.branch)
-    sizes = [f"{size // 1024} KiB" if size is not None else "-" for size in (facts.memory_bytes, facts.upper_bytes)]
-    row = (facts.branch, facts.state, str(facts.pid), str(facts.processes), *sizes, str(facts.attached), facts.user)
-    headings = ("BRANCH", "STATE", "PID", "PROCESSES", "MEMORY", "FILES", "ATTACHED", "USER")
-    return Printed("".join(f"{heading:<10}{value}\n" for heading, value in zip(headings, row, strict=True)), [facts])
+    facts = [await sessions.session(home, live.branch)]
+    return Printed(as_text(sessions_table(facts)), facts)
 
 
 async def logs(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -41,36 +39,20 @@ async def log(home: Home, live: LiveSession, given: Given) -> Printed:
         return Printed("", [])
     query = LogQuery(name=start.id, limit=given.number("limit") or LIMIT)
     found = await _history(home, live.branch, query)
-    return Printed("".join(map(_capture_line, found)), found)
+    return Printed(as_text(map(log_line, found)), found)
 
 
 async def show(home: Home, live: LiveSession, given: Given) -> Printed:
     facts = await history.show(home, (await own.capture(home, live.branch, given.required("name"))).id)
     facts = _in_sight(home, live.branch, facts)
-    layers = [f"{kind} {layer['size_bytes']}" for kind, layer in facts.layers.items() if layer is not None]
-    lines = {
-        "capture": facts.capture,
-        "names": ", ".join(facts.names),
-        "branch": facts.branch,
-        "parents": ", ".join(facts.parents),
-        "tier": facts.tier,
-        "created": facts.created,
-        "reason": facts.reason,
-        "message": facts.message,
-        "user": facts.user,
-        "folder": facts.cwd,
-        "environment": " ".join(facts.environment),
-        "layers": ", ".join(layers),
-        "degraded": "; ".join(facts.degraded),
-    }
-    return Printed("".join(f"{heading:<13}{value}\n" for heading, value in lines.items() if value), facts)
+    return Printed(as_text(headed(capture_facts(facts))), facts)
 
 
 async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
     limit = given.number("limit") or LIMIT
     entries = itertools.islice(history.operations_of(home, live.branch), limit)
     found = await asyncio.to_thread(list, entries)
-    return Printed("".join(map(_operation_line, found)), found)
+    return Printed(as_text(operations_table(found)) if found else "", found)
 
 
 async def status(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -97,20 +79,6 @@ async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFact
 
 def _in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:
     return dataclasses.replace(capture, names=own.in_sight(home, branch, capture.names))
-
-
-def _capture_line(capture: CaptureFacts) -> str:
-    words = capture.message or capture.reason
-    return f"{capture.capture[:12]}  {_when(capture.created)}  {capture.tier}  {', '.join(capture.names)}  {words}\n"
-
-
-def _operation_line(operation: OperationFacts) -> str:
-    undo = "was undone" if operation.undone else operation.undo or f"no: {operation.said}"
-    return f"{operation.number}  {_when(operation.at)}  {operation.verb}  undo: {undo}\n"
-
-
-def _when(moment: str) -> str:
-    return moment[:19].replace("T", " ")
 
 
 class _Silent:

@@ -1,5 +1,6 @@
 """What a command inside a session prints."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from waypoint.model import plainjson
@@ -14,3 +15,7 @@ class Printed(NamedTuple):
     def as_json(self) -> str:
         """The value as one line of JSON."""
         return f"{plainjson.encode(self.value)}\n"
+
+
+def as_text(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

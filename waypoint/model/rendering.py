@@ -1,0 +1,222 @@
+"""Facts as lines of text for people: the same outside a session (cli) and inside one (service/inside). No I/O.
+
+`coloured`: whether the text is for a terminal that shows colours.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from waypoint.model.errors import cleaned, one_line
+from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts
+from waypoint.model.verbs.told import SHORT
+
+_COLOURS = {
+    "ok": "green",
+    "live": "green",
+    "degraded": "yellow",
+    "ended": "bright_black",
+    "parked": "bright_black",
+    "missing": "red",
+    "lost": "red",
+    "unreachable": "red",
+}
+_GAP = "  "
+_SGR = {"red": 31, "green": 32, "yellow": 33, "bright_black": 90}  # ECMA-48, 8.3.117
+_WIDTH = 13  # of the headings of `show`
+
+
+# --- words and tables
+
+
+def styled(text: str, *, coloured: bool, fg: str = "", bold: bool = False) -> str:
+    codes = [*([_SGR[fg]] if fg else []), *([1] if bold else [])]
+    return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if coloured and codes else text
+
+
+def state(word: str, *, coloured: bool) -> str:
+    """`word`, the name of a state, in the colour of this state."""
+    return styled(word, coloured=coloured, fg=_COLOURS.get(word.strip(), ""))
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: frozenset[str] = frozenset(),
+    coloured: bool = False,
+) -> list[str]:
+    """The lines of a table whose columns are as wide as their longest cell. Columns in `right` are aligned to the
+    right.
+    """
+    rows = [[cleaned(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = []
+    for number, row in enumerate([headings, *rows]):
+        cells = []
+        for heading, cell, width in zip(headings, row, widths, strict=True):
+            padded = cell.rjust(width) if heading in right else cell.ljust(width)
+            is_heading = number == 0
+            cells.append(
+                styled(padded, coloured=coloured, bold=True) if is_heading else state(padded, coloured=coloured)
+            )
+        lines.append(_GAP.join(cells).rstrip())
+    return lines
+
+
+def size(count: int | None) -> str:
+    """A number of bytes in the largest unit of which there is at least one: 17 B, 1.4 MiB, 214 GiB. None: "-"."""
+    if count is None:
+        return "-"
+    if count < 1024:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 1023.95 or unit == "TiB":
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float | None) -> str:
+    """A time in its two largest units: 4s, 3m07s, 2h05m, 12d03h. None: "-"."""
+    if seconds is None:
+        return "-"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole // 60 % 60:02}m"
+    return f"{whole // 86400}d{whole // 3600 % 24:02}h"
+
+
+def age(moment: str | None) -> str:
+    """The time since `moment`, a text as the daemon's answers have it (ISO 8601), as `duration` shows it. None: "-"."""
+    if moment is None:
+        return "-"
+    return duration(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
+
+
+def short(capture: str | None) -> str:
+    """The first digits of a capture's id, enough to tell captures apart. None: "-"."""
+    return "-" if capture is None else capture[:SHORT]
+
+
+def headed(facts: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each heading and its value, without those whose value is empty."""
+    return [f"{heading:<{_WIDTH}}{value}" for heading, value in facts if value]
+
+
+# --- sessions
+
+
+def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) -> list[str]:
+    """The lines of `ps`."""
+    headings = ("BRANCH", "STATE", "PID", "UP", "MEMORY", "PROCESSES", "FILES", "ATTACHED", "USER")
+    rows = [
+        (
+            one.branch,
+            one.state,
+            _count(one.pid),
+            duration(one.uptime_s),
+            size(one.memory_bytes),
+            _count(one.processes),
+            size(one.upper_bytes),
+            _count(one.attached),
+            one.user or "-",
+        )
+        for one in sessions
+    ]
+    return table(headings, rows, right=frozenset(headings[2:-1]), coloured=coloured)
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def limits(found: LimitFacts) -> str:
+    """The limits of a session in words; "" if there are none."""
+    sizes = {"memory": found["memory_bytes"], "disk": found["disk_bytes"]}
+    counts = {"cpus": found["cpus"], "pids": found["pids"]}
+    words = [f"{name} {size(value)}" for name, value in sizes.items() if value is not None]
+    return ", ".join([*words, *(f"{name} {value:g}" for name, value in counts.items() if value is not None)])
+
+
+# --- captures
+
+
+def log_line(capture: CaptureFacts, *, coloured: bool = False) -> str:
+    """The line of `log` about a capture."""
+    names = ", ".join(styled(name, coloured=coloured, fg="green", bold=True) for name in capture.names)
+    words = one_line(capture.message) or capture.reason
+    kept = "removed" if capture.removed else capture.tier
+    ident = styled(short(capture.capture), coloured=coloured, fg="yellow")
+    return f"{ident}{f' ({names})' if names else ''} {kept} {age(capture.created)} ago  {words}"
+
+
+def capture_facts(capture: CaptureFacts) -> list[tuple[str, str]]:
+    """The headings and values of `show` about a capture, for `headed`."""
+    layers = [(f"  {kind}", _layer(layer)) for kind, layer in capture.layers.items() if layer is not None]
+    return [
+        ("capture", capture.capture),
+        ("image", capture.image or ""),
+        ("names", ", ".join(capture.names)),
+        ("branch", capture.branch),
+        ("parents", ", ".join(capture.parents)),
+        ("tier", f"{capture.tier}{', all that it kept was removed' if capture.removed else ''}"),
+        ("created", f"{capture.created} ({age(capture.created)} ago)"),
+        ("reason", capture.reason),
+        ("message", one_line(capture.message)),
+        ("paused", "" if capture.paused_ms is None else f"{capture.paused_ms:.0f} ms"),
+        ("exit", "" if capture.exit is None else str(capture.exit)),
+        ("base", capture.base),
+        ("user", capture.user),
+        ("folder", one_line(capture.cwd)),
+        ("machine", ", ".join(capture.machine.values())),
+        ("environment", " ".join(map(one_line, capture.environment))),
+        ("asked", limits(capture.limits) if capture.limits else ""),
+        ("layers", " "),
+        *layers,
+        *(("degraded", one_line(item)) for item in capture.degraded),
+    ]
+
+
+def _layer(layer: Mapping[str, object]) -> str:
+    """The facts about a layer in words. Fields that this program does not know are shown with their names."""
+    facts = dict(layer)
+    stored = facts.pop("size_bytes", None)
+    programs = facts.pop("programs", None)
+    words = [size(stored)] if isinstance(stored, int) else []
+    if isinstance(programs, list):
+        words.append(" ".join(one_line(str(program)) for program in programs))
+    words += [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value is not None]
+    return ", ".join(words) or "kept"
+
+
+# --- operations
+
+
+def operations_table(operations: Sequence[OperationFacts], *, coloured: bool = False) -> list[str]:
+    """The lines of `op log`."""
+    rows = [
+        (
+            str(one.number),
+            age(one.at),
+            one.verb if one.undoes is None else f"{one.verb} of {one.undoes}",
+            _moved(one),
+            "was undone" if one.undone else one.undo if one.undo is not None else f"no: {one.said}",
+        )
+        for one in operations
+    ]
+    headings = ("NUMBER", "AGE", "VERB", "MOVED", "UNDO")
+    return table(headings, rows, right=frozenset(headings[:2]), coloured=coloured)
+
+
+def _moved(one: OperationFacts) -> str:
+    changes = {(False, True): "started", (True, True): "replaced", (True, False): "ended", (False, False): "ended"}
+    names = [
+        f"{name}: {short(before)} to {short(after)}" for name, (before, after) in one.moves.items() if before != after
+    ]
+    sessions = [f"{branch} {changes[before, after]}" for branch, (before, after) in one.sessions.items()]
+    return ", ".join([*names, *sessions, *([one.note] if one.note else [])]) or "-"
