@@ -119,7 +119,7 @@ class TestOnDisk:
         kept, lost = owner.make(), owner.make(on_record=False)
         with owner.names.change("test") as change:
             for made in (kept, lost):
-                change.doom(made.id)
+                change.add_disposable(made.id)
         owner.sweep()
         assert owner.is_there(kept)
         assert not owner.is_there(lost)
@@ -135,7 +135,7 @@ class TestOnDisk:
         """In the copy the capture is being taken; it was put on record since."""
         made = owner.make(on_record=False)
         with owner.names.change("test") as change:
-            change.doom(made.id)
+            change.add_disposable(made.id)
         copy = owner.home / "copy.db"
         with contextlib.closing(sqlite3.connect(owner.home / "names.db")) as db:
             db.execute(f"VACUUM INTO '{copy}'")
@@ -152,7 +152,7 @@ class TestOnDisk:
     def test_a_record_that_the_transaction_takes_back_leaves_the_doom(self, owner: Owner) -> None:
         made = owner.make(on_record=False)
         with owner.names.change("test") as change:
-            change.doom(made.id)
+            change.add_disposable(made.id)
         with contextlib.suppress(KeyError), owner.names.change("checkpoint") as change:
             change.add(capture_of(row_of("main"), made.id))
             raise KeyError

@@ -60,7 +60,7 @@ def test_a_name_keeps_what_it_stands_for_and_only_the_records_of_what_that_goes_
     assert remove(captures, names) == [first.id, third.id]
     assert names.captures() == [first, named, third, tip]
     assert names.removed() == {first.id, third.id}
-    assert names.doomed() >= {first.id, first.layers.files.tree, third.id, third.layers.files.tree}
+    assert names.disposable() >= {first.id, first.layers.files.tree, third.id, third.layers.files.tree}
     assert names.resolve("good") == named
     assert names.find(first.id) == first
     with pytest.raises(UnknownName, match="gc"):
@@ -143,7 +143,7 @@ def test_after_a_failure_nothing_is_removed_and_all_can_be_read(
         raise Failed("write", "names.db", "No space left on device", "")
 
     with monkeypatch.context() as broken:
-        broken.setattr(captures, "doom", fail)
+        broken.setattr(captures, "add_disposable", fail)
         with pytest.raises(Failed):
             remove(captures, names)
     assert names.removed() == set()

@@ -15,7 +15,7 @@ from tests.waiting import DEADLINE_S
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import UndoFacts
 from waypoint.model.records import Capture, Operation
-from waypoint.store import log
+from waypoint.store import reading
 from waypoint.store.names import Names
 from waypoint.store.reading import PIECE
 
@@ -217,13 +217,13 @@ def test_a_name_comes_back_where_its_own_new_one_was_in_the_way(names: Names, hi
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """One entry for each operation that was decoded: whether that was in the main thread."""
     seen: list[bool] = []
-    decode = log.LogReader._operation
+    decode = reading.Reader._operation
 
     def note(*given: Any) -> Operation:
         seen.append(is_main_thread())
         return decode(*given)
 
-    monkeypatch.setattr(log.LogReader, "_operation", note)
+    monkeypatch.setattr(reading.Reader, "_operation", note)
     return seen
 
 

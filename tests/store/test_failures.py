@@ -63,12 +63,12 @@ class TestOnASmallDisk:
         names = Names(full / "names.db")
         fill(full / "fill")
         with pytest.raises(Failed, match="No space left on device"), names.change("test") as change:
-            change.doom("long" * 50_000)
-        assert names.doomed() == set()
+            change.add_disposable("long" * 50_000)
+        assert names.disposable() == set()
         (full / "fill").unlink()
         with names.change("test") as change:
-            change.doom("after")
-        assert names.doomed() == {"after"}
+            change.add_disposable("after")
+        assert names.disposable() == {"after"}
         names.close()
 
 
@@ -91,7 +91,7 @@ def test_a_database_that_another_program_has_locked_is_told_as_such(
         assert f"fuser {tmp_path}/names.db" in caught.value.next_step
         other.execute("ROLLBACK")
     with names.change("test") as change:
-        change.doom("after")
+        change.add_disposable("after")
     names.close()
 
 
@@ -119,7 +119,7 @@ def test_damage_that_is_met_later_is_told_as_damage(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match="malformed"):
         names.refs()
     with pytest.raises(StoreDamaged, match="malformed"), names.change("test") as change:
-        change.doom("x")
+        change.add_disposable("x")
     names.close()
 
 

@@ -189,7 +189,7 @@ def test_a_home_of_format_4_is_what_it_was(tmp_path: Path) -> None:
     said["operations"] = [{**one, "note": "", "expired": False} for one in said["operations"]]
     said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))
-    found = {**told_since_3(names), "doomed": sorted(names.doomed()), "identity": names.identity()}
+    found = {**told_since_3(names), "doomed": sorted(names.disposable()), "identity": names.identity()}
     assert only_names(found.pop("plans"), said.pop("plans")) == {
         "3": "let one be 06efbd7f5150 again",
         "4": "remove the name two",
@@ -233,7 +233,7 @@ def test_each_database_has_an_identity_of_its_own(migrated: Names, tmp_path: Pat
 
 
 def test_what_is_new_is_empty(migrated: Names) -> None:
-    assert migrated.doomed() == set()
+    assert migrated.disposable() == set()
     assert {migrated.standing(capture.id) for capture in migrated.captures()} == {Standing()}
 
 

@@ -295,11 +295,11 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
 def test_what_is_off_the_record_may_be_removed_and_what_is_on_it_may_not(names: Names) -> None:
     row, capture_id = row_of("main"), new_id()
     with names.change("capture") as change:
-        change.doom(capture_id)
+        change.add_disposable(capture_id)
     begin(names, row)
-    assert names.doomed() == {capture_id}
+    assert names.disposable() == {capture_id}
     end(names, row, capture_of(row, capture_id))
-    assert names.doomed() == {row.session, row.tree}
+    assert names.disposable() == {row.session, row.tree}
     with names.change("sweep") as change:
-        opened = change.open_anew().opened
-    assert (names.doomed(), names.identity().opened) == (set(), opened)
+        opened = change.begin_sweep().opened
+    assert (names.disposable(), names.identity().opened) == (set(), opened)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from waypoint.model.records import Capture
-from waypoint.store.reading import PIECE, Link, RecordReader
+from waypoint.store.reading import PIECE, Link, Reader
 
 Item = TypeVar("Item")
 
 
-def walk_back(names: RecordReader, tips: Iterable[Capture]) -> Iterator[Capture]:
+def walk_back(names: Reader, tips: Iterable[Capture]) -> Iterator[Capture]:
     """The captures `tips` and all their ancestors, the newest first; a child comes before its parents.
 
     Each capture is read only when the caller asks for it. Where a `gc` has forgotten captures meanwhile, the walk ends.
@@ -31,7 +31,7 @@ def walk_back(names: RecordReader, tips: Iterable[Capture]) -> Iterator[Capture]
             heapq.heappush(waiting, (-parent.created, next(numbers), parent))
 
 
-def walk_all(names: RecordReader) -> Iterator[str]:
+def walk_all(names: Reader) -> Iterator[str]:
     """The ids of all captures, the newest first; a child comes before its parents, also if the clock was set back
     between them, so that the child has an earlier time.
 

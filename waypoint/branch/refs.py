@@ -24,13 +24,13 @@ def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
         change.create(new, ref)
 
 
-def remove(names: Names, doomed: Sequence[str], live: Collection[str]) -> None:
-    """Remove the names `doomed`, of branches and of checkpoints, all or none. The captures stay, and have their ids.
+def remove(names: Names, chosen: Sequence[str], live: Collection[str]) -> None:
+    """Remove the names `chosen`, of branches and of checkpoints, all or none. The captures stay, and have their ids.
 
     `live`: the branches with a live session. Raises UnknownName, StateConflict for a live branch.
     """
     with names.change("remove") as change:
-        for name in doomed:
+        for name in chosen:
             if change.ref(name) is None:
                 raise UnknownName("remove", repr(name), "nothing has this name", "'waypoint log --all' lists them")
             _check_dead("remove", name, live)

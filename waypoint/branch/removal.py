@@ -14,9 +14,8 @@ import msgspec
 from waypoint.capture.captures import Captures
 from waypoint.model.records import Capture, Operation
 from waypoint.store.change import Change
-from waypoint.store.log import LogReader
 from waypoint.store.names import Names
-from waypoint.store.reading import Link
+from waypoint.store.reading import Link, Reader
 
 VERB = "gc"
 
@@ -34,7 +33,7 @@ class Survey(NamedTuple):
     removed: set[str]
 
 
-def survey(names: LogReader, since: float) -> Survey:
+def survey(names: Reader, since: float) -> Survey:
     """Find out what could be removed. `since`: operations of this moment, in seconds since the epoch, and of later ones
     are kept. Decodes all names, these operations and the place of each capture.
     """
@@ -89,7 +88,7 @@ def remove(
         for capture in chosen:
             standing = change.standing(capture.id)
             change.set_standing(capture.id, msgspec.structs.replace(standing, removed=True))
-        captures.doom(change, chosen)
+        captures.add_disposable(change, chosen)
         forgotten = found.parents.keys() - _ancestry(found.parents, found.parents.keys() - found.removed - free)
         change.forget_captures(forgotten)
         if chosen or limit is None:

@@ -9,7 +9,7 @@ from waypoint.model.errors import StateConflict
 from waypoint.model.names import DEFAULT_BRANCH, in_order
 from waypoint.model.records import Aside, Aspect, Caller, Capture, Login, Operation, Ref
 from waypoint.store.change import Change
-from waypoint.store.reading import RecordReader, belongs_to
+from waypoint.store.reading import Reader, belongs_to
 
 Act = Literal["end", "start", "restore"]
 
@@ -63,7 +63,7 @@ def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_e
     return by.login is None or by.login == caller.login or has_ended(by.login)
 
 
-def is_from_within(names: RecordReader, operation: Operation, branch: str) -> bool:
+def is_from_within(names: Reader, operation: Operation, branch: str) -> bool:
     """Whether the operation may be seen and taken back from within the session on `branch`: it was asked for from
     within, or it is on this branch and on no other session, and has moved no names but those of this branch.
 

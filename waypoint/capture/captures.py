@@ -76,7 +76,7 @@ class Captures:
         self._area.pool.check_writable()
         capture_id = new_id()
         with self._names.change("capture") as change:
-            change.doom(capture_id)  # until it is on record
+            change.add_disposable(capture_id)  # until it is on record
         try:
             bounds.check(self._area, subject, wanted.tier)
             dumper = self._dumper(subject, wanted)
@@ -166,11 +166,11 @@ class Captures:
                 self._leaving -= taken
             raise
 
-    def doom(self, change: Change, captures: Iterable[Capture]) -> None:
-        """Note that what these captures have on disk may be removed. No other capture may have their trees."""
+    def add_disposable(self, change: Change, captures: Iterable[Capture]) -> None:
+        """Note that the next daemon may remove these captures from disk. No other capture may have their trees."""
         for capture in captures:
-            change.doom(capture.id)
-            change.doom(capture.layers.files.tree)
+            change.add_disposable(capture.id)
+            change.add_disposable(capture.layers.files.tree)
 
     def shelves(self, live: Iterable[LiveRow]) -> list[Shelf]:
         """Where captures and the trees of sessions lie, for the sweep. On record are: what belongs to a recorded

@@ -31,7 +31,7 @@ class Step(StrEnum):
     CONFIRMED = "confirmed"  # the new session is on record as live
     REWOUND = "rewound"  # a restore of the files alone: the live session has the capture's files
     ENDED = "ended"  # the ending session's processes are gone
-    REMOVING = "removing"  # what `gc` removes is doomed; before each removal from the disk
+    REMOVING = "removing"  # the captures that `gc` removes are off the record; before each removal from the disk
     CONCLUDED = "concluded"  # the ended session's files are sealed or removed, and the outcome is on record
 
 

@@ -1,6 +1,6 @@
 """What lies in a home and is on no record of names.db: left-overs of a crash are removed, strangers are kept.
 
-store/belonging.py says what is a left-over. Everything else may be all that somebody has: its names.db was moved away,
+store/marks.py says what is a left-over. Everything else may be all that somebody has: its names.db was moved away,
 was lost, or was replaced by an older copy. It stays as and where it is; when the database that knows it is put back, it
 is known again.
 """
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from waypoint.model.errors import Failed, WaypointError
 from waypoint.model.facts import StrangerFacts
-from waypoint.store.belonging import belongs, mark
+from waypoint.store.marks import has_mark, put_mark
 from waypoint.store.names import Names
 
 log = logging.getLogger(__name__)
@@ -49,21 +49,21 @@ def sweep(names: Names, shelves: Iterable[Shelf]) -> list[StrangerFacts]:
         said = "%d things in this home are unknown to its names.db, and are kept; the first: %s"
         log.warning(said, len(strangers), strangers[0].path)
     try:
-        # In this order: an id that was doomed in a place of another database must be spared when the place is ours.
+        # In this order: an id that is disposable in a folder of another database must not be when the folder is ours.
         with names.change("sweep") as change:
-            identity = change.open_anew()
+            identity = change.begin_sweep()
         for place in {shelf.place for shelf in shelves}:
-            mark(place, identity)
+            put_mark(place, identity)
     except (Failed, OSError) as error:
         log.warning("cannot mark the places of names.db: %s", error)
     return strangers
 
 
 def _sweep_one(names: Names, shelf: Shelf) -> list[StrangerFacts]:
-    doomed = names.doomed() if belongs(shelf.place, names.identity()) else set()
+    disposable = names.disposable() if has_mark(shelf.place, names.identity()) else set()
     strangers = []
     for ident in shelf.unknown():
-        if ident not in doomed or not _remove(shelf, ident):
+        if ident not in disposable or not _remove(shelf, ident):
             strangers.append(StrangerFacts(kind=shelf.kind, id=ident, path=shelf.path(ident)))
     return strangers
 

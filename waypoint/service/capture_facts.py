@@ -8,10 +8,10 @@ from waypoint.model.records import Capture, Layers, Standing
 from waypoint.model.times import iso_time
 from waypoint.session.birth.rights import Sight
 from waypoint.session.session_facts import of_limits
-from waypoint.store.reading import RecordReader
+from waypoint.store.reading import Reader
 
 
-def of_all(names: RecordReader, captures: Sequence[Capture], sees: Sight) -> list[CaptureFacts]:
+def of_all(names: Reader, captures: Sequence[Capture], sees: Sight) -> list[CaptureFacts]:
     """The facts about each of these captures that may be seen, without the sizes of their files."""
     ids = [capture.id for capture in captures]
     found, standings = names.names_of_all(ids), names.standings(ids)

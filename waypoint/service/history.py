@@ -24,8 +24,8 @@ from waypoint.session.checkpoint import Loss, Wish, checkpoint
 from waypoint.session.lacking import of_kept
 from waypoint.session.restore import restore, restore_files, restore_shell
 from waypoint.store import callers
-from waypoint.store.log import LogReader
 from waypoint.store.names import Names
+from waypoint.store.reading import Reader
 
 
 async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
@@ -167,7 +167,7 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
     return UndoFacts(operation=_describe(home.names.ref, made), undone=undone)
 
 
-def _plan(names: LogReader, operation: Operation) -> Plan:
+def _plan(names: Reader, operation: Operation) -> Plan:
     """As `plan`. The error says which operation has moved a name since."""
 
     def moved(name: str) -> str:
@@ -179,7 +179,7 @@ def _plan(names: LogReader, operation: Operation) -> Plan:
     return plan(names.ref, operation, moved)
 
 
-def _undone(names: LogReader, operation: Operation, steps: Plan) -> UndoneFacts:
+def _undone(names: Reader, operation: Operation, steps: Plan) -> UndoneFacts:
     lost = losses(steps, operation, names.ref, names.capture)
     return UndoneFacts(
         number=operation.number,
@@ -305,7 +305,7 @@ def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) ->
     return StateConflict("take back", f"the last operation {whose}", said, next_step)
 
 
-def _numbered(names: LogReader, number: int) -> Operation:
+def _numbered(names: Reader, number: int) -> Operation:
     found = names.operation(number)
     if found is None:
         raise UnknownName("take back", f"operation {number}", "no operation has this number", "see 'waypoint op log'")

@@ -24,7 +24,7 @@ from waypoint.session.live.session import LiveSession
 from waypoint.session.live.shelves import shelves_of
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.session.rewind import is_under_way, see_through, sweep_views
-from waypoint.store.belonging import belongs
+from waypoint.store.marks import has_mark
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
     """
     resources = sessions.resources
     _end_dumps(resources)
-    is_ours = belongs(resources.places.sessions, resources.names.identity())
+    is_ours = has_mark(resources.places.sessions, resources.names.identity())
     for row in resources.names.live(ready=False):
         _end_unborn(resources, row, kill=is_ours)
     found = [(row, record.load(resources.places.sessions / row.session)) for row in resources.names.live()]

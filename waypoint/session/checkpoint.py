@@ -17,7 +17,7 @@ from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import LiveSubject, let_go_on
 from waypoint.session.registry import Registry
-from waypoint.store.reading import RecordReader, belongs_to
+from waypoint.store.reading import Reader, belongs_to
 
 Prepare = Callable[[LiveSession], Awaitable[Sequence[str]]]
 """What is done before a capture. Returns, in words, what failed of it, which the capture then says."""
@@ -188,7 +188,7 @@ def _loss_of(branch: str, wish: Wish) -> Loss:
     return Loss(wish.tier in ("files", "respawn"), command)
 
 
-def _may_move(names: RecordReader, branch: str, wish: Wish, found: Ref) -> bool:
+def _may_move(names: Reader, branch: str, wish: Wish, found: Ref) -> bool:
     """Whether the checkpoint may have the name that stands for `found` now."""
     return found.kind == "checkpoint" and wish.force and (not wish.within or belongs_to(names, found, branch))
 

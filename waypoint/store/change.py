@@ -1,46 +1,90 @@
 """One transaction on names.db: its checked changes to names, captures and live sessions, and its entry in the log."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from waypoint.model.errors import StateConflict
-from waypoint.model.records import Aside, Aspect, Capture, LiveRow, Operation, Ref, Standing
+from waypoint.model.errors import StateConflict, UnknownName
+from waypoint.model.records import Aside, Aspect, Capture, LiveRow, Move, Operation, Ref, Standing, StoreIdentity
 from waypoint.store import callers
-from waypoint.store.belonging import BelongingChange
-from waypoint.store.log import LogReader
-from waypoint.store.reading import Execute
+from waypoint.store.reading import Execute, Reader
 
 
-class Change(BelongingChange):
+class Change(Reader):
     """A transaction, as `Names.change` yields it. An exception in the `with` block takes the whole transaction back.
+    Its reading methods see what the transaction has written so far.
 
-    `number`: the number of its entry in the operation log, set at the end of the transaction; None if it has no entry.
+    `note`: what the transaction does besides moving names and sessions, in words, for its entry in the operation log.
+    `number`: the number of that entry, set at the end of the transaction; None if it has no entry.
     """
 
     def __init__(self, execute: Execute, path: Path, verb: str) -> None:
         super().__init__(execute, path)
         self.number: int | None = None
+        self.note = ""
         self._verb = verb
+        self._moves: dict[str, Move] = {}
         self._sessions: dict[str, tuple[bool, bool]] = {}
         self._aside: dict[str, Aside] = {}
         self._undoes: int | None = None
         self._parts: list[int] = []
 
+    # --- names
+
+    def create(self, name: str, ref: Ref) -> None:
+        """Make the new name `name`, for `ref`. Raises StateConflict as `check_free`."""
+        self.check_free(name, ref.kind)
+        self.put(name, ref)
+
+    def put(self, name: str, ref: Ref | None) -> None:
+        """Let the name stand for `ref`, whatever it stood for before; None: remove the name."""
+        before = self._moves[name].before if name in self._moves else self.ref(name)
+        if ref is None:
+            self._execute("DELETE FROM refs WHERE name = ?", (name,))
+        else:
+            self._execute("INSERT OR REPLACE INTO refs VALUES (?, ?, ?)", (name, ref.capture, msgspec.json.encode(ref)))
+        self._moves[name] = Move(before=before, after=ref)
+
+    def advance(self, branch: str, capture_id: str) -> None:
+        """Make the capture the branch's tip. Raises UnknownName if there is no such branch (any more)."""
+        ref = self.ref(branch)
+        if ref is None or ref.kind != "branch":
+            raise UnknownName("move", f"branch {branch}", "there is no such branch", "'waypoint branch' lists them")
+        self.put(branch, msgspec.structs.replace(ref, capture=capture_id))
+
+    # --- captures, and what is left of them on disk
+
     def add(self, capture: Capture) -> None:
-        """Record a capture. Takes back the doom of its id."""
-        self._execute(
-            "INSERT INTO captures VALUES (?, ?, ?)", (capture.id, capture.created, msgspec.json.encode(capture))
-        )
-        self.spare(capture.id)
+        """Record a capture, which is no longer disposable."""
+        row = (capture.id, capture.created, msgspec.json.encode(capture))
+        self._execute("INSERT INTO captures VALUES (?, ?, ?)", row)
+        self._execute("DELETE FROM doomed WHERE id = ?", (capture.id,))
 
     def set_standing(self, capture_id: str, standing: Standing) -> None:
-        """Record what has become of a capture. Raises StoreDamaged if there is no such capture."""
+        """Record what has changed about a capture. Raises StoreDamaged if there is no such capture."""
         self.capture(capture_id)
         row = (capture_id, standing.image, standing.durable, standing.removed)
         self._execute("INSERT OR REPLACE INTO standings VALUES (?, ?, ?, ?)", row)
+
+    def forget_captures(self, capture_ids: Iterable[str]) -> None:
+        """Remove the records of captures. No record of a capture that stays may name them as parents."""
+        for capture_id in capture_ids:
+            self._execute("DELETE FROM captures WHERE id = ?", (capture_id,))
+            self._execute("DELETE FROM standings WHERE capture = ?", (capture_id,))
+
+    def add_disposable(self, ident: str) -> None:
+        """Note that the next daemon may remove what lies under this id, unless it is on record by then (marks.py)."""
+        self._execute("INSERT OR REPLACE INTO doomed VALUES (?, ?)", (ident, time.time()))
+
+    def begin_sweep(self) -> StoreIdentity:
+        """Forget all disposable ids, and count one more opening of the database. Returns its identity from now on."""
+        self._execute("DELETE FROM doomed", ())
+        self._execute("UPDATE identity SET opened = opened + 1", ())
+        return self.identity()
+
+    # --- live sessions
 
     def reserve(self, row: LiveRow, *, beside: bool = False) -> None:
         """Note that a session is being started; `live` does not list the session before `ready`.
@@ -71,12 +115,12 @@ class Change(BelongingChange):
 
     def forget(self, row: LiveRow) -> None:
         """Remove the session `row` from the record: it has ended, or its start was taken back. Its processes, its
-        folder and its tree are doomed; a tree that belongs to a recorded capture is kept all the same.
+        folder and its tree become disposable; a tree that belongs to a recorded capture is kept all the same.
         """
         found = self._execute("SELECT ready FROM live WHERE session = ?", (row.session,)).fetchone()
         self._execute("DELETE FROM live WHERE session = ?", (row.session,))
-        self.doom(row.session)
-        self.doom(row.tree)
+        self.add_disposable(row.session)
+        self.add_disposable(row.tree)
         if found and found[0]:
             self._note(row.branch, after=False)
 
@@ -95,12 +139,18 @@ class Change(BelongingChange):
         self._sessions[branch] = (True, True)
         self._aside[branch] = Aside(capture=aside, only=only)
 
+    # --- the operation log
+
+    def expire(self, first_kept: int) -> None:
+        """Note that no operation before the one with the number `first_kept` can be taken back any more."""
+        self._execute("UPDATE identity SET first_kept = max(first_kept, ?)", (first_kept,))
+
     def undo(self, number: int, parts: Sequence[Operation]) -> None:
         """Note that this change takes back operation `number`. To be called before this change moves a name.
 
         `parts`: the operations that ended, started or restored sessions for this undo. They are marked as parts of it,
-        and its entry tells what they have done, too, so that all of it can be taken back at once. `aside` of each says
-        what was kept of all sessions that it has ended or replaced.
+        and their moves are added to its entry, so that all of it can be taken back at once. The `aside` of each has the
+        captures of all sessions that it has ended or replaced.
         """
         self._undoes, self._parts = number, [part.number for part in parts]
         for part in parts:
@@ -139,12 +189,12 @@ class Change(BelongingChange):
         self._sessions[branch] = (before, after)
 
 
-def _marks(log: LogReader, undone: int, by: int | None) -> Iterator[tuple[int, int | None]]:
-    """The number of each entry that is taken back or in effect again since the undo `by` has taken back the entry
-    `undone`, and the number of the undo that has taken it back.
+def _marks(log: Reader, undone: int, by: int | None) -> Iterator[tuple[int, int | None]]:
+    """The entries whose state changes when the undo `by` takes back the entry `undone`: the number of each, and the
+    number of the undo by which it is now taken back (None: it is in effect again).
 
-    If `undone` is an undo itself, what that took back is in effect again; if this one is an undo, what it took back is
-    not; and so on.
+    If `undone` is an undo itself, the entry that it took back is in effect again; if that entry is an undo, the entry
+    that it took back is not; and so on.
     """
     number: int | None = undone
     while number is not None:

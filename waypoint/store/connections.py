@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waypoint.model.errors import StoreDamaged
-from waypoint.store.failures import damaged, told
+from waypoint.store.failures import damaged, sqlite_errors
 from waypoint.store.format import bring_up_to_date
 
 CACHE_KIB = 512
@@ -28,11 +28,11 @@ def open_writer(path: Path) -> sqlite3.Connection:
     Raises StoreDamaged if the file is no database, or is missing while its log is there; Failed if the machine refuses
     (disk full, read-only, in use); and as `bring_up_to_date`. After a failure, file and log are as they were.
     """
-    with told("open", path):
+    with sqlite_errors("open", path):
         _check_log(path)
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        with told("open", path):
+        with sqlite_errors("open", path):
             path.chmod(0o600)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
@@ -77,7 +77,7 @@ class ReadConnections:
         The caller fetches all rows at once: a query that is not read to its end keeps SQLite from emptying the WAL.
         Raises StoreDamaged, Failed.
         """
-        with told("read", self._path):
+        with sqlite_errors("read", self._path):
             try:
                 db: sqlite3.Connection = self._local.db
             except AttributeError:

@@ -36,7 +36,7 @@ _NEXT_STEPS = {
 
 
 @contextlib.contextmanager
-def told(tried: str, path: Path) -> Iterator[None]:
+def sqlite_errors(tried: str, path: Path) -> Iterator[None]:
     """Raise what SQLite or the kernel says in the `with` block as StoreDamaged or Failed, in words.
 
     `tried`: the first part of the message. `path`: the database. An error that neither damage nor the machine explains

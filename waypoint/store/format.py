@@ -8,7 +8,7 @@ import msgspec
 
 from waypoint.model.errors import StoreDamaged
 from waypoint.model.ids import random_hex
-from waypoint.store.failures import damaged, told
+from waypoint.store.failures import damaged, sqlite_errors
 
 FIRST = 2
 """The earliest format of which homes exist."""
@@ -52,7 +52,7 @@ def _to_3(db: sqlite3.Connection) -> None:
 
 def _to_4(db: sqlite3.Connection) -> None:
     """From format 3 to 4. New tables: `identity`, one row, which the places of the home bear, too; `doomed`, the ids of
-    what may be removed from them (belonging.py). What a crash has left before is not doomed, so it is kept.
+    what may be removed from them (marks.py). What a crash has left before is in neither, so it is kept.
     """
     db.execute("CREATE TABLE identity (id TEXT NOT NULL, opened INTEGER NOT NULL)")
     db.execute("INSERT INTO identity VALUES (?, 0)", (random_hex(16),))
@@ -90,7 +90,7 @@ def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
         raise StoreDamaged("open", str(path), said, "use the version of Waypoint that made it")
     if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise damaged("open", path, "it is the database of another program")
-    with told("bring up to date", path):
+    with sqlite_errors("bring up to date", path):
         try:
             _migrate(db, found)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: a string in the JSON is not UTF-8

@@ -17,14 +17,14 @@ from pathlib import Path
 from waypoint.model.records import Operation
 from waypoint.store.change import Change
 from waypoint.store.connections import ReadConnections, open_writer
-from waypoint.store.failures import told
-from waypoint.store.log import LogReader
+from waypoint.store.failures import sqlite_errors
+from waypoint.store.reading import Reader
 from waypoint.store.reserve import Reserve
 
 log = logging.getLogger(__name__)
 
 
-class Names(LogReader):
+class Names(Reader):
     """The open file. Its reading methods see committed transactions only; within `change`, the `Change` sees its own
     transaction too. There must be one instance for each file: the threads' turns to write are kept in memory.
     """
@@ -82,7 +82,7 @@ class Names(LogReader):
             self._reserve.refill()
 
     def _write(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        with told("write", self.path):
+        with sqlite_errors("write", self.path):
             return self._writer.execute(query, values)
 
     def _tell(self, entry: Operation) -> None:

@@ -1,4 +1,4 @@
-"""Reading names, captures and live sessions, on a thread's own connection or on that of a transaction."""
+"""Reading names, captures, live sessions and the operation log."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,11 +10,18 @@ import msgspec
 from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.ids import is_id, is_id_prefix
 from waypoint.model.names import in_order
-from waypoint.model.records import Capture, LiveRow, Ref, Standing, StoreIdentity
+from waypoint.model.records import Capture, LiveRow, Operation, Ref, Standing, StoreIdentity
 from waypoint.store.failures import damaged_record
 
 PIECE = 64
 """Rows per query of a listing that may be long."""
+
+Stored = TypeVar("Stored")
+Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
+
+_OPERATIONS = "SELECT number, undone_by, number < (SELECT first_kept FROM identity), record FROM operations"
+_AS_TAKEN = Standing()
+_ANOTHER_CAPTURE = "go back to another capture ('waypoint log --all' lists them)"
 
 
 class Link(NamedTuple):
@@ -31,15 +38,9 @@ class _Parents(msgspec.Struct):
     parents: list[str]
 
 
-Stored = TypeVar("Stored")
-Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
-_AS_TAKEN = Standing()
-
-
-class CaptureReader:
-    """Reads the records of captures, and what has become of captures since. A part of `RecordReader`.
-
-    Whatever reads a record raises StoreDamaged if the record is not what Waypoint wrote.
+class Reader:
+    """Reads records. The base of `Names`, which sees committed records only, and of `Change`, which also sees what its
+    own transaction has written. Every method raises StoreDamaged if a record is not what Waypoint wrote.
     """
 
     def __init__(self, execute: Execute, path: Path) -> None:
@@ -48,27 +49,31 @@ class CaptureReader:
         self.path = path
 
     def _decoded(self, record: bytes | str, kind: type[Stored], what: str) -> Stored:
-        """The record of this kind. Raises StoreDamaged, which says `what` is damaged."""
+        """`what`: what the record describes, for the error."""
         try:
             return msgspec.json.decode(record, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # the latter: a string in the JSON is not UTF-8
             raise damaged_record(what, self.path, str(error)) from error
 
+    def _rows_of(self, query: str, captures: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The rows of `query` with the ids `captures` in place of its `{}`. One query for each PIECE ids."""
+        for start in range(0, len(captures), PIECE):
+            piece = captures[start : start + PIECE]
+            yield from self._execute(query.format(", ".join("?" * len(piece))), piece).fetchall()
+
+    # --- captures
+
     def capture(self, capture_id: str) -> Capture:
         """The capture with this id. Raises StoreDamaged if there is none, since ids come from other records."""
-        row = self._execute("SELECT record FROM captures WHERE id = ?", (capture_id,)).fetchone()
-        if row is None:
-            raise _no_such_capture(capture_id)
-        return self._decoded(row[0], Capture, f"capture {capture_id}")
+        return self.captures_of([capture_id])[capture_id]
 
     def captures_of(self, capture_ids: Sequence[str], *, may_lack: bool = False) -> dict[str, Capture]:
-        """The captures with these ids, by id. One query for each PIECE ids. Raises StoreDamaged, as `capture`.
+        """The captures with these ids, by id. Raises StoreDamaged if one is missing.
 
-        `may_lack`: leave out those of which there is no record. For ids that were read before, since a `gc` may have
-        forgotten the captures meanwhile.
+        `may_lack`: leave out missing ones. For ids that were read earlier: a `gc` may have removed the records since.
         """
         query = "SELECT id, record FROM captures WHERE id IN ({})"
-        records = {found: record for found, record in _rows_of(self._execute, query, capture_ids)}
+        records = {found: record for found, record in self._rows_of(query, capture_ids)}
         missing = next((capture_id for capture_id in capture_ids if capture_id not in records), None)
         if missing is not None and not may_lack:
             raise _no_such_capture(missing)
@@ -79,8 +84,8 @@ class CaptureReader:
         }
 
     def parents_of(self, capture: Capture, known: Collection[str] = ()) -> list[Capture]:
-        """The captures that `capture`, which was read before, goes on from, but for those whose ids are `known`. Empty
-        if a `gc` has forgotten them meanwhile, together with `capture`. Raises StoreDamaged if one is missing.
+        """The parents of `capture`, without those whose ids are `known`. Empty if a `gc` has removed the records of
+        `capture` and its parents since `capture` was read. Raises StoreDamaged if a parent is missing otherwise.
         """
         ids = [parent for parent in capture.parents if parent not in known]
         found = self.captures_of(ids, may_lack=True)
@@ -94,8 +99,8 @@ class CaptureReader:
         return [self._decoded(record, Capture, f"capture {capture_id}") for capture_id, record in rows]
 
     def iter_links(self) -> Iterator[list[Link]]:
-        """The places of all captures in the graph, sorted by time, the newest first, as lists of at most PIECE. By time
-        is not by descent: a clock that was set back makes a capture older than its parents.
+        """The links of all captures, the newest first, in lists of at most PIECE. A capture may come after its parents:
+        the clock may have been set back.
 
         Each list is one query, made when the caller asks for it. Captures that are added meanwhile are left out.
         """
@@ -112,29 +117,26 @@ class CaptureReader:
             created, last, _ = rows[-1]
 
     def standing(self, capture_id: str) -> Standing:
-        """The state of the capture as it has changed since the capture was taken."""
+        """What has changed about the capture since it was taken."""
         return self.standings([capture_id])[capture_id]
 
     def standings(self, captures: Sequence[str]) -> dict[str, Standing]:
         """The standings of these captures, by id."""
         query = "SELECT capture, image, durable, removed FROM standings WHERE capture IN ({})"
-        rows = _rows_of(self._execute, query, captures)
         found = {
             capture: Standing(image=image, durable=bool(durable), removed=bool(removed))
-            for capture, image, durable, removed in rows
+            for capture, image, durable, removed in self._rows_of(query, captures)
         }
         return {capture: found.get(capture, _AS_TAKEN) for capture in captures}
 
     def removed(self) -> set[str]:
-        """The ids of the captures on record whose content was removed from the disk."""
-        return {found for (found,) in self._execute("SELECT capture FROM standings WHERE removed", ()).fetchall()}
+        """The ids of the captures whose content was removed from the disk."""
+        return {capture for (capture,) in self._execute("SELECT capture FROM standings WHERE removed", ()).fetchall()}
 
-
-class NameReader(CaptureReader):
-    """Reads names: what they stand for, and whether one is free. A part of `RecordReader`."""
+    # --- names
 
     def ref(self, name: str) -> Ref | None:
-        """The ref of the name: what it stands for; None if there is no such name."""
+        """What the name stands for; None if there is no such name."""
         row = self._execute("SELECT record FROM refs WHERE name = ?", (name,)).fetchone()
         return self._decoded(row[0], Ref, f"the name {name}") if row else None
 
@@ -153,8 +155,8 @@ class NameReader(CaptureReader):
             yield {name: self._decoded(record, Ref, f"the name {name}") for name, record in piece}
 
     def tips_of(self, refs: Mapping[str, Ref]) -> dict[str, Capture]:
-        """The captures that names stand for, by name. Names that stand for nothing are left out, and those that have
-        been moved since `refs` was read, if a `gc` has forgotten the capture meanwhile. Raises StoreDamaged.
+        """The captures that the names `refs` stand for, by name. Left out: names that stand for nothing, and names that
+        were moved since `refs` was read and whose old capture a `gc` has forgotten.
         """
         ids = {name: ref.capture for name, ref in refs.items() if ref.capture}
         found = self.captures_of(list(ids.values()), may_lack=True)
@@ -168,17 +170,16 @@ class NameReader(CaptureReader):
         return self.names_of_all([capture_id])[capture_id]
 
     def names_of_all(self, captures: Sequence[str]) -> dict[str, list[str]]:
-        """The names of each of these capture ids, as `names_of` gives them. One query for each PIECE ids."""
+        """The names of each of these captures, by the capture's id."""
         found: dict[str, list[str]] = {capture: [] for capture in captures}
         query = "SELECT capture, name FROM refs WHERE capture IN ({})"
-        for capture, name in sorted(_rows_of(self._execute, query, captures), key=lambda row: in_order(row[1])):
+        for capture, name in sorted(self._rows_of(query, captures), key=lambda row: in_order(row[1])):
             found[capture].append(name)
         return found
 
     def check_new(self, name: str, kind: str) -> None:
-        """Raise StateConflict if `NameChange.create` would, or if a capture could not be reached any more by the
-        beginning of its id; UsageProblem for a name that is like a whole id, of which one may be made later. As with
-        git, a name that could be the beginning of an id is taken if there is no such id.
+        """As `check_free`, for a name that a user has chosen. Raises UsageProblem if the name looks like a whole id,
+        StateConflict also if the name is the beginning of a capture's id, which then could not be found by it.
         """
         on = f"{kind} {name}"
         if is_id(name):
@@ -191,7 +192,9 @@ class NameReader(CaptureReader):
         self.check_free(name, kind)
 
     def check_free(self, name: str, kind: str) -> None:
-        """Raise StateConflict if `NameChange.create` would."""
+        """Raise StateConflict if the name is taken, or if a name that exists excludes it (`a` excludes `a/b`, and `a/b`
+        excludes `a`).
+        """
         taken = self.ref(name)
         on = f"{kind} {name}"
         if taken is not None:
@@ -205,32 +208,8 @@ class NameReader(CaptureReader):
             said = f"the {found.kind if found else 'name'} {row[0]} exists"
             raise StateConflict("create", on, said, "choose another name")
 
-
-class RecordReader(NameReader):
-    """Reads records. The base of `Names`, which sees committed records only, and of `Change`, which also sees what its
-    own transaction has written.
-    """
-
-    def identity(self) -> StoreIdentity:
-        """The identity of this database, by which it recognises the places whose content it names (belonging.py)."""
-        ((ident, opened),) = self._execute("SELECT id, opened FROM identity", ()).fetchall()
-        return StoreIdentity(id=ident, opened=opened)
-
-    def doomed(self) -> set[str]:
-        """The ids of what may be removed, unless it is on record (belonging.py)."""
-        return {ident for (ident,) in self._execute("SELECT id FROM doomed", ()).fetchall()}
-
-    def live(self, *, ready: bool = True) -> list[LiveRow]:
-        """The live sessions; with `ready` False, the sessions whose start is not finished."""
-        rows = self._execute("SELECT branch, record FROM live WHERE ready = ?", (ready,)).fetchall()
-        rows.sort(key=lambda row: in_order(row[0]))
-        return [self._decoded(record, LiveRow, f"the session on {branch}") for branch, record in rows]
-
     def resolve(self, text: str) -> Capture:
-        """The capture that `text` stands for, as `find`, for somebody who needs its content.
-
-        Raises UnknownName, also if the content was removed.
-        """
+        """As `find`. Raises UnknownName also if the capture's content was removed."""
         capture = self.find(text)
         if self.standing(capture.id).removed:
             raise content_removed(capture.id)
@@ -254,10 +233,95 @@ class RecordReader(NameReader):
             raise UnknownName("go back to", repr(text), "nothing has been captured on this branch yet", next_step)
         raise UnknownName("find", repr(text), "nothing has this name", "'waypoint log --all' lists what there is")
 
+    # --- live sessions, and the database itself
 
-def belongs_to(names: RecordReader, ref: Ref, branch: str) -> bool:
-    """Whether what `ref` stands for was captured on the branch that has the name `branch` now, not on one that had this
-    name earlier.
+    def live(self, *, ready: bool = True) -> list[LiveRow]:
+        """The live sessions; with `ready` False, the sessions whose start is not finished."""
+        rows = self._execute("SELECT branch, record FROM live WHERE ready = ?", (ready,)).fetchall()
+        rows.sort(key=lambda row: in_order(row[0]))
+        return [self._decoded(record, LiveRow, f"the session on {branch}") for branch, record in rows]
+
+    def identity(self) -> StoreIdentity:
+        """The identity of this database, for the marks of the folders that it describes (marks.py)."""
+        ((ident, opened),) = self._execute("SELECT id, opened FROM identity", ()).fetchall()
+        return StoreIdentity(id=ident, opened=opened)
+
+    def disposable(self) -> set[str]:
+        """The ids of what the next daemon may remove from the disk, unless it is on record by then (marks.py)."""
+        return {ident for (ident,) in self._execute("SELECT id FROM doomed", ()).fetchall()}
+
+    # --- the operation log
+
+    def operation(self, number: int) -> Operation | None:
+        """The entry with this number; None if there is none."""
+        row = self._execute(f"{_OPERATIONS} WHERE number = ?", (number,)).fetchone()
+        return self._operation(*row) if row else None
+
+    def operations(self, limit: int | None = None) -> list[Operation]:
+        """The entries of the log, the newest first, at most `limit` (None: all)."""
+        return [operation for piece in self.iter_operations(limit) for operation in piece]
+
+    def iter_operations(self, limit: int | None = None) -> Iterator[list[Operation]]:
+        """As `operations`, in lists of at most PIECE entries. Each list is one query, made when it is asked for."""
+        left = float("inf") if limit is None else limit
+        before = self.last_number() + 1
+        while left > 0:
+            query = f"{_OPERATIONS} WHERE number < ? ORDER BY number DESC LIMIT ?"
+            rows = self._execute(query, (before, min(left, PIECE))).fetchall()
+            if not rows:
+                return
+            before = rows[-1][0]
+            left -= len(rows)
+            yield [self._operation(*row) for row in rows]
+
+    def operations_since(self, number: int) -> list[Operation]:
+        """The entries that were written after the entry `number`, the oldest first."""
+        rows = self._execute(f"{_OPERATIONS} WHERE number > ? ORDER BY number", (number,)).fetchall()
+        return [self._operation(*row) for row in rows]
+
+    def last_to_undo(self, is_meant: Callable[[Operation], bool]) -> Operation | None:
+        """The newest entry for which `is_meant` is true and that can be taken back; None if there is none.
+
+        Left out are entries that were taken back, undos, and parts of undos: taking back an undo would do the operation
+        again. Reads the entries by an index, PIECE at a time, until one is found.
+        """
+        query = f"{_OPERATIONS} WHERE undone_by IS NULL AND undo IS NULL AND number < ? ORDER BY number DESC LIMIT ?"
+        before = self.last_number() + 1
+        while rows := self._execute(query, (before, PIECE)).fetchall():
+            found = next(filter(is_meant, (self._operation(*row) for row in rows)), None)
+            if found is not None:
+                return found
+            before = rows[-1][0]
+        return None
+
+    def last_number(self) -> int:
+        """The number of the newest entry; 0 if the log is empty."""
+        (last,) = self._execute("SELECT ifnull(max(number), 0) FROM operations", ()).fetchone()
+        return int(last)
+
+    def first_since(self, moment: float) -> int:
+        """The number of the first entry that was written at `moment` (seconds since the epoch) or later; if there is
+        none, the number that the next entry will have.
+        """
+        query = "SELECT min(number) FROM operations WHERE json_extract(CAST(record AS TEXT), '$.at') >= ?"
+        (first,) = self._execute(query, (moment,)).fetchone()
+        return self.last_number() + 1 if first is None else int(first)
+
+    def first_kept(self) -> int:
+        """The number of the first entry that can be taken back: a `gc` may have removed captures that earlier ones
+        need.
+        """
+        ((first,),) = self._execute("SELECT first_kept FROM identity", ()).fetchall()
+        return int(first)
+
+    def _operation(self, number: int, undone_by: int | None, expired: int, record: bytes) -> Operation:
+        found = self._decoded(record, Operation, f"operation {number}")
+        return msgspec.structs.replace(found, number=number, undone=undone_by is not None, expired=bool(expired))
+
+
+def belongs_to(names: Reader, ref: Ref, branch: str) -> bool:
+    """Whether the capture of `ref` was taken on the branch that is named `branch` now, not on an earlier branch of that
+    name.
     """
     own = names.ref(branch)
     if own is None or ref.capture is None:
@@ -266,16 +330,15 @@ def belongs_to(names: RecordReader, ref: Ref, branch: str) -> bool:
     return found is not None and _is_of(found, branch, own)
 
 
-def branch_of(names: RecordReader, capture: Capture) -> str:
-    """The name that the branch on which the capture was taken has now; its last one if the branch was removed. Raises
+def branch_of(names: Reader, capture: Capture) -> str:
+    """The present name of the branch on which the capture was taken; its last name if the branch was removed. Raises
     StateConflict if that name stands for something else by now.
     """
     ref = names.ref(capture.branch)
     if ref is None or not _is_of(capture, capture.branch, ref):
-        for refs in names.iter_refs():
-            for name, other in refs.items():
-                if capture.branch_created and _is_of(capture, name, other):
-                    return name
+        for name, other in names.refs().items() if capture.branch_created else ():
+            if _is_of(capture, name, other):
+                return name
         if ref is not None:
             on, said = f"branch {capture.branch}", "the branch was removed, and its name stands for something else now"
             next_step = f"say where: waypoint restore {capture.id[:12]} --new BRANCH, or with -b {capture.branch}"
@@ -293,19 +356,10 @@ def _is_of(capture: Capture, name: str, ref: Ref) -> bool:
 
 
 def content_removed(capture_id: str) -> UnknownName:
-    """The error for a capture whose record is there and whose content was removed."""
+    """The error for a capture that is on record, but whose content was removed."""
     said = "no name stood for it, and 'waypoint gc' has removed what it kept"
-    next_step = "go back to another capture ('waypoint log --all' lists them)"
-    return UnknownName("go back to", f"capture {capture_id[:12]}", said, next_step)
+    return UnknownName("go back to", f"capture {capture_id[:12]}", said, _ANOTHER_CAPTURE)
 
 
 def _no_such_capture(capture_id: str) -> StoreDamaged:
-    next_step = "go back to another capture ('waypoint log --all' lists them)"
-    return StoreDamaged("read", f"capture {capture_id}", "no such record", next_step)
-
-
-def _rows_of(execute: Execute, query: str, captures: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The rows of `query` with the ids `captures` in place of its `{}`. One query for each PIECE ids."""
-    for start in range(0, len(captures), PIECE):
-        piece = captures[start : start + PIECE]
-        yield from execute(query.format(", ".join("?" * len(piece))), piece).fetchall()
+    return StoreDamaged("read", f"capture {capture_id}", "no such record", _ANOTHER_CAPTURE)

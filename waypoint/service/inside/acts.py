@@ -17,13 +17,13 @@ from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed, as_text
 from waypoint.session.birth.rights import check_crowd
 from waypoint.session.live.session import LiveSession
-from waypoint.store.reading import RecordReader
+from waypoint.store.reading import Reader
 
 MOST_NAMED = 1000
 """Checkpoints of a branch, where one more is asked for from inside: no time takes away what has a name."""
 
 
-def check_named(names: RecordReader, branch: str, name: str) -> None:
+def check_named(names: Reader, branch: str, name: str) -> None:
     """Raise StateConflict if `branch` has as many checkpoints as it may make itself, and `name` would be one more.
     Reads all names.
     """
