@@ -17,6 +17,7 @@ from waypoint.capture import pause
 from waypoint.capture.captures import Captures
 from waypoint.capture.sweeping import sweep
 from waypoint.capture.taking import Wanted
+from waypoint.linux.tasks import pauses
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import StrangerFacts
 from waypoint.model.ids import new_id
@@ -170,24 +171,25 @@ def test_a_list_waits_for_the_end_of_a_pause() -> None:
 
     def work() -> None:
         waits.set()
-        pause.wait_for_pauses()
+        pauses.wait()
         order.append("work")
 
     thread = threading.Thread(target=work)
-    with pause.announced():
+    with pauses.announced():
         thread.start()
         waits.wait()
         order.append("pause")
     thread.join()
-    pause.wait_for_pauses()  # returns, since no pause is left
+    pauses.wait()  # returns, since no pause is left
     assert order == ["pause", "work"]
 
 
 def test_a_list_waits_for_a_short_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pause.announced():
-        pause.wait_for_pauses()
-        monkeypatch.setattr(pause._pauses.changed, "wait_for", None)  # a second wait would fail
-        pause.wait_for_pauses()
+    monkeypatch.setattr(pauses, "WAIT_S", 0.01)
+    with pauses.announced():
+        pauses.wait()
+        monkeypatch.setattr(pauses._pauses.changed, "wait_for", None)  # a second wait would fail
+        pauses.wait()
 
 
 def test_a_pause_is_announced_until_its_clock_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,7 @@ def test_a_pause_is_announced_until_its_clock_stops(monkeypatch: pytest.MonkeyPa
     held = pause.Pause("/no/such/group")
     held.announce()
     held.begin(for_dump=True)
-    assert pause._pauses.count == 1
+    assert pauses.are_under_way()
     held.stop_clock()
     assert held.ms > 0
-    assert pause._pauses.count == 0
+    assert not pauses.are_under_way()

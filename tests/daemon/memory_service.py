@@ -63,7 +63,6 @@ class MemoryService:
         self.path = Path("/home/of/none")
         self.sessions = SimpleNamespace(resources=SimpleNamespace(trusted=None))
         self.stop_daemon: Callable[[], None] = _do_nothing
-        self.wait_for_pauses: Callable[[], None] = _do_nothing
 
     def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None:
         """It has no launcher that could carry it out."""

@@ -15,6 +15,7 @@ from tests.daemon.raw_client import RawClient
 from tests.waiting import PATIENCE_S
 from waypoint.daemon.http.listing import PIECE_RECORDS
 from waypoint.daemon.http.route import Route, read_signature
+from waypoint.linux.tasks import pauses
 from waypoint.model.errors import Failed, UnknownName
 from waypoint.model.requests import OperationsQuery
 from waypoint.service.shapes import Download, Upload
@@ -327,9 +328,11 @@ def test_a_client_that_takes_no_download_is_cut_off(serve: Callable[..., Running
 
 
 @pytest.mark.parametrize(("name", "count"), [("none", 0), ("one", 1), ("piece", PIECE_RECORDS), ("many", 1000)])
-def test_a_list_in_pieces_is_the_same_json(server: RunningServer, client: RawClient, name: str, count: int) -> None:
+def test_a_list_in_pieces_is_the_same_json(
+    server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch, name: str, count: int
+) -> None:
     calls: list[str] = []
-    server.service.wait_for_pauses = lambda: calls.append(threading.current_thread().name)
+    monkeypatch.setattr(pauses, "wait", lambda: calls.append(threading.current_thread().name))
     answer = client.ask("GET", f"/v1/lists/{name}")
     rows = [{"number": number, "text": "ä\n"} for number in range(count)]
     assert answer.body == json.dumps({"rows": rows}, separators=(",", ":"), ensure_ascii=False).encode()
@@ -342,9 +345,11 @@ def assert_opens(gate: threading.Event) -> None:
     assert gate.wait(PATIENCE_S)
 
 
-def test_waiting_for_a_pause_delays_only_lists(server: RunningServer, client: RawClient) -> None:
+def test_waiting_for_a_pause_delays_only_lists(
+    server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = threading.Event()
-    server.service.wait_for_pauses = lambda: assert_opens(gate)
+    monkeypatch.setattr(pauses, "wait", lambda: assert_opens(gate))
     waiting = [server.connect() for _ in range(8)]  # more than there are threads for lists
     for one in waiting:
         one.send(b"GET /v1/lists/many HTTP/1.1\r\nHost: w\r\n\r\n")

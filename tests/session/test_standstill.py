@@ -15,9 +15,8 @@ from shellwrap.ring import Ring
 from tests.session.stage import Client, Stage
 from tests.store.conftest import names as names
 from tests.store.test_names_store import begin, begin_and_end, capture_of, row_of
-from waypoint.capture import pause
 from waypoint.capture.taking import Wanted
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, pauses
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RING_FILE
 from waypoint.model.records import HOST_IDS, Capture
@@ -95,10 +94,10 @@ async def test_a_restore_of_files_announces_its_pause_and_does_not_need_the_even
     origin, row = begin_and_end(names), row_of("main")
     begin(names, row, origin.id)
     taken = capture_of(row)
-    steps = list[tuple[str, int]]()
+    steps = list[tuple[str, bool]]()
 
     def note(step: str) -> None:
-        steps.append((step, pause._pauses.count))
+        steps.append((step, pauses.are_under_way()))
 
     def take(_subject: object, wanted: Wanted) -> Capture:
         assert wanted.hold
@@ -128,8 +127,8 @@ async def test_a_restore_of_files_announces_its_pause_and_does_not_need_the_even
 
     assert ends_without_the_loop(work)
     back = ["brought back", "taken back"] if fails else ["brought back"]
-    assert steps == [(step, 1) for step in ["frozen", *back, "thawed", "goes on"]]
-    assert pause._pauses.count == 0
+    assert steps == [(step, True) for step in ["frozen", *back, "thawed", "goes on"]]
+    assert not pauses.are_under_way()
     assert bool(problems) == fails
     assert names.resolve("main").id == taken.id
     assert list((tmp_path / row.session).iterdir()) == []

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TextIO
 
 from waypoint.daemon import listening
 from waypoint.daemon.background import is_log_full, open_log
-from waypoint.daemon.http.conversation import Served, Service
+from waypoint.daemon.http.conversation import Served
 from waypoint.daemon.http.messages import Limits
 from waypoint.daemon.http.route import Routes
 from waypoint.daemon.http.server import Server
@@ -27,7 +27,7 @@ from waypoint.model.paths import daemon_lock_path
 from waypoint.service.background.bugs import LOG, log_bug
 
 
-class StoppableService(Service, Protocol):
+class StoppableService(Protocol):
     """What the process itself needs of the home that it serves. The methods are as in service.home.Home."""
 
     stop_daemon: Callable[[], None]
@@ -50,7 +50,7 @@ SHUTDOWN_S = 12.0
 # Threads for blocking calls. With Python's default, six on two processors, a few long dumps would hold up everything.
 WORKERS = 32
 # How long a thread may run Python code while another waits for its turn. A capture takes some forty steps while its
-# session stands still, and each step waits for its turn if other threads compute (capture/pause.py).
+# session stands still, and each step waits for its turn if other threads compute (linux/tasks/pauses.py).
 SWITCH_S = 0.0005
 # How long a daemon that cannot serve its home still takes connections that were made before its end began.
 REFUSE_S = 0.2
@@ -190,7 +190,7 @@ class _Daemon:
         find that the cause is gone.
         """
 
-        def refuse() -> Service:
+        def refuse() -> object:
             raise problem
 
         server = Server(self._listener, Served(refuse, self._routes), Limits())

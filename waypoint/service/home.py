@@ -17,7 +17,6 @@ import msgspec
 from waypoint import __version__
 from waypoint.capture import steps
 from waypoint.capture.captures import Captures
-from waypoint.capture.pause import wait_for_pauses
 from waypoint.egress import router
 from waypoint.egress.egress import Egress
 from waypoint.launch.criu_process import CriuSpawner
@@ -81,8 +80,7 @@ class Home:
     """What the service functions work on. Made by `open`, from then on complete.
 
     `stop_daemon`: asks the process to end; set by the daemon. `relief`: makes room when the disk runs short
-    (housekeeping.py). `wait_for_pauses`: called in a worker thread before each page of a long list. `places_inside`:
-    one is held while a request of a session's own processes is served.
+    (housekeeping.py). `places_inside`: one is held while a request of a session's own processes is served.
     """
 
     def __init__(self, path: Path, config: "_Config", criu: str | None, host_mounts: int | None) -> None:
@@ -90,7 +88,6 @@ class Home:
         self.path = path
         self.started = time.time()
         self.stop_daemon: Callable[[], None] = _do_nothing
-        self.wait_for_pauses = wait_for_pauses
         self.relief: Relief | None = None
         self._relieved_at = float("-inf")
         self.free_in_vain_bytes = 0  # what was free in the pool after its last shrink where the disk ran short

@@ -7,12 +7,11 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from waypoint.capture.layers.subject import Subject
-from waypoint.capture.pause import announced
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach, reach_in_loop
 from waypoint.capture.taking import Wanted
 from waypoint.launch.ground import start_plan
-from waypoint.linux.tasks import cgroups
+from waypoint.linux.tasks import cgroups, pauses
 from waypoint.model.errors import StateConflict
 from waypoint.model.names import parse_name
 from waypoint.model.records import HOST_IDS, Aspect, Capture, IdMap
@@ -141,10 +140,10 @@ def exchange_files(resources: Resources, live: LiveSession, subject: Subject, or
     """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
     `subject`: the session as a capture sees it. The session stands still all the time, so all of it is in one thread:
-    nothing waits for the event loop. `announced` covers all of that time, not only the capture.
+    nothing waits for the event loop. `pauses.announced` covers all of that time, not only the capture.
     """
     with contextlib.ExitStack() as standing:
-        standing.enter_context(announced())
+        standing.enter_context(pauses.announced())
         taken = resources.captures.take(subject, Wanted(None, "replaced", hold=True))
         captured = time.monotonic()
         standing.callback(subject.go_on)

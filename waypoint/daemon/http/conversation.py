@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,20 +25,12 @@ from waypoint.service.callers import serving, showing
 from waypoint.service.shapes import Download, Stream, Upload
 
 
-class Service(Protocol):
-    """The first argument of every service function in the table of routes: the part of service.home.Home that is used
-    here.
-    """
-
-    wait_for_pauses: Callable[[], None]
-
-
 class Served(NamedTuple):
     """The table of routes, and the service behind it. If `service` raises a WaypointError, every request is answered
     with that error.
     """
 
-    service: Callable[[], Service]
+    service: Callable[[], object]
     routes: Routes
 
 
@@ -130,7 +122,7 @@ class Conversation:
             service = self._served.service()
             with showing(peer) if route.method == "GET" else serving(peer, branch):
                 result = await route.function(service, **route.arguments(call))
-            answer = _answer(route, result, service)
+            answer = _answer(route, result)
         except HttpProblem as refused:  # out of the body that the function was reading
             await self._messages.refuse(refused.status, refused.problem)
             return
@@ -190,11 +182,11 @@ class Whole(NamedTuple):
     content: bytes
 
 
-def _answer(route: Route, result: Any, service: Service) -> Whole | Download | Stream:  # noqa: ANN401
+def _answer(route: Route, result: Any) -> Whole | Download | Stream:  # noqa: ANN401
     """What a service function has given, as the answer to the client."""
     signature = route.signature
     if signature.gives == "list":
-        return listing.as_json(route.wrap, result, service.wait_for_pauses)
+        return listing.as_json(route.wrap, result)
     if signature.gives != "record":
         answer: Download | Stream = result
         return answer

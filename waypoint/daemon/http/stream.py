@@ -6,10 +6,13 @@ import struct
 import msgspec
 
 from waypoint.daemon.http.connection import Connection
+from waypoint.linux.tasks import pauses
 from waypoint.model.streams import Frame
 
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_SIGNAL_NAME_BYTES = 16
+# Frames from this size on wait while a session is frozen. Keystrokes and their echo are smaller.
+BULK_BYTES = 4096
 # A client that reads as fast as the daemon writes would never make the writing task wait. After this many bytes the
 # task lets others run.
 YIELD_AFTER_BYTES = 1 << 17
@@ -106,6 +109,8 @@ class StreamOutlet:
     async def _payload(self, kind: bytes, data: bytes | memoryview) -> None:
         view = memoryview(data).cast("B")
         for start in range(0, len(view), MAX_PAYLOAD_BYTES):
+            if len(view) >= BULK_BYTES and pauses.are_under_way():
+                await asyncio.to_thread(pauses.wait)
             await self._frame(kind, view[start : start + MAX_PAYLOAD_BYTES])
 
     async def _frame(self, kind: bytes, payload: memoryview) -> None:
