@@ -37,7 +37,7 @@ def reboot(home: Home, command: subprocess.Popen[bytes]) -> None:
     command.kill()
 
     def are_gone() -> bool:
-        found = [pid for part in ("launcher", "daemon", "supervisor") for pid in pids(home, part)]
+        found = [pid for part in ("daemon", "supervisor") for pid in pids(home, part)]
         for pid in found:
             end(pid)
         return not found

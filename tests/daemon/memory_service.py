@@ -64,9 +64,6 @@ class MemoryService:
         self.sessions = SimpleNamespace(resources=SimpleNamespace(trusted=None))
         self.stop_daemon: Callable[[], None] = _do_nothing
 
-    def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None:
-        """It has no launcher that could carry it out."""
-
     async def shutdown(self) -> None:
         await self.jobs.close()
         self.shut_down = True

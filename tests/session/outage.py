@@ -28,19 +28,18 @@ while True:
 
 class Probe:
     """From `with` on, two threads look at the home: one asks the daemon every LOOK_S, as any client does (which starts
-    a daemon if none listens; `asks` False: nobody asks), the other reads the count and the frozen state of a session.
+    a daemon if none listens), the other reads the count and the frozen state of a session.
 
     Moments are those of time.monotonic().
     """
 
-    def __init__(self, home: Home, session: str, pid: int, *, asks: bool = True) -> None:
+    def __init__(self, home: Home, session: str, pid: int) -> None:
         """`session`: the session's id; `pid`: that of its pid 1 as the host sees it."""
         self._client = Client(home.path)
         self._group = ledger.group_of(home) / session
         self._count = Path(f"/proc/{pid}/root{COUNT}")
         self._ends = threading.Event()
-        self._loops: list[tuple[Callable[[], bool], float]] = [(self._runs, _FINE_S)]
-        self._loops += [(self._answers, LOOK_S)] if asks else []
+        self._loops: list[tuple[Callable[[], bool], float]] = [(self._runs, _FINE_S), (self._answers, LOOK_S)]
         self._threads = [threading.Thread(target=self._look, args=(look, every)) for look, every in self._loops]
         self._last = -1
         self._good: dict[Callable[[], bool], list[float]] = {look: [] for look, _ in self._loops}

@@ -221,7 +221,7 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
     """
     live.must("shell", "-d", "other")
     live.must("exec", "-b", "other", "--", "echo work > /srv/work; sync")
-    pids = [*victims.pids(live, "launcher"), supervisor_pid(live), daemon_pid(live)]
+    pids = [supervisor_pid(live), daemon_pid(live)]
     pids += [row["pid"] for row in live.must("ps", "--json").json()]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -298,7 +298,7 @@ def test_nothing_is_left_when_everything_of_ours_is_killed() -> None:
     """No mount, loop device or process; the autouse check of this suite looks at cgroups and files too."""
     with open_home("killed") as home:
         home.must("shell", "-d", "main")
-        pids = [*victims.pids(home, "launcher"), supervisor_pid(home), daemon_pid(home), facts(home)["pid"]]
+        pids = [supervisor_pid(home), daemon_pid(home), facts(home)["pid"]]
         for pid in pids:
             assert isinstance(pid, int)
             os.kill(pid, signal.SIGKILL)

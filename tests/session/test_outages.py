@@ -130,9 +130,6 @@ def check(home: Home, session: Session, pid: int) -> None:
     assert session.exec("echo $kept; jobs -r | wc -l").output == b"yes\n1\n"
     ledger.check(home)
     wait_until(all_run, "each part runs once", budget_s())
-    for part in ("supervisor", "daemon"):  # a launcher is counted with the sessions, and may become a supervisor
-        (found,) = victims.pids(home, part)
-        assert f":pids:/waypoint/{home.id}" not in Path(f"/proc/{found}/cgroup").read_text(), part
     assert str(home.path) not in Path("/proc/self/mountinfo").read_text()
 
 
@@ -197,20 +194,21 @@ def test_a_criu_that_does_not_end_by_itself_is_not_waited_for(home: Home, pauses
     assert probe.away_s(killed, killed) <= max(budget, budget_s())
 
 
-@pytest.mark.parametrize("distance_ms", [0, 60])
-@pytest.mark.parametrize("parts", [("daemon", "supervisor"), ("supervisor", "daemon")])
-def test_a_session_does_not_stand_still_until_somebody_asks(
-    home: Home, pauses: Pauses, session: Session, parts: tuple[str, ...], distance_ms: int
+def test_a_session_that_stands_still_without_a_daemon_is_thawed_when_a_client_comes(
+    home: Home, pauses: Pauses, session: Session
 ) -> None:
     facts = session.refresh()
     assert facts.id is not None
     assert facts.pid is not None
-    rest(home)
-    budget = budget_s()
-    with outage.Probe(home, facts.id, facts.pid, asks=False) as probe:
-        first, last = kill(home, pauses, ("client", *parts), distance_ms)
-        wait_until(lambda: probe.is_back(last), "the session runs", DEADLINE_S)
-    assert probe.away_s(first, last) <= max(budget, budget_s())
+    with standing_still(home, pauses) as command:
+        found = [command.pid, *victims.pids(home, "supervisor"), *victims.pids(home, "daemon")]
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, or one would start the other
+            for pid in found:
+                os.kill(pid, number)
+    group = ledger.group_of(home) / facts.id
+    assert "frozen 1" in (group / "cgroup.events").read_text()
+    assert session.run("true").exit == 0
+    assert "frozen 0" in (group / "cgroup.events").read_text()
     check(home, session, facts.pid)
 
 

@@ -83,7 +83,7 @@ def stop_daemon(home: Home, *, kill: bool) -> None:
         home.must("daemon", "stop")
         return
     daemon = Client(home.path).status().pid
-    pids = [*victims.pids(home, "launcher"), lock_holder.signed_by(str(home.runtime / "supervisor.lock")), daemon]
+    pids = [lock_holder.signed_by(str(home.runtime / "supervisor.lock")), daemon]
     with ending(*pids):
         for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, or one would replace the other
             for pid in pids:

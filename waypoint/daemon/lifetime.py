@@ -18,7 +18,7 @@ from waypoint.daemon.http.conversation import Served
 from waypoint.daemon.http.messages import Limits
 from waypoint.daemon.http.route import Routes
 from waypoint.daemon.http.server import Server
-from waypoint.daemon.siblings import parse_options, supervisor_command, take_fd
+from waypoint.daemon.siblings import parse_options, take_fd
 from waypoint.daemon.supervisor_watch import SupervisorWatch
 from waypoint.linux.storage import files, mounts, ownership
 from waypoint.linux.tasks import lock_holder, namespaces
@@ -31,8 +31,6 @@ class StoppableService(Protocol):
     """What the process itself needs of the home that it serves. The methods are as in service.home.Home."""
 
     stop_daemon: Callable[[], None]
-
-    def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None: ...
 
     async def shutdown(self) -> None: ...
 
@@ -161,8 +159,6 @@ class _Daemon:
             LOG.error("cannot serve this home: %s", problem)
             await self._refuse(problem)
         else:
-            argv = supervisor_command(self._home, os.path.abspath(sys.argv[0]))
-            service.leave_will(argv, environ, mounts_fd)
             await self._answer(service)
         watch.stop()
 

@@ -67,12 +67,7 @@ def spawn_supervisor(
     """
     script, daemon_fd = daemon
     passed = {"--listen-fd": listen_fd, "--daemon-fd": daemon_fd, "--mounts-fd": mounts_fd, "--ready-fd": ready_fd}
-    return _spawn(supervisor_command(home, script), passed, env)
-
-
-def supervisor_command(home: str, script: str) -> list[str]:
-    """The command that starts a supervisor of the home, which starts daemons from the path `script`."""
-    return _command(SUPERVISOR_SCRIPT, home, "--daemon", script)
+    return _spawn(_command(SUPERVISOR_SCRIPT, home, "--daemon", script), passed, env)
 
 
 def _command(*words: str) -> list[str]:

@@ -4,8 +4,7 @@ The launcher runs as a `python -I -S` that calls `main` with a SOCK_SEQPACKET so
 hierarchies) that it enters, so that what it forks is in them: to enter them takes milliseconds. A request is a
 LaunchSpec in JSON together with a socket for the answer and up to three more descriptors (spec.py). The launcher
 carries out each request in a forked task, so that several run side by side. It ends when the daemon closes its side of
-the socket; if the daemon has left a will, the launcher carries that out first (survivor.py).
-The launcher is also the reaper of the sessions that it has started.
+the socket. The launcher is also the reaper of the sessions that it has started.
 
 Each imported module makes every fork slower: `threading` alone, which has work to do in each child, makes a fork half
 as long again (tests/session/test_launcher.py). A module that few tasks need is therefore imported in these tasks only.
@@ -21,11 +20,10 @@ from typing import NoReturn
 
 import msgspec
 
-from waypoint.launch import survivor
 from waypoint.launch.criu import become_beside, become_into
 from waypoint.launch.enter import enter
 from waypoint.launch.program import set_resource_limits
-from waypoint.launch.spec import CriuBeside, CriuInto, LaunchAnswer, LaunchSpec, StartSpec, Will
+from waypoint.launch.spec import CriuBeside, CriuInto, LaunchAnswer, LaunchSpec, StartSpec
 from waypoint.launch.start import start
 from waypoint.launch.walls import refused
 from waypoint.linux.tasks import cgroups, namespaces
@@ -35,8 +33,8 @@ MAX_REQUEST_BYTES = 4 << 20
 _MAX_FDS = 5
 
 
-def serve(control: socket.socket, groups: list[str]) -> None:
-    """Answer requests on `control` until the daemon closes it. `groups`: those that were entered."""
+def serve(control: socket.socket) -> None:
+    """Answer requests on `control` until the daemon closes it."""
     namespaces.set_process_name("wp-launcher")
     namespaces.become_subreaper()
     leave_killed_group()
@@ -48,19 +46,13 @@ def serve(control: socket.socket, groups: list[str]) -> None:
     # Garbage collection in a child writes to the objects that it shares with the launcher, and so copies their pages.
     gc.freeze()
     gc.disable()
-    decoder = msgspec.json.Decoder(LaunchSpec | Will)
-    bequest: survivor.Bequest | None = None
+    decoder = msgspec.json.Decoder(LaunchSpec)
     while True:
         request, fds = _receive(control)
         if not request:
-            break
+            return
         try:
             spec = decoder.decode(request)
-            if isinstance(spec, Will):
-                if bequest is not None:
-                    os.close(bequest.mounts_fd)
-                bequest = survivor.Bequest(spec, *fds) if fds else None
-                continue
             is_task = fork_for(spec) == 0
         except Exception as error:  # whatever happens, the daemon waits for an answer
             _answer(fds[0], _failure(error), [])
@@ -70,8 +62,6 @@ def serve(control: socket.socket, groups: list[str]) -> None:
                 carry_out(spec, fds)
         for fd in fds:
             os.close(fd)
-    if bequest is not None:
-        survivor.carry_out(bequest, groups)
 
 
 def fork_for(spec: LaunchSpec) -> int:
@@ -137,4 +127,4 @@ def main(control_fd: int, groups: list[str]) -> None:
     """The program. `groups`: of version 1 hierarchies, in which this process and all its forks are to be."""
     for each in groups:
         cgroups.enter(each)
-    serve(socket.socket(fileno=control_fd), groups)
+    serve(socket.socket(fileno=control_fd))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waypoint.launch.spec import CriuInto, LaunchAnswer, LaunchSpec, StartSpec, Will
+from waypoint.launch.spec import CriuInto, LaunchAnswer, LaunchSpec, StartSpec
 from waypoint.linux.calls import sealed
 from waypoint.linux.storage import idmapped
 from waypoint.model.errors import Failed, HostLacks
@@ -55,7 +55,6 @@ class Launcher:
         self._groups = groups
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._will: tuple[Will, int] | None = None
         self._opened = 0.0
 
     def open(self) -> None:
@@ -86,22 +85,11 @@ class Launcher:
         self._control = ours
         self._opened = time.monotonic()
         asyncio.get_running_loop().add_reader(ours, self._replace)  # readable only at the launcher's end
-        if self._will is not None:
-            self._bequeath(*self._will)
-
-    def leave_will(self, will: Will, mounts_fd: int) -> None:
-        """Have the launcher, and each later one, carry out `will` if this process dies. The descriptor stays the
-        caller's, and must stay open.
-        """
-        self._will = will, mounts_fd
-        self._bequeath(will, mounts_fd)
 
     def close(self) -> None:
         """End the launcher and wait for its end. The sessions that it has started go on."""
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
-            if self._will is not None:
-                self._bequeath(Will(socket="", argv=[], env={}))
             self._control.close()
             self._control = None
         if self._process is not None:
@@ -109,9 +97,7 @@ class Launcher:
             self._process = None
 
     def _replace(self) -> None:
-        """The launcher has died: start the next one, and give it the will. If the launcher died young, the next request
-        starts it.
-        """
+        """The launcher has died: start the next one. If the launcher died young, the next request starts it."""
         self.close()
         if time.monotonic() - self._opened > QUICK_DEATH_S:
             self.open()
@@ -140,11 +126,6 @@ class Launcher:
             raise OSError(launched.errno, launched.error, launched.path)
         return Started(launched.pid, handles, launched.entered)
 
-    def _bequeath(self, will: Will, *fds: int) -> None:
-        if self._control is not None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died; the next one is told
-                self._control.sendmsg([msgspec.json.encode(will)], _passed(fds))
-
     def _send(self, request: bytes, fds: tuple[int, ...]) -> None:
         for _attempt in range(2):
             if self._control is None or (self._process and self._process.poll() is not None):
@@ -153,7 +134,7 @@ class Launcher:
                 self.open()
             try:
                 assert self._control is not None
-                self._control.sendmsg([request], _passed(fds))
+                self._control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
             except (BrokenPipeError, ConnectionResetError):
                 self.close()
             else:
@@ -186,10 +167,6 @@ def fds_for_ids(spec: LaunchSpec) -> tuple[int, ...]:
         return (whole,)
     who, only = start.identity, start.ids.lines_with_only
     return whole, idmapped.namespace(only([who.uid]), only([who.gid, *who.groups]))
-
-
-def _passed(fds: tuple[int, ...]) -> list[tuple[int, int, "array.array[int]"]]:
-    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
 
 
 async def _wait_readable(sock: socket.socket) -> None:

@@ -31,7 +31,6 @@ _NONE = resource.RLIM_INFINITY
 # to (core(5)): 0 does not stop that, 1 does (fs/coredump.c).
 _NO_CORE = 1
 _MIB = 1 << 20
-_INIT = 1
 RESOURCE_LIMITS = {
     resource.RLIMIT_AS: (_NONE, _NONE),
     resource.RLIMIT_CORE: (_NO_CORE, _NONE),
@@ -60,12 +59,10 @@ _MOST_OPEN_FILES = 1 << 20  # the kernel's default; systemd allows 1,000 times a
 
 def set_resource_limits() -> None:
     """Give this process RESOURCE_LIMITS, as far as it may raise its limits (CAP_SYS_RESOURCE). Its open files get the
-    highest limit that there is; `execute` sets a session's. Of pending signals it gets half of what the machine's init
-    may have: not of its own limit, as a launcher that outlives a killed daemon starts the next one, which starts the
-    next launcher.
+    highest limit that there is; `execute` sets a session's. Of its own limit of pending signals it keeps half.
     """
     most = min(hard_limits.most_open_files(), _MOST_OPEN_FILES)
-    signals = resource.prlimit(_INIT, resource.RLIMIT_SIGPENDING)[1]
+    signals = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
     own = {**RESOURCE_LIMITS, resource.RLIMIT_NOFILE: (most, most)}
     if signals != _NONE:
         own[resource.RLIMIT_SIGPENDING] = (min(own[resource.RLIMIT_SIGPENDING][1], signals // 2),) * 2

@@ -146,17 +146,6 @@ class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     hard_limits: dict[str, int] = {}
 
 
-class Will(msgspec.Struct, frozen=True, kw_only=True, tag="will"):
-    """What the launcher does if the daemon dies and nobody listens on `socket` any more: it becomes the program `argv`
-    with the environment `env`, in the mount namespace of which a descriptor is sent with the request. There is no
-    answer. A later will replaces an earlier one; one with an empty `argv` and without a descriptor asks for nothing.
-    """
-
-    socket: str
-    argv: list[str]
-    env: dict[str, str]
-
-
 LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto
 
 

@@ -25,13 +25,12 @@ from waypoint.launch.ground.limits import fill_in
 from waypoint.launch.ground.places import make_places, remove_group
 from waypoint.launch.ground.start_plan import plan_overlays
 from waypoint.launch.launcher_link import Launcher
-from waypoint.launch.spec import Will
 from waypoint.linux.storage import files
 from waypoint.model.activity import SessionEvent
 from waypoint.model.errors import StoreDamaged, WaypointError
 from waypoint.model.facts import StatusFacts, StrangerFacts
 from waypoint.model.ids import new_id
-from waypoint.model.paths import config_path, home_id, runtime_folder, socket_path
+from waypoint.model.paths import config_path, home_id, runtime_folder
 from waypoint.model.records import HOST_IDS, Capture, IdMap, SessionLimits
 from waypoint.model.times import iso_time
 from waypoint.service.background.events import Events
@@ -160,12 +159,6 @@ class Home:
         if home._host_watch is not None:
             home._host_watch.start()
         return home
-
-    def leave_will(self, argv: list[str], env: dict[str, str], mounts_fd: int) -> None:
-        """Have the program `argv` started, in the mount namespace `mounts_fd`, if this process dies and nobody listens
-        on the home's socket any more. The descriptor must stay open.
-        """
-        self._launcher.leave_will(Will(socket=socket_path(str(self.path)), argv=argv, env=env), mounts_fd)
 
     def present_strangers(self) -> list[StrangerFacts]:
         """What lay in the home when the daemon started, is unknown to names.db, and still lies there."""
