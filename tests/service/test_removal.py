@@ -156,11 +156,10 @@ SHORT, ROOM = Outlook(free_bytes=10, headroom_bytes=20), Outlook(free_bytes=20, 
 
 
 def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
-    """A home whose pool stands as `looks` says, one after the other, and cannot shrink."""
-    # Two looks at each turn of the work: whether the disk is low, and whether there is room.
-    answers = iter([look for look in looks for _ in range(2)])
-    pool = SimpleNamespace(settle=lambda: None, free_bytes=lambda: 0, outlook=lambda: next(answers))
-    return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={}, free_in_vain_bytes=0)
+    """A home whose pool stands as `looks` says, one after the other."""
+    answers = iter(looks)
+    pool = SimpleNamespace(settle=lambda: None, outlook=lambda: next(answers))
+    return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={})
 
 
 def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(

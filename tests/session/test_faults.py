@@ -12,7 +12,6 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.chaos import victims
 from tests.homes import Home, open_home
 from tests.processes_now import name_of, runs
 from tests.session.full_disks import SNUG, fill

@@ -7,8 +7,9 @@ import pytest
 
 from tests.homes import MIB, Home, open_home
 from tests.session import ledger
+from tests.waiting import wait_until
 from waypoint.client import Client
-from waypoint.model.errors import UnknownName, UsageProblem
+from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs")]
 
@@ -136,3 +137,37 @@ def test_what_cannot_be_given_back_is_told_and_is_no_failure(own: Home) -> None:
     said = "a session with --disk has been in it, so its free space stays in it, for the sessions to come"
     assert done.stderr == f"stays: the free space of the pool: {said}\n"
     assert own.must("gc", "--json").json()["failed"] == []
+
+
+@pytest.mark.soak(part="disks")
+def test_the_pool_becomes_smaller_only_when_no_session_lives(own: Home) -> None:
+    client, image = Client(own.path), own.path / "pool.img"
+    main, other = client.start("main"), client.start("other")
+    main.exec("head -c 1500M /dev/zero > /srv/data; sync; rm /srv/data; sync", timeout_s=120)
+    large = image.stat().st_size
+    refused = own.cli("gc", "--compact")
+    assert refused.code == StateConflict.exit_code
+    assert "sessions live in it: main, other\n  next: stop them first: waypoint stop --all\n" in refused.stderr
+    done = own.must("gc")
+    assert re.fullmatch(r"stays: \d+ MiB of free space in the pool: it is given back when no session .*\n", done.stderr)
+    assert image.stat().st_size == large
+    other.stop()
+    main.exec("echo kept > /srv/kept")
+    main.stop()
+    own.must("gc", "--compact")
+    assert image.stat().st_size < large - 1000 * MIB
+    assert client.start("main").exec("cat /srv/kept").output == b"kept\n"
+    ledger.check(own)
+
+
+@pytest.mark.soak(part="disks")
+def test_the_pool_becomes_smaller_by_itself_after_the_end_of_the_last_session(own: Home) -> None:
+    client, image = Client(own.path), own.path / "pool.img"
+    new = image.stat().st_size
+    main = client.start("main")
+    main.exec("head -c 1500M /dev/zero > /srv/data; sync", timeout_s=120)
+    main.stop(discard=True)
+    wait_until(lambda: image.stat().st_size <= new + 16 * MIB, "the pool is as small as a new one")
+    main = client.start("main")
+    assert main.exec("head -c 1000M /dev/zero > /srv/data; sync; echo on", timeout_s=120).output == b"on\n"
+    ledger.check(own)

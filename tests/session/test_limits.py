@@ -5,10 +5,8 @@ with a larger limit, or a neighbour, is the negative control.
 """
 
 import json
-import os
 import resource
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import victims
 from tests.homes import Home, open_home
 from tests.processes_now import name_of
 from tests.session.hoarders import FILES, FORKS, NESTING, SPINS, TERMINALS, WRITES

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import victims
 from tests.daemon.kept_home import ending
 from tests.homes import Home, open_home
 from tests.session import ledger

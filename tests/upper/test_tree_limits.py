@@ -52,11 +52,11 @@ def test_what_lies_in_a_pool_that_counts_is_not_moved(corner: Path) -> None:
     assert pool.why_stays() == ""
     assert pool.limit("tree-3", 200 * MIB) == ""
     size = os.stat(corner / "pool.img").st_size
-    assert pool.shrink(lambda: True, lambda: True) == 0
+    assert (pool.spare_bytes(), pool.compact()) == (0, 0)
     pool.close()
     pool = Ground(corner, "btrfs").open()
     assert "a session with --disk has been in it" in pool.why_stays()
-    assert pool.shrink(lambda: True, lambda: True) == 0
+    assert (pool.spare_bytes(), pool.compact()) == (0, 0)
     assert os.stat(corner / "pool.img").st_size == size
     pool.close()
 
@@ -79,7 +79,7 @@ def test_what_is_being_moved_is_left_when_the_counting_begins(
         pool.remove(f"tree-{number}")
     pool.settle()
     with ThreadPoolExecutor(1) as threads:
-        given = threads.submit(pool.shrink, lambda: True, lambda: True)
+        given = threads.submit(pool.compact)
         wait_until(lambda: present() == operation, "it is moved", brief=True)
         assert pool.limit("tree-15", 200 * MIB) == ""
         assert present() == "none"

@@ -77,13 +77,14 @@ class History:
         body = {"number": number, "branch": branch, "dry_run": True}
         return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
 
-    def gc(self, *, keep_operations_s: float | None = None, dry_run: bool = False) -> GcFacts:
+    def gc(self, *, keep_operations_s: float | None = None, dry_run: bool = False, compact: bool = False) -> GcFacts:
         """Remove the captures that no name stands for and no kept operation can bring back, and what names.db does not
         know. `keep_operations_s`: operations that are not older than this are kept; None: as the home's setting says.
 
-        Raises StateConflict if a gc is running.
+        The pool's free space is given back to the disk if no session lives. Raises StateConflict if a gc is running, or
+        with `compact` if a session lives.
         """
-        body: dict[str, object] = {"keep_operations_s": keep_operations_s, "dry_run": dry_run}
+        body: dict[str, object] = {"keep_operations_s": keep_operations_s, "dry_run": dry_run, "compact": compact}
         answer = self._ask_once("/v1/gc", body)
         return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
 

@@ -324,7 +324,8 @@ class GcFacts:
     `removed`: the captures that were removed, the oldest first; with `dry_run`, those that would be. `strangers`: the
     same for what names.db did not know. `kept_operations_s`: so many last seconds' operations can still be taken back.
     `freed_bytes`: what the home has given back to the disk. `home_bytes`: what the home has there now. `failed`: in
-    words, what could not be removed; the next daemon tries it again. `stays`: in words, what no gc can give back.
+    words, what could not be removed; the next daemon tries it again. `stays`: in words, the free space that was
+    not given back.
     """
 
     dry_run: bool

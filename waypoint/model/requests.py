@@ -121,11 +121,13 @@ class UndoRequest(Request, frozen=True):
 
 class GcRequest(Request, frozen=True):
     """`keep_operations_s`: operations of so many last seconds can be taken back afterwards; null: as long as the home's
-    setting says. `dry_run`: only tell what would be removed.
+    setting says. `dry_run`: only tell what would be removed. `compact`: refuse while a session lives, since then the
+    pool's free space is not given back to the disk.
     """
 
     keep_operations_s: Seconds | None = None
     dry_run: bool = False
+    compact: bool = False
 
 
 class CallersRequest(Request, frozen=True, kw_only=True):

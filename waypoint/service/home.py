@@ -6,6 +6,7 @@ Opened once, in the daemon's private mount namespace, by the one process that ho
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -56,10 +57,14 @@ from waypoint.upper.pool_image import FOLDER, IMAGE
 
 KEEP_OPERATIONS_S = 7 * 86400.0
 RELIEVE_S = 10.0
+COMPACT_S = 5.0
+"""How long after the end of the last session the pool is compacted: another session often follows at once."""
 PLACES_INSIDE = 8
 """Requests of the processes of all sessions together that are served at a time: the daemon has 32 threads for what
 takes long, and whoever asks from outside must find one.
 """
+
+log = logging.getLogger(__name__)
 
 
 class Relief(NamedTuple):
@@ -89,7 +94,7 @@ class Home:
         self.stop_daemon: Callable[[], None] = _do_nothing
         self.relief: Relief | None = None
         self._relieved_at = float("-inf")
-        self.free_in_vain_bytes = 0  # what was free in the pool after its last shrink where the disk ran short
+        self._compaction: asyncio.TimerHandle | None = None
         self.keep_operations_s = KEEP_OPERATIONS_S
         self.strangers: list[StrangerFacts] = []
         # By id: captures that are off the record and not yet off the disk. Only a `gc` job uses this.
@@ -153,6 +158,7 @@ class Home:
             home.sessions.serve_inside = functools.partial(serve_inside, home)
         home._watch.start()  # before anything that may take long, since the sessions of the last daemon go on writing
         home.strangers = adopt_all(home.sessions)
+        home._compact_later()
         home.relief = relief
         home.sessions.on_change = home._tell_session  # set only now: adopted sessions are no news
         home._launcher.open()
@@ -203,10 +209,28 @@ class Home:
         self.events.publish(
             SessionEvent, change=change, branch=live.branch, session=record.row.session, pid=record.init_pid
         )
+        if change == "ended":
+            self._compact_later()
+
+    def _compact_later(self) -> None:
+        """Give the pool's free space back to the disk after COMPACT_S, if no session lives then."""
+        loop = asyncio.get_running_loop()
+        if self._compaction is not None:
+            self._compaction.cancel()
+        self._compaction = loop.call_later(COMPACT_S, loop.run_in_executor, None, self._compact)
+
+    def _compact(self) -> None:
+        try:
+            if not self.names.live():
+                self.pool.compact()
+        except WaypointError as error:
+            log.error("the pool's free space is not given back to the disk: %s", error)
 
     async def shutdown(self) -> None:
         """The last call: streams and requests have ended. The process exits after it; sessions go on."""
         self.relief = None
+        if self._compaction is not None:
+            self._compaction.cancel()
         if self._host_watch is not None:
             await self._host_watch.stop()
         await self.jobs.close()

@@ -26,8 +26,8 @@ Told = TypeVar("Told")
 
 AT_ONCE = 8
 """When the disk runs short, how many captures are removed before the pool's room is looked at again."""
-SHRINK_AGAIN_BYTES = 16 << 20
-"""So much more must be free in the pool than after a shrink before it is shrunk again."""
+_STOP_AGAIN_S = 0.1
+"""How often a cancelled job tries to break off its compaction, which may be just beginning."""
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,9 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
         rights.check_unbound(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
     if request.dry_run:
         return await asyncio.to_thread(_tell, home, keep_s)
+    if request.compact and home.sessions.running:
+        said = f"sessions live in it: {', '.join(sorted(home.sessions.running))}"
+        raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
     found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s)))
     assert isinstance(found, GcFacts)
     return found
@@ -71,9 +74,8 @@ async def gc_job(home: Home, job: Job, keep_s: float) -> GcFacts:
 
 
 def relieve(home: Home) -> None:
-    """Begin a job of the kind `gc` that makes room; does nothing if a gc is running. The job gives free space of the
-    pool back to the disk if that runs short, and removes captures that nothing keeps, the oldest first, until there is
-    room (`Outlook.is_short`). What names.db does not know stays.
+    """Begin a job of the kind `gc` that removes captures that nothing keeps, the oldest first, until there is room
+    (`Outlook.is_short`). Does nothing if a gc is running. What names.db does not know stays.
     """
     with contextlib.suppress(StateConflict):  # a gc is running, which makes more room than this
         home.jobs.start("gc", lambda job: _relieve_job(home, job, whole=False))
@@ -94,7 +96,7 @@ async def relieve_whole(home: Home) -> bool:
 
 
 async def _relieve_job(home: Home, job: Job, *, whole: bool) -> int:
-    """Returns how many pieces were freed: captures, and of the pool."""
+    """Returns how many captures were removed."""
     work = _Work(home, job, home.keep_operations_s)
     return await work.in_thread(functools.partial(work.make_room, whole=whole))
 
@@ -122,7 +124,9 @@ class _Work:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
             self.is_cancelled = True
-            await asyncio.wait([thread])
+            while not thread.done():
+                await asyncio.to_thread(self._home.pool.stop_compacting)
+                await asyncio.wait([thread], timeout=_STOP_AGAIN_S)
             raise
         finally:
             if self._home.due_for_removal and not self.is_cancelled:
@@ -134,7 +138,9 @@ class _Work:
         chosen = self._remove()
         self._drop_all(chosen)
         strangers = self._remove_strangers()
-        self._try("the free space of the pool", self._shrink)
+        home.pool.settle()  # whoever has made room wants to use it now
+        if not self.is_cancelled and not home.names.live():
+            self._try("the free space of the pool", home.pool.compact)
         after = home_bytes(home)
         return GcFacts(
             dry_run=False,
@@ -144,18 +150,15 @@ class _Work:
             freed_bytes=max(0, before - after),
             home_bytes=after,
             failed=self._failed,
-            stays=[f"the free space of the pool: {why}"] if (why := home.pool.why_stays()) else [],
+            stays=_stays(home),
         )
 
     def make_room(self, *, whole: bool = False) -> int:
-        """Shrink the pool where the disk runs short, and remove a few captures at a time, until there is room. `whole`:
-        until nothing is left that could go. Returns how many captures were removed, and one more if the pool shrank.
+        """Remove a few captures at a time until there is room. `whole`: until nothing is left that could go. Returns
+        how many captures were removed.
         """
-        home, count, given = self._home, 0, 0
-        while not self.is_cancelled:
-            given += self._give_back(lambda: whole or home.pool.outlook().is_disk_low)
-            if not whole and not home.pool.outlook().is_short:
-                break
+        home, count = self._home, 0
+        while not self.is_cancelled and (whole or home.pool.outlook().is_short):
             chosen = self._remove(AT_ONCE)
             if not chosen:
                 break
@@ -163,29 +166,9 @@ class _Work:
             count += len(chosen)
             home.pool.settle()
         self._drop_all([])  # what could not be removed while the pool was fuller
-        if count or given:
-            said = "the disk ran short: %d captures that nothing keeps were removed, and the pool gave %s back"
-            log.warning(said, count, mib(given))
-        return count + bool(given)
-
-    def _give_back(self, is_wanted: Callable[[], bool]) -> int:
-        """Shrink the pool as long as `is_wanted`. Returns by how many bytes.
-
-        As long as the disk is low this is asked again and again, so that what could not be given back is not tried
-        anew before more is free: a try moves what lies in the pool.
-        """
-        home, given = self._home, 0
-
-        def shrink() -> None:
-            nonlocal given
-            given = home.pool.shrink(lambda: not self.is_cancelled and is_wanted(), lambda: not home.names.live())
-
-        free = home.pool.free_bytes()
-        home.free_in_vain_bytes = min(free, home.free_in_vain_bytes)
-        if is_wanted() and free > home.free_in_vain_bytes + SHRINK_AGAIN_BYTES:
-            self._try("the free space of the pool", shrink)
-            home.free_in_vain_bytes = home.pool.free_bytes()
-        return given
+        if count:
+            log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
+        return count
 
     def _remove(self, limit: int | None = None) -> list[Capture]:
         home = self._home
@@ -224,17 +207,7 @@ class _Work:
                     gone += [stranger] if is_gone else []
         return gone
 
-    def _shrink(self) -> None:
-        """Let the pool give its free space back to the disk."""
-        home = self._home
-        home.pool.settle()
-
-        def goes_on() -> bool:
-            return not self.is_cancelled
-
-        home.pool.shrink(goes_on, lambda: not home.names.live())
-
-    def _try(self, what: str, act: Callable[[], None]) -> bool:
+    def _try(self, what: str, act: Callable[[], object]) -> bool:
         """Call `act`; if it fails, note why. Returns whether `act` has worked."""
         try:
             act()
@@ -244,6 +217,16 @@ class _Work:
             self._failed.append(f"{what}: {said}" + (f"; next: {step}, and start the gc again" if step else ""))
             return False
         return True
+
+
+def _stays(home: Home) -> list[str]:
+    """In words, the free space that stays in the pool."""
+    if why := home.pool.why_stays():
+        return [f"the free space of the pool: {why}"]
+    if spare := home.pool.spare_bytes():
+        when = "it is given back when no session lives ('waypoint gc --compact')"
+        return [f"{mib(spare)} of free space in the pool: {when}"]
+    return []
 
 
 def _removed(capture: Capture) -> RemovedFacts:

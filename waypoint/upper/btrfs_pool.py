@@ -53,7 +53,11 @@ class Volume(Protocol):
 
     def disk_bytes(self, of_trees: Callable[[], int]) -> int: ...
 
-    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int: ...
+    def spare_bytes(self) -> int: ...
+
+    def compact(self) -> int: ...
+
+    def stop_compacting(self) -> None: ...
 
     def make_room(self, *, with_reserve: bool) -> None:
         """Enlarge the file system a little beyond what it may grow by itself, so that there is room for the metadata of
@@ -87,8 +91,14 @@ class NativeVolume:
     def disk_bytes(self, of_trees: Callable[[], int]) -> int:
         return of_trees()
 
-    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
+    def spare_bytes(self) -> int:
         return 0
+
+    def compact(self) -> int:
+        return 0
+
+    def stop_compacting(self) -> None:
+        pass
 
     def make_room(self, *, with_reserve: bool) -> None:
         pass
@@ -97,12 +107,19 @@ class NativeVolume:
         pass
 
 
-class _BtrfsRoom(FolderOfTrees):
-    """The part of `BtrfsPool` that is about its space."""
+class BtrfsPool(FolderOfTrees):
+    """Implements `contract.Pool`, which documents the methods."""
+
+    driver = "btrfs"
 
     def __init__(self, folder: str, volume: Volume) -> None:
+        """`folder`: absolute, without symlinks, on btrfs. Removes subvolumes that calls of killed processes left."""
         super().__init__(folder)
         self._volume = volume
+        with refusals("open the pool", folder):
+            for name in () if filesystem.is_readonly(folder) else os.listdir(folder):
+                if name.startswith(".") and btrfs.is_subvolume(f"{folder}/{name}"):
+                    btrfs.destroy_subvolume(f"{folder}/{name}")
 
     def shares(self, name: str) -> Shares:
         with self._tree("measure the upper tree", name) as path:
@@ -158,34 +175,28 @@ class _BtrfsRoom(FolderOfTrees):
             if not filesystem.is_readonly(self._folder):
                 btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
 
-    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
-        return self._volume.shrink(go_on, is_idle)
+    def spare_bytes(self) -> int:
+        return self._volume.spare_bytes()
+
+    def compact(self) -> int:
+        return self._volume.compact()
+
+    def stop_compacting(self) -> None:
+        self._volume.stop_compacting()
 
     def why_stays(self) -> str:
         return self._volume.why_stays()
 
-
-class BtrfsPool(_BtrfsRoom):
-    """Implements `contract.Pool`, which documents the methods."""
-
-    driver = "btrfs"
-
-    def __init__(self, folder: str, volume: Volume) -> None:
-        """`folder`: absolute, without symlinks, on btrfs. Removes subvolumes that calls of killed processes left."""
-        super().__init__(folder, volume)
-        with refusals("open the pool", folder):
-            for name in () if filesystem.is_readonly(folder) else os.listdir(folder):
-                if name.startswith(".") and btrfs.is_subvolume(f"{folder}/{name}"):
-                    btrfs.destroy_subvolume(f"{folder}/{name}")
-
     def create(self, name: str) -> str:
         path = self.path(name)
+        self._volume.stop_compacting()
         with refusals("create the upper tree", name):
             self.in_room(lambda: btrfs.create_subvolume(path))
         return path
 
     def snapshot(self, source: str, name: str, *, sealed: bool = False) -> str:
         origin, path = self._existing("snapshot the upper tree", source), self.path(name)
+        self._volume.stop_compacting()
         with refusals("snapshot the upper tree", f"{source} as {name}"):
             self.in_room(lambda: btrfs.snapshot_subvolume(origin, path, readonly=sealed))
         return path

@@ -166,17 +166,26 @@ class Room(Protocol):
         """Wait until the space of removed trees is free, at most ten seconds: until then it counts as used."""
         ...
 
-    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
-        """Give free space back to the disk, down to the size of a new pool. Returns how many bytes.
-
-        The headroom is kept, unless `is_idle` says that nobody is writing. Works in pieces, between which the pool can
-        grow, and calls `go_on` before each piece to know whether to go on. A pool that lies directly on the disk's file
-        system has nothing to give back: 0. So has one that `why_stays` tells something of. Call `settle` first.
+    def spare_bytes(self) -> int:
+        """About how many bytes `compact` can give back to the disk: those beyond the size of a new pool, the content
+        and the headroom.
         """
         ...
 
+    def compact(self) -> int:
+        """Give free space back to the disk, down to the size of a new pool; returns how many bytes. Call it only while
+        no session lives: it takes seconds or minutes, in which a session would be slow.
+
+        A call that has to change the pool, such as `create`, breaks it off: what was given back by then stays so.
+        """
+        ...
+
+    def stop_compacting(self) -> None:
+        """Break off a `compact` that runs in another thread, and wait until it has ended."""
+        ...
+
     def why_stays(self) -> str:
-        """In words, why the pool's free space stays in it for good; "" if `shrink` gives it back."""
+        """In words, why the pool's free space stays in it for good; "" if `compact` gives it back."""
         ...
 
     def in_room(self, act: Callable[[], None]) -> None:

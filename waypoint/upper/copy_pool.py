@@ -12,7 +12,6 @@ when the pool is opened next.
 import contextlib
 import errno
 import os
-from collections.abc import Callable
 
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import HostLacks, StateConflict
@@ -101,8 +100,14 @@ class CopyPool(FolderOfTrees):
     def settle(self) -> None:
         return
 
-    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
+    def spare_bytes(self) -> int:
         return 0
+
+    def compact(self) -> int:
+        return 0
+
+    def stop_compacting(self) -> None:
+        return
 
     def why_stays(self) -> str:
         return ""

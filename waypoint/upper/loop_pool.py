@@ -1,9 +1,9 @@
 """The pool file: `<home>/pool.img` with a btrfs in it, mounted at `<home>/pool`, for homes that are not on btrfs.
 
-It grows ahead of need and gives back what is free (pool_image.py says how it is made and mounted). Once btrfs counts
-what each tree writes, nothing is moved in it any more, and so it gets no smaller: moving chunks then was seen to leave
-a file system that is read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a tree that is gone, and
-aborts the transaction).
+It grows ahead of need, and is compacted while no session lives (pool_image.py makes and mounts it). Once btrfs counts
+what each tree writes, nothing is moved in it any more, so it never gets smaller again: moving chunks then was seen to
+leave a file system that is read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a tree that is
+gone, and aborts the transaction).
 """
 
 import contextlib
@@ -27,7 +27,8 @@ _LEAST_SHARE = 16  # the file never grows by less than a step divided by this: e
 # _LEAST_ROOM_BYTES, only to end or remove something.
 _ROOM_BYTES, _LEAST_ROOM_BYTES, _SPARE_BYTES = 16 << 20, 2 << 20, 64 << 20
 
-_PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time, because it cannot grow meanwhile
+_PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time: what was cut off stays so after a crash
+_LEAST_PIECE_BYTES = 16 << 20  # less is not worth moving data
 _FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest first: they make room
 _RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
@@ -41,8 +42,14 @@ def no_reserve() -> None:
     """The home has reserved no space for itself."""
 
 
-class _GrowingFile:
-    """The part of `PoolFile` that is about growing."""
+class PoolFile:
+    """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it.
+
+    One lock is held by whoever resizes the file or moves what lies in it. A compaction holds it for seconds or minutes,
+    and is broken off by anybody else who needs it (`_resizing`).
+    """
+
+    no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
 
     def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> None:
         self._home = home
@@ -50,15 +57,35 @@ class _GrowingFile:
         self._image = f"{home}/{IMAGE}"
         self.folder = f"{home}/{FOLDER}"
         self._sizes = sizes
-        self._growing = threading.Lock()
+        self._lock = threading.Lock()
+        self._is_compacting = False
+        self._is_broken_off = False
+        self._is_closed = False
+        self._counts = quota.is_enabled(self.folder)
+
+    @contextlib.contextmanager
+    def _resizing(self) -> Iterator[None]:
+        """Hold the lock during the `with` block. Breaks off a compaction: what it has moved stays moved."""
+        while not self._lock.acquire(timeout=_RETRY_S):
+            if self._is_compacting:
+                self._is_broken_off = True
+                btrfs.cancel_balance(self.folder)
+                btrfs.cancel_shrinking(self.folder)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
-        with refusals("grow the pool", self._image), self._turn_to_grow(ahead_bytes):
+        with refusals("grow the pool", self._image):
             if filesystem.is_readonly(self.folder):
                 return Growth(GrowthOutcome.REFUSED, 0, said="its file system has become read-only")
             free, space, added = self._look(ahead_bytes)
             if added > 0:
-                return self._grow(free, space.total_bytes, added)
+                with self._resizing():
+                    free, space, added = self._look(ahead_bytes)  # another thread may have enlarged it
+                    if added > 0:
+                        return self._grow(free, space.total_bytes, added)
             if _missing_bytes(self._sizes.headroom_bytes, free, space) <= 0:
                 return Growth(GrowthOutcome.ENOUGH, free, space.total_bytes)
             said = f"the disk would have less than {mib(self._sizes.floor_bytes)} left"
@@ -75,19 +102,6 @@ class _GrowingFile:
             floor_bytes=sizes.floor_bytes,
             disk_free_bytes=on_disk,
         )
-
-    @contextlib.contextmanager
-    def _turn_to_grow(self, ahead_bytes: int) -> Iterator[None]:
-        """During the `with` block nobody else resizes the pool. If the pool has to grow while a piece is being shrunk,
-        the shrinking is broken off: it may take seconds to move data away from the end.
-        """
-        while not self._growing.acquire(timeout=_RETRY_S):
-            if self._look(ahead_bytes)[2] > 0:
-                btrfs.cancel_shrinking(self.folder)
-        try:
-            yield
-        finally:
-            self._growing.release()
 
     def _look(self, ahead_bytes: int) -> tuple[int, btrfs.SpaceOnDevice, int]:
         """The free bytes of the pool, how its space is allocated, and by how many bytes the file is to grow."""
@@ -127,110 +141,82 @@ class _GrowingFile:
             os.close(fd)
 
     def make_room(self, *, with_reserve: bool) -> None:
-        with self._growing:
+        with self._resizing():
             if filesystem.free_bytes(self._home) >= _SPARE_BYTES:
                 self._enlarge(_ROOM_BYTES)
             elif with_reserve:
                 self._give_room()
                 self._enlarge(_LEAST_ROOM_BYTES)
 
-
-class PoolFile(_GrowingFile):
-    """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it."""
-
-    no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
-
-    def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> None:
-        super().__init__(home, sizes, give_room)
-        self._moving = threading.Lock()
-        self._counts = quota.is_enabled(self.folder)
-
     def count(self) -> bool:
-        self._counts = True
-        with self._at_rest():
-            try:
-                quota.enable(self.folder)
-            except OSError:
-                self._counts = False
-                raise
+        with self._resizing():
+            quota.enable(self.folder)
+            self._counts = True
         return True
-
-    @contextlib.contextmanager
-    def _at_rest(self) -> Iterator[None]:
-        """During the `with` block nothing that lies in the pool is moved. What is being moved meanwhile is broken off:
-        it may take seconds.
-        """
-        with contextlib.ExitStack() as held:
-            for lock, cancel in ((self._growing, btrfs.cancel_shrinking), (self._moving, btrfs.cancel_balance)):
-                while not lock.acquire(timeout=_RETRY_S):
-                    cancel(self.folder)
-                held.callback(lock.release)
-            yield
 
     def why_stays(self) -> str:
         return _COUNTED if self._counts else ""
 
-    def shrink(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
+    def spare_bytes(self) -> int:
+        with refusals("look at the pool", self._image):
+            spare = 0 if self._counts else self._spare()
+        return spare if spare >= _LEAST_PIECE_BYTES else 0
+
+    def _spare(self) -> int:
+        return min(btrfs.free_bytes(self.folder) - self._sizes.headroom_bytes, self._excess())
+
+    def _excess(self) -> int:
+        """By how many bytes the pool is larger than a new one; below 0 if it is smaller."""
+        return btrfs.space_on_device(self.folder).total_bytes - max(self._sizes.initial_bytes, _LEAST_BYTES)
+
+    def compact(self) -> int:
+        with self._lock, refusals("compact the pool", self._image):
+            if self._is_closed:
+                return 0
+            self._is_compacting, self._is_broken_off = True, False
+            try:
+                self._settle()
+                return self._compact()
+            finally:
+                self._is_compacting = False
+
+    def _settle(self) -> None:
+        """Wait until the kernel has freed the space of removed trees, 10 s at most."""
+        for _ in range(100):
+            if self._is_broken_off or self._excess() < _LEAST_PIECE_BYTES or btrfs.wait_until_cleaned(self.folder, 0.1):
+                return
+
+    def _compact(self) -> int:
         given, more = 0, _PIECE_BYTES
-        while more >= _PIECE_BYTES:  # data that is moved while the pool shrinks leaves gaps, which can be joined again
-            self._compact_all(go_on)
-            more = self._shrink_all(go_on, is_idle)
+        while more >= _PIECE_BYTES and self.spare_bytes():
+            for full_percent in _FULL_PERCENT:
+                self._join_chunks(full_percent)
+            more = 0
+            while piece := self._shrink():  # leaves gaps, whose chunks can be joined again
+                more += piece
             given += more
         return given
 
-    def _compact_all(self, go_on: Callable[[], bool]) -> None:
-        """Join the content of chunks that are not full, so that others become empty: to shrink, btrfs moves what lies
-        at the end into space that is not allocated. No chunk is moved twice, since the new ones lie above `end`.
+    def _join_chunks(self, full_percent: int) -> None:
+        """Move the content of chunks that are at most so full into others. To shrink, btrfs moves what lies at the end
+        of the device into space that is not allocated to any chunk.
         """
-        end = btrfs.end_of_chunks(self.folder)
-        for full_percent in _FULL_PERCENT:
-            while go_on():
-                with self._moving:
-                    if self._counts or not self._compact(full_percent, end):
-                        break
+        in_gaps = btrfs.free_bytes(self.folder) - btrfs.space_on_device(self.folder).unallocated_bytes
+        if in_gaps >= _PIECE_BYTES and not self._is_broken_off:
+            with contextlib.suppress(FileNotFoundError, subprocess.CalledProcessError):  # no program `btrfs`; no room
+                btrfs.balance(self.folder, full_percent)
+            btrfs.sync_filesystem(self.folder)  # else a chunk that has become empty stays allocated for a while
 
-    def _shrink_all(self, go_on: Callable[[], bool], is_idle: Callable[[], bool]) -> int:
-        given = 0
-        while go_on():
-            with self._growing, refusals("shrink the pool", self._image):
-                piece = 0 if self._counts else self._shrink(is_idle=is_idle())
-            if not piece:
-                break
-            given += piece
-        return given
-
-    def _compact(self, full_percent: int, end: int) -> bool:
-        """Move one chunk of data elsewhere. Returns whether there may be more to move.
-
-        The move may take seconds on a slow disk; if the pool has to grow, `use_whole_file` breaks the move off.
-        """
-        with refusals("shrink the pool", self._image):
-            unallocated = btrfs.space_on_device(self.folder).unallocated_bytes
-            if btrfs.free_bytes(self.folder) - unallocated < _PIECE_BYTES:
-                return False
-            try:
-                return btrfs.compact(self.folder, full_percent, end)
-            except (FileNotFoundError, subprocess.CalledProcessError):  # no program `btrfs`; no room to move anything
-                return False
-            finally:
-                btrfs.sync_filesystem(self.folder)  # else a chunk that has become empty stays allocated for a while
-
-    def _shrink(self, *, is_idle: bool) -> int:
-        """Shrink by one piece. Returns its size in bytes; 0 if nothing is to be given back."""
-        sizes, space = self._sizes, btrfs.space_on_device(self.folder)
-        headroom = min(sizes.headroom_bytes, sizes.initial_bytes // 4) if is_idle else sizes.headroom_bytes
-        piece = min(
-            _PIECE_BYTES,
-            btrfs.free_bytes(self.folder) - headroom,
-            space.unallocated_bytes - max(headroom // _METADATA_SHARE, _LEAST_UNALLOCATED_BYTES),
-            space.total_bytes - max(sizes.initial_bytes, _LEAST_BYTES),
-        )
-        piece = whole(piece)
-        while piece >= _PIECE_BYTES // _LEAST_SHARE:
+    def _shrink(self) -> int:
+        """Shrink file system and file by one piece. Returns its size in bytes; 0 if there is nothing to give back."""
+        space = btrfs.space_on_device(self.folder)
+        headroom = max(self._sizes.headroom_bytes // _METADATA_SHARE, _LEAST_UNALLOCATED_BYTES)
+        piece = whole(min(_PIECE_BYTES, self._spare(), space.unallocated_bytes - headroom))
+        while piece >= _LEAST_PIECE_BYTES and not self._is_broken_off:
             try:
                 btrfs.resize(self.folder, space.total_bytes - piece)
             except OSError as err:
-                if err.errno == errno.ECANCELED:  # the pool has to grow
+                if err.errno == errno.ECANCELED:
                     return 0
                 if err.errno != errno.ENOSPC:
                     raise
@@ -251,12 +237,19 @@ class PoolFile(_GrowingFile):
         finally:
             os.close(fd)
 
+    def stop_compacting(self) -> None:
+        if self._is_compacting:
+            with self._resizing():
+                pass
+
     def disk_bytes(self, of_trees: Callable[[], int]) -> int:
         with refusals("measure the pool", self._image):
             return os.stat(self._image).st_blocks * 512
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # not mounted, or unmounted before
+        # No compaction may begin afterwards: in the folder of an unmounted pool, it would move the disk's own data.
+        with self._resizing(), contextlib.suppress(OSError):  # not mounted, or unmounted before
+            self._is_closed = True
             mounts.umount(self.folder, mounts.MNT_DETACH)
 
 

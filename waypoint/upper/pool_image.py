@@ -144,8 +144,8 @@ def _mount_to_read(device: loop.LoopDevice, folder: str, error: OSError) -> None
 def use_whole_file(fd: int, folder: str) -> None:
     """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash.
 
-    btrfs refuses to resize while it moves chunks (`PoolFile.shrink`), and it goes on moving them after the daemon was
-    killed, even after a reboot. So moving is cancelled first.
+    btrfs refuses to resize while it moves chunks (`PoolFile.compact`), and it goes on moving them after the daemon was
+    killed, even after a reboot. So a balance is cancelled first.
     """
     # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
     os.fsync(fd)

@@ -11,7 +11,9 @@ from waypoint.model.verbs import MAX_SECONDS, Given
 
 def run(given: Given) -> int:
     """Returns the exit status: 1 if something could not be removed. Raises WaypointError."""
-    found = Client(given.text("home")).history.gc(keep_operations_s=_keep_s(given), dry_run=given.flag("dry_run"))
+    found = Client(given.text("home")).history.gc(
+        keep_operations_s=_keep_s(given), dry_run=given.flag("dry_run"), compact=given.flag("compact")
+    )
     if given.flag("json"):
         print_json(found)
     else:

@@ -45,10 +45,7 @@ _DEV_INFO = struct.Struct("Q16xQQ4056x")  # btrfs_ioctl_dev_info_args: devid, (u
 _FS_INFO = struct.Struct("16x16s992x")  # btrfs_ioctl_fs_info_args: ..., the file system's id, ...
 
 _SEARCH_KEY = struct.Struct("QQQQQQQIII4x32x")  # btrfs_ioctl_search_key: tree, least and greatest of each part, count
-_SEARCH_HEADER = struct.Struct("16xQ4xI")  # btrfs_ioctl_search_header: ..., offset, (type), length
-_CHUNK_LENGTH = struct.Struct("<Q")  # btrfs_chunk: its first field
 _TREE_OF_ROOTS, _ORPHANS, _ORPHAN_ITEM = 1, (1 << 64) - 5, 48
-_TREE_OF_CHUNKS, _CHUNKS, _CHUNK_ITEM = 3, 256, 228
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 _CLEANER_S = 0.02
 _DU_TRIES = 5
@@ -157,47 +154,25 @@ def wait_until_cleaned(path: str, seconds: float) -> bool:
 
 
 def _has_orphaned_roots(fd: int, path: str) -> bool:
-    return bool(_search(fd, path, _TREE_OF_ROOTS, _ORPHANS, _ORPHAN_ITEM))
-
-
-def _search(fd: int, path: str, tree: int, ident: int, kind: int, least: int = 0) -> list[tuple[int, bytes]]:
-    """Some items of this kind in a tree, those with the least offsets of at least `least`: offset and content."""
-    asked = (tree, ident, ident, least, _MAX_U64, 0, _MAX_U64, kind, kind, _MAX_U32)
-    key = _SEARCH_KEY.pack(*asked)
+    key = _SEARCH_KEY.pack(
+        _TREE_OF_ROOTS, _ORPHANS, _ORPHANS, 0, _MAX_U64, 0, _MAX_U64, _ORPHAN_ITEM, _ORPHAN_ITEM, _MAX_U32
+    )
     answer = _ioctl(fd, _IOC_TREE_SEARCH, key + bytes(4096 - len(key)), "BTRFS_IOC_TREE_SEARCH", path)
-    found, place = [], _SEARCH_KEY.size
-    for _ in range(_SEARCH_KEY.unpack_from(answer)[9]):  # the number of items that were found
-        offset, length = _SEARCH_HEADER.unpack_from(answer, place)
-        place += _SEARCH_HEADER.size
-        found.append((offset, answer[place : place + length]))
-        place += length
-    return found
+    return bool(_SEARCH_KEY.unpack_from(answer)[9])  # the number of items that were found
 
 
-def compact(path: str, full_percent: int, below: int) -> bool:
-    """Move the content of one chunk of data elsewhere, so that the chunk's space becomes free for anything. The chunk
-    is one that is at most so full, and has an address lower than `below`. Returns False if there is none.
+def balance(path: str, full_percent: int) -> None:
+    """Move the content of all chunks of data that are at most so full into others, so that their space becomes free.
 
-    Raises FileNotFoundError without btrfs-progs, CalledProcessError if there is no room to move it.
+    Raises FileNotFoundError without btrfs-progs, CalledProcessError if there is no room to move it, or if
+    `cancel_balance` has ended it.
     """
-    which = f"-dusage={full_percent},vrange=0..{below},limit=1"
-    return b"relocate 0 out of" not in programs.run("btrfs", "balance", "start", which, path)
-
-
-def end_of_chunks(path: str) -> int:
-    """The address that the next chunk of the file system under `path` will have at least: addresses only grow."""
-    end = last = 0
-    with open_folder(path) as fd:
-        while found := _search(fd, path, _TREE_OF_CHUNKS, _CHUNKS, _CHUNK_ITEM, last):
-            for offset, item in found:
-                end = max(end, offset + _CHUNK_LENGTH.unpack_from(item)[0])
-                last = max(last, offset + 1)
-    return end
+    programs.run("btrfs", "balance", "start", f"-dusage={full_percent}", path)
 
 
 def cancel_shrinking(path: str) -> None:
     """End a `resize` to a lesser size that is under way, which fails with ECANCELED; what it moved stays moved. No
-    change if there is none, or if the kernel cannot (before Linux 5.14). Raises OSError.
+    change if there is none, or if the kernel cannot (before Linux 5.14).
     """
     try:
         with open_folder(path) as fd:
@@ -208,8 +183,8 @@ def cancel_shrinking(path: str) -> None:
 
 
 def cancel_balance(path: str) -> None:
-    """End what `compact` does, if that is under way or is to go on after a mount. Takes no longer than moving one piece
-    of a file: what was moved stays moved. Raises OSError.
+    """End a balance that is under way or is to go on after a mount. Takes no longer than moving one piece of a file:
+    what was moved stays moved.
     """
     try:
         with open_folder(path) as fd:

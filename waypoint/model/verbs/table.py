@@ -232,10 +232,14 @@ _GC = Verb(
             ("--keep-operations",), "text", "Operations of this age can be taken back afterwards (default: 7d).", "AGE"
         ),
         Option(("--dry-run",), "flag", "Remove nothing, say what would be removed."),
+        Option(("--compact",), "flag", "Fail if sessions live: only without them is the pool made smaller."),
         JSON,
         HOME,
     ),
     """Remove the captures that nothing keeps, and what the home's names.db does not know; give the space back.
+
+    What is freed inside the pool of files is given back to the disk when no session lives: by this command, or some
+    seconds after the last session has ended. While sessions live they use it.
 
     A capture is kept by each branch whose tip it is, by a checkpoint, and by each operation of the last 7 days that
     'waypoint undo' would need it for. What a kept capture goes on from stays in the log, but its content is removed.

@@ -1,4 +1,4 @@
-"""Shrinking: the file under the driver `btrfs` gives the space of removed trees back to the disk."""
+"""Compaction: the file under the driver `btrfs` gives the space of removed trees back to the disk."""
 
 import os
 import subprocess
@@ -48,7 +48,8 @@ def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> N
     kept = furnish_and_remove(pool)
     before = image.stat()
     assert before.st_size > 1024 * MIB
-    given = pool.shrink(lambda: True, lambda: True)
+    assert pool.spare_bytes() > 400 * MIB
+    given = pool.compact()
     after = image.stat()
     assert (before.st_blocks - after.st_blocks) * 512 == given == before.st_size - after.st_size
     assert given > 400 * MIB, "but for what lies where nothing else has room for it"
@@ -56,10 +57,9 @@ def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> N
     assert {name: picture(pool.path(name)) for name in pool.list()} == kept
     for name in kept:
         pool.remove(name)
-    pool.settle()
-    pool.shrink(lambda: True, lambda: True)
+    pool.compact()
     assert image.stat().st_blocks * 512 <= SIZES.initial_bytes + 16 * MIB
-    assert pool.shrink(lambda: True, lambda: True) == 0
+    assert (pool.spare_bytes(), pool.compact()) == (0, 0)
     Path(pool.create("new"), "data").write_bytes(os.urandom(64 * MIB))
     pool.close()
     wait_for_no_loop(image)
@@ -73,37 +73,40 @@ def test_chunks_that_are_half_full_are_put_together(corner: Path) -> None:
         take_room(pool, number, (40, 48)[number % 2] * MIB)
     for number in range(0, 64, 2):
         pool.remove(f"tree-{number}")
-    pool.settle()
-    pool.shrink(lambda: True, lambda: True)
+    pool.compact()
     assert image.stat().st_blocks * 512 < used_bytes(pool.folder) + 512 * MIB
     pool.close()
 
 
-def test_growing_goes_before_the_shrinking_of_a_piece(corner: Path) -> None:
+@pytest.mark.parametrize("act", ["grow", "create", "close"])
+def test_what_has_to_change_the_pool_breaks_a_compaction_off(corner: Path, act: str) -> None:
     pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number in range(16):
         take_room(pool, number, 100 * MIB)
     for number in range(12):
         pool.remove(f"tree-{number}")
-    pool.settle()
     with ThreadPoolExecutor(1) as threads:
-        given = threads.submit(pool.shrink, lambda: True, lambda: True)
+        given = threads.submit(pool.compact)
         wait_until(lambda: operation() == "resize", "what lies at the end is moved", brief=True)
-        assert pool.grow_if_needed(2048 * MIB).outcome is GrowthOutcome.GROWN
+        if act == "grow":
+            assert pool.grow_if_needed(2048 * MIB).outcome is GrowthOutcome.GROWN
+        elif act == "create":
+            pool.create("new")
+        else:
+            pool.close()
         assert given.result() == 0, "it was broken off"
-    pool.close()
+    if act == "close":
+        assert pool.compact() == 0, "the folder is one of the disk now"
+    else:
+        assert operation() == "none"
+        assert act == "grow" or pool.compact() > 0
+        pool.close()
 
 
-def test_it_keeps_the_headroom_and_stops_when_it_is_told_to(corner: Path) -> None:
+def test_a_compaction_keeps_the_headroom(corner: Path) -> None:
     pool = Ground(corner, "btrfs").open()
     furnish_and_remove(pool)
-    size = (corner / "pool.img").stat().st_size
-    assert pool.shrink(lambda: False, lambda: False) == 0
-    asked = iter(range(100))
-    pool.shrink(lambda: next(asked) < 6, lambda: False)
-    assert next(asked) <= 11, "each kind of work asks once more, and does nothing"
-    pool.shrink(lambda: True, lambda: False)
-    assert (corner / "pool.img").stat().st_size < size
+    assert pool.compact() > 0
     assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
     pool.close()
 
@@ -121,7 +124,7 @@ def test_a_crash_between_the_file_system_and_its_file_costs_nothing(corner: Path
     pool.close()
 
 
-def test_growing_goes_before_a_compaction_that_a_killed_daemon_has_left(corner: Path) -> None:
+def test_growing_ends_a_balance_that_a_killed_daemon_has_left(corner: Path) -> None:
     pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number in range(6):
         pool.grow_if_needed(150 * MIB)
