@@ -84,7 +84,7 @@ def test_it_says_what_was_copied_and_how_long_the_session_stood_still(home: Home
     count = sum(1 for _ in Path("/usr/share/doc").rglob("*"))
     told = home.must("restore", cp, "-b", branch, "--only", "files").stderr
     changed, mebibytes, stood = re.search(  # type: ignore[union-attr]
-        r"^files: (\d+) changed, ([0-9.]+) MiB written; the session stood still for ([0-9.]+) s\n", told
+        r"^files: (\d+) changed, ([0-9.]+) MiB written; the session was paused for ([0-9.]+) s\n", told
     ).groups()
     assert count <= int(changed) < count + 100
     assert float(mebibytes) == pytest.approx(wanted / (1 << 20), rel=0.2)

@@ -75,7 +75,7 @@ def test_a_program_in_the_foreground_is_put_on_the_line(home: Home, person: Pers
         taken.type(b"sleep 777\r").see(b"sleep 777\r\n")
         home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
         done = home.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
-        assert "on the shell's line, for Enter to run: sleep 777" in done.stderr
+        assert "typed at the prompt, Enter runs it: sleep 777" in done.stderr
         taken.see(b"Enter runs it again")
         assert inside(home, branch, "pwd; pgrep -c -f 'sleep 777' || :") == "/usr\n0\n"
         taken.type(b"\r")

@@ -400,5 +400,5 @@ def test_without_a_route_all_is_refused_at_once_and_it_is_said(tmp_path: Path) -
         outside.on_host("ip", "route", "add", "default", "via", "203.0.113.1")
         there.must("shell", "c", "-d")
         assert tried(there, "c", PUBLIC) == REACHED
-        assert "way out" not in there.must("show", "c").stdout
-        assert "way out" in there.must("show", "b").stdout  # which has none until it is started again
+        assert "nothing outside" not in there.must("show", "c").stdout
+        assert "nothing outside" in there.must("show", "b").stdout  # which has none until it is started again

@@ -152,7 +152,8 @@ def test_a_restore_says_what_it_has_replaced_and_how_to_get_that_back(home: Home
     home.must("exec", "-b", branch, "--", "mine=after")
     told = home.must("restore", f"{branch}-c").stderr
     found = re.fullmatch(
-        rf"replaced: what was on {branch}, kept as ([0-9a-f]{{12}}), tier live; to get it back: waypoint (.*)\n", told
+        rf"replaced: the session on {branch}, kept as ([0-9a-f]{{12}}), tier live; to get it back: waypoint (.*)\n",
+        told,
     )
     assert found
     assert home.must("show", found[1], "--json").json()["reason"] == "replaced"

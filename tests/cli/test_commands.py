@@ -13,7 +13,6 @@ from tests.cli.test_exec import read_until, started
 from tests.homes import CLI_TIMEOUT_S, Home
 from tests.places import ROOT
 from tests.waiting import PATIENCE_S, wait_until
-from waypoint.cli import tables
 from waypoint.model import rendering
 from waypoint.model.verbs.table import WAYPOINT, Group
 
@@ -69,9 +68,10 @@ def test_durations_have_two_units(seconds: float | None, text: str) -> None:
     assert rendering.duration(seconds) == text
 
 
-def test_a_table_has_straight_columns(capfd: pytest.CaptureFixture[str]) -> None:
-    tables.print_table(("NAME", "N", "STATE"), [("a", "1", "live"), ("longer", "12345", "ok")], right=frozenset({"N"}))
-    assert capfd.readouterr().out == "NAME        N  STATE\na           1  live\nlonger  12345  ok\n"
+def test_a_table_has_straight_columns() -> None:
+    rows = [("a", "1", "live"), ("longer", "12345", "ok")]
+    lines = rendering.table(("NAME", "N", "STATE"), rows, right=frozenset({"N"}))
+    assert lines == ["NAME        N  STATE", "a           1  live", "longer  12345  ok"]
 
 
 # --- with a daemon

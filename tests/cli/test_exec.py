@@ -165,7 +165,7 @@ def test_the_branch_may_come_from_the_environment(home: Home, branch: str) -> No
 def test_exit_ends_the_session_with_its_status(home: Home, branch: str) -> None:
     done = home.cli("exec", "-b", branch, "--", "exit 7")
     assert (done.code, done.stdout) == (7, "exit\n")  # bash says so
-    said = f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}"
+    said = f"the session of {branch} has ended with its shell; to continue: waypoint shell {branch}"
     assert done.stderr == f"waypoint: {said}\n"
     assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
     home.must("shell", branch, "-d")  # as is said
@@ -179,7 +179,7 @@ def test_a_command_that_ends_the_shell_leaves_the_session_and_its_programs(home:
     home.must("exec", "-b", branch, "--", "until (: 3<>/dev/tcp/127.0.0.1/8123) 2>/dev/null; do :; done")
     done = home.cli("exec", "-b", branch, "--", "export mine=1; cd /usr; cd /nowhere 2>/dev/null || exit 3")
     assert done.code == 3
-    assert f"the command has ended the shell of {branch}; a new one has taken its place" in done.stderr
+    assert f"the command has ended the shell of {branch}; a new shell has replaced it" in done.stderr
     found = home.cli("exec", "-b", branch, "--json", "--", "set -e; false").json()
     assert (found["exit"], found["by"], found["ended"], found["new_shell"]) == (1, "command", False, True)
     look = "echo $mine $(f) $PWD; exec 3<>/dev/tcp/127.0.0.1/8123 && echo listens; exec 3<&-"
@@ -243,7 +243,7 @@ def test_a_shell_that_cannot_take_the_command_is_an_error_with_a_way(home: Home,
     )
     assert home_first.json()["error"] == error
     step, _, command = error["next"].rpartition(": ")
-    assert step == "wait until its shell is at its prompt (exec --wait-prompt S), or run a process beside it"
+    assert step == "wait until its shell is idle (exec --wait-prompt S), or run a separate process"
     command = command.replace("CMD", "echo beside")
     assert home.must(*shlex.split(command)[1:]).stdout == "beside\n"
     home.must("stop", busy, "--discard")
@@ -256,7 +256,7 @@ def test_a_command_whose_session_is_replaced_says_where_to_go_on(home: Home, bra
     assert (done.code, done.json()["exit"], done.json()["ended"]) == (125, 125, True)
     assert done.json()["error"]["said"] == "the session was replaced: a capture was restored in its place"
     step = done.json()["error"]["next"]
-    assert step.startswith("to go on there: waypoint ")
+    assert step.startswith("to continue there: waypoint ")
     home.must(*shlex.split(step.rpartition(": ")[2])[1:], "-d")
     home.must("rm", f"{branch}-cp")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waypoint.cli.history.graph import draw
+from waypoint.cli.commands.log import draw
 
 DRAWINGS = {
     "nothing": ({}, ""),

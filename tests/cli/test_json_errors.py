@@ -26,14 +26,14 @@ NO_NAME, NO_BRANCH = "nothing has this name", "there is no such branch"
         ("rm nosuch", "'nosuch'", NO_NAME),
         ("branch delete nosuch", "branch nosuch", NO_BRANCH),
         ("shell -d --cwd /nope nosuch", "/nope", "No such file or directory"),
-        ("nosuch", "waypoint", "No such command 'nosuch'."),
-        ("show", "waypoint show", "Missing argument 'NAME'."),
-        ("log -n nonsense", "waypoint log", "Invalid value"),
-        ("fork x -n 0", "waypoint fork", "Invalid value"),
-        ("ps --nosuch", "waypoint ps", "No such option '--nosuch'."),
-        ("attach nosuch", "waypoint attach", "No such option '--json'."),  # its output is the session's
-        ("exec --timeout nonsense", "waypoint exec", "Invalid value"),
-        ("run", "waypoint run", "No such option '--json'."),  # as of attach
+        ("nosuch", "waypoint nosuch", "there is no such command"),
+        ("show", "waypoint show", "NAME is missing"),
+        ("log -n nonsense", "waypoint log -n", "is not a whole number"),
+        ("fork x -n 0", "waypoint fork -n", "is not a whole number"),
+        ("ps --nosuch", "waypoint ps --nosuch", "there is no such option"),
+        ("attach nosuch", "waypoint attach --json", "there is no such option"),  # its output is the session's
+        ("exec --timeout nonsense", "waypoint exec --timeout", "is not a number of seconds"),
+        ("run", "waypoint run --json", "there is no such option"),  # as of attach
     ],
 )
 @pytest.mark.parametrize("first", [False, True], ids=["", "--home first"])

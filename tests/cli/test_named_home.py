@@ -93,7 +93,7 @@ def asked(home: Home, *words: str) -> Completed:
     ("words", "step"),
     [
         (("restore", "noted"), "to get it back: waypoint --home {} undo -b main"),
-        (("undo", "-b", "brief"), "the way back: waypoint --home {} undo "),
+        (("undo", "-b", "brief"), "to reverse this undo: waypoint --home {} undo "),
         (("exec", "-b", "gone", "--", "true"), "to start it: waypoint --home {} shell gone -d"),
         (("checkpoint", "noted"), "or move that one: waypoint --home {} checkpoint --force noted -b main"),
         (("run", "-b", "gone", "--", "true"), "'waypoint --home {} ps --all' lists"),

@@ -125,11 +125,11 @@ def test_a_caller_that_ignores_the_ends_of_children_gets_a_home() -> None:
 
 
 def test_a_number_that_nothing_can_hold_is_wrong_usage(home: Home) -> None:
-    """tests/cli/test_verbs.py tries other numbers on the parsers."""
+    """tests/cli/test_verbs.py tries other numbers on the parser."""
     for words in (["log", "-n"], ["op", "log", "-n"], ["undo"], ["fork", "main", "-n"]):
         done = home.cli(*words, str(2**63))
         assert (done.code, done.stdout) == (2, "")
-        assert "is not a number from 1 to" in done.stderr
+        assert "is not a whole number from 1 to" in done.stderr
     assert "bug" not in (home.path / "daemon.log").read_text()
 
 
@@ -140,8 +140,8 @@ def test_a_full_stdout_is_said_in_words(home: Home) -> None:
         )
     assert done.returncode == 125
     said, step = done.stderr.splitlines()
-    assert said == "waypoint: cannot go on: No space left on device"
-    assert step == "  next: mend that, or let the output go elsewhere; then try again"
+    assert said == "waypoint: cannot continue: No space left on device"
+    assert step == "  next: correct that, or send the output elsewhere; then try again"
 
 
 # --- CRIU, and the pool

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.cli import output, tables
+from waypoint.cli import output
 from waypoint.cli.output import print_json, print_json_line
 from waypoint.daemon import lifetime
 from waypoint.model.facts import ForkFacts, SessionFacts
+from waypoint.model.rendering import table
 
 SESSION = SessionFacts(branch="b\u00e4\x9b", state="live", created="2026-01-01T00:00:00.000Z", left_out=["/mnt"])
 VALUE = [ForkFacts(branch="b", pid=1, ms=0.5, session=SESSION), {"exit": None, "pair": (1, "x")}]
@@ -67,7 +68,7 @@ HOSTILE = "name \x1b[2J\x07\x9b\r of ä"
     [
         (lambda: output.complain(f"{HOSTILE}\n  next: go"), "waypoint: name ?[2J??? of ä\n  next: go\n"),
         (lambda: output.tell("degraded", [f"{HOSTILE}\n"]), "degraded: name ?[2J??? of ä?\n"),
-        (lambda: tables.print_table(["NAME"], [[HOSTILE]]), "NAME\nname ?[2J??? of ä\n"),
+        (lambda: output.print_lines(table(["NAME"], [[HOSTILE]])), "NAME\nname ?[2J??? of ä\n"),
     ],
 )
 def test_what_a_terminal_would_act_on_is_not_printed(

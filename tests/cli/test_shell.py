@@ -204,7 +204,7 @@ def test_a_start_tells_nothing_of_what_is_left_out_unless_it_starts_there(home: 
         assert "not in the session" not in home.must("shell", "t-out", "-d").stderr
         assert str(tmp_path) in home.must("ps", "--json").stdout
         home.must("checkpoint", "t-out-cp", "-b", "t-out")
-        assert f"not in it    {tmp_path}" in home.must("show", "t-out").stdout
+        assert f"left out     {tmp_path}" in home.must("show", "t-out").stdout
         command = home.argv("shell", "t-there-out", "-d")
         done = subprocess.run(command, env=home.env, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert f"not in the session: {tmp_path} (tmpfs: read-only)" in done.stderr

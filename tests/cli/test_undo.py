@@ -127,7 +127,7 @@ def test_an_undo_that_ends_a_session_names_the_way_back(home: Home, branch: str,
         said = home.must("undo", "-b", branch).stderr
     assert ended not in {one["branch"] for one in home.must("ps", "--json").json()}
     number = last(home)["number"]
-    assert said.endswith(f"the way back: waypoint {'' if within else f'--home {home.path} '}undo {number}\n")
+    assert said.endswith(f"to reverse this undo: waypoint {'' if within else f'--home {home.path} '}undo {number}\n")
     home.must("undo", str(number))
     assert home.must("exec", "-b", ended, "--", "echo $here").stdout == "1\n"
     home.cli("stop", ended, "--discard")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.conftest import HOME
 from tests.client.peer import Talk, listening
-from waypoint.cli import front
+from waypoint.cli import entry
 from waypoint.client import Client
 from waypoint.model.errors import Failed
 
@@ -116,7 +116,7 @@ def test_undo_asks_what_would_be_lost_then_acts_once_whatever_is_printed(
         talk.answer(200, {"operation": OPERATION, "undone": UNDONE})
 
     with listening(socket, plan, answer):
-        assert front.run(["undo", "17", "--home", HOME, *options]) == 0
+        assert entry.run(["undo", "17", "--home", HOME, *options]) == 0
     assert asked == [
         ("POST /v1/operations/undo", {"number": 17, "branch": None, "dry_run": True}),
         (

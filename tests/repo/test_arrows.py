@@ -11,8 +11,7 @@ import pytest
 
 from tests.places import ROOT
 from tests.repo import tree
-from waypoint.cli.actions import PLACES
-from waypoint.model.verbs import fast
+from waypoint.cli.entry import PLACES
 
 BELOW_CAPTURE = {"store", "upper", "processes", "linux", "model"}
 BELOW_SESSION = {"terminal", "launch", "egress", "capture", *BELOW_CAPTURE}
@@ -65,11 +64,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "": set(),
         "fast": {""},
         "commands": {""},
-        "history": {""},
-        "actions": {"fast", "commands", "history"},
-        "front": {"", "actions"},
-        "completion": {""},
-        "entry": {"", "fast", "actions", "front", "completion"},
+        "entry": {"", "fast", "commands"},
         "main": {"entry"},
     },
     "model": {"": set(), "verbs": {""}, "rendering": {"", "verbs"}},
@@ -108,8 +103,7 @@ def room_of(module: str) -> str:
 
 IMPORTERS = ("__import__", "import_module")
 BY_NAME: dict[str, list[str]] = {
-    "waypoint/cli/actions.py": [f"waypoint.cli.{place.partition(':')[0]}" for place in PLACES.values()],
-    "waypoint/cli/entry.py": [f"waypoint.cli.fast.{verb}" for verb in fast.VERBS],
+    "waypoint/cli/entry.py": [f"waypoint.cli.{place.partition(':')[0]}" for place in PLACES.values()],
     "waypoint/model/packages.py": [],
 }
 """Modules that import by a name which they put together, and all that they may import so. `packages` tries packages for

@@ -14,7 +14,7 @@ from tests.store.test_names_store import capture_of, row_of
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.branch import removal
 from waypoint.branch.graph import walk_back
-from waypoint.cli.history.graph import draw
+from waypoint.cli.commands.log import draw
 from waypoint.model.errors import StoreDamaged, UnknownName, UsageProblem
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.ids import new_id

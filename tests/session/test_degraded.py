@@ -101,7 +101,7 @@ def test_what_a_live_capture_lacks_is_said_by_every_verb_inside(home: Home, clie
     assert made["degraded"] == outside["degraded"]
     said = inside("restore less --only files")
     assert re.search(
-        r"\nreplaced: what was on main, kept as \w+, tier live; to get it back: waypoint undo -b main\n", said
+        r"\nreplaced: the session on main, kept as \w+, tier live; to get it back: waypoint undo -b main\n", said
     )
     assert f"\ndegraded: of what was replaced: {DROPPED}" in said
     assert json.loads(inside("restore less --only files --json"))["replaced"]["tier"] == "live"

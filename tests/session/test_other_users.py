@@ -339,7 +339,7 @@ def test_nobody_ends_what_others_run(shared: Home, person: Person) -> None:
 
 
 def test_the_machines_network_is_said_whenever_a_branch_goes_on_with_it(shared: Home, person: Person) -> None:
-    said = "on the machine's network: what listens here is reached, on 127.0.0.1 and on abstract sockets too"
+    said = "on the machine's network: the session reaches what listens here, on 127.0.0.1 and on abstract sockets, too"
     assert said in person.can(shared, "shell", "net", "-d", "--net", "host").stderr
     assert succeeds(person.can(shared, "checkpoint", "net-cp", "-b", "net", "--tier", "files"))
     for words in (("net",), ("net-2", "--from", "net-cp")):

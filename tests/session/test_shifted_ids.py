@@ -304,7 +304,7 @@ def test_a_file_system_that_cannot_be_idmapped_is_told(shifted: Home, tmp_path: 
         done = shifted.must("shell", "weak", "-d", "--json", "--user", "root", "--base", str(base))
         assert done.json()["ids"] == "host"
         assert f"{base} cannot be shown with other owners" in done.json()["why_host_ids"]
-        assert "without ids of its own" in done.stderr
+        assert "without its own user ids" in done.stderr
         shifted.must("checkpoint", "weak-1", "-b", "weak")
         shown = shifted.must("show", "weak").stdout
         assert f"the machine's: {base} cannot" in shown

@@ -30,9 +30,10 @@ UNANSWERED = (
 
 def replaced(branch: str, transaction: str) -> str:
     """A pattern: what a command says that has replaced the session, or its files."""
-    exchanged = r"files: \d+ changed, \d+\.\d MiB written; the session stood still for [\d.]+ s\n"
+    exchanged = r"files: \d+ changed, \d+\.\d MiB written; the session was paused for [\d.]+ s\n"
     return (exchanged if transaction == "restore-files" else "") + (
-        rf"replaced: what was on {branch}, kept as \w+, tier (live|files); to get it back: waypoint undo -b {branch}\n"
+        rf"replaced: the session on {branch}, kept as \w+, tier (live|files); "
+        rf"to get it back: waypoint undo -b {branch}\n"
     )
 
 

@@ -1,68 +1,143 @@
-"""From the process's arguments to a command's code. click is loaded only for help, and to say what is wrong with the
-arguments.
-"""
+"""From the process's arguments to the function that carries out a command."""
 
 import os
 import sys
 
-from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, fail, use_home
+from waypoint.cli.output import EXIT_INTERRUPTED, EXIT_NO_READER, fail, print_lines, use_home, write_all
 from waypoint.model.errors import Failed, WaypointError
-from waypoint.model.verbs import COMPLETE, asks_for_json, fast, parse
+from waypoint.model.verbs import COMPLETE, HelpRequested, asks_for_json, fast, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
+
+    from waypoint.model.verbs import Given, Verb
+
+EXIT_USAGE = 2
+PLACES = {
+    "exec": "fast.command:run_exec",
+    "run": "fast.command:run_run",
+    "shell": "fast.shell:run",
+    "checkpoint": "fast.captures:checkpoint",
+    "restore": "fast.captures:restore",
+    "fork": "fast.captures:fork",
+    "setup": "commands.setup:run",
+    "doctor": "commands.doctor:run",
+    "attach": "commands.sessions:attach",
+    "logs": "commands.sessions:logs",
+    "ps": "commands.sessions:ps",
+    "stop": "commands.sessions:stop",
+    "branch": "commands.names:list_branches",
+    "branch delete": "commands.names:delete",
+    "branch list": "commands.names:list_branches",
+    "branch rename": "commands.names:rename",
+    "rm": "commands.names:remove",
+    "log": "commands.log:run",
+    "show": "commands.show:run",
+    "undo": "commands.operations:undo",
+    "op log": "commands.operations:log",
+    "gc": "commands.space:gc",
+    "du": "commands.space:du",
+    "events": "commands.events:run",
+    "daemon logs": "commands.daemon:logs",
+    "daemon run": "commands.daemon:run",
+    "daemon status": "commands.daemon:status",
+    "daemon stop": "commands.daemon:stop",
+}
+"""By verb, the module below waypoint.cli and the function. A module is loaded when its verb is used."""
 
 
 def main(argv: list[str]) -> "NoReturn":
     """Run `waypoint ARGV` and end the process."""
     _occupy_standard_streams()
-    if argv[:1] == ["--json"]:
-        argv = _behind_the_verb(argv)
     try:
-        leave(_run(argv))
+        leave(run(argv))
+    except HelpRequested as request:
+        _print_help(request.verb)
+        leave(0)
     except WaypointError as error:
         leave(_fail(argv, error))
     except KeyboardInterrupt:
         leave(EXIT_INTERRUPTED)
     except BrokenPipeError:
         leave(EXIT_NO_READER)
-    except OSError as error:  # of this process's own files: stdout on a full disk, a folder that is gone
+    except OSError as error:  # about this process's own files: stdout on a full disk, a removed folder
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        next_step = "mend that, or let the output go elsewhere; then try again"
-        leave(_fail(argv, Failed("go on", "", f"{error.strerror or error}{where}", next_step)))
+        next_step = "correct that, or send the output elsewhere; then try again"
+        leave(_fail(argv, Failed("continue", "", f"{error.strerror or error}{where}", next_step)))
 
 
-def _behind_the_verb(argv: list[str]) -> list[str]:
-    """`argv`, which begins with `--json`, with this option where a verb takes it."""
+def run(argv: list[str]) -> int:
+    """Run one command and return its exit status. Raises HelpRequested, WaypointError, OSError."""
+    if argv and argv[0] == COMPLETE:
+        completed: int = __import__("waypoint.cli.completion", fromlist=["run"]).run(argv[1:])
+        return completed
+    verb = fast.VERBS.get(argv[0]) if argv else None
+    if verb is None:
+        return _run_other(argv)
+    return _act(verb, parse(verb, argv[1:]))
+
+
+def _run_other(argv: list[str]) -> int:
+    """Run a verb that is not of the fast path, or one with options before it."""
+    import _signal  # type: ignore[import-not-found, unused-ignore]
+
     from waypoint.model.verbs import table
 
-    rest = argv[1:]
-    at_home = 2 if rest[:1] == ["--home"] else 1 if rest and rest[0].startswith("--home=") else 0
-    _verb, behind = table.find(rest[at_home:])
-    place = len(rest) - len(behind)
-    return [*rest[:place], "--json", *behind] if place > at_home else [*rest, "--json"]
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # if ignored, the programs of `setup` would all seem to succeed
+    verb, words = table.find(argv)
+    given = parse(verb, words)
+    if verb.name in PLACES:
+        return _act(verb, given)
+    if "version" in given and given.flag("version"):
+        from waypoint import __version__
+
+        print_lines([f"waypoint, version {__version__}"])
+        return 0
+    _print_help(verb, fd=2)  # a group without the name of a member
+    return EXIT_USAGE
+
+
+def _act(verb: "Verb", given: "Given") -> int:
+    use_home(given.text("home"))
+    code: int = action_of(verb.name)(given)
+    return code
+
+
+def action_of(verb: str) -> "Callable[[Given], int]":
+    """The function that carries `verb` out. It gets the verb's parameters, returns the exit status, and raises
+    WaypointError or OSError.
+    """
+    module, _, function = PLACES[verb].partition(":")
+    found: Callable[[Given], int] = getattr(__import__(f"waypoint.cli.{module}", fromlist=[function]), function)
+    return found
+
+
+def _print_help(verb: "Verb", fd: int = 1) -> None:
+    from waypoint.cli.help import help_of
+
+    write_all(fd, memoryview(help_of(verb).encode()))
 
 
 def _fail(argv: list[str], error: WaypointError) -> int:
-    """As `fail`. With `exec --json` the value has the usual fields of an outcome, too, which say whose the exit status
-    is (exec_json.py). Of `argv`, click has taken away what stood before the verb.
+    """As `fail`. With `exec --json` the value also has the usual fields of an outcome, which tell that the exit status
+    is not the command's (exec_json.py).
     """
-    is_exec = argv[:1] == ["exec"]
+    from waypoint.model.verbs import table
+
+    try:
+        verb, words = table.find(argv)
+    except WaypointError:  # an unknown verb
+        verb, words = None, argv
+    is_exec = verb is not None and verb.name == "exec"
     beside: dict[str, object] = {"exit": error.exit_code, "by": "waypoint", "ended": False, "output": ""}
-    return fail(error, as_json=_asks_for_json(argv), beside=beside if is_exec else None)
-
-
-def _asks_for_json(argv: list[str]) -> bool:
-    """Whether the result, and so an error, is to be one JSON value. The verbs that are not in `fast` take no words of
-    a command line, so `--json` means the same in all of them.
-    """
-    return bool(argv) and asks_for_json(fast.VERBS.get(argv[0]), argv[1:])
+    return fail(error, as_json=asks_for_json(verb, words), beside=beside if is_exec else None)
 
 
 def _occupy_standard_streams() -> None:
     """Open /dev/null in place of descriptors 0, 1 and 2 that the caller has closed. Otherwise the next file that this
-    process opens, such as its socket, would get the number and pass for stdin.
+    process opens, such as its socket, would get the number and be used as stdin.
 
     The stand-ins cannot be used either: stdin is opened for writing, stdout and stderr for reading.
     """
@@ -81,39 +156,3 @@ def leave(code: int) -> "NoReturn":
         except (OSError, ValueError, AttributeError):  # its reader is gone, or it was closed before the start
             continue
     os._exit(code & 0xFF)
-
-
-def _run(argv: list[str]) -> int:
-    if argv and argv[0] == COMPLETE:
-        completed: int = __import__("waypoint.cli.completion", fromlist=["run"]).run(argv[1:])
-        return completed
-    verb = fast.VERBS.get(argv[0]) if argv else None
-    given = parse(verb, argv[1:]) if verb is not None else None
-    if verb is not None and given is not None:
-        use_home(given.text("home"))
-        code: int = __import__(f"waypoint.cli.fast.{verb.name}", fromlist=["run"]).run(given)
-        return code
-    return _run_other(argv)
-
-
-def _run_other(argv: list[str]) -> int:
-    """Run a verb that is not of the fast path, or show what is wrong."""
-    import _signal  # type: ignore[import-not-found, unused-ignore] # `signal` loads enum
-
-    from waypoint.model.verbs import table
-
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # if ignored, the programs of `setup` would all seem to succeed
-    verb, rest = table.find(argv)
-    given = parse(verb, rest) if verb is not None else None
-    if verb is not None and given is not None:
-        from waypoint.cli.actions import action_of
-
-        use_home(given.text("home"))
-        return action_of(verb.name)(given)
-
-    from waypoint.model.packages import make_importable
-
-    make_importable("click")
-    from waypoint.cli import front
-
-    return front.run(argv, as_json=_asks_for_json(argv))

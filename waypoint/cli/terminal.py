@@ -9,7 +9,7 @@ from waypoint.cli.caller import caller_env
 from waypoint.cli.output import note
 from waypoint.client.attach import Attachment, CommandTerminal
 from waypoint.model.errors import one_line
-from waypoint.model.verbs.told import SHORT
+from waypoint.model.outcomes import SHORT
 
 EXIT_SIGNAL = 128
 _SIGHUP = 1

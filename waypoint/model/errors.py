@@ -62,7 +62,7 @@ class WaypointError(Exception):
         line that looks like the next step.
         """
         tried, on, said, next_step = (cleaned(part) for part in (self.tried, self.on, self.said, self.next_step))
-        text = f"{f'cannot {tried} {on}'.rstrip()}: {said}".replace("  ", " ")
+        text = f"{' '.join(filter(None, ('cannot', tried, on)))}: {said}"
         return f"{text}\n  next: {next_step}" if next_step else text
 
     def to_json(self) -> dict[str, str | int]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
 from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts
-from waypoint.model.verbs.told import SHORT
+from waypoint.model.outcomes import SHORT
 
 _COLOURS = {
     "ok": "green",

@@ -1,17 +1,16 @@
-"""`waypoint doctor`, of the machine or of one live session."""
+"""`waypoint doctor`, for the machine or for one running session."""
 
 import dataclasses
 import os
 
+from waypoint.cli.commands.sessions import report_strangers
 from waypoint.cli.commands.setup import carry_out
 from waypoint.cli.output import advice, print_json, print_lines, wants_colour
-from waypoint.cli.strangers import tell_strangers
-from waypoint.cli.tables import print_table
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem, WaypointError
 from waypoint.model.facts import Capability
 from waypoint.model.paths import config_path, log_path
-from waypoint.model.rendering import state
+from waypoint.model.rendering import state, table
 from waypoint.model.verbs import Given
 
 EXIT_HOST_LACKS = 3
@@ -30,7 +29,8 @@ def _survey(client: Client, branch: str, *, as_json: bool) -> int:
         print_json([dataclasses.asdict(one) | {"remedy": advice(one.remedy)} for one in found])
     else:
         rows = [(str(one.pid), one.tier, one.command, one.why) for one in found]
-        print_table(("PID", "TIER", "COMMAND", "WHY"), rows, right=frozenset({"PID"}))
+        headings = ("PID", "TIER", "COMMAND", "WHY")
+        print_lines(table(headings, rows, right=frozenset({"PID"}), coloured=wants_colour()))
         for one in found:
             if one.remedy:
                 print_lines([f"\npid {one.pid}: {advice(one.remedy)}"])
@@ -48,19 +48,18 @@ def _try_all(client: Client, given: Given) -> int:
         print_json([_as_json(one) for one in found])
     else:
         rows = [(one.name, one.state, one.required_for, one.why) for one in found]
-        print_table(("CAPABILITY", "STATE", "NEEDED FOR", "WHY"), rows)
+        print_lines(table(("CAPABILITY", "STATE", "NEEDED FOR", "WHY"), rows, coloured=wants_colour()))
         for one in found:
             if one.remedy and one.state != "ok":
                 print_lines([f"\n{one.name}, {state(one.state, coloured=wants_colour())}: {advice(one.remedy)}"])
     if is_open:
-        tell_strangers(client, each=True)
+        report_strangers(client, each=True)
     is_lacking = any(one.state == "missing" and one.required_for in ("session", "live") for one in found)
     return EXIT_HOST_LACKS if is_lacking else 0
 
 
 def _without_daemon(client: Client, error: WaypointError) -> list[Capability]:
-    """The rows if the daemon cannot open its home, and so cannot be asked: this process has everything tried that needs
-    no daemon.
+    """The rows if the daemon cannot open its home: runs all checks that need no daemon.
 
     Raises `error` if the home is not set up, or this user may not use it.
     """

@@ -2,7 +2,7 @@
 
 from waypoint.cli.output import tell, tell_lines
 from waypoint.client.wire import nonsense
-from waypoint.model.verbs.told import told
+from waypoint.model.outcomes import degraded_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,60 +38,44 @@ def _lacks(what: str) -> "WaypointError":
     return nonsense(f"an answer without its {what}")
 
 
-def tell_left_out(session: "Facts", folder: str = "") -> None:
-    """Print on stderr the mounts that the session lacks and that matter to the caller: the one that the caller's
-    `folder` is on, and those in which the branch has changes. `show` and `doctor` tell all of them. Lines that are in
-    `degraded`, too, are left to `tell_degraded`.
+def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, asked_network: bool) -> None:
+    """Report on stderr what a session that `shell` has started lacks. `folder`: the caller's, if the shell starts
+    there; `limits`: the limits that the caller asked for; `asked_network`: the caller asked for a network.
+    """
+    if session.get("shell") and session.get("hooks") is False:
+        said = f"{session['shell']} is neither bash nor zsh: 'waypoint exec' is refused ('waypoint run' works)"
+        tell("without hooks", [f"{said}, and the prompt does not show the branch"])
+    if session.get("why_host_ids"):
+        tell("without its own user ids", [f"root in the session is root of the machine: {session['why_host_ids']}"])
+    if session.get("why_no_seccomp"):
+        tell("without a filter of system calls", [str(session["why_no_seccomp"])])
+    unlimited = session.get("unlimited")
+    lines = unlimited if isinstance(unlimited, list) else []
+    tell("without a limit", [line for line in lines if line.partition(":")[0] in limits])
+    if asked_network and session.get("no_way_out"):
+        tell("without a connection to the outside", [str(session["no_way_out"])])
+    if session.get("net") == "host":
+        said = "the session reaches what listens here, on 127.0.0.1 and on abstract sockets, too"
+        tell("on the machine's network", [f"{said}; ping and ports below 1024 do not work"])
+    warn_left_out(session, folder)
+    warn_degraded(session)
+
+
+def warn_left_out(session: "Facts", folder: str = "") -> None:
+    """Report on stderr the mounts that the session lacks and that matter to the caller: the one that `folder` is on,
+    and those in which the branch has changes. `show` and `doctor` list all of them. `warn_degraded` reports those that
+    are in `degraded`, too.
     """
     left_out, degraded = session.get("left_out"), session.get("degraded")
-    told = degraded if isinstance(degraded, list) else []
+    known = degraded if isinstance(degraded, list) else []
     for line in left_out if isinstance(left_out, list) else ():
-        if line in told:
+        if line in known:
             continue
         point = line.partition(" (")[0].rstrip("/")
         if f"{folder}/".startswith(f"{point}/") or line.endswith("its changes wait)"):
             tell("not in the session", [line])
 
 
-def tell_host_ids(session: "Facts") -> None:
-    """If the session's root is the machine's, print on stderr why."""
-    why = session.get("why_host_ids")
-    if why:
-        tell("without ids of its own", [f"its root is the machine's, behind other walls: {why}"])
-
-
-def tell_no_seccomp(session: "Facts") -> None:
-    """If no system call is refused to the session's processes, print on stderr why."""
-    why = session.get("why_no_seccomp")
-    if why:
-        tell("without a filter of system calls", [f"behind other walls: {why}"])
-
-
-def tell_unlimited(session: "Facts", asked: "list[str]") -> None:
-    """Print on stderr which of the limits `asked` for the machine does not hold."""
-    unlimited = session.get("unlimited")
-    lines = unlimited if isinstance(unlimited, list) else []
-    tell("without a limit", [line for line in lines if line.partition(":")[0] in asked])
-
-
-def tell_network(session: "Facts", *, asked: bool) -> None:
-    """If the session is on the machine's network, where its branch then stays, print on stderr what that means; if a
-    network was asked for (`asked`) from which there is no way out, why.
-    """
-    if asked and session.get("no_way_out"):
-        tell("without a way out of its network", [str(session["no_way_out"])])
-    if session.get("net") == "host":
-        said = "what listens here is reached, on 127.0.0.1 and on abstract sockets too; no ping, no ports below 1024"
-        tell("on the machine's network", [said])
-
-
-def tell_no_hooks(session: "Facts") -> None:
-    """If the session has a shell that Waypoint has no hooks for, print on stderr what does not work with it."""
-    if session.get("shell") and session.get("hooks") is False:
-        said = f"{session['shell']} is neither bash nor zsh: 'waypoint exec' is refused ('waypoint run' works)"
-        tell("without hooks", [f"{said}, and its prompt does not show the branch"])
-
-
-def tell_degraded(*answers: "Facts") -> None:
-    """Print on stderr what was kept, or could be brought back, less faithfully than asked."""
-    tell_lines(told(*answers))
+def warn_degraded(*answers: "Facts") -> None:
+    """Report on stderr what was not kept, or not restored, completely."""
+    tell_lines(degraded_lines(*answers))

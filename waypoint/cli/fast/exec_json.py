@@ -1,26 +1,24 @@
-"""`exec --json`: the outcome of a command as one JSON value on stdout."""
+"""`exec --json`: the result of a command as one JSON value on stdout."""
 
 import binascii
 import time
 
-from waypoint.cli.fast.failed_command import error_of
-from waypoint.cli.fast.streaming import forward_signals
+from waypoint.cli.fast.streaming import error_of, forward_signals
 from waypoint.cli.output import EXIT_FAILED, complain, error_value, print_json
 from waypoint.client.command import Command
 from waypoint.model.errors import UsageProblem, WaypointError
 
 
 def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
-    """Run the command, print `{exit, by, ended, output, duration_ms}`, and return the exit status. Where it has a
-    meaning, `said` (why waypoint ended the command), `signal` (by what), `new_shell` (true: the command has ended
-    the session's shell, and a new one with its state has taken its place) and `state_lost` (true: without its state,
-    which could not be written or is too large) are printed, too.
+    """Run the command, print `{exit, by, ended, output, duration_ms}`, and return the exit status.
 
-    `output` and `output_base64` are as in `as_text`. A failure of waypoint itself is printed too, with `by` "waypoint"
-    and its four parts as `error`. Holds the whole output in memory. Raises UsageProblem for `--tty`.
+    Further fields, if they apply: `said` (why waypoint ended the command) and `signal` (the last one it sent);
+    `new_shell` (true: the command has ended the session's shell, and a new one with its state has replaced it) and
+    `state_lost` (true: without its state). `output` and `output_base64` are as in `as_text`. If waypoint itself failed,
+    `by` is "waypoint" and `error` has the parts of the error. The whole output is held in memory.
     """
     if request["tty"]:
-        raise UsageProblem("run with", "--json", "it cannot be combined with --tty", "leave one of them out")
+        raise UsageProblem("use", "--json", "it cannot be combined with --tty", "leave one of them out")
     began = time.monotonic()
     output = bytearray()
     outcome: dict[str, object] = {"exit": EXIT_FAILED, "by": "waypoint", "ended": False}
@@ -46,8 +44,8 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
 
 
 def as_text(output: bytes) -> dict[str, object]:
-    """The bytes `output` for JSON: `output`, as text. If they are not UTF-8, the bytes at fault are replaced in the
-    text, and `output_base64` has all bytes unchanged.
+    """The bytes for JSON: `output` as text. If they are not UTF-8, wrong bytes are replaced in the text, and
+    `output_base64` has all bytes unchanged.
     """
     try:
         return {"output": output.decode()}

@@ -1,4 +1,4 @@
-"""`fork ... -- CMD`: one command in all forks at once, with their output line by line."""
+"""`fork ... -- CMD`: the same command in all forks at the same time."""
 
 import os
 import threading
@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from waypoint.cli.fast.exec_json import as_text
-from waypoint.cli.fast.failed_command import error_of
-from waypoint.cli.fast.streaming import GRACE_S, forward_signals
+from waypoint.cli.fast.streaming import GRACE_S, error_of, forward_signals
 from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, error_value, print_json, wants_colour, write_all
 from waypoint.client.command import Command
 from waypoint.client.quoting import exec_text
@@ -16,15 +15,14 @@ from waypoint.model.errors import WaypointError
 EXIT_ONE_FAILED = 1
 _COLOURS = (36, 33, 32, 35, 34, 31)  # of the terminal's own palette
 Sink = Callable[[str, bytes], None]
-"""Takes the output of a command: the branch of its fork, and bytes; b"" at the end of the output."""
+"""Takes output: the branch of the fork, and bytes; b"" at the end of the output."""
 
 
 class Lines:
-    """Prints the output of several commands on stdout, in whole lines, each behind the name of its branch. Several
-    threads may call it at once.
+    """Prints the output of several commands on stdout, in whole lines that begin with the branch. Thread-safe.
 
-    When stdout cannot be written any more, `code` is set to the exit status for that, `on_break` is called, and the
-    rest is dropped.
+    When stdout cannot be written, `code` is set to this process's exit status, `on_break` is called, and the rest is
+    dropped.
     """
 
     def __init__(self, branches: Sequence[str], *, coloured: bool, on_break: Callable[[], None]) -> None:
@@ -39,7 +37,7 @@ class Lines:
         self.code = 0
 
     def __call__(self, branch: str, data: bytes) -> None:
-        """Print the lines that `data` completes. At the end (b"") also print a last line without a newline."""
+        """Print the lines that `data` completes; at the end (b"") also a last line without a newline."""
         begun = self._begun[branch]
         whole, newline, rest = (data or (b"\n" if begun else b"")).rpartition(b"\n")
         if newline:
@@ -75,8 +73,8 @@ class Member:
         self._home = home
         self.branch = str(facts["branch"])
         self.exit = EXIT_FAILED
-        self.error: WaypointError | None = None  # waypoint's own, if it failed
-        self.said = ""  # why waypoint has ended the command, or could not run it
+        self.error: WaypointError | None = None
+        self.said = ""  # why waypoint ended the command, or could not run it
         self._command: Command | None = None
         self._reader, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -86,7 +84,7 @@ class Member:
             self._fail(error)
 
     def signal(self, name: str, grace_s: float | None = None) -> None:
-        """Send the command a signal. `grace_s`: seconds after which `drive` stops waiting for it; None: never."""
+        """Send the command a signal. `grace_s`: `drive` stops waiting for the command after so many seconds."""
         if self._command is not None:
             if grace_s is not None:
                 self._command.deadline = time.monotonic() + grace_s
@@ -94,7 +92,7 @@ class Member:
             os.write(self._waker, b"\0")
 
     def drive(self, sink: Sink) -> None:
-        """Pass the command's output to `sink` until it ends, then set `exit` and `said`. Never raises."""
+        """Pass the command's output to `sink` until it ends, then set `exit` and `said`."""
 
         def take(view: memoryview) -> None:
             sink(self.branch, bytes(view))
@@ -103,7 +101,7 @@ class Member:
             end = self._command.wait(take, take) if self._command is not None else {}
         except WaypointError as error:
             self._fail(error)
-        except TimeoutError:  # the reader of stdout is gone, and the command has not ended in time
+        except TimeoutError:  # the reader of stdout is gone, and the command did not end within its grace
             self.exit = EXIT_NO_READER
         else:
             code = end.get("exit")
@@ -120,23 +118,23 @@ class Member:
 
 
 class Fleet:
-    """The commands in all forks, each driven by a thread of its own. `forward_signals` can send them signals."""
+    """The commands in all forks, each with a thread of its own."""
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
-        self.wake_fd = -1  # `forward_signals` sets it, but it is not used: a signal interrupts join()
+        self.wake_fd = -1  # set by `forward_signals`, but not used: a signal interrupts join()
 
     def signal(self, name: str) -> None:
         for member in self._members:
             member.signal(name)
 
     def part(self) -> None:
-        """Interrupt all commands. After GRACE_S seconds `drive` does not wait for them any more."""
+        """Interrupt all commands, and wait for GRACE_S seconds at most until they end."""
         for member in self._members:
             member.signal("INT", GRACE_S)
 
     def drive(self, sink: Sink) -> None:
-        """Pass the output of all commands to `sink` until all have ended. Forwards this process's signals to them."""
+        """Pass the output of all commands to `sink`, and this process's signals to them, until all have ended."""
         forward_signals(self)
         threads = [threading.Thread(target=member.drive, args=(sink,), daemon=True) for member in self._members]
         for thread in threads:
@@ -153,11 +151,11 @@ def run_in_each(
     *,
     as_json: bool,
 ) -> int:
-    """Run the command line `words` in all `forks`, and print their output. Returns the exit status: 1 if a command
-    failed. `asker`: the fields of each request that say whose sessions these are.
+    """Run the command `words` in all `forks`, and print the output. Returns the exit status: 1 if a command failed.
+    `asker`: fields of each request that name the owner of the sessions.
 
-    With `as_json`, prints `{branch, pid, ms, exit, output}` of each fork at the end, with `said` if waypoint has ended
-    the command, and `error` if waypoint itself failed (exit 125), and holds all output in memory.
+    With `as_json`, holds all output in memory and prints `{branch, pid, ms, exit, output}` of each fork at the end,
+    with `said` if waypoint ended the command, and `error` if waypoint itself failed (exit 125).
     """
     members = [Member(home, fork, _text(words, number, fork), asker) for number, fork in enumerate(forks, 1)]
     fleet = Fleet(members)
@@ -194,6 +192,6 @@ def _run_for_json(fleet: Fleet, members: Sequence[Member]) -> int:
 
 
 def _text(words: Sequence[str], number: int, fork: dict[str, object]) -> str:
-    """The command line for one fork as shell text, with `{i}` and `{branch}` replaced."""
+    """The command of one fork as shell text, with `{i}` and `{branch}` replaced."""
     own = [word.replace("{i}", str(number)).replace("{branch}", str(fork["branch"])) for word in words]
     return exec_text(own)

@@ -4,16 +4,7 @@ import os
 
 from shellwrap.window_size import terminal_size
 from waypoint.cli.caller import branch_of, caller_env, current_folder, home_of, require_terminal, sudo_caller
-from waypoint.cli.fast.answers import (
-    session_of,
-    tell_degraded,
-    tell_host_ids,
-    tell_left_out,
-    tell_network,
-    tell_no_hooks,
-    tell_no_seccomp,
-    tell_unlimited,
-)
+from waypoint.cli.fast.answers import session_of, warn_of_new_session
 from waypoint.cli.output import print_json, print_lines
 from waypoint.client.link import ask
 from waypoint.client.quoting import as_json_text
@@ -27,28 +18,22 @@ if TYPE_CHECKING:
 
 
 def run(given: "Given") -> int:
-    """Returns the exit status: the shell's, 0 with `-d` or after a detach. Raises WaypointError."""
+    """Returns the exit status: the shell's, or 0 with `-d` or after a detach."""
     home, branch = home_of(given), branch_of(given)
     is_detached, as_json = given.flag("detach"), given.flag("json")
     if as_json and not is_detached:
-        raise UsageProblem("print", "--json", "stdout is the session's", "use -d too")
+        raise UsageProblem("use", "--json", "stdout belongs to the attached session", "add -d")
     if not is_detached:
         next_step = f"start it with 'waypoint shell {branch} -d' and use 'waypoint exec -b {branch} -- CMD'"
         require_terminal("show", f"branch {branch}", next_step)
     session = session_of(ask(home, "POST", "/v1/sessions", {"branch": branch, **_setting(given)}))
-    tell_no_hooks(session)
-    tell_host_ids(session)
-    tell_no_seccomp(session)
-    tell_unlimited(session, [name for name in _LIMITS if given[name] is not None])
-    tell_network(session, asked=bool(given["net"] or given["allow_net"]))
-    is_here = given["cwd"] is None and not given["base"]
-    tell_left_out(session, current_folder() if is_here else "")
-    tell_degraded(session)
+    limits = [name for name in _LIMITS if given[name] is not None]
+    folder = current_folder() if given["cwd"] is None and not given["base"] else ""
+    warn_of_new_session(session, folder, limits, asked_network=bool(given["net"] or given["allow_net"]))
     if not is_detached:
         from waypoint.cli.terminal import attach
 
-        # The session belongs to the caller, or to the user of --user, as the daemon has checked; attach in the name of
-        # this user.
+        # The daemon has checked that the session belongs to the caller or to the user of --user: attach as its owner.
         return attach(home, branch, {"user": session.get("user")})
     if as_json:
         print_json(session)
@@ -58,16 +43,10 @@ def run(given: "Given") -> int:
 
 
 def _setting(given: "Given") -> dict[str, object]:
-    """The request's body. Options that were not given are left out, so that a branch that goes on keeps its values."""
-    for name in (
-        "from",
-        "base",
-        "user",
-        "cwd",
-        "shell",
-    ):  # an empty value may come from an unset variable: do not use a default
-        if given[name] == "":
-            raise UsageProblem("use", f"--{name}", "its value is empty", "leave it out, or give one")
+    """The request's body. It lacks options that were not given, so that an existing branch keeps its values."""
+    for name in ("from", "base", "user", "cwd", "shell"):
+        if given[name] == "":  # it may come from an unset variable: do not use a default
+            raise UsageProblem("use", f"--{name}", "its value is empty", "leave it out, or give a value")
     base, cwd = given.text("base"), given.text("cwd")
     setting: dict[str, object] = {
         "from_name": given["from"],
@@ -83,9 +62,9 @@ def _setting(given: "Given") -> dict[str, object]:
     }
     if base:
         setting |= {"base": os.path.abspath(base), "cwd": cwd}
-    else:  # the session's folders are those of this machine, so the path is made absolute here
+    else:  # the session has this machine's folders: make the path absolute here
         setting |= {"cwd": os.path.abspath(cwd)} if cwd else {"default_cwd": current_folder()}
-    if given["user"] is None and setting["default_user"] is None:  # as the caller, whose $SHELL it is
+    if given["user"] is None and setting["default_user"] is None:  # the session is the caller's, and so is $SHELL
         setting["default_shell"] = os.environ.get("SHELL")
     rows, cols = terminal_size(0)
     asked = {name: value for name, value in setting.items() if value}

@@ -1,4 +1,4 @@
-"""Running an `exec` or `run`: its input and output are this process's own, and signals to this process are sent to it.
+"""Running an `exec` or `run` with this process's own stdin, stdout, stderr and signals.
 
 Loaded by every `waypoint exec`: client/wire.py says what may be imported here.
 """
@@ -8,7 +8,8 @@ import time
 
 from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, write_all
 from waypoint.client.command import Command
-from waypoint.model.errors import WaypointError
+from waypoint.model.errors import Failed, StateConflict, WaypointError
+from waypoint.model.paths import spelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
 else:
     from _signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, getsignal, set_wakeup_fd, signal
 
-# Seconds that the command gets to end after the reader of its output is gone. Then this process ends without it.
+# After the reader of the output is gone, wait so many seconds for the command to end.
 GRACE_S = 1.0
-# Three Ctrl-C (or SIGTERM) within this time kill the command (SIGKILL).
+# Three Ctrl-C (or SIGTERM) within this time kill the command.
 THREE_PRESSES_S = 2.0
+_EXIT_TIMEOUT = 124
 _FORWARDED: dict[int, str] = {SIGINT: "INT", SIGTERM: "TERM", SIGHUP: "HUP", SIGQUIT: "QUIT"}
 
 
 def run_streaming(home: str, branch: str, verb: str, request: dict[str, object], *, has_input: bool) -> int:
-    """Send the request of `exec` or `run`, and pass bytes and signals on until the command ends. Returns the exit
-    status: the command's, or 125 if waypoint itself failed.
+    """Run an `exec` or `run`, as `verb` says. Returns the exit status: the command's, or 125 if waypoint itself failed.
 
     `has_input`: whether this process's stdin is the command's input.
     """
@@ -48,36 +49,47 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
     except WaypointError as error:
         complain(str(error))
         return EXIT_FAILED
-    failed = None
-    if verb == "exec" and end.get("by") == "waypoint":
-        from waypoint.cli.fast.failed_command import error_of
-
-        failed = error_of(home, branch, end)
+    failed = error_of(home, branch, end) if verb == "exec" else None
     if failed is not None:
         complain(str(failed))
     elif end.get("by") in ("waypoint", "reader") and end.get("said"):
         complain(str(end["said"]))
     elif end.get("ended") is True:
-        complain(f"{branch} has ended with its shell; to go on from its files: waypoint shell {branch}")
+        complain(f"the session of {branch} has ended with its shell; to continue: waypoint shell {branch}")
     if end.get("new_shell") is True:
-        state = "with its variables, functions and folder"
+        state = "with the same variables, functions and directory"
         if end.get("state_lost") is True:
             state = (
-                "without its functions and variables, but for exported ones: they could not be written (a full disk,"
-                " ulimit -f), or are too large"
+                "with the same exported variables only: the other variables and the functions are too large, or could "
+                "not be written (a full disk, ulimit -f)"
             )
         complain(
-            f"the command has ended the shell of {branch}; a new one has taken its place, {state}; what it had started"
-            " in the background runs on, but is no job of the new one"
+            f"the command has ended the shell of {branch}; a new shell has replaced it, {state}; background programs "
+            "continue, but are not jobs of the new shell"
         )
     code = end.get("exit")
     return code if isinstance(code, int) else EXIT_FAILED
 
 
+def error_of(home: str, branch: str, end: "dict[str, object]") -> "WaypointError | None":
+    """The error in `end`, the fields of an exec's `x` frame, if Waypoint could not run the command or has lost it. None
+    if the command ended by itself or at its timeout.
+    """
+    said = str(end.get("said") or "")
+    if end.get("by") != "waypoint" or end.get("exit") == _EXIT_TIMEOUT or not said:
+        return None
+    on = f"branch {branch}"
+    if end.get("ended"):
+        return Failed("follow the command on", on, said, f"to continue there: {spelled(home, 'shell', branch)}")
+    beside = spelled(home, "run", "-b", branch, "--", "CMD")
+    next_step = f"wait until its shell is idle (exec --wait-prompt S), or run a separate process: {beside}"
+    return StateConflict("run the command on", on, said, next_step)
+
+
 def _run_plainly(command: Command, verb: str, *, has_input: bool) -> dict[str, object]:
     forward_signals(command)
-    # The signal for a command whose reader is gone: SIGPIPE, as in a pipeline. For `exec` SIGINT instead, because the
-    # session's own shell may be reached by it: bash ends on SIGPIPE.
+    # When the reader is gone, a `run` gets SIGPIPE, as in a pipeline. An `exec` gets SIGINT, because SIGPIPE could end
+    # the session's own shell.
     parting = "INT" if verb == "exec" else "PIPE"
     output, errors = Outflow(1, command, parting), Outflow(2, command, parting)
     try:
@@ -90,10 +102,10 @@ def _run_plainly(command: Command, verb: str, *, has_input: bool) -> dict[str, o
 
 
 class Outflow:
-    """Writes a stream of the command to the descriptor `fd` of this process, as it comes.
+    """Writes a stream of the command to the descriptor `fd` of this process, as it arrives.
 
-    When the descriptor cannot be written any more, the command is sent the signal `parting`, the rest is dropped, and
-    `code` is set to the exit status for that.
+    When the descriptor cannot be written, the command is sent the signal `parting`, the rest is dropped, and `code` is
+    set to this process's exit status.
     """
 
     def __init__(self, fd: int, command: Command, parting: str) -> None:
@@ -117,13 +129,13 @@ class Outflow:
         self.code = code
         self.said = said
         self._command.signal(self._parting)
-        # Wait for the command's end, so that the next command in a script finds the session's shell free again.
+        # Wait for the command to end, so that the next command of a script finds the session's shell idle.
         self._command.deadline = time.monotonic() + GRACE_S
 
 
 def forward_signals(command: "Signalled") -> None:
-    """Forward SIGINT, SIGTERM, SIGHUP and SIGQUIT to the command from now on. Signals that this process was started to
-    ignore (nohup, `&`) stay ignored. Once three SIGINT or SIGTERM have become a SIGKILL, the next ends this process.
+    """Forward SIGINT, SIGTERM, SIGHUP and SIGQUIT to the command from now on. Signals that this process ignored at its
+    start (nohup, `&`) stay ignored. After three SIGINT or SIGTERM have become a SIGKILL, the next ends this process.
     """
     presses: list[float] = []
 
@@ -133,7 +145,7 @@ def forward_signals(command: "Signalled") -> None:
             presses.append(time.monotonic())
             if len(presses) >= 3 and presses[-1] - presses[-3] <= THREE_PRESSES_S:
                 name = "KILL"
-                for one in (SIGINT, SIGTERM):  # a daemon that hangs must not keep who has asked it
+                for one in (SIGINT, SIGTERM):  # if the daemon hangs, the user can still end this process
                     signal(one, SIG_DFL)
         command.signal(name)
 

@@ -1,12 +1,14 @@
-"""The verbs of Waypoint's command language: what a verb is made of, and the small parser that reads a command by it.
+"""The classes of Waypoint's command language, and its only parser.
 
-`fast` and `table` have the verbs; `inside` parses the requests of a session's own processes. This file imports nothing:
-the command line's fast path loads it, and importing `typing` alone would take 10 ms.
+`fast` and `table` define the verbs, `inside` parses the requests of a session's own processes. The fast path loads this
+file: client/wire.py says what may be imported here.
 """
+
+from waypoint.model.errors import UsageProblem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Literal
 
     Kind = Literal["flag", "text", "texts", "choice", "number", "seconds", "positive seconds", "size", "amount"]
@@ -14,24 +16,29 @@ if TYPE_CHECKING:
 
 
 COMPLETE = "__complete"  # the word with which the shells' completion functions ask; it is no verb
-MAX_NUMBER = (1 << 63) - 1  # the largest one that names.db can hold (sqlite.org/datatype3.html)
+HELP_FLAGS = ("-h", "--help")
+MAX_NUMBER = (1 << 63) - 1  # the largest number that names.db can hold (sqlite.org/datatype3.html)
 MAX_SECONDS = 10**9  # some 30 years: far below what the kernel's timers take
 MAX_FORKS = 256  # at once
-LIMIT_BOUNDS = {  # with less a session could not begin, or not come back; the kernel takes no more
+LIMIT_BOUNDS = {
     "memory": ("64M", "8388607T"),
     "cpus": ("0.01", str(MAX_SECONDS)),
     "pids": ("64", str(4 << 20)),  # PID_MAX_LIMIT
     "disk": ("16M", "8388607T"),
 }
-"""From where to where the limits of a session may be, as they are typed."""
+"""The least and the largest value of each limit of a session. A session could not start, or not be restored, with less;
+the kernel accepts no more.
+"""
 
 
 class Option:
-    """One option. `flags`: all its spellings, the long one last. `choices`: the values of an option of kind "choice".
+    """One option of a verb.
 
-    An option of kind "texts" may be given several times. A "number" is a whole number from 1 to MAX_NUMBER, a "size" is
-    one of bytes (`parse_size`), an "amount" a decimal number above 0. `bounds`: in words, from where to where its value
-    may be, if the one who is asked takes less than that.
+    `flags`: all its spellings, the long one last. `choices`: the values of an option of kind "choice". `bounds`: the
+    least and the largest value in words, if they differ from those of its kind.
+
+    Kinds: "texts" may be given several times; "number" is a whole number from 1 to MAX_NUMBER; "size" is in bytes (see
+    `parse_size`); "amount" is a decimal number above 0.
     """
 
     __slots__ = ("bounds", "choices", "flags", "help", "kind", "metavar", "name")
@@ -53,10 +60,16 @@ class Option:
         self.metavar = metavar
         self.name = flags[-1].lstrip("-").replace("-", "_")
 
+    @property
+    def usage(self) -> str:
+        """The option as help shows it: `-b, --branch BRANCH`."""
+        value = f"[{'|'.join(self.choices)}]" if self.choices else self.metavar
+        return f"{', '.join(self.flags)} {value}".rstrip()
+
 
 class Argument:
-    """One argument. With `many` it takes all arguments that are left, and must be a verb's last. `required`: at least
-    one must be given.
+    """One argument of a verb. With `many` it takes all remaining words, and must be the last. With `required` at least
+    one word must be given.
     """
 
     __slots__ = ("is_number", "many", "metavar", "name", "required")
@@ -81,11 +94,11 @@ class Verb:
     """One verb of the command line.
 
     Arguments and options may be given in any order. A verb with `words` (their name in help) also takes the words of a
-    command line to be run. If the verb has arguments, these words follow `--` and may be missing. If it has none, at
-    least one word is needed, and no word after the first of them, or after `--`, is an option of the verb.
+    command to run. If the verb has arguments, these words follow `--` and may be missing. If it has none, at least one
+    word is needed, and everything after the first word, or after `--`, belongs to the command.
 
-    `name`: as it is typed, such as `branch list` for a member of a group. `text` and `epilog`: the text of help above
-    and below the options.
+    `name`: as the user types it, such as `branch list` for a member of a group. `text` and `epilog`: the help above and
+    below the options.
     """
 
     __slots__ = ("arguments", "by_flag", "epilog", "help", "name", "options", "words")
@@ -108,11 +121,21 @@ class Verb:
         self.epilog = epilog
         self.by_flag = {flag: option for option in options for flag in option.flags}
 
+    @property
+    def command(self) -> str:
+        return f"waypoint {self.name}".rstrip()
+
+    @property
+    def usage(self) -> str:
+        """What may follow the command: `[OPTIONS] NAME [BRANCH]... [-- CMD...]`."""
+        words = ["[OPTIONS]", *(argument.usage for argument in self.arguments)]
+        if self.words:
+            words.append(f"[-- {self.words}...]" if self.arguments else f"[--] {self.words}...")
+        return " ".join(words)
+
 
 class Given(dict[str, "Value"]):
-    """The parameters of one command, by name, as any of the parsers returns them. A parameter that was not given is
-    None, False (a flag) or [] (several texts).
-    """
+    """The parameters of one command, by name. A parameter that was not given is None, False (a flag) or [] (a list)."""
 
     def text(self, name: str) -> str | None:
         value = self[name]
@@ -134,130 +157,138 @@ class Given(dict[str, "Value"]):
         return value if isinstance(value, list) else []
 
 
-class Unclear(Exception):
-    """What the small parser does not understand. `on`: the word; "" if there are too few, or too many. `said`: why."""
+class HelpRequested(Exception):
+    """The words after `verb` ask for its help."""
 
-    def __init__(self, on: str, said: str) -> None:
-        super().__init__(on, said)
-        self.on = on
-        self.said = said
+    def __init__(self, verb: Verb) -> None:
+        super().__init__(verb.name)
+        self.verb = verb
 
 
-def parse(verb: Verb, argv: "Sequence[str]") -> Given | None:
-    """The parameters in `argv`, the words behind the verb. None if `argv` asks for help or is wrong: click then reads
-    it again, and says so to the user.
+def parse(verb: Verb, argv: "Sequence[str]", largest: int = MAX_NUMBER) -> Given:
+    """The parameters in `argv`, the words after the verb. `largest`: the largest value of an option that is a number.
+
+    Raises HelpRequested, UsageProblem.
     """
-    try:
-        return ArgumentParser(verb.by_flag, has_words=bool(verb.words)).read(verb, argv)
-    except Unclear:
-        return None
+    return _Parser(verb, argv, largest).parse()
 
 
-class ArgumentParser:
-    """Reads the words behind a verb."""
+class _Parser:
+    def __init__(self, verb: Verb, argv: "Sequence[str]", largest: int) -> None:
+        self._verb = verb
+        self._rest = list(argv)
+        self._largest = largest
+        self._given = Given({option.name: _unset(option) for option in verb.options})
 
-    def __init__(
-        self, by_flag: "Mapping[str, Option]", *, has_words: bool, most: int = MAX_NUMBER, takes_dashes: bool = False
-    ) -> None:
-        """`by_flag`: the options that may be given. `has_words`: whether `--` may be given. `most`: the largest value
-        of a number. `takes_dashes`: whether the value of an option may begin with a dash (but `--`).
-        """
-        self._by_flag = by_flag
-        self._has_words = has_words
-        self._most = most
-        self._takes_dashes = takes_dashes
-
-    def read(self, verb: Verb, argv: "Sequence[str]") -> Given:
-        """The parameters of `verb` in the words `argv`. Raises Unclear."""
-        found = Given({option.name: _unset(option) for option in verb.options})
-        rest = list(argv)
+    def parse(self) -> Given:
+        verb, rest = self._verb, self._rest
         arguments: list[str] = []
-        while rest:
-            word = rest.pop(0)
-            if word == "--" and self._has_words:
-                break
+        while rest and (word := rest.pop(0)) != "--":
             if word.startswith("-") and word != "-":
-                self._take(found, word, rest)
+                self._read_options(word)
             elif verb.words and not verb.arguments:
                 rest.insert(0, word)
                 break
             else:
                 arguments.append(word)
         if verb.words:
-            found["words"] = rest
+            self._given["words"] = rest
             if not rest and not verb.arguments:
-                raise Unclear("", f"no {verb.words} was given")
-        self._assign(verb, found, arguments)
-        return found
+                raise self._missing(verb.words)
+        else:
+            arguments += rest
+        self._assign(arguments)
+        return self._given
 
-    def _take(self, found: Given, word: str, rest: list[str]) -> None:
-        """Note the option, or the short options, of one word in `found`; takes a value that it needs from `rest`."""
+    def _read_options(self, word: str) -> None:
+        """Read one long option, or short ones: `-it` is `-i -t`, `-bNAME` is `-b NAME`."""
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
-            option = self._by_flag.get(flag)
-            if option is None or (option.kind == "flag" and equals):
-                raise Unclear(word, "it takes no such option here")
-            self._note(found, option, word, value if equals else None, rest)
+            option = self._option(flag)
+            if option.kind == "flag" and equals:
+                raise wrong_usage(self._verb, flag, "it takes no value")
+            self._set(option, flag, value if equals else None)
             return
-        for place in range(1, len(word)):  # -it is -i -t; -bNAME is -b NAME
-            option = self._by_flag.get(f"-{word[place]}")
-            if option is None:
-                raise Unclear(word, "it takes no such option here")
-            self._note(found, option, f"-{word[place]}", word[place + 1 :] or None, rest)
+        for place in range(1, len(word)):
+            flag = f"-{word[place]}"
+            option = self._option(flag)
+            self._set(option, flag, word[place + 1 :] or None)
             if option.kind != "flag":
                 return
 
-    def _note(self, found: Given, option: Option, word: str, value: str | None, rest: list[str]) -> None:
+    def _option(self, flag: str) -> Option:
+        option = self._verb.by_flag.get(flag)
+        if option is None:
+            raise HelpRequested(self._verb) if flag in HELP_FLAGS else no_such_option(self._verb, flag)
+        return option
+
+    def _set(self, option: Option, flag: str, value: str | None) -> None:
         if option.kind == "flag":
-            found[option.name] = True
+            self._given[option.name] = True
             return
         if value is None:
-            if not rest or rest[0] == "--" or (rest[0].startswith("-") and not self._takes_dashes):
-                raise Unclear(word, "a value is missing")
-            value = rest.pop(0)
+            if not self._rest or self._rest[0] == "--":
+                raise wrong_usage(self._verb, flag, f"its value is missing: {option.usage}")
+            value = self._rest.pop(0)
         if option.kind == "texts":
-            found[option.name] = [*found.texts(option.name), value]
+            self._given[option.name] = [*self._given.texts(option.name), value]
         elif option.kind == "number":
-            found[option.name] = self._number(word, value, self._most)
+            self._given[option.name] = self._number(
+                flag, value, option.bounds or f"1 to {self._largest}", self._largest
+            )
         elif option.kind in _MEASURES:
-            read, needed = _MEASURES[option.kind]
-            found[option.name] = measure = read(value)
+            read, needed, bounds = _MEASURES[option.kind]
+            measure = read(value)
             if measure is None:
-                raise Unclear(f"{word} {value}", f"{needed} is needed")
+                bounds = f"from {option.bounds}" if option.bounds else bounds
+                raise wrong_usage(self._verb, flag, f"{value!r} is not {needed} ({bounds})")
+            self._given[option.name] = measure
         elif option.choices and value not in option.choices:
-            raise Unclear(f"{word} {value}", f"it is one of {', '.join(option.choices)}")
+            raise wrong_usage(self._verb, flag, f"{value!r} is not one of {', '.join(option.choices)}")
         else:
-            found[option.name] = value
+            self._given[option.name] = value
 
-    def _number(self, word: str, value: str, most: int) -> int:
+    def _number(self, word: str, value: str, bounds: str, largest: int) -> int:
         number = parse_number(value)
-        if number is None or number > most:
-            raise Unclear(f"{word} {value}", f"a number from 1 to {most} is needed")
+        if number is None or number > largest:
+            raise wrong_usage(self._verb, word, f"{value!r} is not a whole number from {bounds}")
         return number
 
-    def _assign(self, verb: Verb, found: Given, given: list[str]) -> None:
-        """Note in `found` what was given for each argument. Raises Unclear."""
-        count = len(given)
-        for argument in verb.arguments:
-            taken, given = (given, []) if argument.many else (given[:1], given[1:])
+    def _assign(self, words: list[str]) -> None:
+        """Assign the words that are not options to the verb's arguments."""
+        for argument in self._verb.arguments:
+            taken, words = (words, []) if argument.many else (words[:1], words[1:])
             if argument.required and not taken:
-                break
+                raise self._missing(argument.metavar)
             first = taken[0] if taken else None
-            found[argument.name] = taken if argument.many else first
+            self._given[argument.name] = taken if argument.many else first
             if argument.is_number and first is not None:
-                found[argument.name] = self._number(argument.metavar, first, MAX_NUMBER)
-        else:
-            if not given:
-                return
-        raise Unclear("", _wrong_number(verb, count))
+                self._given[argument.name] = self._number("", first, f"1 to {MAX_NUMBER}", MAX_NUMBER)
+        if words:
+            said = f"too many arguments; usage: {self._verb.command} {self._verb.usage}"
+            raise wrong_usage(self._verb, " ".join(words), said)
+
+    def _missing(self, metavar: str) -> UsageProblem:
+        said = f"{metavar} is missing; usage: {self._verb.command} {self._verb.usage}"
+        return wrong_usage(self._verb, "", said)
 
 
-def _wrong_number(verb: Verb, count: int) -> str:
-    if not verb.arguments:
-        return f"it takes no arguments, {count} were given"
-    if len(verb.arguments) == 1 and not verb.arguments[0].many:
-        return f"one {verb.arguments[0].metavar} is needed, {count} were given"
-    return f"no {verb.arguments[min(count, len(verb.arguments) - 1)].metavar} was given"
+def wrong_usage(verb: Verb, word: str, said: str) -> UsageProblem:
+    """The error for `word`, one of the words after `verb`; "": for the words as a whole."""
+    return UsageProblem("understand", f"{verb.command} {word}".rstrip(), said, f"{verb.command} --help")
+
+
+def no_such_option(verb: Verb, flag: str) -> UsageProblem:
+    return wrong_usage(verb, flag, f"there is no such option{did_you_mean(flag, verb.by_flag)}")
+
+
+def did_you_mean(word: str, known: "Iterable[str]") -> str:
+    """A question that suggests the most similar of the `known` words; "" if none is similar."""
+    import difflib  # takes 10 ms to load
+
+    by_letters = {one.lstrip("-"): one for one in known if not (len(one) == 2 and one[0] == "-")}
+    similar = difflib.get_close_matches(word.lstrip("-"), by_letters, n=1)
+    return f"; did you mean {by_letters[similar[0]]}?" if similar else ""
 
 
 def _unset(option: Option) -> "Value":
@@ -267,8 +298,8 @@ def _unset(option: Option) -> "Value":
 
 
 def asks_for_json(verb: Verb | None, argv: "Sequence[str]") -> bool:
-    """Whether `argv`, the words behind the verb, has the option `--json`, even if the words make no sense otherwise.
-    `verb`: None if there is no such verb.
+    """Whether `argv`, the words after the verb, have the option `--json`, even if the other words are wrong. `verb`:
+    None if there is no such verb.
     """
     is_value = False
     for word in argv:
@@ -281,7 +312,7 @@ def asks_for_json(verb: Verb | None, argv: "Sequence[str]") -> bool:
         elif word.startswith("-") and word != "-":
             is_value = verb is not None and _awaits_value(verb, word)
         elif verb is not None and verb.words and not verb.arguments:
-            return False  # here begins a command line, with options of its own
+            return False  # a command begins here, with options of its own
     return False
 
 
@@ -298,9 +329,7 @@ def _awaits_value(verb: Verb, word: str) -> bool:
 
 
 def parse_number(text: str) -> int | None:
-    """The whole number from 1 to MAX_NUMBER that `text`, which may have digits only, stands for; None if there is
-    none.
-    """
+    """The whole number from 1 to MAX_NUMBER in `text`, which may have digits only; None if it is no such number."""
     digits = text.lstrip("0") if text.isdecimal() and text.isascii() else ""
     if not 0 < len(digits) <= len(str(MAX_NUMBER)):  # int() itself refuses thousands of digits, with an exception
         return None
@@ -309,16 +338,14 @@ def parse_number(text: str) -> int | None:
 
 
 def parse_seconds(text: str) -> float | None:
-    """The decimal number of seconds, at most MAX_SECONDS, that `text` stands for; None if it is no such number. No
-    sign, no exponent, no `inf`.
-    """
+    """The decimal number from 0 to MAX_SECONDS in `text`, without sign or exponent; None if it is no such number."""
     whole = text.replace(".", "", 1)
     seconds = float(text) if whole.isdecimal() and whole.isascii() else float("inf")
     return seconds if seconds <= MAX_SECONDS else None
 
 
 def parse_amount(text: str) -> float | None:
-    """The decimal number above 0 that `text` stands for, in the form that `parse_seconds` takes; None if it is none."""
+    """As `parse_seconds`, but above 0."""
     return parse_seconds(text) or None
 
 
@@ -326,8 +353,8 @@ _UNIT_BYTES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes that `text` stands for: a decimal number, with K, M, G or T behind it (powers of 1024; also KiB, KB or
-    small letters). From 1 to MAX_NUMBER; None if it is no such size.
+    """The bytes in `text`: a decimal number, followed by K, M, G or T (powers of 1024; also KiB, KB, or small letters).
+    From 1 to MAX_NUMBER; None if it is no such size.
     """
     number = text.lower()
     for ending in ("ib", "b"):
@@ -343,10 +370,10 @@ def parse_size(text: str) -> int | None:
     return size if 0 < size <= MAX_NUMBER else None
 
 
-_MEASURES: "dict[str, tuple[Callable[[str], int | float | None], str]]" = {
-    "seconds": (parse_seconds, "a number of seconds"),
-    "positive seconds": (parse_amount, "a number of seconds"),
-    "size": (parse_size, "a size, such as 512M or 2G,"),
-    "amount": (parse_amount, "a number above 0"),
+_MEASURES: "dict[str, tuple[Callable[[str], int | float | None], str, str]]" = {
+    "seconds": (parse_seconds, "a number of seconds, such as 90 or 0.5", f"from 0 to {MAX_SECONDS}"),
+    "positive seconds": (parse_amount, "a number of seconds, such as 90 or 0.5", f"above 0, at most {MAX_SECONDS}"),
+    "size": (parse_size, "a size, such as 512M or 2G", f"from 1 to {MAX_NUMBER}"),
+    "amount": (parse_amount, "a number, such as 2 or 0.5", f"above 0, at most {MAX_SECONDS}"),
 }
-"""By the kind of an option, how its value is read, and what it must be."""
+"""By the kind of an option: its parser, what its value must be, and from where to where."""

@@ -1,10 +1,11 @@
-"""Help as plain text, made from the table of verbs, for where there is no click: inside sessions."""
+"""Help as plain text, for requests from inside a session. Outside, click lays the help out (cli/help.py)."""
 
 import inspect
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from waypoint.model.verbs import Option, Verb
+from waypoint.model.verbs import Verb
+from waypoint.model.verbs.table import first_sentence
 
 _WIDTH = 80
 _COLUMN = 28
@@ -12,24 +13,16 @@ _COLUMN = 28
 
 def of_all(text: str, verbs: Sequence[Verb]) -> str:
     """The help that lists `verbs`, with `text` above the list."""
-    rows = [(verb.name, inspect.cleandoc(verb.help).partition("\n")[0]) for verb in verbs]
-    listed = "".join(_row(name, about) for name, about in rows)
+    listed = "".join(_row(verb.name, first_sentence(verb)) for verb in verbs)
     return f"Usage: waypoint COMMAND [ARGS]...\n\n{_indented(text)}\nCommands:\n{listed}"
 
 
-def of_verb(verb: Verb, flags: Collection[str]) -> str:
-    """The help of one verb, with those of its options that have a spelling in `flags`."""
-    options = [option for option in verb.options if any(flag in flags for flag in option.flags)]
-    usage = ["Usage: waypoint", verb.name, "[OPTIONS]", *(argument.usage for argument in verb.arguments)]
-    listed = "".join(_row(_spelled(option), option.help) for option in options)
+def of_verb(verb: Verb) -> str:
+    listed = "".join(_row(option.usage, option.help) for option in verb.options)
     listed += _row("-h, --help", "Show this message and exit.")
     epilog = f"\n{_indented(verb.epilog)}" if verb.epilog else ""
-    return f"{' '.join(usage)}\n\n{_indented(inspect.cleandoc(verb.help))}\nOptions:\n{listed}{epilog}"
-
-
-def _spelled(option: Option) -> str:
-    value = f"[{'|'.join(option.choices)}]" if option.choices else option.metavar
-    return f"{', '.join(option.flags)} {value}".rstrip()
+    text = _indented(inspect.cleandoc(verb.help))
+    return f"Usage: {verb.command} {verb.usage}\n\n{text}\nOptions:\n{listed}{epilog}"
 
 
 def _row(name: str, about: str) -> str:

@@ -1,7 +1,7 @@
-"""The manual pages, in the language of man(7), made from the table of verbs when a wheel is built (setup.py).
+"""The manual pages in man(7) format, made from the table of verbs when a wheel is built (setup.py).
 
-One page for each verb, as with git: `man waypoint-fork` is as short as `waypoint fork --help`, and apropos(1) finds
-each verb by what it does. A page for all, as with tmux, would hide twenty verbs behind one line of apropos.
+One page for each verb, as with git, so that apropos(1) finds each verb by its purpose. One page for all, as with tmux,
+would hide twenty verbs behind one line of apropos.
 """
 
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ from waypoint.model.verbs import Option, Verb
 from waypoint.model.verbs.table import WAYPOINT, Group, first_sentence
 
 _ENVIRONMENT = {
-    "WAYPOINT_HOME": "The home to use, if no --home is given.",
-    "WAYPOINT_BRANCH": "The branch to use, if no --branch is given. In a session: the session's own.",
-    "WAYPOINT_CRIU": "The path of a CRIU to use instead of what setup finds or installs.",
-    "XDG_DATA_HOME": "Where setup by a user who is not root puts completion; otherwise ~/.local/share.",
+    "WAYPOINT_HOME": "The home to use if --home is not given.",
+    "WAYPOINT_BRANCH": "The branch to use if --branch is not given. Set inside a session.",
+    "WAYPOINT_CRIU": "The path of the CRIU to use. Otherwise setup finds or installs one.",
+    "XDG_DATA_HOME": "Where setup installs completion for a user who is not root; default: ~/.local/share.",
 }
 _FILES = {
-    SYSTEM_HOME: "The machine's home, with all that is kept.",
-    "~/.local/share/waypoint": "A user's own home, used if it has been set up.",
-    RUNTIME: "Sockets and records of what runs.",
-    "HOME/daemon.log": "What the daemon has logged, as waypoint-daemon-logs(1) prints it.",
+    SYSTEM_HOME: "The machine's home.",
+    "~/.local/share/waypoint": "A user's own home, which is used if it has been set up.",
+    RUNTIME: "Sockets, and records of running sessions.",
+    "HOME/daemon.log": "The log of the daemon; waypoint-daemon-logs(1) prints it.",
 }
 _EXIT = {
-    "0": "All went well.",
-    "1": "The thing said no: a command of a fork failed.",
+    "0": "Success.",
+    "1": "A negative result: a command of a fork failed, or gc could not remove something.",
     "2": "Wrong usage, or an unknown name or branch.",
-    "3": "This machine lacks something.",
-    "4": "Wrong moment, or the name is taken.",
-    "5": "The workload refuses the tier that was asked for.",
-    "10": "Stored data are damaged.",
-    "125": "Waypoint itself failed. exec and run: as every failure of waypoint; all other codes are the command's.",
+    "3": "This machine lacks something that the command needs.",
+    "4": "Not possible in the present state, or the name is taken.",
+    "5": "The processes cannot be kept at the requested tier.",
+    "10": "Stored data is damaged.",
+    "125": "Waypoint itself failed. exec and run use it for every failure of Waypoint; other codes are the command's.",
 }
 
 
@@ -82,7 +82,7 @@ def _page_of(verb: Verb) -> str:
         [
             _head(_page(verb), first_sentence(verb)),
             _section("SYNOPSIS"),
-            f".B waypoint {_text(verb.name)}\n{_text(_usage(verb))}\n",
+            f".B waypoint {_text(verb.name)}\n{_text(verb.usage)}\n",
             _section("DESCRIPTION", verb.help),
             *([_section("COMMANDS")] if members else []),
             *(_entry(_reference(member), first_sentence(member)) for member in members),
@@ -92,15 +92,6 @@ def _page_of(verb: Verb) -> str:
             ",\n".join(also) + "\n",
         ]
     )
-
-
-def _usage(verb: Verb) -> str:
-    words = ["[OPTIONS]", *(argument.usage for argument in verb.arguments)]
-    if isinstance(verb, Group):
-        words.append("[COMMAND]" if verb.acts else "COMMAND")
-    if verb.words:
-        words.append(f"[-- {verb.words}...]" if verb.arguments else f"[--] {verb.words}...")
-    return " ".join(words)
 
 
 def _head(page: str, does: str) -> str:
@@ -133,12 +124,12 @@ def _list(title: str, entries: dict[str, str]) -> str:
 
 
 def _entry(heading: str, text: str) -> str:
-    """A paragraph below a heading, which is in the language of man(7) already."""
+    """A paragraph below a heading, which is in man(7) format already."""
     return f".TP\n{heading}\n{_text(text)}\n"
 
 
 def _text(text: str) -> str:
-    """`text` as it reads, whatever is in it: no character of it is an instruction (groff_char(7), groff(7))."""
+    """`text`, escaped so that no character of it is an instruction (groff_char(7), groff(7))."""
     safe = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("^", "\\(ha")
     safe = safe.replace("`", "\\(ga").replace("~", "\\(ti")
     return f"\\&{safe}" if safe.startswith((".", "\\(aq")) else safe

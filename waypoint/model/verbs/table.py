@@ -1,7 +1,11 @@
 """All verbs, in the order in which help lists them. The verbs of the fast path are defined in `fast`."""
 
-from waypoint.model.verbs import Argument, Option, Verb, fast
+from waypoint.model.verbs import HELP_FLAGS, Argument, Option, Verb, did_you_mean, fast, no_such_option, wrong_usage
 from waypoint.model.verbs.fast import BRANCH, HOME, JSON, NAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Group(Verb):
@@ -23,6 +27,15 @@ class Group(Verb):
         self.acts = acts
         self.members = members
 
+    @property
+    def usage(self) -> str:
+        return f"[OPTIONS] {'[COMMAND]' if self.acts else 'COMMAND'} [ARGS]..."
+
+    @property
+    def by_word(self) -> dict[str, Verb]:
+        """The members by the last word of their names."""
+        return {member.name.rpartition(" ")[2]: member for member in self.members}
+
 
 ONE_BRANCH = Argument("argument", "BRANCH", required=False)
 BRANCHES = Argument("arguments", "BRANCH", required=False, many=True)
@@ -30,45 +43,45 @@ BRANCHES = Argument("arguments", "BRANCH", required=False, many=True)
 _SETUP = Verb(
     "setup",
     (
-        Option(("--check",), "flag", "Change nothing, say what is installed; exit status 3 if something is missing."),
-        Option(("--remove",), "flag", "End all sessions and remove the home with all that was kept."),
         Option(
-            ("--user",),
-            "text",
-            "Let this user, besides root, use waypoint without sudo, in place of the one before.",
-            "USER",
+            ("--check",), "flag", "Change nothing; report what is installed. Exit status 3 if something is missing."
         ),
-        Option(
-            ("--group",), "text", "Also let the members of this group use it, in place of the group before.", "GROUP"
-        ),
+        Option(("--remove",), "flag", "End all sessions and remove the home with everything in it."),
+        Option(("--user",), "text", "Let this user run waypoint without sudo. Replaces the previous USER.", "USER"),
+        Option(("--group",), "text", "Also let the members of this group. Replaces the previous GROUP.", "GROUP"),
         Option(
             ("--trust",),
             "choice",
-            "What USER may have: their own (default), or `full`: all that root has. USER is root on this machine then.",
+            "The rights of USER: `own` (default) or `full`, which makes USER root on this machine.",
             choices=("own", "full"),
         ),
         Option(("--yes",), "flag", "With --remove: do not ask."),
         HOME,
     ),
-    """Make this machine ready: a home with its pool of files, a CRIU that works on this kernel, completion for bash and
-    zsh, and where systemd runs a unit that starts the daemon.
+    """Prepare this machine.
 
-    Needs root; anybody else who may use the home gets completion. May be run again at any time: it does what is missing
-    and says what it changed. --remove asks first; without a terminal it needs --yes.
+    Creates a home with its pool of files, finds or installs a CRIU that works with this kernel, and installs completion
+    for bash and zsh. If systemd runs, also installs a unit that starts the daemon. Run it again at any time: it does
+    what is missing and reports what it changed.
 
-    USER, and the members of GROUP, get sessions as themselves, and go on with no others: --user root, --base, and a
-    --bind of what they could not use themselves, are refused. With --trust full USER gets all this, and so is root on
-    the machine; --user USER without it takes that back.""",
+    Needs root. For another user who may use the home, it installs completion only. --remove asks before it removes
+    anything; without a terminal it needs --yes.
+
+    USER and the members of GROUP get sessions as themselves, and cannot use those of others. They are refused
+    --user root, --base, and a --bind of paths that they cannot use themselves. With --trust full USER may do all this,
+    and so is root on this machine; 'waypoint setup --user USER' without it takes this right back.""",
     'Example: sudo waypoint setup --user "$USER"',
 )
 
 _DOCTOR = Verb(
     "doctor",
     (JSON, HOME),
-    """Try everything that Waypoint needs of this machine, for real, on a throw-away session. With BRANCH: look at the
-    processes of its live session, and tell which of them could not be kept as they are (tier `live`), and why.
+    """Check what this machine lacks for Waypoint.
 
-    Exit status 3 if a session cannot be started, or cannot be kept with its processes.""",
+    Tries everything for real, on a temporary session. With BRANCH, checks the running session of this branch: which of
+    its processes a checkpoint cannot keep as they are (tier `live`), and why.
+
+    Exit status 3 if sessions cannot be started, or cannot be saved with their processes.""",
     "Example: sudo waypoint doctor",
     arguments=(ONE_BRANCH,),
 )
@@ -76,17 +89,20 @@ _DOCTOR = Verb(
 _ATTACH = Verb(
     "attach",
     (fast.USER, BRANCH, HOME),
-    """Show a live session on this terminal. Several may be attached to one.
+    """Show a running session on this terminal.
 
-    Ctrl-] d leaves it running; Ctrl-] twice sends one. Exit status: the shell's if it ends, 0 if it is left.""",
+    Several terminals can be attached to one session. Ctrl-] d detaches and leaves the session running; Ctrl-] twice
+    sends one Ctrl-]. Exit status: the shell's if the session ends, 0 after you detach.""",
     "Example: waypoint attach fix-1",
     arguments=(ONE_BRANCH,),
 )
 
 _LOGS = Verb(
     "logs",
-    (Option(("-f", "--follow"), "flag", "Go on with what the terminal shows from now on."), BRANCH, HOME),
-    "Print what the session's terminal has shown, as far back as it is kept, byte for byte.",
+    (Option(("-f", "--follow"), "flag", "Then print new output as it comes."), BRANCH, HOME),
+    """Print the output of the session's terminal.
+
+    Prints all that is still kept, byte for byte.""",
     "Example: waypoint logs -f fix-1",
     arguments=(ONE_BRANCH,),
 )
@@ -94,21 +110,23 @@ _LOGS = Verb(
 _EVENTS = Verb(
     "events",
     (
-        Option(("-f", "--follow"), "flag", "Go on with what happens from now on, until 'waypoint daemon stop'."),
+        Option(("-f", "--follow"), "flag", "Then print new events as they come, until 'waypoint daemon stop'."),
         Option(("--json",), "flag", "Print one JSON value per line."),
         HOME,
     ),
-    "List what has happened since the daemon started: operations, sessions that began and ended, jobs.",
+    """List the events since the daemon started.
+
+    Events are operations, starts and ends of sessions, and jobs.""",
     "Example: waypoint events --follow",
 )
 
 _PS = Verb(
     "ps",
-    (Option(("-a", "--all"), "flag", "Also branches that could be started again."), JSON, HOME),
-    """List live sessions.
+    (Option(("-a", "--all"), "flag", "Also list branches whose session can be started again."), JSON, HOME),
+    """List running sessions.
 
-    FILES is what the session has changed on disk. A branch is `parked` if its programs were kept, too, `ended` if its
-    files were, `lost` if it died with the machine.""",
+    FILES is the size of the files that the session has changed. STATE of a branch without a session: `parked` if its
+    processes were kept, `ended` if only its files were kept, `lost` if the machine went down while it ran.""",
     "Example: waypoint ps --all",
 )
 
@@ -116,22 +134,27 @@ _STOP = Verb(
     "stop",
     (
         BRANCH,
-        Option(("-a", "--all"), "flag", "Every live session."),
-        Option(("--checkpoint",), "text", "Keep the processes, too, as checkpoint NAME, or exit 5.", "NAME"),
-        Option(("--discard",), "flag", "Throw the session's files away instead of keeping them."),
+        Option(("-a", "--all"), "flag", "End every running session."),
+        Option(
+            ("--checkpoint",), "text", "Also keep the processes, as checkpoint NAME, or exit with status 5.", "NAME"
+        ),
+        Option(("--discard",), "flag", "Delete the session's files."),
         JSON,
         HOME,
     ),
-    "End sessions and keep their files: 'waypoint shell BRANCH' goes on from them.",
+    """End sessions and keep their files.
+
+    'waypoint shell BRANCH' continues from the files.""",
     "Example: waypoint stop fix-1 fix-2; waypoint stop fix-3 --checkpoint before-lunch",
     arguments=(BRANCHES,),
 )
 
 _BRANCH_DELETE = Verb(
     "branch delete",
-    (Option(("--stop",), "flag", "First end the sessions of branches that are live."), JSON, HOME),
-    """Delete branches, all of them or none. 'waypoint undo' brings a branch back, until 'waypoint gc' removes its
-    captures.""",
+    (Option(("--stop",), "flag", "First end the sessions that are running."), JSON, HOME),
+    """Delete branches.
+
+    Deletes all of them, or none. 'waypoint undo' brings them back until 'waypoint gc' removes their captures.""",
     "Example: waypoint branch delete --stop fix-1 fix-2",
     arguments=(Argument("names", "BRANCH", many=True),),
 )
@@ -139,14 +162,19 @@ _BRANCH_DELETE = Verb(
 _BRANCH_LIST = Verb(
     "branch list",
     (JSON, HOME),
-    "List all branches: live or not, the capture that each goes on from, how old that is.",
+    """List all branches.
+
+    STATE says whether its session is running. TIP is the capture from which the branch continues; TIER and AGE are
+    those of the tip.""",
     "Example: waypoint branch list --json",
 )
 
 _BRANCH_RENAME = Verb(
     "branch rename",
     (HOME,),
-    "Rename a branch that is not live.",
+    """Rename a branch.
+
+    Its session must not be running.""",
     "Example: waypoint branch rename fix-1 fixed",
     arguments=(Argument("old", "OLD"), Argument("new", "NEW")),
 )
@@ -154,7 +182,9 @@ _BRANCH_RENAME = Verb(
 _BRANCH = Group(
     "branch",
     (JSON, HOME),
-    "List branches, delete them, rename one. Without a command: list.",
+    """List, delete or rename branches.
+
+    Without a command: list.""",
     "Example: waypoint branch; waypoint branch delete fix-1",
     (_BRANCH_DELETE, _BRANCH_LIST, _BRANCH_RENAME),
     acts=True,
@@ -163,16 +193,17 @@ _BRANCH = Group(
 _LOG = Verb(
     "log",
     (
-        Option(("--graph",), "flag", "Draw beside the list which capture goes on from which."),
-        Option(("-a", "--all"), "flag", "Every capture there is, with a name or without."),
-        Option(("-n", "--limit"), "number", "At most N captures.", "N"),
+        Option(("--graph",), "flag", "Draw lines from each capture to its parents."),
+        Option(("-a", "--all"), "flag", "List all captures of all branches."),
+        Option(("-n", "--limit"), "number", "List at most N captures.", "N"),
         JSON,
         BRANCH,
         HOME,
     ),
-    """List the captures that NAME goes back to, the newest first: states to which a session can go back.
+    """List the captures of a branch, the newest first.
 
-    NAME is a branch, a checkpoint, or a capture's id or its beginning. A capture's names stand behind its id.""",
+    'waypoint restore' goes back to any of them. NAME is a branch, a checkpoint, or the id of a capture (4 digits or
+    more of it); the list begins with its capture. Each line shows the id, then the names in parentheses.""",
     "Example: waypoint log --graph --all",
     arguments=(Argument("argument", "NAME", required=False),),
 )
@@ -180,10 +211,10 @@ _LOG = Verb(
 _SHOW = Verb(
     "show",
     (JSON, HOME),
-    """Tell all about one capture: its parents, and how much of files, processes and terminal was kept.
+    """Show everything about one capture.
 
-    NAME is a checkpoint, a branch (its tip; before the first one its live session), or a capture's id or its
-    beginning.""",
+    Shows its parents, and what was kept of files, processes and terminal. NAME is a checkpoint, the id of a capture (4
+    digits or more of it), or a branch: then its latest capture, and its running session.""",
     "Example: waypoint show before-upgrade",
     arguments=(NAME,),
 )
@@ -191,10 +222,10 @@ _SHOW = Verb(
 _RM = Verb(
     "rm",
     (JSON, HOME),
-    """Remove names, of checkpoints and of branches that are not live; all of them or none.
+    """Remove names of checkpoints and branches.
 
-    The captures can be used by their ids, and 'waypoint undo' brings the names back, until 'waypoint gc' removes
-    them.""",
+    Removes all of them, or none. A branch with a running session cannot be removed. The captures stay, under their ids,
+    and 'waypoint undo' brings the names back, until 'waypoint gc' removes the captures.""",
     "Example: waypoint rm before-upgrade",
     arguments=(Argument("names", "NAME", many=True),),
 )
@@ -202,25 +233,25 @@ _RM = Verb(
 _UNDO = Verb(
     "undo",
     (
-        Option(("-b", "--branch"), "text", "What BRANCH did last (default: $WAYPOINT_BRANCH).", "BRANCH"),
+        Option(("-b", "--branch"), "text", "Undo the last operation on BRANCH (default: $WAYPOINT_BRANCH).", "BRANCH"),
         fast.LOSE_PROCESSES,
         JSON,
         HOME,
     ),
-    """Take back operation N of 'waypoint op log'; without N, the last one that was not yet taken back.
+    """Undo operation N of 'waypoint op log', or the last operation.
 
-    Without N it is the last operation on BRANCH, or asked for by whoever works on BRANCH ($WAYPOINT_BRANCH, processes
-    in its session). Without a branch it is the last one that you asked for (your user, from this terminal or one that
-    is closed), or that was asked for inside of main. What others did is taken back by its number only; so is, for a
-    user who is neither root nor trusted fully, what another user did on BRANCH.
+    Names point again to where they pointed before the operation. A session that the operation ended is started again
+    from what was kept; a session that it replaced comes back; a session that it started is ended. Before a session is
+    replaced or ended, it is captured with its processes; if that is impossible, the exit status is 5. What will not
+    come back is printed on stderr first.
 
-    A second undo takes back what was done before, as in an editor; the start of a session, which comes at last, ends
-    it. Each says what it takes back, of when and of whom.
+    Without N: the last operation on BRANCH, or by a caller who works on BRANCH ($WAYPOINT_BRANCH, or a process in its
+    session). Without a branch: the last operation that you requested from this terminal or from one that is closed, or
+    that was requested inside the session of main. Operations of others can only be undone by their number; unless you
+    are root or fully trusted, this includes what another user did on BRANCH.
 
-    The names stand again for what they stood for before the operation. A session that the operation ended is started
-    again from what was kept, a session that it replaced comes back, a session that it began is ended. A session that
-    is replaced or ended is captured first, with its processes: exit status 5 if that cannot be done. What will not come
-    back is told on stderr first. An undo is an operation, too: it is taken back, all of it, by its number.""",
+    A second undo takes back the operation before that, as in an editor. Undoing the start of a session ends the
+    session. An undo is itself an operation: undo its number to reverse it.""",
     "Example: waypoint undo -b fix-1; waypoint op log -n 5 && waypoint undo 17",
     arguments=(Argument("number", "N", required=False, is_number=True),),
 )
@@ -228,47 +259,52 @@ _UNDO = Verb(
 _GC = Verb(
     "gc",
     (
-        Option(
-            ("--keep-operations",), "text", "Operations of this age can be taken back afterwards (default: 7d).", "AGE"
-        ),
-        Option(("--dry-run",), "flag", "Remove nothing, say what would be removed."),
-        Option(("--compact",), "flag", "Fail if sessions live: only without them is the pool made smaller."),
+        Option(("--keep-operations",), "text", "Keep what is needed to undo operations up to this age.", "AGE"),
+        Option(("--dry-run",), "flag", "Remove nothing; list what would be removed."),
+        Option(("--compact",), "flag", "Also make the pool of files smaller; fails if sessions are running."),
         JSON,
         HOME,
     ),
-    """Remove the captures that nothing keeps, and what the home's names.db does not know; give the space back.
+    """Remove captures that are not needed any more, and free their space.
 
-    What is freed inside the pool of files is given back to the disk when no session lives: by this command, or some
-    seconds after the last session has ended. While sessions live they use it.
+    A capture is needed if it is the latest of a branch, if it is a checkpoint, or if 'waypoint undo' needs it for an
+    operation of the last 7 days (see --keep-operations). The parents of a needed capture stay in the log, but their
+    content is removed. Also removes files in the home that its names.db does not know.
 
-    A capture is kept by each branch whose tip it is, by a checkpoint, and by each operation of the last 7 days that
-    'waypoint undo' would need it for. What a kept capture goes on from stays in the log, but its content is removed.
-    AGE is a number with s, m, h, d or w behind it: 12h, 30d.""",
+    Space that is freed inside the pool of files is given back to the disk while no session runs: by this command, or
+    some seconds after the last session has ended. Until then, running sessions can use it.
+
+    AGE is a number and s, m, h, d or w: 12h, 30d.""",
     "Example: waypoint gc --dry-run; waypoint gc --keep-operations 12h",
 )
 
 _DU = Verb(
     "du",
     (JSON, HOME),
-    """Say what holds how much of the disk: captures and live sessions (all, or those that NAMEs stand for), the rest.
+    """Show how much disk space captures and sessions use.
 
-    FILES is what a capture or session has changed on disk, OWN FILES what of it no other one has: so much becomes free
-    if it goes. PROCESSES is what the images of its processes and its terminal take.""",
+    Shows all of them and the whole home, or only those that the NAMEs mean. FILES is the size of the files that a
+    capture or session has changed; OWN FILES is the part that no other one shares, which is freed if it is removed;
+    PROCESSES is the size of its saved processes and terminal.""",
     "Example: waypoint du; waypoint du before-upgrade --json",
     arguments=(Argument("names", "NAME", required=False, many=True),),
 )
 
 _OP_LOG = Verb(
     "op log",
-    (Option(("-n", "--limit"), "number", "At most N operations.", "N"), JSON, HOME),
-    "List operations, the newest first: what each moved, and what 'waypoint undo' of it would do, or why it cannot.",
+    (Option(("-n", "--limit"), "number", "List at most N operations.", "N"), JSON, HOME),
+    """List operations, the newest first.
+
+    Shows for each what it changed, and what 'waypoint undo' of it would do, or why it cannot be undone.""",
     "Example: waypoint op log -n 10 && waypoint undo 17",
 )
 
 _OP = Group(
     "op",
     (),
-    "The operations in this home. Each operation that moved a name or a session has a number, for 'waypoint undo'.",
+    """Show the log of operations.
+
+    Each operation that changed a name or a session has a number, for 'waypoint undo'.""",
     "Example: waypoint op log -n 10",
     (_OP_LOG,),
 )
@@ -276,59 +312,68 @@ _OP = Group(
 _DAEMON_LOGS = Verb(
     "daemon logs",
     (
-        Option(("-f", "--follow"), "flag", "Go on with what is logged from now on."),
-        Option(("-n", "--limit"), "number", "At most the last N lines.", "N"),
+        Option(("-f", "--follow"), "flag", "Then print new lines as they come."),
+        Option(("-n", "--limit"), "number", "Print at most the last N lines.", "N"),
         HOME,
     ),
-    """Print what the daemon and its supervisor have logged, as far back as it is kept.
+    """Print the log of the daemon and its supervisor.
 
-    The log is daemon.log in the home, and daemon.log.1 before that: 4 MiB each, for root only. Works without a
-    daemon.""",
+    The files are daemon.log in the home, and before it daemon.log.1, of 4 MiB at most; only root can read them. Works
+    without a running daemon.""",
     "Example: waypoint daemon logs -n 50 -f",
 )
 
 _DAEMON_RUN = Verb(
     "daemon run",
     (HOME,),
-    """Start the daemon if it does not run, and wait until it is stopped.
+    """Start the daemon, and wait until it is stopped.
 
-    SIGTERM and Ctrl-C stop it. Sessions go on.""",
+    If the daemon is running already, only waits. SIGTERM and Ctrl-C stop the daemon; sessions continue.""",
     "Example, in a service: ExecStart=waypoint daemon run",
 )
 
 _DAEMON_STATUS = Verb(
     "daemon status",
     (JSON, HOME),
-    "Say whether the daemon runs, and since when. Exit status 4 if it does not.",
+    """Show whether the daemon is running.
+
+    Exit status 4 if it is not.""",
     "Example: waypoint daemon status --json",
 )
 
 _DAEMON_STOP = Verb(
     "daemon stop",
     (HOME,),
-    """Stop the daemon. Sessions go on, and what is attached to them ends. The next command starts it again.
+    """Stop the daemon.
 
-    Only root may, and a user whom root trusts fully.""",
+    Sessions continue; terminals attached to them are detached. The next command starts the daemon again. Only root, and
+    a user whom root trusts fully, may stop it.""",
     "Example: waypoint daemon stop",
 )
 
 _DAEMON = Group(
     "daemon",
     (),
-    "The process that serves sessions. It starts when it is needed and starts again if it dies.",
+    """Manage the daemon, the process that serves sessions.
+
+    The daemon starts when a command needs it, and is started again if it dies.""",
     "Example: waypoint daemon status",
     (_DAEMON_LOGS, _DAEMON_RUN, _DAEMON_STATUS, _DAEMON_STOP),
 )
 
 WAYPOINT = Group(
     "",
-    (HOME,),
-    """A terminal whose whole state can be kept, left and taken up again.
+    (
+        HOME,
+        Option(("--json",), "flag", "Print one JSON value, if the command can."),
+        Option(("--version",), "flag", "Show the version and exit."),
+    ),
+    """Terminal sessions whose whole state can be saved, restored and branched.
 
-    A session is a shell on a copy-on-write view of this machine. It outlives the client that opened it, people and
-    programs work in it side by side. Checkpoints keep its files, processes and terminal; from each any number of
-    sessions can go on.""",
-    "A first session: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has examples.",
+    A session is a shell on a copy-on-write view of this machine. It continues when you close your terminal, and people
+    and programs can use it together. A checkpoint saves its files, processes and terminal. From one checkpoint you can
+    start any number of sessions.""",
+    "To begin: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has an example of each command.",
     (
         *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
         *(fast.CHECKPOINT, fast.RESTORE, fast.FORK, _BRANCH, _LOG, _SHOW, _RM, _UNDO, _OP, _GC, _DU, _EVENTS, _DAEMON),
@@ -336,43 +381,78 @@ WAYPOINT = Group(
 )
 """The whole command line: the options before the first verb, and all verbs."""
 
-STATUS = Verb(
+_STATUS = Verb(
     "status",
     (JSON,),
-    "Say which branch this is, and the capture that it goes on from.",
+    """Show this session's branch, and the capture from which it continues.""",
     "Example: waypoint status",
 )
-"""This verb exists only inside a session."""
 
-INSIDE: dict[Verb, tuple[str, ...]] = {
-    fast.CHECKPOINT: ("-m", "--message", "--tier", "--force", "--json"),
-    fast.RESTORE: ("-b", "--branch", "--new", "--only", "--lose-processes", "--json"),
-    fast.FORK: ("-n", "--count", "--prefix", "--json"),
-    _UNDO: ("-b", "--branch", "--lose-processes", "--json"),
-    _LOG: ("-b", "--branch", "-n", "--limit", "--json"),
-    _SHOW: ("--json",),
-    _OP_LOG: ("-n", "--limit", "--json"),
-    _PS: ("--json",),
-    _LOGS: ("-b", "--branch"),
-    STATUS: ("--json",),
-    _STOP: ("-b", "--branch", "--checkpoint", "--json"),
-}
-"""The verbs that a session's own processes may use, each with the options that they may give: those that make sense for
-the session's own branch. A session can end itself, but throws nothing away.
+
+def _inside(verb: Verb, *flags: str) -> Verb:
+    """`verb` for a session's own processes: with the options `flags` only."""
+    options = tuple(option for option in verb.options if option.flags[-1] in flags)
+    return Verb(verb.name, options, verb.help, verb.epilog, arguments=verb.arguments)
+
+
+INSIDE: tuple[Verb, ...] = (
+    _inside(fast.CHECKPOINT, "--message", "--tier", "--force", "--json"),
+    _inside(fast.RESTORE, "--branch", "--new", "--only", "--lose-processes", "--json"),
+    _inside(fast.FORK, "--count", "--prefix", "--json"),
+    _inside(_UNDO, "--branch", "--lose-processes", "--json"),
+    _inside(_LOG, "--branch", "--limit", "--json"),
+    _inside(_SHOW, "--json"),
+    _inside(_OP_LOG, "--limit", "--json"),
+    _inside(_PS, "--json"),
+    _inside(_LOGS, "--branch"),
+    _STATUS,
+    _inside(_STOP, "--branch", "--checkpoint", "--json"),
+)
+"""The verbs for a session's own processes, with the options that make sense for the session's own branch. A session can
+end itself, but cannot delete its files.
 """
 
 
-def find(argv: list[str]) -> tuple[Verb | None, list[str]]:
-    """The verb that the first words of `argv` name, None if they name none that does something; and the words behind
-    it.
+def find(argv: "Sequence[str]") -> tuple[Verb, list[str]]:
+    """The verb that the first words of `argv` name, and the words after it, headed by the options given before it
+    (`--home DIR ps`). A group if none of its members is named.
+
+    Raises UsageProblem for an unknown verb, or an unknown option before the verb.
     """
     verb: Verb = WAYPOINT
-    while isinstance(verb, Group) and argv:
-        member = next((one for one in verb.members if one.name.rpartition(" ")[2] == argv[0]), None)
-        if member is None:
-            break
-        verb, argv = member, argv[1:]
-    return (None if isinstance(verb, Group) and not verb.acts else verb), argv
+    before: list[str] = []
+    rest = list(argv)
+    while isinstance(verb, Group):
+        place = _skip_options(verb, rest)
+        before += rest[:place]
+        if place == len(rest):
+            return verb, before
+        word, by_word = rest[place], verb.by_word
+        if word not in by_word:
+            raise wrong_usage(verb, word, f"there is no such command{did_you_mean(word, by_word)}")
+        verb, rest = by_word[word], rest[place + 1 :]
+    return verb, [*before, *rest]
+
+
+def _skip_options(group: Group, words: list[str]) -> int:
+    """How many of the first words are options of `group` and their values."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        option, _, behind = option_at(group, words, place)
+        if option is None and words[place] not in HELP_FLAGS:
+            raise no_such_option(group, words[place].partition("=")[0])
+        place = behind
+    return min(place, len(words))
+
+
+def option_at(verb: Verb, words: "Sequence[str]", place: int) -> tuple[Option | None, str | None, int]:
+    """The option at `place` (None if there is no option), its value if it has one, and the place after both."""
+    word = words[place]
+    flag, equals, value = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+    option = verb.by_flag.get(flag)
+    if option is None or option.kind == "flag" or equals or value:
+        return option, value, place + 1
+    return option, words[place + 1] if place + 1 < len(words) else None, place + 2
 
 
 def every_verb(group: Group = WAYPOINT) -> list[Verb]:
@@ -384,7 +464,7 @@ def every_verb(group: Group = WAYPOINT) -> list[Verb]:
 
 
 def first_sentence(verb: Verb) -> str:
-    """What the verb does, in the words with which its help begins."""
+    """The first sentence of the verb's help: what the verb does."""
     text = " ".join(verb.help.split("\n\n")[0].split())
     end = text.find(". ")
     return text if end < 0 else text[: end + 1]

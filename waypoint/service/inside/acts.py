@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Sequence
 
 from waypoint.model.errors import StateConflict
+from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, undone_lines
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
-from waypoint.model.verbs.told import HEADINGS, told, told_replaced, told_taken_back
 from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
@@ -63,7 +63,7 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
         lose_processes=given.flag("lose_processes"),
     )
     session = await captures.restore(home, live.branch, request)
-    return Printed(_text([live.branch, *told_replaced(dataclasses.asdict(session))], session), session)
+    return Printed(_text([live.branch, *replaced_lines(dataclasses.asdict(session))], session), session)
 
 
 async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -106,14 +106,14 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     assert done.operation is not None  # as this was no dry run
     undone = done.undone
     lines = [f"will not come back: {one}" for one in undone.lost]
-    lines += told_taken_back(dataclasses.asdict(undone))
+    lines += undone_lines(dataclasses.asdict(undone))
     printed = _text(lines, {"degraded": undone.degraded})
     if done.operation.ended:
-        printed += f"the way back: waypoint undo {done.operation.number}\n"
+        printed += f"to reverse this undo: waypoint undo {done.operation.number}\n"
     return Printed(printed, {**dataclasses.asdict(done.operation), "lost": undone.lost, "degraded": undone.degraded})
 
 
 def _text(lines: Sequence[str], *answers: object) -> str:
     """The lines, and below them what is told of these answers, which are records of facts or dictionaries."""
     found = [one if isinstance(one, dict) else dataclasses.asdict(one) for one in answers]  # type: ignore[call-overload]
-    return as_text([*lines, *told(*found)])
+    return as_text([*lines, *degraded_lines(*found)])

@@ -1,14 +1,36 @@
-"""The drawing of `log --graph`, in the manner of git's: lines from each capture to its parents. No input or output."""
+"""`waypoint log`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from waypoint.cli.caller import branch_of
+from waypoint.cli.output import print_json, print_lines, wants_colour
+from waypoint.client.sdk import Client
+from waypoint.model.rendering import log_line
+from waypoint.model.verbs import Given
+
+
+def run(given: Given) -> int:
+    history = Client(given.text("home")).history
+    captures = history.log(branch_of(given), all=given.flag("all"), limit=given.number("limit"))
+    if given.flag("json"):
+        print_json(captures)
+        return 0
+    coloured = wants_colour()
+    lines = {capture.capture: log_line(capture, coloured=coloured) for capture in captures}
+    if given.flag("graph"):
+        for drawing, capture_id in draw({capture.capture: capture.parents for capture in captures}):
+            print_lines([f"{drawing} {lines[capture_id]}" if capture_id else drawing])
+    else:
+        print_lines(list(lines.values()))
+    return 0
+
 
 def draw(parents: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str | None]]:
-    """Yield the lines of the drawing, each with its node; None for a line between two nodes.
+    """Yield the lines of `log --graph`, as git draws them, each with its node; None for a line between two nodes.
 
-    `parents`: the parents of each node, in an order in which children come before their parents. The line to a parent
-    that is no node itself ends at the bottom of the drawing. Unlike in git's drawing, a node never stands right below
-    an unrelated one: a line without that column is between them.
+    `parents`: the parents of each node; children come before their parents. The line to a parent that is not a node
+    itself ends at the bottom of the drawing. Unlike in git's drawing, a line without its column separates a node from
+    an unrelated one above it.
     """
     columns: list[str] = []  # for each column, the node to which its line leads downwards
     between: list[str] = []

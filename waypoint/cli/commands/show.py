@@ -15,7 +15,6 @@ _CALLS = {
 
 
 def run(given: Given) -> int:
-    """Returns the exit status. Raises WaypointError."""
     client, name = Client(given.text("home")), given.required("name")
     try:
         shown: CaptureFacts | SessionFacts = client.history.show(name)
@@ -27,7 +26,7 @@ def run(given: Given) -> int:
     if given.flag("json"):
         print_json(shown)
     elif isinstance(shown, CaptureFacts):
-        is_name = name == shown.branch or name in shown.names  # else an id
+        is_name = name == shown.branch or name in shown.names  # otherwise an id
         live = _live(client, name) if is_name else None
         print_lines(headed([*capture_facts(shown), *(_of_live(live) if live else [])]))
     else:
@@ -36,7 +35,7 @@ def run(given: Given) -> int:
 
 
 def _live(client: Client, name: str) -> SessionFacts | None:
-    """The session on the branch `name`; None if it is not live, or is no branch."""
+    """The running session on the branch `name`; None if there is none."""
     try:
         return client.session(name).refresh()
     except WaypointError:
@@ -44,7 +43,7 @@ def _live(client: Client, name: str) -> SessionFacts | None:
 
 
 def _of_uncaptured(live: SessionFacts) -> list[tuple[str, str]]:
-    """Headings and values of a session of which nothing was captured yet."""
+    """Headings and values of a session without captures."""
     return [
         ("branch", live.branch),
         ("capture", "none yet"),
@@ -59,16 +58,14 @@ def _of_uncaptured(live: SessionFacts) -> list[tuple[str, str]]:
 
 
 def _of_live(found: SessionFacts) -> list[tuple[str, str]]:
-    """What of the machine is not in the live session, why its ids are the machine's if they are, and which system calls
-    are refused to it.
-    """
+    """Headings and values of what a running session lacks and is limited to."""
     why = found.why_host_ids
     ids = [("ids", f"the machine's: {one_line(why)}")] if why else []
     calls = [_CALLS[found.seccomp]] if found.seccomp else []
     calls += [one_line(found.why_no_seccomp)] if found.why_no_seccomp else []
-    left_out = (("not in it", one_line(line)) for line in found.left_out or [])
+    left_out = (("left out", one_line(line)) for line in found.left_out or [])
     held = [("limits", limits(found.limits))] if found.limits else []
-    unlimited = [("not held", one_line(line)) for line in found.unlimited or []]
-    network = [("way out", one_line(", ".join(found.allow_net)))] if found.allow_net else []
-    network = [("way out", f"none: {one_line(found.no_way_out)}")] if found.no_way_out else network
+    unlimited = [("not enforced", one_line(line)) for line in found.unlimited or []]
+    network = [("reaches", one_line(", ".join(found.allow_net)))] if found.allow_net else []
+    network = [("reaches", f"nothing outside: {one_line(found.no_way_out)}")] if found.no_way_out else network
     return [*left_out, *network, *ids, ("system calls", ": ".join(calls)), *held, *unlimited]

@@ -1,0 +1,44 @@
+"""`waypoint op log` and `waypoint undo`."""
+
+import dataclasses
+
+from waypoint.cli.output import note, print_json, print_lines, tell, tell_lines, wants_colour
+from waypoint.client.sdk import Client
+from waypoint.model.errors import UsageProblem
+from waypoint.model.names import parse_name
+from waypoint.model.outcomes import degraded_lines, undone_lines
+from waypoint.model.paths import spelled
+from waypoint.model.rendering import operations_table
+from waypoint.model.verbs import Given
+
+
+def log(given: Given) -> int:
+    operations = Client(given.text("home")).history.operations(given.number("limit"))
+    if given.flag("json"):
+        print_json(operations)
+    elif operations:
+        print_lines(operations_table(operations, coloured=wants_colour()))
+    else:
+        note("no operations yet")
+    return 0
+
+
+def undo(given: Given) -> int:
+    """Report what will not come back, then undo the operation."""
+    number, branch = given.number("number"), given.text("branch")
+    if number is not None and branch is not None:
+        said = "--branch cannot be combined with a number"
+        raise UsageProblem("undo", f"operation {number}", said, "leave one of them out")
+    client = Client(given.text("home"))
+    history = client.history
+    planned = history.plan_undo(number, branch=None if branch is None else parse_name(branch))
+    tell("will not come back", planned.lost)
+    made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
+    if given.flag("json"):
+        print_json({**dataclasses.asdict(made), "lost": undone.lost, "degraded": undone.degraded})
+    else:
+        print_lines(undone_lines(dataclasses.asdict(undone)))
+        tell_lines(degraded_lines({"degraded": undone.degraded}))
+        if made.ended:
+            tell("to reverse this undo", [spelled(client.home, "undo", str(made.number))])
+    return 0

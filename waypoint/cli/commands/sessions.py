@@ -1,0 +1,131 @@
+"""`waypoint attach`, `waypoint logs`, `waypoint ps` and `waypoint stop`."""
+
+import dataclasses
+import os
+
+from waypoint.cli.caller import asker_of, branch_of, home_of, named_branches, require_terminal
+from waypoint.cli.output import (
+    complain,
+    error_value,
+    note,
+    print_json,
+    print_lines,
+    tell,
+    tell_lines,
+    wants_colour,
+    write_all,
+)
+from waypoint.client.sdk import Client
+from waypoint.model.errors import NotAllowed, UsageProblem, WaypointError
+from waypoint.model.facts import StopFacts
+from waypoint.model.outcomes import degraded_lines
+from waypoint.model.rendering import sessions_table
+from waypoint.model.verbs import Given
+
+
+def attach(given: Given) -> int:
+    """Returns the exit status: the shell's if the session ends, 0 after a detach."""
+    from waypoint.cli import terminal
+
+    branch = branch_of(given)
+    next_step = "use 'waypoint exec' to run a command in the session, 'waypoint logs' to see its output"
+    require_terminal("attach to", f"branch {branch}", next_step)
+    return terminal.attach(home_of(given), branch, asker_of(given))
+
+
+def logs(given: Given) -> int:
+    from shellwrap.screen_undo import ScreenUndo
+
+    undo = ScreenUndo()
+    is_terminal = os.isatty(1)
+    try:
+        for piece in Client(given.text("home")).session(branch_of(given)).logs(follow=given.flag("follow")):
+            write_all(1, memoryview(piece))
+            if is_terminal:
+                undo.feed(piece)
+    finally:
+        if is_terminal:
+            write_all(1, memoryview(undo.undo()))
+    return 0
+
+
+def ps(given: Given) -> int:
+    client = Client(given.text("home"))
+    sessions = client.sessions(all=given.flag("all"))
+    if given.flag("json"):
+        print_json(sessions)
+    elif sessions:
+        print_lines(sessions_table(sessions, coloured=wants_colour()))
+    else:
+        note("no sessions; 'waypoint shell' starts one")
+    tell("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
+    report_strangers(client)
+    return 0
+
+
+def stop(given: Given) -> int:
+    """Stop all named sessions, even if one cannot be stopped. Returns the exit status: that of the first failure. With
+    `--json` and a failure, the value is `{error, stopped}`.
+
+    With `--all`, sessions that this user may not stop are left running.
+    """
+    client, name = Client(given.text("home")), given.text("checkpoint")
+    stopped: list[StopFacts] = []
+    first: WaypointError | None = None
+    of_others = 0
+    for branch in _branches(client, given):
+        try:
+            stopped.append(client.session(branch).stop(discard=given.flag("discard"), checkpoint=name))
+        except WaypointError as error:
+            if given.flag("all") and isinstance(error, NotAllowed):
+                of_others += 1
+                continue
+            complain(str(error))
+            first = first or error
+    if of_others:
+        complain(f"did not stop {of_others} sessions of other users")
+    if given.flag("json"):
+        print_json(stopped if first is None else {**error_value(first), "stopped": stopped})
+    else:
+        for one in stopped:
+            print_lines([f"{one.branch}  {f'kept as {one.capture[:12]}' if one.capture else 'discarded'}"])
+        for one in stopped:
+            tell_lines(degraded_lines(dataclasses.asdict(one)))
+    return first.exit_code if first is not None else 0
+
+
+def _branches(client: Client, given: Given) -> list[str]:
+    """The branches to stop. Raises UsageProblem if the options contradict each other."""
+    stop_all, named = given.flag("all"), named_branches(given)
+    if stop_all and named:
+        said = "--all cannot be combined with the names of branches"
+        raise UsageProblem("stop", " ".join(named), said, "leave one of them out")
+    if given["checkpoint"] is not None and (stop_all or len(named) > 1):
+        said = "--checkpoint takes the name of one checkpoint, so only one session can be stopped"
+        raise UsageProblem("stop", " ".join(named) or "--all", said, "give one branch")
+    if stop_all:
+        return [session.branch for session in client.sessions()]
+    return named or [branch_of(given)]
+
+
+def report_strangers(client: Client, *, each: bool = False) -> None:
+    """Report files and processes of the home that its names.db does not know on stderr. `each`: list them."""
+    try:
+        found = client.strangers()
+    except UsageProblem:  # a daemon of an earlier version does not know this request
+        return
+    if not found:
+        return
+    running = len({one.id for one in found if one.kind == "processes"})
+    which = f"{len({one.id for one in found})} captures or sessions"
+    runs = f" ({running} of them running)" if running else ""
+    note(f"waypoint: the home {client.home} has {which}{runs} that its names.db does not know; they are kept")
+    if each:
+        for one in found:
+            note(f"  {one.kind:<10}{one.path}")
+    else:
+        note("  'waypoint doctor' lists them")
+    note(
+        "  next: if another names.db knows them, run 'waypoint daemon stop' and put that file back; otherwise "
+        "'waypoint gc' removes them"
+    )

@@ -1,0 +1,99 @@
+"""`waypoint checkpoint`, `waypoint restore` and `waypoint fork`."""
+
+from waypoint.cli.caller import branch_of, home_of
+from waypoint.cli.fast.answers import checkpoint_of, forks_of, session_of, warn_degraded, warn_left_out
+from waypoint.cli.output import print_json, print_lines, tell_lines
+from waypoint.client.link import ask, quote_branch
+from waypoint.client.quoting import as_json_text, exec_text
+from waypoint.model.errors import UsageProblem
+from waypoint.model.names import parse_name
+from waypoint.model.outcomes import HEADINGS, SHORT, replaced_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from waypoint.model.verbs import Given
+
+
+def checkpoint(given: "Given") -> int:
+    body = {
+        "name": parse_name(given.required("name")),
+        "message": as_json_text(given.text("message") or ""),
+        "tier": given.text("tier") or "auto",
+        "force": given.flag("force"),
+        "park": given.flag("park"),
+    }
+    target = f"/v1/sessions/{quote_branch(branch_of(given))}/checkpoint"
+    made = checkpoint_of(ask(home_of(given), "POST", target, body, may_repeat=False))
+    if given.flag("json"):
+        print_json(made)
+        return 0
+    capture, paused_ms = str(made["capture"])[:SHORT], made["paused_ms"]
+    print_lines([f"{made['name']}  {capture}  {made['tier']}  paused {paused_ms:.0f} ms"])
+    warn_degraded(made)
+    return 0
+
+
+def restore(given: "Given") -> int:
+    home, name, new = home_of(given), parse_name(given.required("name")), given.text("new")
+    if new is None:
+        # Without --branch the daemon chooses: it knows on which branch NAME was taken.
+        target = "/v1/restores" if given["branch"] is None else f"/v1/sessions/{quote_branch(branch_of(given))}/restore"
+        body = {"name": name, "only": given["only"], "lose_processes": given.flag("lose_processes")}
+        session = session_of(ask(home, "POST", target, body, may_repeat=False))
+    else:
+        _check_beside(given)
+        body = {"name": name, "branches": [parse_name(new)]}
+        (made,) = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
+        session = session_of(made)
+    warn_left_out(session)
+    if given.flag("json"):
+        print_json(session)
+    else:
+        print_lines([str(session["branch"])])
+        tell_lines(replaced_lines(session))
+        warn_degraded(session)
+    return 0
+
+
+def _check_beside(given: "Given") -> None:
+    """Raise UsageProblem for an option that does not go with --new."""
+    on = f"--new {given['new']}"
+    if given["branch"] is not None:
+        said = "--branch names the branch whose session is replaced, --new a branch that is created"
+        raise UsageProblem("restore with", on, said, "leave one of them out")
+    if given["only"] is not None:
+        next_step = f"to use the files only: waypoint shell {given['new']} --from {given['name']}"
+        raise UsageProblem("restore with", on, "--only works on an existing branch only", next_step)
+
+
+def fork(given: "Given") -> int:
+    """Returns the exit status: 1 if the command failed in one of the forks."""
+    home, words = home_of(given), given.texts("words")
+    if words:
+        exec_text(words)  # raises, before anything is forked, if the words cannot be sent
+    prefix = given.text("prefix")
+    body: dict[str, object] = {
+        "name": parse_name(given.required("name")),
+        "branches": [parse_name(branch) for branch in given.texts("branches")],
+        "count": given["count"],
+        "prefix": None if prefix is None else parse_name(prefix),
+    }
+    made = forks_of(ask(home, "POST", "/v1/forks", body, may_repeat=False))
+    forks = [_facts_of(one) for one in made]
+    warn_degraded(*map(session_of, made))
+    if words:
+        from waypoint.cli.fast.in_each import run_in_each
+
+        user = session_of(made[0]).get("user")
+        return run_in_each(home, forks, words, {"user": user}, as_json=given.flag("json"))
+    if given.flag("json"):
+        print_json([{**one, "exit": None} for one in forks])
+    else:
+        print_lines([str(one["branch"]) for one in forks])
+    return 0
+
+
+def _facts_of(made: "dict[str, object]") -> "dict[str, object]":
+    """What `--json` prints about a fork, apart from the result of the command."""
+    session = session_of(made)
+    return {**{key: made[key] for key in ("branch", "pid", "ms")}, **{key: session.get(key) for key in HEADINGS}}

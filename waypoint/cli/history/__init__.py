@@ -1,1 +1,0 @@
-"""The verbs on captures, names and operations, one file each."""

@@ -1,0 +1,65 @@
+"""Lines for people about the result of an operation, outside and inside a session. The fast path loads this file."""
+
+from waypoint.model.errors import cleaned
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HEADINGS = {
+    "degraded": "degraded",
+    "respawned": "started again",
+    "offered": "typed at the prompt, Enter runs it",
+    "lost": "lost",
+}
+"""The fields of an answer that list what was not kept or restored completely, and their headings. `--json` prints them
+for every verb.
+"""
+
+_MIB = 1 << 20
+SHORT = 12  # digits of a capture's id that are printed for people
+
+
+def degraded_lines(*answers: "Mapping[str, object]") -> list[str]:
+    """The lines about what was not kept or restored completely: first those that all answers have in common. Of several
+    answers, each has a `branch`.
+    """
+    found = [_items(answer) for answer in answers]
+    common = [item for item in (found[0] if found else []) if all(item in items for items in found)]
+    lines = [f"{heading}: {said}" for heading, said in common]
+    for answer, items in zip(answers, found, strict=True):
+        lines += [f"{heading}: {answer['branch']}: {said}" for heading, said in items if (heading, said) not in common]
+    return [cleaned(line) for line in lines]
+
+
+def replaced_lines(session: "Mapping[str, object]") -> list[str]:
+    """The lines about the session that a restore has replaced; none if it has replaced none."""
+    kept, branch = session.get("replaced"), session["branch"]
+    if not isinstance(kept, dict):
+        return []
+    done = session.get("exchanged")
+    files = [_exchanged_line(done)] if isinstance(done, dict) else []
+    where = f"kept as {kept['capture'][:SHORT]}, tier {kept['tier']}"
+    lines = [*files, f"replaced: the session on {branch}, {where}; to get it back: waypoint undo -b {branch}"]
+    return [cleaned(line) for line in lines]
+
+
+def _exchanged_line(done: "Mapping[str, float]") -> str:
+    paused = f"the session was paused for {done['paused_ms'] / 1000:.3g} s"
+    return f"files: {done['changed']} changed, {done['written_bytes'] / _MIB:.1f} MiB written; {paused}"
+
+
+def undone_lines(undone: "Mapping[str, object]") -> list[str]:
+    """The lines about the operation that was undone: its number, its effect, who did it and when."""
+    lines = [f"took back {undone['number']} ({undone['verb']}): {undone['undo']}"]
+    lines += [f"it was done {undone['by']}, {undone['at']}"] if undone["by"] else []
+    return [cleaned(line) for line in lines]
+
+
+def _items(answer: "Mapping[str, object]") -> list[tuple[str, str]]:
+    return [
+        (heading, str(said))
+        for name, heading in HEADINGS.items()
+        if isinstance(answer.get(name), list)
+        for said in answer[name]  # type: ignore[attr-defined]
+    ]
