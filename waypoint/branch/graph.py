@@ -1,4 +1,4 @@
-"""The graph of captures: its edges lead from each capture to its parents, the captures that it goes on from."""
+"""The graph of captures: walks from captures to their parents."""
 
 import heapq
 import itertools
@@ -13,9 +13,9 @@ Item = TypeVar("Item")
 
 
 def walk_back(names: Reader, tips: Iterable[Capture]) -> Iterator[Capture]:
-    """The captures `tips` and all their ancestors, the newest first; a child comes before its parents.
+    """The captures `tips` and all their ancestors, the newest first, children before parents.
 
-    Each capture is read only when the caller asks for it. Where a `gc` has forgotten captures meanwhile, the walk ends.
+    A capture is read when the caller asks for it. The walk ends at captures whose records a `gc` removes meanwhile.
     """
     seen: set[str] = set()
     waiting = [(-capture.created, number, capture) for number, capture in enumerate(tips)]
@@ -32,11 +32,10 @@ def walk_back(names: Reader, tips: Iterable[Capture]) -> Iterator[Capture]:
 
 
 def walk_all(names: Reader) -> Iterator[str]:
-    """The ids of all captures, the newest first; a child comes before its parents, also if the clock was set back
-    between them, so that the child has an earlier time.
+    """The ids of all captures, the newest first, children before parents: also where a child has an earlier time than
+    its parent, because the clock was set back.
 
-    The first step reads the links of all captures, since the child of the newest capture may have the earliest time of
-    all. Parents that are on no record are left out.
+    So the first step reads the links of all captures. Parents without a record are left out.
     """
     links: dict[str, Link] = {}
     children = Counter[str]()  # for each capture, how many of its children are still to come

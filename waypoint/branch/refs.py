@@ -8,11 +8,7 @@ from waypoint.store.names import Names
 
 
 def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
-    """Rename a branch to `new`. `live`: the branches with a live session.
-
-    Raises UnknownName, StateConflict if the branch is live, and as `Change.check_new`. After a failure nothing is
-    renamed.
-    """
+    """Rename a branch to `new`. `live`: the branches with a live session. Raises UnknownName, StateConflict."""
     parse_name(new)
     with names.change("rename") as change:
         ref = change.ref(branch)
@@ -25,9 +21,8 @@ def rename(names: Names, branch: str, new: str, live: Collection[str]) -> None:
 
 
 def remove(names: Names, chosen: Sequence[str], live: Collection[str]) -> None:
-    """Remove the names `chosen`, of branches and of checkpoints, all or none. The captures stay, and have their ids.
-
-    `live`: the branches with a live session. Raises UnknownName, StateConflict for a live branch.
+    """Remove the names `chosen`, of branches and checkpoints, all or none; their captures stay. `live`: the branches
+    with a live session. Raises UnknownName, StateConflict for a live branch.
     """
     with names.change("remove") as change:
         for name in chosen:

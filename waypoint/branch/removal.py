@@ -1,9 +1,9 @@
-"""Removing captures: those that no name stands for, and that no operation which is kept can bring back.
+"""Removing captures that no name stands for and that no undo needs.
 
-A name keeps the capture that it stands for, but not the ancestors of this capture: they keep their records, so that the
-history is whole, but their content may be removed. A capture is kept by a branch whose tip it is, by a checkpoint, by
-an operation whose undo would need it, and by whoever reads it (`Captures.hold`). Sessions need no capture: a live one
-has a tree of its own, and a parked one is the capture that its branch stands for.
+A capture is kept by a branch whose tip it is, by a checkpoint, by an operation whose undo would need it, and by a
+reader (`Captures.hold`). The ancestors of a kept capture are not kept: their content may be removed; their records
+stay, so that the history is whole. Sessions keep no capture: a live one has a tree of its own, and a parked one is the
+tip of its branch.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,7 +24,7 @@ class Survey(NamedTuple):
     """What could be removed. `removable`: the ids of captures whose content nothing keeps, the oldest first.
 
     `first_kept`: the number of the first operation that is kept. `parents`: of each recorded capture, by id. `removed`:
-    the ids of those whose content is not there any more.
+    the ids of captures whose content was removed before.
     """
 
     removable: list[str]
@@ -34,8 +34,9 @@ class Survey(NamedTuple):
 
 
 def survey(names: Reader, since: float) -> Survey:
-    """Find out what could be removed. `since`: operations of this moment, in seconds since the epoch, and of later ones
-    are kept. Decodes all names, these operations and the place of each capture.
+    """Find out what could be removed. `since`: keep the operations from this moment on, in seconds since the epoch.
+
+    Decodes all names, these operations and the links of all captures.
     """
     first = max(names.first_kept(), names.first_since(since))
     kept: set[str] = set()
@@ -67,16 +68,16 @@ def remove(
     since: float,
     limit: int | None = None,
 ) -> list[Capture]:
-    """Take captures off the record that nothing keeps, the oldest first, at most `limit` (None: all); those that are
-    held stay. In one transaction, which is an entry in the operation log. With a `limit`, operations lose their undo
-    only if captures are removed.
+    """Record captures that nothing keeps as removed, the oldest first, at most `limit` (None: all); captures that are
+    held stay. One transaction with an entry in the operation log. With a `limit`, operations lose their undo only if
+    captures are removed.
 
-    The survey is made before the transaction, which keeps all others from writing, and once more in it only if the log
-    has an entry more by then: nothing else that it reads changes without one, but by a removal, and there is one at a
-    time.
+    The survey is made before the transaction, since a transaction keeps all others from writing. It is repeated inside
+    the transaction if the log has a new entry by then: everything that the survey reads changes only with an entry, or
+    by a removal, and only one removal runs at a time.
 
-    Returns the captures; the caller removes what they have on disk (`Captures.drop`). If the caller is killed before,
-    the next daemon removes it. Raises Failed if the record cannot be written; then nothing has changed.
+    Returns the captures; the caller removes them from disk (`Captures.drop`). If the caller is killed before, the next
+    daemon does. Raises Failed if the record cannot be written; then nothing has changed.
     """
     last = names.last_number()
     found = survey(names, since)
@@ -98,7 +99,7 @@ def remove(
 
 
 def _ancestry(parents: Mapping[str, list[str]], captures: Iterable[str]) -> Collection[str]:
-    """The captures themselves, and all that they descend from."""
+    """The captures and all their ancestors."""
     seen: set[str] = set()
     waiting = list(captures)
     while waiting:
@@ -110,7 +111,6 @@ def _ancestry(parents: Mapping[str, list[str]], captures: Iterable[str]) -> Coll
 
 
 def _note(change: Change, chosen: Collection[Capture], first_kept: int) -> str:
-    """The note of the operation, in words; "" if nothing was removed."""
     said = [f"removed {len(chosen)} {'capture' if len(chosen) == 1 else 'captures'}"] if chosen else []
     if first_kept > max(1, change.first_kept()) and change.last_number():
         said.append(f"operations before {first_kept} cannot be taken back any more")

@@ -1,4 +1,4 @@
-"""Taking back an operation: planning the steps, and writing the moves of names. The caller acts on sessions itself."""
+"""Undo of an operation: planning its steps, and moving names. The steps on sessions are carried out by the caller."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -18,8 +18,8 @@ Lookup = Callable[[str], Ref | None]
 
 
 class Deed(NamedTuple):
-    """A step on a branch's session. For `start` and `restore`: `capture` is the id of the capture that is brought back,
-    None: the branch's tip; `only` is the aspect that is brought back, None: the whole session.
+    """A step on a branch's session. For `start` and `restore`: the id of the capture to restore (None: the branch's
+    tip), and the aspect to restore (None: the whole session).
     """
 
     act: Act
@@ -31,7 +31,7 @@ class Deed(NamedTuple):
 class Plan(NamedTuple):
     """The steps of an undo: first the deeds, then the moves of `names` (None: remove the name).
 
-    `seen`: what these names stood for when the plan was made. `words`: all steps as a text for people.
+    `seen`: what these names stood for when the plan was made. `words`: all steps, as text for people.
     """
 
     deeds: list[Deed]
@@ -41,13 +41,13 @@ class Plan(NamedTuple):
 
 
 def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_ended: Callable[[Login], bool]) -> bool:
-    """Whether the operation is one of `branch`: an operation on this branch and on no other session, or asked for by
-    whoever works on this branch.
+    """Whether `undo` on `branch` may choose the operation: it is on this branch and on no other session, or its caller
+    worked on this branch.
 
-    `branch` None: whether the operation is one of `caller`. That is so if the same user asked for it, working on no
-    branch in particular, in the same login or in one that `has_ended`; or if it was asked for from within the default
-    branch, or by nobody and is on that branch. So an operation of somebody who is logged in now is never another
-    login's. `caller` None: the daemon itself asks, and every operation counts.
+    `branch` None: whether `undo` by `caller` may choose it. It may if the same user asked for it, without a branch, in
+    the same login or in a login that `has_ended`; if a process of the default branch asked for it; or if it has no
+    caller and is on the default branch. So a user never takes back an operation of another login that still goes on.
+    `caller` None: the daemon itself asks, and may choose every operation.
     """
     by = operation.by
     if branch is not None:
@@ -64,8 +64,8 @@ def is_of(operation: Operation, branch: str | None, caller: Caller | None, has_e
 
 
 def is_from_within(names: Reader, operation: Operation, branch: str) -> bool:
-    """Whether the operation may be seen and taken back from within the session on `branch`: it was asked for from
-    within, or it is on this branch and on no other session, and has moved no names but those of this branch.
+    """Whether processes of the session on `branch` may see the operation and take it back: one of them asked for it, or
+    it is on this branch and on no other session, and has moved only names of this branch.
 
     Operations from a time when another branch had this name do not count.
     """
@@ -84,13 +84,12 @@ def _is_on(operation: Operation, branch: str) -> bool:
 
 
 def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _: "") -> Plan:
-    """The steps that take `operation` back, given what `ref` says of names now. `by`: tells, for the error, by what a
-    name has been moved since.
+    """The steps that take `operation` back, where names stand for what `ref` says. `by`: for the error, the words that
+    tell which operation has moved a name since. Raises StateConflict if the operation cannot be taken back.
 
-    Afterwards names stand for what they stood for before the operation. That includes a branch whose session the undo
-    ends or replaces: the capture that keeps this session does not become the branch's tip, else the undo of an earlier
-    operation would find that the branch has moved since. Raises StateConflict, with the reason, if the operation cannot
-    be taken back.
+    Afterwards all names stand for what they stood for before the operation. Also the branch of a session that the undo
+    ends or replaces: the capture of that session does not become its tip, because the undo of an earlier operation
+    would then find that the branch has moved.
     """
     deeds = [
         _deed(operation, branch, *states)
@@ -116,8 +115,8 @@ def plan(ref: Lookup, operation: Operation, by: Callable[[str], str] = lambda _:
 
 
 def _has_gone_on(operation: Operation, name: str, ref: Lookup) -> bool:
-    """Whether `name` is a branch that the operation has only moved on, and that has moved on since. Such a branch stays
-    where it is when the operation is taken back.
+    """Whether the operation only moved the tip of the branch `name`, and the tip has moved further since. The undo then
+    leaves this branch as it is.
     """
     move, now = operation.moves[name], ref(name)
     is_step = move.before is not None and move.after is not None and name not in operation.sessions
@@ -125,11 +124,11 @@ def _has_gone_on(operation: Operation, name: str, ref: Lookup) -> bool:
 
 
 def write(change: Change, operation: Operation, steps: Plan, since: Sequence[Operation]) -> None:
-    """Write the moves of names that `steps` has. The deeds of `steps` have been carried out before.
+    """Move the names of `steps`. The deeds of `steps` have been carried out before.
 
-    `since`: the operations that were logged after the plan was made. Each one on the session of a deed was made by that
-    deed, and becomes a part of the undo. Raises StateConflict if a name has been moved by others since the plan was
-    made, if the session of a deed has changed once more, or if a branch that is to be removed has a live session.
+    `since`: the operations that were logged after the plan was made. Those on the session of a deed were made by the
+    deed, and become parts of the undo. Raises StateConflict if others have moved a name since the plan was made, if the
+    session of a deed has changed twice, or if a branch that is to be removed has a live session.
     """
     if operation.number < change.first_kept():
         raise _impossible(operation, "what it replaced was removed meanwhile, by gc")
@@ -169,9 +168,7 @@ def _parts(operation: Operation, steps: Plan, since: Sequence[Operation]) -> lis
 
 
 def losses(steps: Plan, operation: Operation, ref: Lookup, capture: Callable[[str], Capture]) -> list[str]:
-    """What the steps will not bring back, in words: processes that were not kept. `capture`: looks up a capture by its
-    id.
-    """
+    """The processes that the steps will not bring back, in words. `capture`: looks up a capture by its id."""
     lost = []
     for deed in steps.deeds:
         if deed.act != "end" and deed.only is None:
@@ -204,7 +201,7 @@ def _deed(operation: Operation, branch: str, before: bool, after: bool) -> Deed:
 
 
 def _kept(operation: Operation) -> dict[str, Aside]:
-    """What was kept of the sessions that the operation has ended or replaced, by branch."""
+    """The captures of the sessions that the operation has ended or replaced, by branch."""
     ended = [branch for branch, (before, after) in operation.sessions.items() if before and not after]
     tips = {branch: operation.moves[branch].after for branch in ended if branch in operation.moves}
     kept = {branch: Aside(capture=tip.capture) for branch, tip in tips.items() if tip and tip.capture}

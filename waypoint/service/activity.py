@@ -1,4 +1,4 @@
-"""Jobs, as clients start and watch them; the stream of events; and `doctor`, which is a job."""
+"""Requests about jobs and events; and `doctor`, which is a job."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ _TRIALS = ThreadPoolExecutor(2, "trial")
 
 
 async def events(home: Home, query: EventsQuery) -> Annotated[Download, AnyEvent]:
-    """The events since the one that `query` names, as far back as they are kept; one line of JSON each."""
+    """The kept events since the one that `query` names; one line of JSON each."""
     return Download("application/x-ndjson", home.events.lines(query), endless=query.follow)
 
 
@@ -37,27 +37,24 @@ async def jobs(home: Home) -> list[JobFacts]:
 
 
 async def job(home: Home, job: str) -> JobFacts:
-    """One job, with its result. Raises UnknownName."""
     return home.jobs.get(job).facts(whole=True)
 
 
 async def start_job(home: Home, request: JobRequest) -> JobFacts:
-    """Begin a job; it goes on when the client has gone. Raises StateConflict if a job of this kind runs."""
+    """Begin a job; it goes on without the client. Raises StateConflict if a job of this kind runs."""
     work = KINDS[request.kind]
     return home.jobs.start(request.kind, lambda job: work(home, job)).facts(whole=False)
 
 
 async def cancel_job(home: Home, job: str) -> JobFacts:
-    """Cancel a job, and wait a few seconds for its end; the answer may say that the job still runs. A job that has
-    ended stays as it is. Raises UnknownName.
-    """
+    """Cancel a job, and wait a few seconds for its end; the answer may say that the job still runs."""
     return (await home.jobs.cancel(job)).facts(whole=True)
 
 
 async def doctor(home: Home) -> list[Capability]:
     """Try every capability of the machine on a throw-away session. Takes seconds, and longer while other trials run.
 
-    If the caller is cancelled, the processes of the trial are ended; the cancellation goes on when they are gone.
+    A cancellation of the caller ends the processes of the trial first.
     """
     from waypoint.setup.trials import try_everything
 
@@ -76,7 +73,7 @@ async def doctor(home: Home) -> list[Capability]:
         return [*rows, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_ground, home)]
     except asyncio.CancelledError:
         is_cancelled = True
-        work.cancel()  # it may still be waiting for a thread
+        work.cancel()  # it may not have got a thread yet
         for process in started:
             process.kill()
         await asyncio.wait([ended])
@@ -138,7 +135,7 @@ def _ground(home: Home) -> list[Capability]:
 
 
 def _egress(home: Home) -> Capability:
-    """Whether sessions on a private network have a way out of it."""
+    """Whether sessions on a private network can reach the outside."""
     why = home.egress.why_not
     remedy = "apt-get install passt nftables; then sessions have it from their next start on" if why else ""
     state: Literal["degraded", "ok"] = "degraded" if why else "ok"
@@ -146,7 +143,7 @@ def _egress(home: Home) -> Capability:
 
 
 def _refusals(home: Home) -> Capability:
-    """Whether all live sessions are behind a filter of system calls, and which of them are allowed more than usual."""
+    """Whether all live sessions have a filter of system calls, and which of them may make namespaces."""
     records = [live.record for live in home.sessions.live]
     without = [f"{one.row.branch} ({one.why_no_seccomp or WANTED})" for one in records if one.seccomp == "none"]
     allowed = [one.row.branch for one in records if one.seccomp == "userns"]
@@ -164,7 +161,7 @@ def _refusals(home: Home) -> Capability:
 
 
 def _users(home: Home) -> Capability:
-    """Who has what rights in this home, besides root."""
+    """Which users besides root have rights in this home."""
     users = home.users
     others = [user_name(users.owner_uid)] if users.owner_uid else []
     others += [f"group {group_name(users.group_gid)}"] if users.group_gid is not None else []
@@ -192,4 +189,4 @@ async def _gc_job(home: Home, job: Job) -> GcFacts:
 
 
 KINDS: dict[str, Callable[[Home, Job], Awaitable[object]]] = {"doctor": _doctor_job, "gc": _gc_job}
-"""What each kind of job does; the names are those of JobRequest."""
+"""The work of each kind of job, by the kinds of JobRequest."""

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as the operation log names callers."""
+"""The peer of a connection as the caller of operations."""
 
 import contextlib
 
@@ -9,20 +9,18 @@ from waypoint.store.callers import asked_by
 
 
 def serving(peer: Peer, branch: str | None) -> contextlib.AbstractContextManager[None]:
-    """Note `peer` as the caller of all operations in the `with` block. `branch`: the branch that the peer works on,
-    None: no branch in particular.
-    """
+    """Make `peer` the caller of the `with` block. `branch`: the branch that the peer works on; None: no branch."""
     return asked_by(Caller(uid=peer.uid, login=_login_of(peer.pid), branch=branch))
 
 
 def showing(peer: Peer) -> contextlib.AbstractContextManager[None]:
-    """As `serving`, for what leaves nothing in the operation log: where the peer was logged in is not looked up."""
+    """As `serving`, for requests that write nothing to the operation log: does not look up the peer's login."""
     return asked_by(Caller(uid=peer.uid))
 
 
 def _login_of(pid: int) -> Login | None:
-    """The process session (setsid(2)) of process `pid`, which all processes of its terminal share; None if it cannot be
-    found.
+    """The process session (setsid(2)) of process `pid`, which all processes of its terminal share; None if the process
+    has ended.
     """
     with contextlib.suppress(ProcessLookupError):
         leader = procfs.stat(pid).session

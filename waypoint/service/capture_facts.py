@@ -1,4 +1,4 @@
-"""Facts about captures, as the control interface answers them."""
+"""Facts about captures, for answers to clients."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from waypoint.store.reading import Reader
 
 
 def of_all(names: Reader, captures: Sequence[Capture], sees: Sight) -> list[CaptureFacts]:
-    """The facts about each of these captures that may be seen, without the sizes of their files."""
+    """The facts about each of these captures, without the sizes of their files."""
     ids = [capture.id for capture in captures]
     found, standings = names.names_of_all(ids), names.standings(ids)
     return [of(capture, found[capture.id], standings[capture.id], sees) for capture in captures]
@@ -21,8 +21,9 @@ def of_all(names: Reader, captures: Sequence[Capture], sees: Sight) -> list[Capt
 def of(
     capture: Capture, names: list[str], standing: Standing, sees: Sight, files_bytes: int | None = None
 ) -> CaptureFacts:
-    """The facts about one capture; without what ran in it, if whoever asks may not see that. `names`: the names that
-    stand for it. `files_bytes`: the size of its files layer in bytes; None: not measured.
+    """The facts about one capture, without its programs, folder and environment if the caller may not see them.
+
+    `names`: the names that stand for it. `files_bytes`: the size of its files layer; None: not measured.
     """
     facts = _of(capture, names, standing, files_bytes)
     if sees(capture.setting.user):
@@ -92,5 +93,5 @@ def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | N
 
 
 def _of_any(size_bytes: int | None) -> LayerFacts:
-    """What is told of a layer of any kind."""
+    """The facts that every kind of layer has."""
     return {"size_bytes": size_bytes, "digest": None}

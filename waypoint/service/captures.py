@@ -1,4 +1,4 @@
-"""Making captures of sessions, and sessions of captures."""
+"""Requests that make captures of sessions, and sessions from captures: checkpoint, restore, fork."""
 
 import asyncio
 import dataclasses
@@ -18,14 +18,12 @@ from waypoint.session.checkpoint import Loss
 
 
 async def checkpoint(home: Home, branch: str, request: CheckpointRequest) -> CheckpointFacts:
-    """Capture the session on `branch`, which goes on (unless `request.park`), and let a name stand for the capture.
-    Raises as `checkpoint_of`.
-    """
+    """Capture the session on `branch`, and let a name stand for the capture."""
     return await checkpoint_of(home, branch, request, within=False)
 
 
 async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, within: bool) -> CheckpointFacts:
-    """As `checkpoint`. `within`: a process of the session asks.
+    """As `checkpoint`. `within`: the caller is a process of the session.
 
     Raises UnknownName, StateConflict (not live, name taken), CannotCapture (tier), Failed.
     """
@@ -51,9 +49,9 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
 
 
 async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFacts:
-    """Bring a capture back in place: the session on `branch` is replaced, or started if it is not live.
+    """Replace the session on `branch` by that of a capture, or start it if the branch is not live.
 
-    Raises UnknownName, StateConflict, CannotCapture, Failed; then the old session goes on as it was.
+    After an error (UnknownName, StateConflict, CannotCapture, Failed) the old session goes on as it was.
     """
     failed: list[str] = []
     if request.only == "shell":
@@ -81,12 +79,12 @@ def _exchanged(done: restoring.Exchanged | None) -> ExchangedFacts | None:
 
 
 async def restore_there(home: Home, request: RestoreRequest) -> SessionFacts:
-    """As `restore`, on the branch that the capture was taken on or, if `request.name` is a branch, on this branch."""
+    """As `restore`, on the branch that the capture was taken on; if `request.name` is a branch, on this branch."""
     return await restore(home, restoring.branch_of(home.names, request.name), request)
 
 
 async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
-    """Live sessions on new branches, all of them or none. Raises as `checkpoint`."""
+    """Start sessions on new branches from a capture, all of them or none."""
     begin = time.monotonic()
     lives, origin = await forking.fork(home.sessions, request.name, _branches_of(request), before_capture)
     failed = await asyncio.gather(*(run_hooks(live, "post-restore") for live in lives))
@@ -103,7 +101,7 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
 
 
 def _branches_of(request: ForkRequest) -> list[str]:
-    """The names of the branches that are to be made. Raises UsageProblem; whether each is legal is seen later."""
+    """The names of the branches to make, not yet checked. Raises UsageProblem."""
     name, branches, count, prefix = request.name, request.branches, request.count, request.prefix
     if bool(branches) == (count is not None):
         said = "branches and a number of them exclude each other" if branches else "neither branches nor a number given"

@@ -31,8 +31,8 @@ from waypoint.store.reading import Reader
 async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
     """The capture that a name stands for and its ancestors, or all captures; the newest first, children before parents.
 
-    The iterator blocks, since each step may read from the store; it is for use in one thread, any thread. Its first
-    step raises UnknownName.
+    Each step of the iterator may read from the store, so it blocks and must be used in one thread only, any thread. Its
+    first step raises UnknownName.
     """
     return itertools.chain.from_iterable(_iter_log(home, query, rights.sight(home.sessions.resources)))
 
@@ -60,40 +60,37 @@ async def show(home: Home, name: str) -> CaptureFacts:
 
 async def branches(home: Home) -> Iterator[BranchFacts]:
     """The facts about all branches, sorted by name. The iterator blocks, as that of `log`."""
-    return itertools.chain.from_iterable(_iter_branches(home.names, _live(home)))
+    return itertools.chain.from_iterable(_iter_branches(home.names, home.sessions.running))
 
 
 async def names(home: Home) -> Iterator[NameFacts]:
     """All branches and checkpoints, sorted by name. The iterator blocks, as that of `log`."""
-    return itertools.chain.from_iterable(_iter_names(home.names, _live(home)))
+    return itertools.chain.from_iterable(_iter_names(home.names, home.sessions.running))
 
 
 async def rename(home: Home, branch: str, request: RenameRequest) -> None:
-    """Rename a branch. Raises UnknownName, StateConflict (the branch is live, or the new name is taken)."""
     async with home.sessions.turn(branch, request.to):
         rights.check_name(home.sessions.resources, branch, "rename")
-        refs.rename(home.names, branch, request.to, _live(home))
+        refs.rename(home.names, branch, request.to, home.sessions.running)
 
 
 async def remove(home: Home, request: RemoveRequest) -> None:
-    """Remove checkpoints and branches, all of them or none. Raises UnknownName, StateConflict (a live branch)."""
+    """Remove checkpoints and branches, all of them or none."""
     async with home.sessions.turn(*request.names):
         for name in request.names:
             rights.check_name(home.sessions.resources, name, "remove")
-        refs.remove(home.names, request.names, _live(home))
+        refs.remove(home.names, request.names, home.sessions.running)
 
 
 async def operations(home: Home, query: OperationsQuery) -> Iterator[OperationFacts]:
     """The entries of the operation log, the newest first, each with what its undo would do. The iterator blocks, as
-    that of `log`.
-
-    The iterator reads names once, at its first step: each entry tells what its undo would have done at that moment.
+    that of `log`. It reads the names once, at its first step.
     """
     return itertools.chain.from_iterable(_iter_operations(home, query.limit))
 
 
 def operations_of(home: Home, branch: str) -> Iterator[OperationFacts]:
-    """As `operations`, of those that may be seen from within the session on `branch`."""
+    """As `operations`, only the entries that processes of the session on `branch` may see."""
     is_wanted = functools.partial(is_from_within, home.names, branch=branch)
     return itertools.chain.from_iterable(_iter_operations(home, None, is_wanted))
 
@@ -108,10 +105,9 @@ def _iter_operations(
 
 async def undo(home: Home, request: UndoRequest) -> UndoFacts:
     """Take back the requested operation, or the last one of the branch or the caller that was not taken back; with
-    `request.dry_run` only tell what that would do. Raises UnknownName, StateConflict.
+    `request.dry_run` only report what that would do. Raises UnknownName, StateConflict.
 
-    Takes the turns of all names and sessions that the operation has moved, so that no other request moves them at the
-    same time.
+    Holds the turns of all names and sessions that the operation has moved: no other request moves them meanwhile.
     """
     while True:
         seen = home.names.last_number()
@@ -120,7 +116,7 @@ async def undo(home: Home, request: UndoRequest) -> UndoFacts:
             _check_rights(home, chosen)
             return UndoFacts(operation=None, undone=_undone(home.names, chosen, _plan(home.names, chosen)))
         async with home.sessions.turn(*chosen.moves, *chosen.sessions):
-            # Others may have done something while this one waited for its turns.
+            # Others may have logged operations while this request waited for its turns.
             is_chosen = home.names.last_number() == seen
             if is_chosen or (await asyncio.to_thread(_to_undo, home, request)).number == chosen.number:
                 _check_rights(home, chosen)
@@ -138,12 +134,12 @@ def _check_rights(home: Home, operation: Operation) -> None:
 
 
 async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFacts:
-    """Take back the operation `number`. The caller has the turns of all names and sessions that it has moved.
+    """Take back the operation `number`. The caller holds the turns of all names and sessions that it has moved.
 
     `lose_processes`: sessions that the undo replaces or ends may lose their processes.
 
-    If no session is concerned, one transaction makes the plan and writes it. Otherwise the deeds on sessions come
-    after the plan, and a second transaction checks that names are as planned, and writes.
+    Without deeds on sessions, one transaction makes the plan and writes it. Otherwise the deeds follow the plan, and a
+    second transaction checks that names are still as planned, and writes.
     """
     with home.names.change("undo") as change:
         operation = _numbered(change, number)
@@ -168,7 +164,7 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
 
 
 def _plan(names: Reader, operation: Operation) -> Plan:
-    """As `plan`. The error says which operation has moved a name since."""
+    """As `undo.plan`. The error says which operation has moved a name since."""
 
     def moved(name: str) -> str:
         last = names.last_to_undo(lambda one: name in one.moves)
@@ -193,7 +189,7 @@ def _undone(names: Reader, operation: Operation, steps: Plan) -> UndoneFacts:
 
 
 def _asked_by(by: Caller | None) -> str:
-    """Who has asked for an operation, in words."""
+    """The caller of an operation, in words."""
     if by is None:
         return "by itself"
     works_on = f"{'for' if by.uid is not None else 'from within'} {by.branch}" if by.branch else ""
@@ -201,9 +197,8 @@ def _asked_by(by: Caller | None) -> str:
 
 
 async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) -> list[str]:
-    """Carry out `deed`. Returns, in words, what could not be brought back or was not kept. `ends`: where all deeds that
-    end a session meet: no session ends before all are captured, so that one that cannot be captured does not leave the
-    undo half done.
+    """Carry out `deed`. Returns, in words, what could not be brought back or was not kept. `ends`: the barrier of all
+    deeds that end a session. No session ends before all are captured: if one cannot be captured, none ends.
     """
     sessions, origin = home.sessions, deed.capture or deed.branch
     match deed.act:
@@ -225,10 +220,6 @@ async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) 
             restored = await restore(sessions, deed.branch, origin, loss)
             again = restored.live.again
             return [*restored.degraded, *(f"lost: {line}" for line in (again.lost if again else []))]
-
-
-def _live(home: Home) -> set[str]:
-    return home.sessions.running
 
 
 def _iter_branches(names: Names, live: set[str]) -> Iterator[list[BranchFacts]]:
@@ -259,8 +250,8 @@ def _branch(name: str, ref: Ref, tip: Capture | None, *, is_live: bool) -> Branc
 
 
 def _to_undo(home: Home, request: UndoRequest) -> Operation:
-    """The operation that is meant. Raises UnknownName, StateConflict if no operation is left. May read all of the log:
-    not on the loop.
+    """The operation to take back. Raises UnknownName, StateConflict if none is left. May read the whole log: not for
+    the event loop.
     """
     if request.number is not None:
         return _numbered(home.names, request.number)
@@ -294,7 +285,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
 
 
 def _none_left(home: Home, whose: str, is_meant: Callable[[Operation], bool]) -> StateConflict:
-    """The error for when all operations were taken back. It names the last undo of those that are meant."""
+    """The error if no operation is left. It names the last undo, if there is one."""
     said, next_step = "none is left to be taken back", "choose one by its number: waypoint op log, then waypoint undo N"
     undos = (one for piece in home.names.iter_operations() for one in piece if one.undoes is not None)
     last = next((one for one in undos if not one.undone and is_meant(one)), None)

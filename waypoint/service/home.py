@@ -1,6 +1,6 @@
-"""The home: everything that the daemon has opened, handed to each service function as its first argument.
+"""The home: everything that the daemon has opened. Each service function has it as its first argument.
 
-Opened once, in the daemon's private mount namespace, by the one process that holds the home's lock.
+Opened once, in the daemon's private mount namespace, by the process that holds the home's lock.
 """
 
 import asyncio
@@ -60,16 +60,16 @@ RELIEVE_S = 10.0
 COMPACT_S = 5.0
 """How long after the end of the last session the pool is compacted: another session often follows at once."""
 PLACES_INSIDE = 8
-"""Requests of the processes of all sessions together that are served at a time: the daemon has 32 threads for what
-takes long, and whoever asks from outside must find one.
+"""How many requests of sessions' own processes are served at a time, of all sessions together. The daemon has 32
+threads for long work, and requests from outside need some of them.
 """
 
 log = logging.getLogger(__name__)
 
 
 class Relief(NamedTuple):
-    """What makes room where the disk runs short (housekeeping.py). `begin`: begins it; `whole`: frees all that can be,
-    and returns whether that is anything.
+    """Makes room when the disk runs short (housekeeping.py). `begin`: starts that in the background; `whole`: frees all
+    that can be freed, and returns whether anything was.
     """
 
     begin: Callable[["Home"], None]
@@ -77,11 +77,11 @@ class Relief(NamedTuple):
 
 
 InsideService = Callable[["Home", LiveSession, list[str]], Awaitable[Answer]]
-"""What a session's own processes ask, and what they get: service.inside.serving."""
+"""Answers a request of a session's own processes: service.inside.serving."""
 
 
 class Home:
-    """What the service functions work on. Made by `open`, from then on complete.
+    """What the service functions work on. Made by `open`.
 
     `stop_daemon`: asks the process to end; set by the daemon. `relief`: makes room when the disk runs short
     (housekeeping.py). `places_inside`: one is held while a request of a session's own processes is served.
@@ -139,13 +139,11 @@ class Home:
         serve_inside: "InsideService | None" = None,
         relief: "Relief | None" = None,
     ) -> "Home":
-        """Open the home at `path` (made if it is not there) and find the sessions that outlived the last daemon.
+        """Open the home at `path` (made if it is not there) and adopt the sessions that outlived the last daemon.
 
         `host_mounts`: a descriptor of the machine's mount namespace, if the caller's is to follow it; it must stay
         open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: that of WAYPOINT_PAUSE_AT (capture/steps.py).
-        `serve_inside`: what answers the sessions' own processes; None: nothing does. `relief`: what makes room where
-        the disk runs short; None: nothing does.
-        Raises WaypointError, OSError.
+        `serve_inside`, `relief`: None if requests of sessions' processes are not served, or no room is made.
         """
         steps.arm(pause_at)
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -153,29 +151,29 @@ class Home:
         home = cls(Path(path).resolve(), config, criu, host_mounts)
         home.keep_operations_s = config.keep_operations_s
         if not home.names.live():
-            home._launcher.open()  # it gets ready while the daemon does; but sessions that wait for a daemon go first
+            home._launcher.open()  # it starts meanwhile; but sessions that wait for a daemon are adopted first
         if serve_inside is not None:
             home.sessions.serve_inside = functools.partial(serve_inside, home)
-        home._watch.start()  # before anything that may take long, since the sessions of the last daemon go on writing
+        home._watch.start()  # first, since the sessions of the last daemon go on writing
         home.strangers = adopt_all(home.sessions)
         home._compact_later()
         home.relief = relief
-        home.sessions.on_change = home._tell_session  # set only now: adopted sessions are no news
+        home.sessions.on_change = home._tell_session  # only now: adopted sessions are not announced
         home._launcher.open()
         if home._host_watch is not None:
             home._host_watch.start()
         return home
 
     def present_strangers(self) -> list[StrangerFacts]:
-        """What lay in the home when the daemon started, is unknown to names.db, and still lies there."""
+        """The strangers (capture/sweeping.py) that were found when the daemon started and are still there."""
         return [stranger for stranger in self.strangers if os.path.lexists(stranger.path)]
 
     def relieve_later(self) -> None:
-        """The pool has too little room, or something is due for removal: have room made, once in RELIEVE_S. If that is
-        not over, it is made then: who has written may be at rest by that time, and nobody would ask again.
+        """Have room made, at most once in RELIEVE_S. If the last time is more recent, room is made when RELIEVE_S is
+        over: nobody may ask again by then.
         """
         loop = asyncio.get_running_loop()
-        if self._relieved_at > loop.time():  # that is going to happen
+        if self._relieved_at > loop.time():  # planned already
             return
         self._relieved_at = max(loop.time(), self._relieved_at + RELIEVE_S)
         loop.call_at(self._relieved_at, self._relieve)
@@ -188,18 +186,18 @@ class Home:
         return self.relief is not None and await self.relief.whole(self)
 
     def left_out(self) -> list[str]:
-        """The mounts of the machine that a session on it would not have now, each with the reason. Blocks."""
+        """The mounts of the machine that a new session would lack, each with the reason. Blocks."""
         self._places.follow_host()
         return plan_overlays("/", self._places).left_out
 
     def why_host_ids(self) -> str:
-        """In words, why a session on the machine would have the host's ids now; "" if they would be shifted. Blocks."""
+        """Why a new session would have the host's ids; "" if they would be shifted. Blocks."""
         plan = plan_overlays("/", self._places)
         pool = os.path.dirname(self.pool.path(new_id()))
         return self._places.ids.why_not([*plan.overlays, str(self.path), pool])
 
     def unlimited(self) -> list[str]:
-        """In words, which limits of a new session the machine would not hold."""
+        """Which limits of a new session the machine would not enforce, in words."""
         ids = HOST_IDS if self.why_host_ids() else IdMap(first=1)
         asked = SessionLimits(cpus=1.0)  # there is no usual limit of processors
         return self._places.limiter.of_session(asked).unlimited(fill_in(asked), ids)
@@ -227,7 +225,7 @@ class Home:
             log.error("the pool's free space is not given back to the disk: %s", error)
 
     async def shutdown(self) -> None:
-        """The last call: streams and requests have ended. The process exits after it; sessions go on."""
+        """Close everything when streams and requests have ended. The process exits afterwards; sessions go on."""
         self.relief = None
         if self._compaction is not None:
             self._compaction.cancel()
@@ -238,8 +236,7 @@ class Home:
         await self.sessions.close()
         if not self.sessions.running:
             router.end(self._places.runtime)
-        # No `await` from here on: a stream that is to break off with the process would run on and send an end of its
-        # own.
+        # No `await` from here on: streams that must break off with the process would run on and send an `x` frame.
         self._watch.stop()
         self._launcher.close()
         self.pool.close()
@@ -249,7 +246,7 @@ class Home:
 
 
 async def status(home: Home) -> StatusFacts:
-    """The daemon itself."""
+    """Facts about the daemon."""
     problem = None
     try:
         await asyncio.to_thread(home.pool.check_writable)
@@ -267,13 +264,12 @@ async def status(home: Home) -> StatusFacts:
 
 
 async def strangers(home: Home) -> list[StrangerFacts]:
-    """What lay in the home when the daemon started, is unknown to names.db, and still lies there."""
     return home.present_strangers()
 
 
 async def stop_daemon(home: Home) -> None:
-    """Ask the daemon and its supervisor to end; sessions go on, and what others run from outside ends. Raises
-    NotAllowed for who has the own things only.
+    """Ask the daemon and its supervisor to end; sessions go on, streams of other clients end. Raises NotAllowed for
+    users who may use only their own sessions.
     """
     said = "commands of others would end with it"
     rights.check_unbound(home.sessions.resources, "stop", f"the daemon of {home.path}", said)
@@ -281,8 +277,8 @@ async def stop_daemon(home: Home) -> None:
 
 
 def _check_pool(home: Path, names: Names) -> None:
-    """Raise StoreDamaged if the home has no pool any more, though names.db knows of files in it. A new pool would be in
-    the way when the old one is put back.
+    """Raise StoreDamaged if the home's pool is missing although names.db has captures or sessions in it. A new pool
+    would be in the way when the old one is put back.
     """
     if has_pool(home):
         return
@@ -298,15 +294,13 @@ def _do_nothing() -> None:
 
 
 class _Ids(msgspec.Struct):
-    """`first`: the first id of the home's range (launch/ground/id_choice.py); 0: all sessions are to have the host's
-    ids.
-    """
+    """`first`: the first id of the home's range (launch/ground/id_choice.py); 0: all sessions have the host's ids."""
 
     first: int
 
 
 class HomeUsers(msgspec.Struct):
-    """Who may use the home besides root. `trusted_uid`: the user who may do all that root may; None: nobody."""
+    """The users besides root who may use the home. `trusted_uid`: the user with all rights of root; None: nobody."""
 
     owner_uid: int | None = None
     group_gid: int | None = None
@@ -314,9 +308,9 @@ class HomeUsers(msgspec.Struct):
 
 
 class _Config(HomeUsers, kw_only=True):
-    """What the daemon itself takes from config.json. `pool`: the sizes of a pool file, None: the usual ones.
-    `keep_operations_s`: for how many seconds an operation can be taken back, even after a `gc`. `seccomp`: whether new
-    sessions get a filter of system calls.
+    """The daemon's part of config.json. `pool`: the sizes of a pool file, None: the usual ones. `keep_operations_s`:
+    for how many seconds an operation can be taken back, even after a `gc`. `seccomp`: whether new sessions get a filter
+    of system calls.
     """
 
     ids: _Ids
@@ -326,8 +320,8 @@ class _Config(HomeUsers, kw_only=True):
 
 
 def _config(home: str) -> _Config:
-    """What config.json asks for. A home that has no range of ids yet gets one, which is written to config.json unless
-    the disk is full: a home must open all the same. Raises Failed if config.json cannot be used.
+    """Read config.json. A home without a range of ids gets one, which is written to config.json; a full disk is no
+    error, since a home must open even then. Raises Failed if config.json cannot be used.
     """
     path, found = config_path(home), config_file.read(Path(home))
     if "ids" not in found:

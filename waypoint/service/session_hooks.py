@@ -1,9 +1,9 @@
 """A session's own hooks: programs in its folders /etc/waypoint/hooks/pre-checkpoint.d, post-checkpoint.d and
-post-restore.d, as of systemd-sleep(8), by which a database is told to flush, or a client to connect anew.
+post-restore.d. With them a database can flush its data before a checkpoint, or a client can reconnect after a restore.
 
-They run one after the other in the order of their names, as processes beside the shell, as the session's user. All of
-one moment have HOOKS_S seconds together. One that fails is said, and keeps nothing from being done. While they run, the
-session's processes move no branch (inside/serving.py): a hook that asks for a capture would be run again for that one.
+The hooks of one moment run one after the other, in the order of their names, as the session's user, within HOOKS_S
+seconds together. A failing hook is reported; the operation continues. While hooks run, requests of the session's
+processes that move its branch are refused (inside/serving.py): a hook that asks for a capture would run itself again.
 """
 
 import asyncio
@@ -24,16 +24,14 @@ from waypoint.session.live.session import LiveSession
 HOOKS_S = 10.0
 _FOLDER = "etc/waypoint/hooks"
 _MOST_LOOKED_AT = 1024
-_MOST = 64  # of one moment; further ones are left out, and said
-_MOST_SAID_BYTES = 200  # of what one prints
+_MOST = 64  # of one moment; further ones are reported and not run
+_MOST_SAID_BYTES = 200  # of a hook's output, for the report
 
 Moment = Literal["pre-checkpoint", "post-checkpoint", "post-restore"]
 
 
 async def run_hooks(live: LiveSession, moment: Moment) -> list[str]:
-    """Run the session's hooks of the moment. Returns, in words, what failed; raises nothing. If there are none, this
-    takes one look at the session's /etc.
-    """
+    """Run the session's hooks of the moment. Returns, in words, what failed; raises nothing."""
     try:
         names = await asyncio.to_thread(_find, live.record.init_pid, moment)
     except (FileNotFoundError, ProcessLookupError):  # the session has just ended
@@ -53,12 +51,11 @@ async def run_hooks(live: LiveSession, moment: Moment) -> list[str]:
 
 
 async def before_capture(live: LiveSession) -> list[str]:
-    """Run what is to be run before a capture that somebody asked for."""
     return await run_hooks(live, "pre-checkpoint")
 
 
 def _find(init: int, moment: Moment) -> list[str]:
-    """The names of the programs, sorted. A folder that is not there, or is no folder, has none. Raises OSError."""
+    """The names of the hooks, sorted; none if their folder is missing or no folder. Raises OSError."""
     with contextlib.ExitStack() as held:
         root = procfs.open_root(init)
         held.callback(os.close, root)
@@ -79,7 +76,7 @@ def _is_program(found: os.stat_result) -> bool:
 
 
 async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> str:
-    """Run one hook. Returns how it failed, "" if it did not."""
+    """Run one hook. Returns how it failed; "" if it worked."""
     left_s = until - asyncio.get_running_loop().time()
     if left_s <= 0:
         return f"was not run: those before it took {HOOKS_S:g} s"
@@ -88,7 +85,7 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
     bound, output = _Bound(left_s), _Output()
     try:
         ended = await live.run(RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment}), bound, output)
-    except OSError as error:  # the session has nothing left where its exit status could lie
+    except OSError as error:  # no folder of the session can take its exit status
         return f"was not run: {error.strerror or error}"
     if bound.is_over:
         return f"was killed: it took longer than {left_s:.1f} s"
@@ -99,7 +96,7 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
 
 
 class _Bound:
-    """What a client would send that kills the process after some seconds."""
+    """The input of a client that kills its process after some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -114,7 +111,7 @@ class _Bound:
 
 
 class _Output:
-    """Keeps the beginning of what the process prints."""
+    """Keeps the beginning of the process's output."""
 
     def __init__(self) -> None:
         self._kept = b""

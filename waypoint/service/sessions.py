@@ -1,4 +1,4 @@
-"""Live sessions: listing, starting and stopping them, and the streams that each has."""
+"""Requests about live sessions: listing, starting, stopping, and their streams."""
 
 import asyncio
 import dataclasses
@@ -45,10 +45,7 @@ async def session(home: Home, branch: str) -> SessionFacts:
 
 
 async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
-    """The branch's live session; started by this call if there was none (then True).
-
-    Raises UsageProblem, UnknownName, StateConflict, HostLacks, Failed.
-    """
+    """The branch's live session, and whether this call has started it."""
     parse_name(request.branch)
     if request.from_name is not None:
         parse_name(request.from_name)
@@ -60,10 +57,9 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
 
 
 async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
-    """End the session on `branch`; its files are kept as the branch's tip, or as the checkpoint that is asked for.
+    """End the session on `branch`; its files are kept as the branch's tip, or with its processes as a checkpoint.
 
-    Raises UnknownName, StateConflict, UsageProblem, and CannotCapture if the checkpoint cannot be made; then
-    the session goes on.
+    Raises CannotCapture if the checkpoint cannot be made; then the session goes on.
     """
     if request.checkpoint is None:
         capture: Capture | None = await starting.stop(home.sessions, branch, discard=request.discard)
@@ -80,8 +76,7 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
 async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) -> Stream:
     """A stream that shows the session's terminal and takes keystrokes until the session ends or the client goes.
 
-    Raises StateConflict if the session belongs to another user whom the request does not name; so do `execute` and
-    `run`.
+    Raises StateConflict if the session belongs to another user than the request means; so do `execute` and `run`.
     """
     is_bound = rights.is_bound(home.sessions.resources)
 
@@ -95,10 +90,9 @@ async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) ->
 async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> Stream:
     """A stream that runs a command line in the session's own shell.
 
-    Raises Failed if the pool has become read-only, as `run` does: the session then has no room for what is exchanged
-    with its processes.
+    Raises Failed if the pool has become read-only, as `run` does: requests and answers are files in the session.
     """
-    if request.resume is not None:  # the command was begun by a client that was let in
+    if request.resume is not None:  # the client that began the command was checked
         return functools.partial(_own(home, branch, "go on with").execute, request)
     home.pool.check_writable()
     return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)
@@ -111,14 +105,12 @@ async def run(home: Home, branch: str, request: RunRequest, peer: Peer) -> Strea
 
 
 async def logs(home: Home, branch: str, request: LogsRequest) -> Stream:
-    """A stream of what the session's terminal has shown, as far back as that is kept."""
+    """A stream of the scrollback of the session's terminal."""
     return functools.partial(_own(home, branch, "show").logs, request)
 
 
 async def survey(home: Home, branch: str) -> list[Surveyed]:
-    """The processes of the live session on `branch`, each with the tier that it would reach. Raises UnknownName,
-    StateConflict if the branch has no live session, NotAllowed.
-    """
+    """The processes of the live session on `branch`, each with the tier that it would reach."""
     live = _own(home, branch, "look at the processes of")
     return await asyncio.to_thread(processes_survey.survey, live.record.init_pid, live.processes())
 
@@ -131,8 +123,8 @@ def _own(home: Home, branch: str, tried: str) -> LiveSession:
 
 
 def _of_asker(home: Home, branch: str, request: CallersRequest, peer: Peer, command: str) -> LiveSession:
-    """The live session on `branch`, if it belongs to the user whom the request means. Raises as `check_own`,
-    `check_owner`.
+    """The live session on `branch`, if it belongs to the user whom the request means. Raises NotAllowed,
+    StateConflict.
     """
     live = _own(home, branch, "go on with")
     asker = Asker(request.user, request.default_user if peer.uid == 0 else None, peer.uid)

@@ -1,11 +1,10 @@
-"""The trial of one CRIU: does it work on this kernel, for what Waypoint does with it?
+"""The trial of one CRIU on this kernel.
 
 A program, started by waypoint/setup/trials.py on a throw-away home. It opens this home as the daemon opens a real one,
-and uses it as clients do: start, checkpoint, run, fork, attach. So the trial uses CRIU exactly as sessions do.
-`criu check` is no substitute: it says "Looks good" even where no process with a socket can be dumped.
+and uses it as clients do: start, checkpoint, run, fork, attach. `criu check` is no substitute: it reports "Looks good"
+even where no process with a socket can be dumped.
 
-The program ends and removes nothing: its caller removes the home with all processes, which works even if the program
-was killed.
+The program removes nothing: its caller ends all processes and removes the home, even if the program was killed.
 """
 
 import asyncio
@@ -72,8 +71,8 @@ SUBJECT, FORK = "tried", "fork"  # the branches
 
 
 def main(argv: list[str]) -> None:
-    """Run the program. `argv`: the path of the throw-away home, the path of the CRIU. Does not return: it ends the
-    process, since a thread of it may still wait for a CRIU that hangs.
+    """Run the program. `argv`: the paths of the throw-away home and of the CRIU. Ends the process, since one of its
+    threads may still wait for a CRIU that hangs.
     """
     home, criu = map(Path, argv)
     namespaces.set_death_signal(signal.SIGKILL)
@@ -92,8 +91,8 @@ def main(argv: list[str]) -> None:
 
 
 def _keep_death_signal() -> None:
-    """Set the death signal in a thread that does nothing else: a thread that acts as another user for a moment, as one
-    that starts a session does, loses the setting (prctl(2)).
+    """Set the death signal in a thread that does nothing else: a thread that acts as another user for a moment, as
+    the start of a session does, loses the setting (prctl(2)).
     """
     is_held = threading.Event()
 
@@ -107,9 +106,8 @@ def _keep_death_signal() -> None:
 
 
 async def try_criu(program: Path, folder: Path) -> list[Capability]:
-    """Try the CRIU at `program` in the throw-away home `folder`. Returns one row for each capability.
-
-    Some capabilities build on others. If one fails, those that build on it are reported as not tried, with the reason.
+    """Try the CRIU at `program` in the throw-away home `folder`. Returns one row for each capability. If one fails,
+    those that build on it are reported as not tried.
     """
     criu = Criu(program)
     try:
@@ -136,10 +134,7 @@ async def _try_sessions(tried: "_Sessions") -> list[Capability]:
 
 
 class _Sessions:
-    """The sessions of one throw-away home. Each public method tries one capability; they are called in their order.
-
-    Only this class uses the service.
-    """
+    """The sessions of one throw-away home. Each public method tries one capability; they are called in their order."""
 
     def __init__(self, folder: Path, criu: Path) -> None:
         self._folder = folder
@@ -170,7 +165,7 @@ class _Sessions:
         await self._checkpoint("socket")
 
     async def restore(self) -> None:
-        """Restore as a fork, so that the original session goes on, and both must answer."""
+        """Restore as a fork. The fork and the original session must both answer."""
         (fork,) = await captures.fork(self._home, ForkRequest(name="socket", branches=[FORK]))
         for branch, pid in ((FORK, fork.pid), (SUBJECT, self._pid)):
             await self._expect_answer(branch)
@@ -180,9 +175,7 @@ class _Sessions:
         await captures.checkpoint(self._home, SUBJECT, CheckpointRequest(name=name, tier="live"))
 
     async def _expect_answer(self, branch: str) -> None:
-        """Have the branch's shell compute something over its terminal. Raises Failed if the result does not come within
-        ANSWER_S seconds.
-        """
+        """Have the branch's shell compute something. Raises Failed if the result does not come in ANSWER_S seconds."""
         nonce = random_hex(4)
         client = _Client(typed=f"echo {nonce}-$((6*7))\n".encode(), until=f"{nonce}-42".encode())
         attached = await sessions.attach(self._home, branch, AttachRequest(), self._peer)
@@ -196,9 +189,7 @@ class _Sessions:
             raise Failed("use", "a terminal", said, "")
 
     async def _expect_greeting(self, branch: str, pid: int) -> None:
-        """Connect to the listener in the branch's session, and check its greeting. `pid`: the host's pid of the
-        session's pid 1. Raises Failed.
-        """
+        """Connect to the listener in the branch's session, and check its greeting. `pid`: of the session's pid 1."""
 
         def connect() -> bytes:
             caller = netns.work_in(pid, lambda: socket.create_connection(("127.0.0.1", self._port), timeout=ANSWER_S))
@@ -242,12 +233,12 @@ class _Client:
         await self.output(data)
 
     async def note(self, facts: dict[str, object]) -> None:
-        """Ignore the facts: a trial does not need them."""
+        """Ignore the facts."""
 
 
 async def _attempt(name: str, work: Awaitable[object]) -> Capability:
-    """Do `work`, and return its row. After ATTEMPT_S seconds the work counts as failed, and goes on in the background
-    until the program ends.
+    """Do `work`, and return its row. Work that takes longer than ATTEMPT_S has failed, and goes on until the program
+    ends.
     """
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait([task], timeout=ATTEMPT_S)
@@ -256,7 +247,7 @@ async def _attempt(name: str, work: Awaitable[object]) -> Capability:
     try:
         task.result()
     except WaypointError as error:
-        # The advice to call the doctor is left out: the reader of the row has just called it.
+        # The advice to run the doctor is left out: this row is the doctor's.
         leads_here = "waypoint doctor" in error.next_step
         return rows.fails(name, error.said, "" if leads_here else error.next_step)
     except OSError as error:
@@ -265,7 +256,7 @@ async def _attempt(name: str, work: Awaitable[object]) -> Capability:
 
 
 def _dump_plain(criu: Criu, folder: Path) -> None:
-    """Dump the smallest tree of processes: one process without a terminal or a socket, in the caller's namespaces."""
+    """Dump one process without a terminal or a socket, in the caller's namespaces."""
     images = folder / "plain"
     images.mkdir(mode=0o700)
     argv = [programs.find("sleep") or "sleep", "1000"]
@@ -292,9 +283,7 @@ def _try_features(criu: Criu) -> list[Capability]:
 
 
 def _feature(name: str, works: bool, kernel_has: Callable[[], bool], no_kernel: str) -> Capability:  # noqa: FBT001
-    """The row of a feature. `works`: CRIU can use it. If not, `kernel_has` asks the kernel itself, to tell whether
-    kernel or CRIU lacks it.
-    """
+    """The row of a feature. `works`: CRIU can use it. If not, `kernel_has` says whether the kernel has it."""
     if works:
         return rows.optional(name, "")
     if kernel_has():

@@ -1,4 +1,4 @@
-"""What holds how much of the disk: captures, live sessions, and the rest of a home."""
+"""Disk usage: of captures, live sessions, and the rest of a home."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from waypoint.upper.contract import refusals
 
 
 async def du(home: Home, query: DuQuery) -> DuFacts:
-    """What the captures and sessions that are asked for have on disk, and the home as a whole. Walks over all files, in
-    a thread. Raises UnknownName, UsageProblem for too many names, Failed.
+    """The disk usage of the requested captures and sessions, and of the home as a whole. Walks over all files, in a
+    thread. Raises UnknownName, UsageProblem for too many names, Failed.
     """
     wanted = None if query.names is None else list(dict.fromkeys(query.names.split()))
     if wanted is not None and len(wanted) > MOST_NAMES:
@@ -54,12 +54,12 @@ def _measure(home: Home, wanted: list[str] | None) -> DuFacts:
 
 
 def home_bytes(home: Home) -> int:
-    """The bytes that the home takes of the disk. A pool file counts as a file, whatever is in it."""
+    """The bytes of the disk that the home uses. A pool file counts as a file."""
     return filesystem.used_bytes(home.path)
 
 
 def _files(pattern: str) -> int:
-    """Bytes on disk of the files that a pattern finds."""
+    """The bytes on disk of the files that match a pattern."""
     total = 0
     for path in glob.glob(pattern):
         with contextlib.suppress(FileNotFoundError):  # its session has ended meanwhile
@@ -106,7 +106,7 @@ def _of_session(home: Home, row: LiveRow) -> HolderFacts:
 
 
 def _of_stranger(stranger: StrangerFacts) -> HolderFacts:
-    """The facts of a stranger. The size of a tree includes what it shares with others."""
+    """The size of a tree includes what it shares with others."""
     size = 0
     if stranger.kind in ("files", "capture") and Path(stranger.path).exists():
         size = filesystem.used_bytes(stranger.path)

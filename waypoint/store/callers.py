@@ -1,7 +1,6 @@
-"""Who asks for what is being done: noted where a request arrives, so that the operation log can name the caller.
+"""The caller of the running request, which the operation log names and which decides about rights.
 
-A context variable (docs.python.org/3/library/contextvars.html), because a request and its entry in the log are far
-apart. The tasks and threads that serve a request inherit it.
+A context variable, set where a request arrives. The tasks and threads that serve the request inherit it.
 """
 
 import contextlib
@@ -17,7 +16,7 @@ _CALLER: contextvars.ContextVar[Caller | None] = contextvars.ContextVar("caller"
 
 
 def current() -> Caller | None:
-    """Who has asked for what the running task does; None if nobody has."""
+    """The caller of the running request; None if the daemon acts by itself."""
     return _CALLER.get()
 
 
@@ -28,7 +27,7 @@ def is_root(caller: Caller | None) -> bool:
 
 @contextlib.contextmanager
 def asked_by(caller: Caller) -> Iterator[None]:
-    """What the `with` block does, and what it begins, is done for `caller`."""
+    """Make `caller` the caller of the `with` block and of all tasks and threads that it begins."""
     token = _CALLER.set(caller)
     try:
         yield
@@ -37,5 +36,5 @@ def asked_by(caller: Caller) -> Iterator[None]:
 
 
 def for_nobody(act: Callable[[], T]) -> T:
-    """Call `act`; what it begins is done for nobody, whoever has asked for the call."""
+    """Call `act` without a caller, also in the tasks that it begins."""
     return contextvars.Context().run(act)

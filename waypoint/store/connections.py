@@ -16,17 +16,16 @@ from waypoint.store.format import bring_up_to_date
 CACHE_KIB = 512
 
 _NEVER_CLOSED: list[sqlite3.Connection] = []
-"""Connections to files that SQLite calls damaged, until the process ends: when the last connection is closed, SQLite
-removes the file's log, although it could not read the file. The log may hold all that was committed.
+"""Connections to files that SQLite calls damaged. When the last connection to a file is closed, SQLite removes the
+file's log, which may hold all that was committed, even if SQLite could not read the file.
 """
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """Open or create the file, and bring its format up to date. Any thread may use the connection, one at a time: the
-    caller has a lock for that.
+    """Open or create the file, and bring its format up to date. Any thread may use the connection, one at a time.
 
     Raises StoreDamaged if the file is no database, or is missing while its log is there; Failed if the machine refuses
-    (disk full, read-only, in use); and as `bring_up_to_date`. After a failure, file and log are as they were.
+    (disk full, read-only, in use). After a failure, file and log are as they were.
     """
     with sqlite_errors("open", path):
         _check_log(path)
@@ -48,9 +47,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def _check_log(path: Path) -> None:
-    """Raise StoreDamaged if the file is missing or empty, but its log has content: SQLite would remove this log, which
-    may hold all that was committed.
-    """
+    """Raise StoreDamaged if the file is missing or empty, but its log has content: SQLite would remove this log."""
     log = Path(f"{path}-wal")
     if _size(log) and not _size(path):
         raise damaged("open", path, f"it is missing or empty, but its log {log.name} is there")
@@ -61,8 +58,8 @@ def _size(path: Path) -> int:
 
 
 class ReadConnections:
-    """The read-only connections, one for each thread, opened when the thread first reads. `open_writer` must have
-    opened the file before, and its connection must be open.
+    """The read-only connections, one for each thread, opened when the thread first reads. The connection of
+    `open_writer` must stay open meanwhile.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,10 +69,9 @@ class ReadConnections:
         self._open: list[tuple[threading.Thread, sqlite3.Connection]] = []
 
     def execute(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run one query on the calling thread's connection. The query sees the changes that were committed before it.
+        """Run one query on the calling thread's connection.
 
-        The caller fetches all rows at once: a query that is not read to its end keeps SQLite from emptying the WAL.
-        Raises StoreDamaged, Failed.
+        The caller must fetch all rows at once: a query that is not read to its end keeps SQLite from emptying the WAL.
         """
         with sqlite_errors("read", self._path):
             try:
@@ -85,14 +81,13 @@ class ReadConnections:
             return db.execute(query, values)
 
     def close(self) -> None:
-        """Close the connections of all threads. No thread may read any more."""
         with self._lock:
             for _thread, db in self._open:
                 db.close()
             self._open.clear()
 
     def _connect(self) -> sqlite3.Connection:
-        """Open a connection for the calling thread. Closes the connections of threads that have ended."""
+        """Open a connection for the calling thread, and close those of threads that have ended."""
         db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)  # closed by another thread
         db.execute("PRAGMA query_only = 1")
         db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")

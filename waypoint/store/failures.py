@@ -1,7 +1,7 @@
-"""The meaning of SQLite's errors: only what SQLite itself calls damage is damage; all else is a state of the machine.
+"""SQLite's errors as Waypoint's errors: damage of the database (StoreDamaged), or a state of the machine (Failed).
 
-SQLite says "disk I/O error" of a full disk, too, and "malformed" of one that cannot be read, and keeps the kernel's
-errno for itself. So the kernel is asked again.
+SQLite also reports a full disk as "disk I/O error" and an unreadable disk as "malformed", and does not give the
+kernel's errno. So the kernel is asked again.
 """
 
 import contextlib
@@ -37,10 +37,9 @@ _NEXT_STEPS = {
 
 @contextlib.contextmanager
 def sqlite_errors(tried: str, path: Path) -> Iterator[None]:
-    """Raise what SQLite or the kernel says in the `with` block as StoreDamaged or Failed, in words.
+    """Turn errors of SQLite and the kernel in the `with` block into StoreDamaged or Failed. `path`: the database.
 
-    `tried`: the first part of the message. `path`: the database. An error that neither damage nor the machine explains
-    is a bug, and is raised as it is.
+    An error that is neither damage nor a state of the machine is a bug, and is raised unchanged.
     """
     try:
         yield
@@ -54,9 +53,8 @@ def sqlite_errors(tried: str, path: Path) -> Iterator[None]:
 
 
 def damaged(tried: str, path: Path, said: str) -> StoreDamaged:
-    """The error for a file whose content is not what Waypoint wrote. The next step loses nothing: see capture/sweeping.
-
-    `said`: what is wrong, in words.
+    """The error for a database whose content is not what Waypoint wrote. Its next step loses no captures: see
+    capture/sweeping.py.
     """
     next_step = (
         f"put a copy of it back, or {how_to_move_away(path)}; captures and running sessions stay until a "
@@ -66,7 +64,7 @@ def damaged(tried: str, path: Path, said: str) -> StoreDamaged:
 
 
 def how_to_move_away(path: Path) -> str:
-    """For a next step: how to move the database `path` away without loss."""
+    """The part of a next step that tells how to move the database `path` away with its logs."""
     away = f"{path.parent}/names-kept"
     return f"move {path.name} away with its logs: 'mkdir {away} && mv {path}* {away}/'"
 
@@ -74,7 +72,7 @@ def how_to_move_away(path: Path) -> str:
 def damaged_record(what: str, path: Path, said: str) -> StoreDamaged:
     """The error for one record of the database that is not what Waypoint wrote.
 
-    `what`: the thing that the record describes. `said`: what is wrong, in words that quote nothing of the record.
+    `what`: the thing that the record describes. `said`: what is wrong, without quoting the record.
     """
     next_step = (
         f"put a copy of {path} back in its place after '{spelled(str(path.parent), 'daemon', 'stop')}'; until then "

@@ -26,11 +26,11 @@ _FIRST_TABLES = (
 
 
 def _to_3(db: sqlite3.Connection) -> None:
-    """From format 2 to 3. Changed: an operation's record keeps the captures put aside by branch (`aside`), in place of
-    one for the whole operation (`replaced`, `only`). An operation that is an undo, or a part of one, has the number of
-    that undo in the new column `operations.undo`, in place of the undo's list `carried`.
+    """From format 2 to 3. An operation's record has the captures of replaced sessions by branch (`aside`), instead of
+    one for the whole operation (`replaced`, `only`). An undo and its parts have the undo's number in the new column
+    `operations.undo`, instead of a list `carried` in the undo.
 
-    New tables: `standings`, the state of captures since they were taken; `claims`, which nothing has ever used.
+    New tables: `standings`, what has changed about captures since they were taken; `claims`, which was never used.
     """
     db.execute("CREATE INDEX captures_by_time ON captures (created DESC, id)")
     db.execute("CREATE TABLE standings (capture TEXT PRIMARY KEY, image TEXT, durable INTEGER NOT NULL) WITHOUT ROWID")
@@ -51,8 +51,8 @@ def _to_3(db: sqlite3.Connection) -> None:
 
 
 def _to_4(db: sqlite3.Connection) -> None:
-    """From format 3 to 4. New tables: `identity`, one row, which the places of the home bear, too; `doomed`, the ids of
-    what may be removed from them (marks.py). What a crash has left before is in neither, so it is kept.
+    """From format 3 to 4. New tables: `identity`, one row, which is in the marks of the home's folders, too; `doomed`,
+    the ids of what the sweep may remove from these folders (marks.py). Left-overs of earlier crashes are kept.
     """
     db.execute("CREATE TABLE identity (id TEXT NOT NULL, opened INTEGER NOT NULL)")
     db.execute("INSERT INTO identity VALUES (?, 0)", (random_hex(16),))
@@ -68,19 +68,18 @@ def _to_5(db: sqlite3.Connection) -> None:
 
 
 MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _to_3, 3: _to_4, 4: _to_5}
-"""The migrations, by the number of the format that each one starts from; each leads to the next number. A migration
-does not use the record types of the program, since these change with later formats.
+"""The migrations, by the format that each one starts from. A migration does not use the program's record types, since
+these change with later formats.
 """
 
 FORMAT = max(MIGRATIONS) + 1
 
 
 def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
-    """Make the tables of a new file, or migrate a file of an earlier format. One transaction: after a crash or a
-    failure the file is as it was.
+    """Make the tables of a new file, or migrate a file of an earlier format, in one transaction.
 
     Raises StoreDamaged if the format is not known, a record cannot be decoded, or the file is another program's; Failed
-    if the file cannot be written (disk full).
+    if the file cannot be written.
     """
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found == FORMAT:

@@ -1,9 +1,8 @@
 """Names, captures, live sessions and operations: one SQLite file, `<home>/names.db`.
 
 Every change is one transaction with one entry in the operation log (change.py). With WAL and synchronous=NORMAL a
-commit survives SIGKILL of the daemon at once; a power loss never tears the file, but may take back the last commits
-(sqlite.org/wal.html). Only one process uses the file: the daemon, which holds the home's lock. Any of its threads may
-read.
+commit survives SIGKILL of the daemon; after a power loss the file is whole, but may lack the last commits
+(sqlite.org/wal.html). Only one process uses the file: the daemon, which holds the home's lock.
 """
 
 import contextlib
@@ -25,19 +24,19 @@ log = logging.getLogger(__name__)
 
 
 class Names(Reader):
-    """The open file. Its reading methods see committed transactions only; within `change`, the `Change` sees its own
-    transaction too. There must be one instance for each file: the threads' turns to write are kept in memory.
+    """The open file. Any thread may read; the reading methods see committed transactions only. There must be only one
+    instance for each file: the lock for writing is in memory.
     """
 
     def __init__(self, path: Path, reserve: Reserve | None = None) -> None:
-        """Open or create the file `path`. Migrates a file of an earlier format. `reserve`: gives up space for writing.
+        """Open or create the file `path`, and migrate a file of an earlier format. `reserve`: frees space for writing.
 
         Raises StoreDamaged if the file is no database or its format is not known, Failed if the machine refuses to open
-        or migrate it (disk full, read-only, in use): then it is as it was.
+        or migrate it (disk full, read-only, in use). After a failure the file is as it was.
         """
         self._lock = threading.Lock()
-        # Called with each entry that the log has gained, in the order of the log. Must not block. What it raises is
-        # written to the daemon's log and goes no further, since the change is committed by then.
+        # Called with each new entry of the log, in order. Must not block. An exception of it is only logged, since the
+        # change is committed by then.
         self.on_operation: Callable[[Operation], None] | None = None
         self._reserve = reserve
         self._readers = ReadConnections(path)
@@ -47,19 +46,17 @@ class Names(Reader):
         self._writer = open_writer(path)
 
     def close(self) -> None:
-        """Close the file. No thread may read or write any more."""
         self._readers.close()
         self._writer.close()
 
     @contextlib.contextmanager
     def change(self, verb: str) -> Iterator[Change]:
-        """One transaction, all or nothing: it is committed at the end of the `with` block, an exception takes it back.
-
-        `verb`: the verb of its entry in the operation log; a transaction that moves neither a name nor a session has no
-        entry. Raises Failed if it cannot be written (disk full), StoreDamaged. Threads take turns, since they share the
-        connection.
+        """One transaction: it is committed at the end of the `with` block, an exception takes it back. Threads take
+        turns. `verb`: the verb of its entry in the operation log. Raises Failed if it cannot be written (disk full).
         """
-        with self._lock, self._room():
+        with self._lock:
+            if self._reserve is not None:
+                self._reserve.make_room()
             self._write("BEGIN IMMEDIATE")
             try:
                 change = Change(self._write, self.path, verb)
@@ -71,15 +68,8 @@ class Names(Reader):
                 raise
             if entry is not None:
                 self._tell(entry)
-
-    @contextlib.contextmanager
-    def _room(self) -> Iterator[None]:
-        """Room for one transaction, from the reserve if the disk is full."""
-        if self._reserve is not None:
-            self._reserve.make_room()
-        yield
-        if self._reserve is not None:
-            self._reserve.refill()
+            if self._reserve is not None:
+                self._reserve.refill()
 
     def _write(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         with sqlite_errors("write", self.path):
@@ -92,4 +82,9 @@ class Names(Reader):
             self.on_operation(entry)
         except Exception as error:
             where = "".join(traceback.format_tb(error.__traceback__))  # without the text, which may quote a client
-            log.error("operation %d is committed but was not told: %s\n%s", entry.number, type(error).__name__, where)
+            log.error(
+                "operation %d is committed, but its event was not published: %s\n%s",
+                entry.number,
+                type(error).__name__,
+                where,
+            )

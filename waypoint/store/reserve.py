@@ -1,9 +1,8 @@
-"""Disk space that a home keeps for what frees disk space: `<home>/reserve`, a folder of files without content.
+"""Reserved disk space, for the writes that free disk space: `<home>/reserve`, a folder of preallocated files.
 
-Removing names, ending sessions, `gc` and the daemon's start all write to names.db first, and SQLite makes files beside
-it. Before each such write the reserve gives files up if the disk has no room, one by one, since others may take what is
-given up: each is a piece of space, and one of the files that a file system of a fixed number (ext4) can have. When the
-disk has room again, the reserve is filled again.
+Removing names, ending sessions, `gc` and the daemon's start all write to names.db first. Before each such write, if the
+disk is full, the reserve removes its files, one by one. That frees space, and inodes on a file system with a fixed
+number of them (ext4). When the disk has room again, the reserve is filled again.
 """
 
 import contextlib
@@ -16,15 +15,15 @@ from waypoint.linux.storage import filesystem
 FOLDER = "reserve"
 PIECES = 8
 NEEDED_BYTES = 4 << 20
-"""What a write to names.db may need, and the size of a piece: its log grows to some 4 MB before SQLite empties it."""
+"""What a write to names.db may need, and the size of a reserved file: the log of SQLite grows to some 4 MB."""
 NEEDED_FILES = 4
-"""What a daemon's start needs: the two files beside names.db, a new mark of a place, and one more."""
+"""What a daemon's start needs: the two files beside names.db, a new mark (marks.py), and one more."""
 REFILL_BYTES, REFILL_FILES = 128 << 20, 64
-"""The reserve takes nothing from a disk that would have less than this left."""
+"""The reserve is filled only if this much is free on the disk."""
 
 
 class Reserve:
-    """The reserve of one home. Any thread may use it, one at a time."""
+    """The reserve of one home. Only one thread at a time may use it."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -32,8 +31,8 @@ class Reserve:
         self._is_short = True
 
     def make_room(self) -> None:
-        """Give up as much that NEEDED_BYTES and NEEDED_FILES are free on the disk, or all that is left. Does not raise:
-        without the reserve, the write that follows fails as it would.
+        """Remove reserved files until NEEDED_BYTES and NEEDED_FILES are free on the disk, or none is left. Does not
+        raise: then the write that follows fails.
         """
         with contextlib.suppress(OSError):
             pieces = self._pieces()
@@ -42,10 +41,10 @@ class Reserve:
                 self._is_short = True
 
     def refill(self) -> None:
-        """Take what is missing, if the disk has room for it. Does not raise. Costs nothing if nothing is missing."""
+        """Make the missing files again, if the disk has room. Does not raise. Costs nothing if none is missing."""
         if not self._is_short:
             return
-        with contextlib.suppress(OSError):  # it stays short, and takes the rest another time
+        with contextlib.suppress(OSError):  # the next call makes the rest
             if not self._has_plenty():
                 return
             if self._folder.is_file():  # of an earlier version
@@ -67,8 +66,8 @@ class Reserve:
         return filesystem.free_bytes(self._home) >= REFILL_BYTES and filesystem.has_files(self._home, REFILL_FILES)
 
     def _has_room(self) -> bool:
-        """Whether NEEDED_BYTES and NEEDED_FILES are there. Near the end only trying tells: of what statvfs(3) counts as
-        free, ext4 keeps a part for itself, and another for root, which this process may be.
+        """Whether NEEDED_BYTES and NEEDED_FILES are free. Found by trying when the disk is nearly full: ext4 keeps a
+        part of what statvfs(3) counts as free for itself, and another part for root.
         """
         if self._has_plenty():
             return True

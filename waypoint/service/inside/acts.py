@@ -1,6 +1,6 @@
-"""The verbs inside a session that move its branch or make others of it.
+"""The verbs inside a session that move its branch or make branches from it.
 
-An answer of a verb that replaces or ends the session that asks is read by nobody: no process is left to read it.
+If a verb replaces or ends the session that asks, nobody reads its answer.
 """
 
 import asyncio
@@ -20,13 +20,11 @@ from waypoint.session.live.session import LiveSession
 from waypoint.store.reading import Reader
 
 MOST_NAMED = 1000
-"""Checkpoints of a branch, where one more is asked for from inside: no time takes away what has a name."""
+"""How many checkpoints of its branch a session may make: named captures are never removed by age."""
 
 
 def check_named(names: Reader, branch: str, name: str) -> None:
-    """Raise StateConflict if `branch` has as many checkpoints as it may make itself, and `name` would be one more.
-    Reads all names.
-    """
+    """Raise StateConflict if `branch` has MOST_NAMED checkpoints and `name` would be one more. Reads all names."""
     refs = names.refs()
     kept = [ref.capture for ref in refs.values() if ref.kind == "checkpoint" and ref.capture is not None]
     if name in refs or len(kept) < MOST_NAMED:
@@ -42,7 +40,7 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
     request = CheckpointRequest(
         name=given.required("name"),
         message=given.text("message") or "",
-        tier=given.text("tier") or "auto",  # type: ignore[arg-type]  # the parser has seen that it is one
+        tier=given.text("tier") or "auto",  # type: ignore[arg-type]  # checked by the parser
         force=given.flag("force"),
     )
     made = await captures.checkpoint_of(home, live.branch, request, within=True)
@@ -69,7 +67,7 @@ async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
 async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     name, count, prefix = given.required("name"), given.number("count"), given.text("prefix")
     if count is not None and prefix is None:
-        prefix = name  # the request below may name the capture by its id, which makes no good prefix
+        prefix = name  # the request below may name the capture by its id
     check_crowd(home.sessions.resources, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
@@ -93,14 +91,14 @@ async def stop(home: Home, live: LiveSession, given: Given) -> Printed:
 async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
     number = (await own.operation(home, live.branch, given.number("number"))).number
     may_lose = given.flag("lose_processes")
-    if not may_lose:  # the answer is printed after the act, so what is lost is to be agreed to before
+    if not may_lose:  # the user must agree to losses before, since the answer is printed afterwards
         planned = (await history.undo(home, UndoRequest(number=number, dry_run=True))).undone
         if planned.lost:
             said = f"will not come back: {'; '.join(planned.lost)}"
             next_step = f"agree to that: waypoint undo {number} --lose-processes"
             raise StateConflict("take back", f"operation {number} ({planned.verb})", said, next_step)
-    # Shielded: with the session that asks, which the undo may replace or end, this request ends, too; but an undo of
-    # which only the deeds are done is not on record, and the next one would take back what these have done.
+    # Shielded: the undo may replace or end the session that asks, and then this request is cancelled. An undo that was
+    # cancelled between its deeds and its record would not be in the log, and the next undo would take back the deeds.
     undoing = history.undo(home, UndoRequest(number=number, lose_processes=may_lose))
     done = await asyncio.shield(asyncio.ensure_future(undoing))
     assert done.operation is not None  # as this was no dry run
@@ -114,6 +112,6 @@ async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
 
 
 def _text(lines: Sequence[str], *answers: object) -> str:
-    """The lines, and below them what is told of these answers, which are records of facts or dictionaries."""
+    """The lines, and below them the warnings of these answers, which are facts or dictionaries."""
     found = [one if isinstance(one, dict) else dataclasses.asdict(one) for one in answers]  # type: ignore[call-overload]
     return as_text([*lines, *degraded_lines(*found)])

@@ -1,4 +1,4 @@
-"""The verbs inside a session that only look: at the session, its terminal, and the history of its branch."""
+"""The verbs inside a session that change nothing: ps, logs, log, show, op log, status, and completion."""
 
 import asyncio
 import dataclasses
@@ -17,8 +17,8 @@ from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed, as_text
 from waypoint.session.live.session import LiveSession
 
-LIMIT = 20  # entries of `log` and `op log`, if no number is given
-LOGS_BYTES = 1 << 19  # the end of the scrollback that `logs` gives
+LIMIT = 20  # entries of `log` and `op log` without -n
+LOGS_BYTES = 1 << 19  # the end of the scrollback that `logs` prints
 
 
 async def ps(home: Home, live: LiveSession, given: Given) -> Printed:
@@ -62,7 +62,7 @@ async def status(home: Home, live: LiveSession, given: Given) -> Printed:
 
 
 async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
-    """The answer at TAB to `words`, those behind `waypoint`: verbs, options, and names in the branch's history."""
+    """The completions of the last of `words`, those after `waypoint`: verbs, options, names in the branch's history."""
     offer = offered_inside(words)
     names = [live.branch]
     if offer.kind == "names" and (start := own.tip(home, live.branch)) is not None:
@@ -72,7 +72,7 @@ async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
 
 
 async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFacts]:
-    """As `history.log`, with the names of each capture that processes on `branch` are told."""
+    """As `history.log`, without names of other branches."""
     found = await history.log(home, query)
     return await asyncio.to_thread(list, (_in_sight(home, branch, one) for one in found))
 
@@ -82,7 +82,7 @@ def _in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:
 
 
 class _Silent:
-    """The input of a client that sends nothing and never goes."""
+    """The input of a client that sends nothing and never leaves."""
 
     async def receive(self) -> Frame | None:
         await asyncio.Event().wait()
@@ -90,7 +90,7 @@ class _Silent:
 
 
 class _LastBytes:
-    """An outlet that keeps the last pieces of the output, no more than `most` bytes of it."""
+    """An outlet that keeps the last `most` bytes of the output."""
 
     def __init__(self, most: int) -> None:
         self._most = most

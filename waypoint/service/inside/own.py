@@ -1,4 +1,4 @@
-"""The captures and operations that belong to a session's own branch: all that its processes may see and use."""
+"""The captures and operations of a session's own branch: only those may its processes see and use."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from waypoint.service.home import Home
 
 
 def tip(home: Home, branch: str) -> Capture | None:
-    """The capture that `branch` goes on from; None if nothing was captured on it yet."""
+    """The tip of `branch`; None if nothing was captured on it yet."""
     ref = home.names.ref(branch)
     return home.names.capture(ref.capture) if ref and ref.capture else None
 
@@ -19,15 +19,14 @@ def tip(home: Home, branch: str) -> Capture | None:
 async def capture(home: Home, branch: str, name: str) -> Capture:
     """The capture that `name` stands for. Raises UnknownName also if it is not in the history of `branch`.
 
-    Reads in a thread: any process in the session may ask again and again for a name that is in no history, and each
-    time the whole history of the branch is decoded.
+    Reads in a thread, since it may decode the whole history of the branch.
     """
     return await asyncio.to_thread(_find_capture, home, branch, name)
 
 
 def in_sight(home: Home, branch: str, names: list[str]) -> list[str]:
-    """Those of `names` that processes in the session on `branch` are told: checkpoints and `branch` itself, but no
-    other branch. `names` stand for captures in the history of `branch`.
+    """Those of `names` that processes of the session on `branch` may see: checkpoints and `branch` itself, but no other
+    branch. `names` stand for captures in the history of `branch`.
     """
     return [name for name in names if name == branch or (ref := home.names.ref(name)) is None or ref.kind != "branch"]
 
@@ -44,10 +43,8 @@ def _find_capture(home: Home, branch: str, name: str) -> Capture:
 
 
 async def operation(home: Home, branch: str, number: int | None) -> Operation:
-    """The operation of `branch` with this number. None: the last one that was not taken back; but never the start of a
-    session on `branch`, since taking that back would end the session that asks.
-
-    Raises UnknownName, StateConflict if none is left to be taken back.
+    """The operation of `branch` with this number; None: the last one that was not taken back, except starts of sessions
+    on `branch`, whose undo would end the session that asks. Raises UnknownName, StateConflict if none is left.
     """
     if number is not None:
         numbered = home.names.operation(number)

@@ -1,4 +1,4 @@
-"""What a command inside a session prints."""
+"""The output of a command inside a session."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from waypoint.model import plainjson
 
 
 class Printed(NamedTuple):
-    """`text`: for people. `value`: what `--json` prints, the same as outside of a session."""
+    """`text`: for people. `value`: for `--json`, the same as outside of a session."""
 
     text: str
     value: object = None

@@ -1,7 +1,4 @@
-"""The requests of a session's own processes: verbs of the command line, on the session's own branch.
-
-The table of verbs parses a request, and the same functions carry it out that serve the control interface.
-"""
+"""Serving the requests of a session's own processes, by the same functions that serve the HTTP interface."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -36,15 +33,13 @@ ACTS: dict[str, Inward] = {
 }
 """The function of each verb in `INSIDE` of the table of verbs."""
 
-
 MOVES = frozenset({"checkpoint", "restore", "fork", "stop", "undo"})
-"""Those that take long: of a session one after the other."""
+"""The verbs that take long: a session's requests for them are served one after the other."""
 
 
 async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
-    """Answer the request `words` of a process in the session `live`, which can name only captures in the history of its
-    own branch. Waits for one of the home's places for such requests. An error becomes an answer with an exit status,
-    with `--json` one JSON value.
+    """Answer the request `words` of a process in the session `live`. Waits for one of the home's places for such
+    requests. An error becomes an answer, too; with `--json` one JSON value.
     """
     try:
         if words[:1] == [COMPLETE]:
@@ -56,10 +51,10 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
             next_step = "ask again when they have ended"
             raise StateConflict(verb.name, f"branch {live.branch}", "the session's hooks are running", next_step)
         async with contextlib.AsyncExitStack() as turns:
-            if verb.name in MOVES:  # else one session had all places, to wait for itself
+            if verb.name in MOVES:  # before a place is taken, so that one session's waiting requests take no places
                 await turns.enter_async_context(live.inside.moving)
             await turns.enter_async_context(home.places_inside)
-            if home.sessions.find(live.branch) is not live:  # its processes were captured, and go on in another session
+            if home.sessions.find(live.branch) is not live:  # a restore has put another session in its place
                 next_step = "ask again: the session that has replaced it answers"
                 raise StateConflict("serve", f"branch {live.branch}", "its session has been replaced", next_step)
             with asked_by(Caller(branch=live.branch)):
