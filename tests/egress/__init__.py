@@ -1,1 +1,1 @@
-"""Tests of the way out of private networks, without one."""
+"""Tests of outbound networks that need no network."""

@@ -1,4 +1,4 @@
-"""What the router's programs may do to those who wait for them."""
+"""How failures of the router's programs are reported."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from waypoint.egress import router
 from waypoint.linux.calls import programs
 
 
-def test_an_nft_that_hangs_is_a_failure_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_nft_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "find", lambda _name: "/bin/sleep")
     monkeypatch.setattr(router, "_PROGRAM_S", 0.05)
     with pytest.raises(OSError, match="nft did not end within"):

@@ -324,7 +324,9 @@ def test_all_homes_are_hidden_in_every_session(shared: Home, trusting: Home) -> 
 
 def test_nobody_shortens_the_time_in_which_others_may_undo(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "gc"))
-    refused(person.can(shared, "gc", "--keep-operations", "1d"), "others could not take back what they can now")
+    refused(
+        person.can(shared, "gc", "--keep-operations", "1d"), "other users could no longer undo what they can undo now"
+    )
     shared.must("gc", "--keep-operations", "1d")
 
 

@@ -24,7 +24,7 @@ def test_a_tree_takes_no_more_than_its_limit_or_the_pool_says_why(pool: Pool, gr
         pool.create(name)
     why_not = pool.limit("one", 20 * MIB)
     if pool.driver == "copy" or ground.home.name == "btrfs":  # on the machine's own btrfs quotas are not ours to enable
-        assert why_not.startswith("the pool is of plain folders" if pool.driver == "copy" else "quotas are off")
+        assert why_not.startswith("the pool consists of plain folders" if pool.driver == "copy" else "quotas are off")
         return
     assert why_not == ""
     assert 10 <= filled("one", pool) < 20

@@ -1,1 +1,1 @@
-"""The way out of sessions on a private network: a router of the home's own, and what leads to it."""
+"""Outbound network of sessions on a private network: one router for each home."""

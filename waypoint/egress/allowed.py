@@ -1,4 +1,4 @@
-"""What a session may reach (`--allow-net`): names and networks, and what they stand for by now."""
+"""The names and networks that a session may reach (`--allow-net`), and their present addresses."""
 
 import ipaddress
 import socket
@@ -10,7 +10,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def check(entries: Iterable[str]) -> None:
-    """Raise UsageProblem for an entry that is neither a network nor a name."""
+    """Raise UsageProblem for an entry that is neither a network nor a host name."""
     for entry in entries:
         if _network(entry) is None and not _is_name(entry):
             said = "it is neither a name nor a network"
@@ -18,8 +18,9 @@ def check(entries: Iterable[str]) -> None:
 
 
 def resolve(entries: Iterable[str], closed: Iterable[str]) -> list[str]:
-    """The networks that `entries` stand for now. `closed`: networks that an entry opens only if it is a network itself:
-    what a name stands for is chosen by whoever has the name. A name that is not known stands for none. Blocks.
+    """Look up the networks of `entries`; an unknown name has none. Blocks.
+
+    `closed`: networks that only a network entry opens, never a name: the owner of a name chooses its addresses.
     """
     found = list(_resolved(entries, [ipaddress.ip_network(one) for one in closed]))
     four = ipaddress.collapse_addresses(one for one in found if isinstance(one, ipaddress.IPv4Network))
@@ -35,7 +36,7 @@ def _resolved(entries: Iterable[str], closed: Collection[_Network]) -> Iterator[
             continue
         try:
             answers = socket.getaddrinfo(entry, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):  # a label of a name is too long
+        except (OSError, UnicodeError):  # unknown name; a label is too long
             continue
         for *_, address in answers:
             one = ipaddress.ip_address(str(address[0]).partition("%")[0])

@@ -1,7 +1,6 @@
-"""The way out of all sessions of a home that are on a private network, as the daemon sees to it.
+"""The daemon's part: connects the sessions on private networks to the home's router.
 
-Everything here is done beside what a session waits for: it starts, and comes back, without a way out, and gets one some
-milliseconds later.
+No session waits for this: it starts, or is restored, without outbound network, and gets it some milliseconds later.
 """
 
 import asyncio
@@ -20,15 +19,15 @@ from waypoint.linux.net import netns, rtnetlink, sockets
 from waypoint.linux.net.rtnetlink import RouteSocket
 from waypoint.linux.tasks import procfs
 
-RESOLVE_S = 60.0  # how often the names in --allow-net are looked up again
-ANEW_S = 1.0  # at least so long after the last time pasta is started anew, in case that it dies each time
+RESOLVE_S = 60.0  # seconds between two look-ups of the names in --allow-net
+RESTART_S = 1.0  # least seconds between two starts of pasta, in case it dies each time
 
 log = logging.getLogger(__name__)
 
 
 class Egress:
-    """To be used in the event loop. `why_not`: in words, why sessions have no way out; "" as long as nothing is known
-    against it. `outcomes`: the same for each session whose way out was tried.
+    """To be used in the event loop. `why_not`: in words, why sessions have no outbound network; "" if no reason is
+    known. `outcomes`: the same by session, for each that could not be connected.
     """
 
     def __init__(self, runtime: Path, owner: int, mounts_fd: int | None) -> None:
@@ -39,20 +38,20 @@ class Egress:
         self.outcomes: dict[str, str] = {}
         self._router: Router | None = None
         self._watched: Router | None = None
-        # One thread: a router is made once, for whoever needs it first.
+        # One thread, so that two sessions do not make two routers.
         self._thread = ThreadPoolExecutor(1, "egress")
         self._changes: socket.socket | None = None
         self._resolving: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
-        self._anew_at = float("-inf")
+        self._restarted_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def lead_out(self, session: str, guest: Guest) -> asyncio.Task[None]:
-        """Begin to give a session its way out, if it has none yet. The task is done when it has one, or cannot have
-        one; then all that goes to other machines is refused at once. It raises nothing.
+    def connect(self, session: str, guest: Guest) -> asyncio.Task[None]:
+        """Begin to connect a session, unless it is connected. The task ends when it is, or when it cannot be: then its
+        packets to other machines are refused at once. The task raises nothing.
         """
         self._guests[session] = guest
-        task = asyncio.ensure_future(self._lead_out(session))
+        task = asyncio.ensure_future(self._connect(session))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -63,7 +62,7 @@ class Egress:
         self.outcomes.pop(session, None)
 
     async def close(self) -> None:
-        """End the work under way. The router stays, for the next daemon."""
+        """Wait for the work in progress, and release the router, which goes on running for the next daemon."""
         for timer in (self._resolving, self._again):
             if timer is not None:
                 timer.cancel()
@@ -77,15 +76,15 @@ class Egress:
         if self._router is not None:
             self._router.close()
 
-    async def _lead_out(self, session: str) -> None:
+    async def _connect(self, session: str) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._lead_out_now, session)
+        await loop.run_in_executor(self._thread, self._connect_now, session)
         if self._router is not self._watched:
             self._watch()
         if self._resolving is None and any(guest.allowed for guest in self._guests.values()):
-            self._resolving = loop.call_later(RESOLVE_S, functools.partial(self._begin_all, names_only=True))
+            self._resolving = loop.call_later(RESOLVE_S, functools.partial(self._reconnect, names_only=True))
 
-    def _lead_out_now(self, session: str) -> None:
+    def _connect_now(self, session: str) -> None:
         guest = self._guests.get(session)
         if guest is None:
             return
@@ -93,10 +92,10 @@ class Egress:
             self._open(guest)
         except OSError as error:
             if session not in self._guests or not procfs.is_same(guest.pid, guest.start):
-                return  # it has ended meanwhile
+                return  # the session has ended
             self.why_not = self.outcomes[session] = error.strerror or str(error)
-            log.warning("a session has no way out: %s", self.why_not)
-            with contextlib.suppress(OSError):  # it ends
+            log.warning("a session has no outbound network: %s", self.why_not)
+            with contextlib.suppress(OSError):  # the session is ending
                 netns.work_in(guest.pid, _refuse_all)
         else:
             self.why_not = ""
@@ -107,7 +106,7 @@ class Egress:
         opened = allowed.resolve(guest.allowed, [*plan.CLOSED, *host]) if guest.allowed else None
         router = self._router or routers.find(self._runtime)
         self._router = router = router or routers.make(self._runtime, self._owner, self._mounts_fd, host)
-        # Looking up names and making a router may take seconds, after which the pid may be a stranger's.
+        # Looking up names and making a router may take seconds; by now the pid may be another process's.
         if not procfs.is_same(guest.pid, guest.start) or sockets.shares_network(guest.pid):
             raise ProcessLookupError(errno.ESRCH, "it has ended")
         index = netns.work_in(guest.pid, _index)
@@ -117,11 +116,11 @@ class Egress:
             router.tell_opened(guest, index, host, opened)
 
     def _watch(self) -> None:
-        """See when the router dies, and when the machine's addresses change."""
+        """Watch for the end of the router and for changes of the machine's addresses."""
         self._unwatch()
         loop, router = asyncio.get_running_loop(), self._router
         if router is not None:
-            loop.add_reader(router.pidfd, self._make_anew)
+            loop.add_reader(router.pidfd, self._restart)
             self._watched = router
         if self._changes is None:
             self._changes = rtnetlink.address_changes()
@@ -132,36 +131,36 @@ class Egress:
             asyncio.get_running_loop().remove_reader(self._watched.pidfd)
             self._watched = None
 
-    def _make_anew(self) -> None:
-        """pasta has died, and with it every way out: have the sessions led out anew."""
-        log.warning("pasta has ended: the sessions on private networks are connected anew")
+    def _restart(self) -> None:
+        """pasta has died: make another router, and connect all sessions to it."""
+        log.warning("pasta has ended: the sessions on private networks are connected again")
         router, loop = self._watched, asyncio.get_running_loop()
         self._unwatch()
         self._thread.submit(self._drop, router)
         self._again = loop.call_at(
-            max(loop.time(), self._anew_at + ANEW_S), functools.partial(self._begin_all, names_only=False)
+            max(loop.time(), self._restarted_at + RESTART_S), functools.partial(self._reconnect, names_only=False)
         )
 
     def _drop(self, router: Router | None) -> None:
-        """In the thread, which is the one that uses it."""
+        """Close the router. Called in the thread that uses it."""
         if router is not None:
             router.close()
         if self._router is router:
             self._router = None
 
-    def _begin_all(self, *, names_only: bool) -> None:
-        """Lead all sessions out anew, or those that may reach some names only."""
+    def _reconnect(self, *, names_only: bool) -> None:
+        """Connect all sessions again, or only those with --allow-net, whose names may have other addresses now."""
         if names_only:
             self._resolving = None
         else:
-            self._anew_at = asyncio.get_running_loop().time()
+            self._restarted_at = asyncio.get_running_loop().time()
         for session, guest in list(self._guests.items()):
             if guest.allowed or not names_only:
-                self.lead_out(session, guest)
+                self.connect(session, guest)
 
     def _tell_host(self) -> None:
         assert self._changes is not None
-        with contextlib.suppress(OSError):  # none is left, or some were lost (ENOBUFS): all are looked up anyway
+        with contextlib.suppress(OSError):  # all read, or some were lost (ENOBUFS): the addresses are looked up below
             while self._changes.recv(1 << 16):
                 pass
         if self._router is not None:
@@ -172,11 +171,11 @@ def _tell_host(router: Router) -> None:
     try:
         router.tell(plan.tell_host(_addresses()))
     except OSError as error:
-        log.error("the router does not know of the machine's new addresses: %s", error)
+        log.error("cannot tell the router the machine's new addresses: %s", error)
 
 
 def _addresses() -> list[str]:
-    """The machine's addresses, but for those that no session reaches anyway."""
+    """The machine's addresses, without loopback and link-local ones, which no session can reach."""
     with RouteSocket() as route:
         found = route.addresses()
     text = (socket.inet_ntop(socket.AF_INET if len(one) == 4 else socket.AF_INET6, one) for one in found)
@@ -184,7 +183,7 @@ def _addresses() -> list[str]:
 
 
 def _index() -> int | None:
-    """The index that the session of the calling thread's network namespace has in the router; None if it has none."""
+    """The router index of the session whose network namespace the thread is in; None if it is not connected."""
     with RouteSocket() as route:
         other = route.other_end(plan.SESSION_END.number)
     return None if other is None else other - plan.router_end(0).number

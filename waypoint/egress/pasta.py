@@ -1,9 +1,9 @@
-"""The program that starts a router's pasta(1), and ends. It prints the pid of pasta, or why there is none.
+"""A program that starts a router's pasta(1) and ends. It prints the pid of pasta; an error goes to stderr.
 
-It is a program of its own, as only a process with a single thread can make a user namespace. Its child makes the
-router's network namespace, owned by a user of whom nothing else is, and holds it until pasta does: pasta runs as that
-user, so nothing that it is led to do is done by root. The mounts are its own, with a /dev that has the tun device for
-every user, as on most machines, and a /tmp for the file with its pid (AppArmor lets it write to no other).
+It is a program of its own because only a process with a single thread can make a user namespace. Its child makes the
+router's network namespace and holds it until pasta does. Namespace and pasta belong to a user who owns nothing else, so
+a subverted pasta has no rights of root. The program has its own mounts: a /dev in which every user may open the tun
+device, as on most machines, and a /tmp for pasta's pid file (AppArmor lets pasta write nowhere else).
 """
 
 import os
@@ -23,9 +23,9 @@ _MOST_OPEN_FILES = 1 << 20
 
 
 def main(argv: list[str]) -> None:
-    """Run the program. `argv`: the user that pasta is to be; a descriptor of the mount namespace that it is to see."""
+    """Run the program. `argv`: the uid for pasta; a descriptor of the mount namespace that pasta enters, or -1."""
     owner, mounts_fd = map(int, argv)
-    # Every connection of a session takes two of pasta's. It raises its soft limit to the hard one by itself.
+    # Each connection takes two descriptors of pasta, which raises its soft limit to the hard one by itself.
     hard_limits.raise_own({"RLIMIT_NOFILE": min(hard_limits.most_open_files(), _MOST_OPEN_FILES)})
     if mounts_fd >= 0:
         namespaces.setns(mounts_fd, namespaces.CLONE_NEWNS)
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> None:
 
 
 def _hold_namespace(owner: int) -> int:
-    """Fork a process with new user and network namespaces, which `owner` owns. Returns its pid."""
+    """Fork a process in new user and network namespaces that `owner` owns; return its pid."""
     told, tell = os.pipe()
     holder = os.fork()
     if holder == 0:

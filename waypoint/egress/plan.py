@@ -1,8 +1,8 @@
 """The addresses of sessions and of the router, and the router's rules (nft(8)).
 
-Every session has the same address, so that what its programs have bound, and told others, is right in each copy. In the
-router each session has another one, by its index: packets are rewritten on their way in and out. Nothing of
-this is seen on the machine's network, where pasta(1) speaks, by sockets of its own.
+Every session has the same address, so that addresses which its programs have bound or sent stay right in each fork. In
+the router each session has another one, by its index: packets are rewritten as they enter and leave. The machine's
+network sees only ordinary sockets of pasta(1).
 """
 
 from collections.abc import Iterable
@@ -15,16 +15,16 @@ RESOLVER = "10.77.0.1"
 OUT = "out"  # the router's interface to pasta
 PASTA = ("-a", "10.77.1.2", "-n", "30", "-g", "10.77.1.1", "--dns-forward", RESOLVER)
 PASTA_IPV6 = ("-a", "fd10:77:1::2", "-g", "fd10:77:1::1")
-INDICES = range(1, 2048)  # of sessions that may reach all that is public
-LISTED = range(2048, 4096)  # of those that may reach nothing but what is opened for them
+INDICES = range(1, 2048)  # of sessions that may reach all public addresses
+LISTED = range(2048, 4096)  # of sessions that may reach only the networks opened for them (--allow-net)
 MOST_CONNECTIONS = 1024  # of one session at a time
-# In seconds. For as long as pasta may keep a connection without traffic, it is counted, however its two sides stand.
+# In seconds. A connection counts for as long as pasta may keep it without traffic, in whatever TCP state.
 CONNTRACK = {f"tcp_timeout_{state}": 7_500 for state in ("fin_wait", "close_wait", "max_retrans", "unacknowledged")}
-HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # of both ends of each pair: the second bit says that nobody has made it
+HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # of both ends of each pair: locally administered (second bit)
 MTU = 65_520  # pasta's
 SESSION_END = PairEnd("eth0", 77)
-# Networks that belong to somebody else than the public: RFC 6890 and its successors.
-OF_SESSIONS = ("100.64.0.0/16", "fd10:77:2::/64")  # in the router
+# Networks that are not public: RFC 6890 and its successors.
+OF_SESSIONS = ("100.64.0.0/16", "fd10:77:2::/64")  # addresses of sessions in the router
 CLOSED = (
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3"),
@@ -50,13 +50,14 @@ def is_ipv6(network: str) -> bool:
     return ":" in network
 
 
-# Random ports: copies choose the same ones, and pasta may not have done with a port that is free again here.
-# pasta before November 2023 refuses a connection by a reset without ACK, which no client takes for one, and tells its
-# window in a packet without any flag, which no host takes: both get their ACK. A packet that belongs to no connection
-# is dropped: a reset would end the one that pasta has.
-# Before fragments are put together (priority -400): those of two sessions must not become one packet, and all sessions
-# have the same address until then. What would be counted as the end of a connection (conntrack) and never reach pasta,
-# as its time to live is over or it has options, would leave pasta a connection that nobody counts.
+# `masquerade fully-random`: forks choose the same ports, and pasta may still use a port that is free again here.
+# `enter`, ACK: pasta before November 2023 refuses a connection by a reset without ACK, and sends its window in a packet
+# without flags; clients ignore both without an ACK.
+# `enter`, priority -450: before fragments are put together (-400). All sessions have the same address until then, so
+# fragments of two sessions could become one packet.
+# `enter`, ttl and header length: a packet that ends a connection for conntrack, but never reaches pasta since its ttl
+# is over or it has options, would leave pasta a connection that is not counted.
+# `invalid drop`: a reset for a packet without a connection would end the connection that pasta has.
 _CHAINS = f"""
 chain enter {{
   type filter hook prerouting priority -450;
@@ -112,7 +113,7 @@ chain refuse {{
 
 
 def rules(host: Iterable[str]) -> str:
-    """The rules of a new router. `host`: the addresses of the machine, which are not to be reached."""
+    """The rules of a new router. `host`: the machine's addresses, which are refused."""
     return f"table inet waypoint {{\n{''.join(_sets())}{_CHAINS}}}\n{tell_host(host)}\n"
 
 
@@ -128,13 +129,13 @@ def _sets() -> Iterable[str]:
 
 
 def tell_host(host: Iterable[str]) -> str:
-    """The commands by which the addresses `host`, and no others, are the machine's."""
+    """The nft commands that replace the machine's addresses by `host`."""
     lines = ["flush set inet waypoint host4", "flush set inet waypoint host6"]
     return "\n".join([*lines, *(f"add element inet waypoint {_set('host', one)} {{ {one} }}" for one in host)])
 
 
 def tell_open(index: int, networks: Iterable[str], verb: str = "add") -> str:
-    """The commands that open networks for a session. `verb`: `delete` closes them again."""
+    """The nft commands that open networks for a session; with the verb `delete`, those that close them."""
     name = router_end(index).name
     return "\n".join(f"{verb} element inet waypoint {_set('open', one)} {{ {name} . {one} }}" for one in networks)
 

@@ -1,4 +1,4 @@
-"""The router of a home: a network namespace with a pasta(1), which outlives the daemon."""
+"""The router of a home: a network namespace with a pasta(1). It outlives the daemon."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from waypoint.egress import plan, session_side, stale
+from waypoint.egress import plan, session_side, stale_connections
 from waypoint.linux.calls import programs
 from waypoint.linux.net import netns, network, rtnetlink
 from waypoint.linux.net.rtnetlink import Prefix, RouteSocket
@@ -23,12 +23,12 @@ from waypoint.linux.tasks import pidfd, procfs
 _NOTE = "router.json"  # in the home's runtime folder: pasta's pid and start time
 _PROGRAM_S = 20.0
 _ROOT = Path(__file__).resolve().parents[2]
-_PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # each with its package of Debian
+_PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # with their Debian packages
 
 
 class Guest(NamedTuple):
-    """A session on a private network. `pid`: the host's pid of its pid 1, `start` the start time of that, in ticks.
-    `processes`: all of its processes. `allowed`: the names and networks that it may reach; none: all that is public.
+    """A session on a private network. `pid`, `start`: of its pid 1, as the host sees it; start time in ticks.
+    `allowed`: the only names and networks that it may reach; empty: all public ones.
     """
 
     pid: int
@@ -38,10 +38,10 @@ class Guest(NamedTuple):
 
 
 class Router:
-    """A router that runs. Its methods block."""
+    """A running router. Its methods block and raise OSError, also if the session has ended."""
 
     def __init__(self, pid: int, *, ipv6: bool) -> None:
-        """`pid`: pasta's. Raises OSError if it has ended."""
+        """`pid`: of pasta."""
         self.pidfd = pidfd.open(pid)
         self._ipv6 = ipv6
         self._namespace = -1
@@ -59,7 +59,7 @@ class Router:
         self.pidfd = self._namespace = -1
 
     def set_up(self, host: Iterable[str]) -> None:
-        """Let a new router route, by the rules. `host`: the machine's addresses."""
+        """Set up routing and rules in a new router. `host`: the machine's addresses."""
 
         def work() -> None:
             network.raise_loopback()
@@ -70,19 +70,19 @@ class Router:
             _nft(["-f", "-"], plan.rules(host))  # with it comes conntrack
             for name, seconds in plan.CONNTRACK.items():
                 network.write_setting(f"netfilter/nf_conntrack_{name}", str(seconds))
-            with RouteSocket() as route:  # what comes for a session that has ended goes nowhere
+            with RouteSocket() as route:  # packets for a session that has ended are refused
                 route.do(rtnetlink.refuse(Prefix.parse(one)) for one in plan.OF_SESSIONS if self._reaches(one))
 
         netns.work_within(self._namespace, work)
 
     def tell(self, commands: str) -> None:
-        """Have nft carry out `commands`. Raises OSError."""
+        """Have nft carry out `commands`."""
         if commands:
             netns.work_within(self._namespace, lambda: _nft(["-f", "-"], commands))
 
     def attach(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
-        """Give a session its way out, and end the connections to other machines that it has from before. `host`,
-        `opened`: as for `session_side.lead_out`. Raises OSError, also if it has ended.
+        """Connect a session to the router, and end its connections to other machines that were captured with it.
+        `host`, `opened`: as for `session_side.route_out`.
         """
         namespace = netns.open_of(guest.pid)
         try:
@@ -96,34 +96,34 @@ class Router:
         self._route.wait_up(end)
         if opened is not None:
             self._tell_opened(index, opened)
-        self._lead_out(guest, host, opened)
-        # Last: a program that is told so connects anew at once.
-        netns.work_in(guest.pid, lambda: stale.end(guest.pid, guest.processes()))
+        self._route_out(guest, host, opened)
+        # Last: a program whose connection was ended connects again at once.
+        netns.work_in(guest.pid, lambda: stale_connections.end(guest.pid, guest.processes()))
 
     def tell_opened(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str]) -> None:
-        """Let the session reach the networks `opened`, and no others any more. Raises OSError, also if it has ended."""
+        """Let the session reach the networks `opened` only."""
         if self._tell_opened(index, opened):
-            self._lead_out(guest, host, opened)
+            self._route_out(guest, host, opened)
 
     def _reaches(self, network: str) -> bool:
         return self._ipv6 or not plan.is_ipv6(network)
 
     def _tell_opened(self, index: int, opened: Collection[str]) -> bool:
-        """Returns whether that is new."""
+        """Open these networks only, in the router's rules. Returns whether that changed anything."""
         found = self._opened(index)
         gone, new = found.difference(opened), set(opened).difference(found)
         self.tell("\n".join((plan.tell_open(index, gone, "delete"), plan.tell_open(index, new))).strip())
         return bool(gone or new)
 
-    def _lead_out(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
+    def _route_out(self, guest: Guest, host: Iterable[str], opened: Collection[str] | None) -> None:
         def work() -> None:
             with RouteSocket() as route:
-                session_side.lead_out(route, host, opened, ipv6=self._ipv6)
+                session_side.route_out(route, host, opened, ipv6=self._ipv6)
 
         netns.work_in(guest.pid, work)
 
     def _opened(self, index: int) -> set[str]:
-        """What is opened for the session with `index`, or still is for one that had it before."""
+        """The networks open for `index`, possibly those of an ended session that had the same index."""
         found: set[str] = set()
         for name in ("open4", "open6"):
             words = ["list", "set", "inet", "waypoint", name]
@@ -132,7 +132,9 @@ class Router:
         return found
 
     def _make_pair(self, namespace: int, indices: range) -> int:
-        for index in random.sample(indices, len(indices)):  # one that was free for long has no connections left
+        for index in random.sample(
+            indices, len(indices)
+        ):  # random: an index that was free for long has no connections left
             pair = rtnetlink.add_veth(plan.router_end(index), plan.SESSION_END, namespace, plan.HARDWARE, plan.MTU)
             try:
                 self._route.do([pair])
@@ -143,13 +145,13 @@ class Router:
 
 
 def why_not() -> str:
-    """In words, what of the machine is missing for a router; "" if nothing is known to be."""
+    """In words, which programs are missing for a router; "" if none is."""
     lacking = [f"{name} (package {package})" for name, package in _PROGRAMS.items() if programs.find(name) is None]
     return f"there is no {' and no '.join(lacking)}" if lacking else ""
 
 
 def find(runtime: Path) -> Router | None:
-    """The router that the last daemon has left; None if it is gone."""
+    """The running router that an earlier daemon made; None if there is none."""
     pid = _noted(runtime)
     if pid:
         with contextlib.suppress(OSError):  # it has just ended
@@ -158,8 +160,8 @@ def find(runtime: Path) -> Router | None:
 
 
 def make(runtime: Path, owner: int, mounts_fd: int | None, host: Iterable[str]) -> Router:
-    """Make a router. `owner`: the user that pasta is to be. `mounts_fd`: a descriptor of the mount namespace that it is
-    to see; None: the caller's. `host`: the machine's addresses. Raises OSError.
+    """Make a router. `owner`: the uid for pasta. `mounts_fd`: a descriptor of the mount namespace for pasta; None: the
+    caller's. `host`: the machine's addresses. Raises OSError.
     """
     said = why_not()
     if said:
@@ -179,7 +181,7 @@ def make(runtime: Path, owner: int, mounts_fd: int | None, host: Iterable[str]) 
 
 
 def end(runtime: Path) -> None:
-    """End the router that a daemon has noted in `runtime`, if it runs. Its pairs and namespace go with it."""
+    """End the home's router, if it runs, with its namespace and the veth pairs in it."""
     pid = _noted(runtime)
     if pid:
         with contextlib.suppress(ProcessLookupError):
@@ -188,7 +190,7 @@ def end(runtime: Path) -> None:
 
 
 def _noted(runtime: Path) -> int:
-    """The pid of the pasta that is noted in `runtime`; 0 if it has ended."""
+    """The pid of the pasta that is noted in `runtime`; 0 if it has ended or there is no note."""
     with contextlib.suppress(FileNotFoundError, ValueError, KeyError):
         note = json.loads((runtime / _NOTE).read_bytes())
         return note["pid"] if procfs.is_same(note["pid"], note["start"]) else 0
@@ -218,7 +220,7 @@ def _run_pasta(owner: int, mounts_fd: int) -> tuple[int, bool]:
 
 
 def _nft(words: list[str], commands: str = "") -> str:
-    """Run nft in the calling thread's network namespace, and return what it prints. Raises OSError with its words."""
+    """Run nft in the calling thread's network namespace and return its output. Raises OSError with its message."""
     program = programs.find("nft")
     if program is None:
         raise OSError(0, "there is no nft")

@@ -1,4 +1,4 @@
-"""The session's side of a private network: what is set up in its namespace, by whoever is in it."""
+"""Addresses and routes in the network namespace of a session. All functions act on the calling thread's namespace."""
 
 import socket
 from collections.abc import Iterable
@@ -11,8 +11,10 @@ _LO = 1  # the index of `lo` in every network namespace
 
 
 def furnish() -> None:
-    """Set up a new namespace: `lo` is up, with the session's address. Until there is a way out, what goes to other
-    machines ends in `lo` without an answer: programs try it again, and connections can be brought back. Raises OSError.
+    """Set up a new namespace: bring `lo` up with the session's address.
+
+    Until the session is connected to the router, packets to other machines end in `lo` without an answer, so programs
+    send them again and restored connections stay open.
     """
     messages = [rtnetlink.bring_up(_LO)]
     for version, (own, everything) in enumerate(zip(plan.INSIDE, plan.EVERYTHING, strict=True)):
@@ -23,15 +25,16 @@ def furnish() -> None:
 
 
 def bring_up() -> None:
-    """Bring the session's end of its pair up. Raises OSError."""
+    """Bring the session's end of its veth pair up."""
     with RouteSocket() as route:
         route.do([rtnetlink.bring_up(plan.SESSION_END.number)])
 
 
-def lead_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | None, *, ipv6: bool) -> None:
-    """Lead what goes to other machines to the router, by the session's end of the pair. `host`: the machine's
-    addresses. `opened`: the only networks that may be reached; None: all public ones. What is not to be reached is
-    refused here already, with an error that the program sees at once. Raises OSError.
+def route_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | None, *, ipv6: bool) -> None:
+    """Route packets for other machines to the router. Others are refused here, with an error that programs see at once.
+
+    `host`: the machine's addresses, which are refused. `opened`: the only networks that are allowed; None: all public
+    ones.
     """
     messages = []
     for version, everything in enumerate(plan.EVERYTHING):
@@ -40,14 +43,14 @@ def lead_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | No
         elif version == 0 or socket.has_dualstack_ipv6():
             messages.append(rtnetlink.refuse(everything))
     route.wait_up(plan.SESSION_END.number)
-    ways = [_to_router(Prefix.parse(one)) for one in opened or () if ipv6 or not plan.is_ipv6(one)]
-    shut = [] if opened is not None else [*plan.CLOSED, *host]
-    messages += [rtnetlink.refuse(Prefix.parse(one)) for one in shut if ipv6 or not plan.is_ipv6(one)]
-    route.do([*messages, _to_router(Prefix.parse(plan.RESOLVER)), *ways])
+    allowed = [_to_router(Prefix.parse(one)) for one in opened or () if ipv6 or not plan.is_ipv6(one)]
+    refused = [] if opened is not None else [*plan.CLOSED, *host]
+    messages += [rtnetlink.refuse(Prefix.parse(one)) for one in refused if ipv6 or not plan.is_ipv6(one)]
+    route.do([*messages, _to_router(Prefix.parse(plan.RESOLVER)), *allowed])
 
 
 def refuse_all(route: RouteSocket) -> None:
-    """Have all that goes to other machines refused at once. Raises OSError."""
+    """Refuse all packets to other machines at once."""
     route.do(rtnetlink.refuse(one) for one in plan.EVERYTHING)
 
 

@@ -1,4 +1,4 @@
-"""Giving back what nothing keeps: `gc`."""
+"""`gc`: removing what nothing keeps, on request and when the disk runs short."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ from waypoint.session.birth import rights
 from waypoint.session.live.shelves import shelves_of
 from waypoint.upper.contract import mib
 
-Told = TypeVar("Told")
+Result = TypeVar("Result")
 
 AT_ONCE = 8
-"""When the disk runs short, how many captures are removed before the pool's room is looked at again."""
+"""When the disk runs short, how many captures are removed before the free space is measured again."""
 _STOP_AGAIN_S = 0.1
 """How often a cancelled job tries to break off its compaction, which may be just beginning."""
 
@@ -34,16 +34,17 @@ log = logging.getLogger(__name__)
 
 async def gc(home: Home, request: GcRequest) -> GcFacts:
     """Remove the captures that no name stands for and no kept operation can bring back, and what names.db does not
-    know, then let the pool give its free space back to the disk. A job of the kind `gc` does it, which goes on when the
-    client has gone. With `request.dry_run` only tell what would be removed. Raises StateConflict if a gc is running,
-    Failed.
+    know; then compact the pool if no session lives. This is a job, which goes on when the client has gone.
+
+    With `dry_run` only report what would be removed. Raises StateConflict if a gc is running, or with `compact` if a
+    session lives.
     """
     keep_s = home.keep_operations_s if request.keep_operations_s is None else request.keep_operations_s
     if keep_s < home.keep_operations_s:
-        said = "others could not take back what they can now"
+        said = "other users could no longer undo what they can undo now"
         rights.check_unbound(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
     if request.dry_run:
-        return await asyncio.to_thread(_tell, home, keep_s)
+        return await asyncio.to_thread(_plan, home, keep_s)
     if request.compact and home.sessions.running:
         said = f"sessions live in it: {', '.join(sorted(home.sessions.running))}"
         raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
@@ -52,7 +53,7 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     return found
 
 
-def _tell(home: Home, keep_s: float) -> GcFacts:
+def _plan(home: Home, keep_s: float) -> GcFacts:
     removable = removal.survey(home.names, time.time() - keep_s).removable
     return GcFacts(
         dry_run=True,
@@ -66,8 +67,8 @@ def _tell(home: Home, keep_s: float) -> GcFacts:
 
 
 async def gc_job(home: Home, job: Job, keep_s: float) -> GcFacts:
-    """The work of `gc`, which keeps the operations of the last `keep_s` seconds. If the job is cancelled, it ends after
-    the capture that it is removing.
+    """The job of `gc`, which keeps the operations of the last `keep_s` seconds. If it is cancelled, it ends after the
+    capture that it is removing.
     """
     work = _Work(home, job, keep_s)
     return await work.in_thread(work.carry_out)
@@ -82,8 +83,8 @@ def relieve(home: Home) -> None:
 
 
 async def relieve_whole(home: Home) -> bool:
-    """As `relieve`, but all that can be freed is: the disk was too full for a capture, whose size nobody knows. Waits
-    for the end of a gc that is running, and for that of the job. Returns whether anything was freed.
+    """As `relieve`, but remove all that can go: the disk was too full for a capture of unknown size. Waits for a gc
+    that is running and for its own job. Returns whether anything was removed.
     """
     freed = False
     running = home.jobs.running("gc")
@@ -114,10 +115,10 @@ class _Work:
         self._failed: list[str] = []
         self.is_cancelled = False
 
-    async def in_thread(self, act: Callable[[], Told]) -> Told:
-        """Call `act`, a method of this object, in a thread. If the caller is cancelled, `is_cancelled` tells `act` to
-        end, and the cancellation goes on when `act` has ended. Otherwise, if something could not be removed, `relieve`
-        is asked to try again later, because nothing else would once the disk has room again.
+    async def in_thread(self, act: Callable[[], Result]) -> Result:
+        """Call `act`, a method of this object, in a thread. If the caller is cancelled, set `is_cancelled`, and wait
+        until `act` has ended. If something could not be removed, schedule another try: once the disk has room again,
+        nothing else would start one.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(act))
         try:
@@ -138,7 +139,7 @@ class _Work:
         chosen = self._remove()
         self._drop_all(chosen)
         strangers = self._remove_strangers()
-        home.pool.settle()  # whoever has made room wants to use it now
+        home.pool.settle()  # the next command may need the freed space
         if not self.is_cancelled and not home.names.live():
             self._try("the free space of the pool", home.pool.compact)
         after = home_bytes(home)
@@ -154,9 +155,7 @@ class _Work:
         )
 
     def make_room(self, *, whole: bool = False) -> int:
-        """Remove a few captures at a time until there is room. `whole`: until nothing is left that could go. Returns
-        how many captures were removed.
-        """
+        """Remove a few captures at a time until there is room; with `whole`, all that can go. Returns their number."""
         home, count = self._home, 0
         while not self.is_cancelled and (whole or home.pool.outlook().is_short):
             chosen = self._remove(AT_ONCE)
@@ -165,7 +164,7 @@ class _Work:
             self._drop_all(chosen)
             count += len(chosen)
             home.pool.settle()
-        self._drop_all([])  # what could not be removed while the pool was fuller
+        self._drop_all([])  # try again what failed while the pool was fuller
         if count:
             log.warning("the disk ran short: %d captures that nothing keeps were removed", count)
         return count
@@ -175,8 +174,8 @@ class _Work:
         return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit)
 
     def _drop_all(self, chosen: list[Capture]) -> None:
-        """Remove from disk the captures `chosen`, and those that an earlier gc could not remove. If this is cut off or
-        fails, the next gc or the next daemon removes what is left.
+        """Remove from disk the captures `chosen`, and those that an earlier gc could not remove. What is left after a
+        failure is removed by the next gc or the next daemon.
         """
         due = self._home.due_for_removal
         due |= {capture.id: capture for capture in chosen}
@@ -193,8 +192,9 @@ class _Work:
             self._job.report(items=number + 1, items_total=len(whole))
 
     def _remove_strangers(self) -> list[StrangerFacts]:
-        """Remove what lay in the home when the daemon started and is unknown to names.db. Nobody knows whose it is, so
-        this is done only for root and for the user whom root trusts fully. Returns what was removed.
+        """Remove what lay in the home when the daemon started and is unknown to names.db; return what was removed.
+
+        The owner is unknown, so this is done only for root and for the user whom root trusts fully.
         """
         is_bound = rights.is_bound(self._home.sessions.resources)
         there = {} if is_bound else {(one.kind, one.id): one for one in self._home.present_strangers()}
@@ -208,7 +208,7 @@ class _Work:
         return gone
 
     def _try(self, what: str, act: Callable[[], object]) -> bool:
-        """Call `act`; if it fails, note why. Returns whether `act` has worked."""
+        """Call `act`; if it fails, log and note the reason. Returns whether `act` succeeded."""
         try:
             act()
         except (WaypointError, OSError) as error:

@@ -134,7 +134,7 @@ class Registry:
             guest = Guest(live.record.init_pid, live.record.init_start, processes, tuple(row.setting.allow_net))
             egress = self.resources.egress
             live.no_way_out = lambda: egress.outcomes.get(row.session, egress.why_not)
-            live.leading_out = egress.lead_out(row.session, guest)
+            live.leading_out = egress.connect(row.session, guest)
         origin = live.record.origin
         restored = Answer(0, f"restored {live.branch}  {origin}\n") if origin else None
         with contextlib.suppress(OSError):  # the session's user has put something else in place of the spool folder

@@ -19,11 +19,13 @@ from waypoint.upper.trees import FolderOfTrees
 
 _SETTLE_S = 10.0
 _NO_QUOTAS = (errno.ENOTCONN, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP)
-_QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine one takes 1 to 3 ms
+_QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine a commit takes 1 to 3 ms
 
 
 def _seal(path: str) -> None:
-    """Make the tree read-only. One that has reached its limit is rid of that: the flag takes room of the tree's own."""
+    """Make the tree read-only. If it has reached its limit, remove the limit first: setting the flag writes to the
+    tree.
+    """
     try:
         btrfs.make_readonly(path)
     except OSError as err:
@@ -34,15 +36,13 @@ def _seal(path: str) -> None:
 
 
 class Volume(Protocol):
-    """The file system that the pool's folder lies on: the part of a btrfs pool that growing and closing concern."""
+    """The file system that the pool's folder lies on. Methods with names of `contract.Room` are documented there."""
 
     no_quotas: str
-    """In words, why nothing is counted."""
+    """In words, why the file system cannot enforce limits."""
 
     def count(self) -> bool:
-        """Begin to count what each tree writes, for good. False if the file system is not Waypoint's own. Raises
-        OSError.
-        """
+        """Begin to count what each tree writes, for good. False if the file system is not Waypoint's own."""
         ...
 
     def why_stays(self) -> str: ...
@@ -60,8 +60,8 @@ class Volume(Protocol):
     def stop_compacting(self) -> None: ...
 
     def make_room(self, *, with_reserve: bool) -> None:
-        """Enlarge the file system a little beyond what it may grow by itself, so that there is room for the metadata of
-        a tree. `with_reserve`: on a full disk, also from what the home has reserved for itself. Raises OSError.
+        """Enlarge the file system a little beyond the floor, for the metadata of a tree. `with_reserve`: on a full
+        disk, use the home's reserve.
         """
         ...
 
@@ -150,10 +150,10 @@ class BtrfsPool(FolderOfTrees):
         self._volume.close()
 
     def in_room(self, act: Callable[[], None], *, is_end: bool = False) -> None:
-        """As `Pool.in_room`. If btrfs has no space for `act`, all dirty data is written out first: unwritten data
-        reserves more space than it needs, and what was removed last is not free yet. If there still is no space, the
-        file system is enlarged a little (`make_room`), even beyond what it may grow: otherwise nothing could be removed
-        from a full pool. `is_end`: `act` ends or removes something, so the home's reserve may be used for it.
+        """As `Pool.in_room`. After ENOSPC all dirty data is written out: unwritten data reserves more space than it
+        needs, and removed trees are not free yet. After another ENOSPC the file system is enlarged a little
+        (`make_room`): otherwise nothing could be removed from a full pool. `is_end`: `act` ends or removes something,
+        so it may use the home's reserve.
         """
         ways: list[Callable[[], None]] = [
             lambda: btrfs.sync_filesystem(self._folder),
@@ -234,8 +234,8 @@ class BtrfsPool(FolderOfTrees):
 
     def sync(self, name: str) -> None:
         # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written
-        # during the commit before. Commits are repeated until one is quick, or hardly quicker than the last (a slow
-        # disk, a steady writer), so that the snapshot in the pause seldom meets a slow one.
+        # during the commit before. So commit until one is quick, or hardly quicker than the last (a slow disk, a steady
+        # writer): the snapshot in the pause then seldom waits for a slow commit.
         with self._tree("sync the upper tree", name) as path:
             before_s, took_s = math.inf, 0.0
             while took_s == 0.0 or _QUICK_S < took_s < before_s / 2:
@@ -252,6 +252,6 @@ class BtrfsPool(FolderOfTrees):
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise
-            btrfs.sync_filesystem(path)  # needs no space for a new subvolume
+            btrfs.sync_filesystem(path)  # needs no space for a subvolume
         else:
             btrfs.destroy_subvolume(temporary)

@@ -1,4 +1,4 @@
-"""What a session has changed: the files in its upper tree, counted, and looked for at a place."""
+"""Inspecting an upper tree: how many files a session has changed, and whether any lie at a mount point."""
 
 import contextlib
 import errno
@@ -14,19 +14,19 @@ from waypoint.upper import layout
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # a running session has removed or replaced a folder
 _OPAQUE = "trusted.overlay.opaque"
 _REDIRECT = "trusted.overlay.redirect"
-MOST = 2000  # names that are looked at: some milliseconds
+MOST = 2000  # names that are counted: some milliseconds
 
 
 class Changes(NamedTuple):
-    """`files`: files that the session has made, changed or removed. `are_more`: the tree has more than were counted."""
+    """`files`: files that the session has made, changed or removed. `are_more`: counting stopped at MOST names."""
 
     files: int
     are_more: bool
 
 
 def count_changes(tree: str) -> Changes:
-    """Count the files in the upper tree at the path `tree`, without Waypoint's own. Folders do not count; a removed
-    folder counts as one. Stops at MOST names. Raises OSError.
+    """Count the files in the upper tree at the path `tree`, without Waypoint's own. Folders do not count, but a removed
+    folder counts as one file.
     """
     own = f"{layout.ROOT_FOLDER}/upper/{RUN_FOLDER}"
     folders = [f"{name}/upper" for name in os.listdir(tree)]
@@ -52,14 +52,14 @@ def count_changes(tree: str) -> Changes:
 
 
 def changed_targets(tree: str) -> set[str]:
-    """The mount points, as the session sees them, of the mounts that the tree at the path `tree` has changes in."""
+    """The mount points in the session of the mounts for which the tree at the path `tree` has changes."""
     with os.scandir(tree) as mounts:
         targets = {layout.target_of(entry.name) for entry in mounts}
     return {target for target in targets if has_entries(layout.upper_of(tree, target))}
 
 
 def has_entries(folder: str | int) -> bool:
-    """Whether anything is in `folder`, a path or a descriptor. False if it is missing."""
+    """Whether `folder`, a path or a descriptor, exists and is not empty."""
     try:
         with os.scandir(folder) as entries:
             return any(True for _ in entries)
@@ -68,8 +68,8 @@ def has_entries(folder: str | int) -> bool:
 
 
 class InPlace(Enum):
-    """What an upper directory has in the place of a mount. NOTHING: nothing of its own, or an empty folder. FILES: a
-    folder with something in it. ELSE: something that is no folder, or a removed one: nothing can be mounted there.
+    """The content of an upper directory at a mount point. NOTHING: no entry, or an empty folder. FILES: a folder that
+    is not empty. ELSE: no folder, or a removed one, so nothing can be mounted there.
     """
 
     NOTHING = auto()
@@ -78,9 +78,7 @@ class InPlace(Enum):
 
 
 def look_at(upper: str, place: str) -> InPlace:
-    """What the upper directory has at `place`, a path below it. No link on the way is followed, and none that is put
-    there meanwhile. Raises OSError.
-    """
+    """Inspect the upper directory at `place`, a path below it. Follows no link, even if one appears meanwhile."""
     hides_base = False
     with contextlib.ExitStack() as held:
         folder = -1
@@ -99,7 +97,7 @@ def look_at(upper: str, place: str) -> InPlace:
 
 
 def stands_alone(folder: str | int) -> bool:
-    """True if the folder of an upper directory, a path or a descriptor, hides the base's folder at its path (opaque) or
-    shows another one (redirect).
+    """Whether the folder, a path or a descriptor in an upper directory, hides the base's folder at its path (opaque)
+    or shows another one (redirect).
     """
     return bool({_OPAQUE, _REDIRECT} & set(os.listxattr(folder, follow_symlinks=isinstance(folder, int))))

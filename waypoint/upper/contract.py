@@ -1,13 +1,12 @@
-"""The contract of every pool of upper trees, whichever driver implements it.
+"""The contract of a pool of upper trees, for all drivers.
 
-A pool holds trees: folders that serve as upper directories of sessions and as snapshots of those. A tree's name is any
-file name of at most 200 bytes that does not start with a dot; names with a dot are the drivers' own. One process at a
-time may have a home's pool open. Several threads of that process may make calls at once, for different names. Every
-call blocks, so an event loop must make the calls in a thread.
+A pool holds trees: folders that serve as upper directories of sessions, and snapshots of those. A tree's name is a file
+name of at most 200 bytes without a leading dot; names with a dot belong to the drivers. One process at a time may have
+a home's pool open. Its threads may make calls at once, for different names. Every call blocks.
 
-Errors of every call: StateConflict (the name is taken), UnknownName (there is no such tree), Failed (the machine
-refused: disk full, I/O error; the OSError or CalledProcessError is its `__cause__`), ValueError (not a name: a bug
-of the caller). After a call that raises, `list` shows the same trees as before.
+Errors of every call: StateConflict (the name is taken), UnknownName (there is no such tree), Failed (disk full, I/O
+error; the OSError or CalledProcessError is its `__cause__`), ValueError (not a name: a bug of the caller). After a call
+that raises, `list` shows the same trees as before.
 """
 
 import errno
@@ -34,11 +33,9 @@ NEXT_STEPS = {
 
 
 class GrowthOutcome(StrEnum):
-    """The outcome of `grow_if_needed`.
-
-    ENOUGH: the headroom is free, nothing was done. GROWN: the pool is larger now. REFUSED: the disk under the pool has
-    not enough free space; the pool still works, but tell the user. FIXED: the pool lies directly on the disk's file
-    system, which Waypoint cannot enlarge.
+    """ENOUGH: the headroom is free, nothing was done. GROWN: the pool is larger now. REFUSED: the disk under the pool
+    has too little free space; the pool still works. FIXED: the pool lies directly on the disk's file system, which
+    Waypoint cannot enlarge.
     """
 
     ENOUGH = "enough"
@@ -49,8 +46,8 @@ class GrowthOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The result of `grow_if_needed`. `free_bytes`: free in the pool afterwards. `size_bytes`: the pool's size
-    afterwards, 0 if it has no size of its own. `said`: why the pool did not grow.
+    """`free_bytes`, `size_bytes`: of the pool afterwards; the size is 0 if the pool is no file. `said`: why it did not
+    grow.
     """
 
     outcome: GrowthOutcome
@@ -63,10 +60,9 @@ class Growth:
 class Outlook:
     """The state of a pool's space.
 
-    `headroom_bytes`: what should be free in it. `growth_bytes`: by how much it could grow; None if it lies directly on
-    the disk's file system, which Waypoint cannot enlarge. `floor_bytes`: what growing leaves free on the disk.
-    `disk_free_bytes`: what is free there. `is_readonly`: nothing can be written, as after a failure of the disk.
-    `errors`: how many reads, writes and checks of data have failed so far.
+    `headroom_bytes`: what should be free in the pool. `growth_bytes`: by how much it could grow; None if it lies
+    directly on the disk's file system. `floor_bytes`: what growing leaves free on the disk. `is_readonly`: nothing can
+    be written, as after a disk error. `errors`: failed reads, writes and checksums so far.
     """
 
     free_bytes: int
@@ -79,8 +75,8 @@ class Outlook:
 
     @property
     def is_short(self) -> bool:
-        """Whether room has to be made: in the pool, which has less than the headroom and cannot grow by what is
-        missing, or on the disk under it. Never if nothing can be removed.
+        """Whether captures must be removed: the pool has less free than the headroom and cannot grow enough, or the
+        disk is low. False if the pool is read-only, since nothing can be removed.
         """
         if self.is_readonly:
             return False
@@ -88,20 +84,20 @@ class Outlook:
 
     @property
     def is_disk_low(self) -> bool:
-        """Whether others than the pool, such as the memory of captures, have taken half of what growing leaves them."""
+        """Whether less than half of the floor is free: files other than the pool's, such as memory images, took it."""
         return 2 * self.disk_free_bytes < self.floor_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Bytes that a tree has on disk: all of them, and those that would be free without it."""
+    """Bytes of a tree on disk: all of them, and those that removing it would free."""
 
     total_bytes: int
     own_bytes: int
 
 
 def mib(size_bytes: int) -> str:
-    """A size of a pool, in words. A negative size is none."""
+    """A size in words; a negative one counts as 0."""
     return f"{max(0, size_bytes) >> 20} MiB"
 
 
@@ -109,9 +105,9 @@ def mib(size_bytes: int) -> str:
 class PoolSizes:
     """Sizes of a pool that is a btrfs in a file.
 
-    `initial_bytes`: size of a new file. `step_bytes`: the file grows by multiples of this; by less, but no less than a
-    sixteenth, if the disk has no room for a whole step. `headroom_bytes`: the file grows when less than this is free in
-    it. `floor_bytes`: creating or growing the file must leave this much free on the file system that the file lies on.
+    `initial_bytes`: size of a new file. `step_bytes`: the file grows by multiples of this; if the disk has too little
+    room, by less, down to a sixteenth. `headroom_bytes`: the file grows when less than this is free in it.
+    `floor_bytes`: creating or growing the file must leave this much free on the disk.
     """
 
     initial_bytes: int
@@ -131,39 +127,34 @@ def usual_sizes(host_total_bytes: int, host_free_bytes: int) -> PoolSizes:
 
 
 class Room(Protocol):
-    """The part of an open pool that is about its space."""
+    """The methods of a pool that concern its space."""
 
     def disk_bytes(self) -> int:
         """Bytes of the disk that the pool takes: reserved for its file, or used by its trees."""
         ...
 
     def unique_bytes(self) -> int:
-        """Bytes of all trees, each shared block counted once."""
+        """Bytes of all trees, counting each shared block once."""
         ...
 
     def free_bytes(self) -> int:
-        """Bytes that can still be written to the pool at its present size.
-
-        btrfs: less than statvfs(3) says by what has been written to the page cache only.
-        """
+        """Bytes that can still be written to the pool at its present size. Data in the page cache counts as written."""
         ...
 
     def outlook(self) -> Outlook:
-        """The state of the pool's space; changes nothing."""
+        """The state of the pool's space."""
         ...
 
     def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
         """Enlarge the pool if less than the headroom (see PoolSizes) and `ahead_bytes` are free in it.
 
-        `ahead_bytes`: what may be written in the time that growing takes: some milliseconds, but seconds while much is
-        being written. Call it periodically. If the disk has too little space, nothing is raised, and the outcome is
-        REFUSED if the headroom is missing, else ENOUGH. The pool never grows so far that less than the floor is left
-        free on the file system that it lies on.
+        `ahead_bytes`: what may be written while the pool grows. Call this periodically. On a disk with too little space
+        the outcome is REFUSED if the headroom is missing, else ENOUGH. Growing leaves the floor free on the disk.
         """
         ...
 
     def settle(self) -> None:
-        """Wait until the space of removed trees is free, at most ten seconds: until then it counts as used."""
+        """Wait until the space of removed trees is free, at most ten seconds."""
         ...
 
     def spare_bytes(self) -> int:
@@ -189,14 +180,14 @@ class Room(Protocol):
         ...
 
     def in_room(self, act: Callable[[], None]) -> None:
-        """Call `act`, which writes into trees. If that fails for want of room (OSError ENOSPC), call it again with a
-        little more, as far as that can be made. Raises what `act` raises.
+        """Call `act`, which writes into trees. After ENOSPC, make a little more room, if possible, and call it
+        again.
         """
         ...
 
     def check_writable(self) -> None:
-        """Raise Failed, which says how to go on, if the pool's file system has become read-only: what lies in it can be
-        read, sessions end as usual, and every other call that changes something fails.
+        """Raise Failed with advice if the pool's file system has become read-only. Trees can be read then, and sessions
+        end as usual; every other call that changes something fails.
         """
         ...
 
@@ -206,12 +197,12 @@ class Pool(Room, Protocol):
 
     @property
     def driver(self) -> str:
-        """`btrfs` or `copy`: the driver's name, as `open_pool` takes it."""
+        """The driver's name, as `open_pool` takes it: `btrfs` or `copy`."""
         ...
 
     @property
     def folder(self) -> str:
-        """The path of the folder in which the trees are. Files in it whose names start with a dot are no trees."""
+        """The folder of the trees. Entries with a leading dot are no trees."""
         ...
 
     def path(self, name: str) -> str:
@@ -225,73 +216,68 @@ class Pool(Room, Protocol):
     def snapshot(self, source: str, name: str, *, sealed: bool = False) -> str:
         """Make tree `name` with the content of tree `source` and return its path. With `sealed`, `name` is sealed.
 
-        The copy keeps owners, modes, all extended attributes, whiteouts, hard links and holes. Data that was written
-        before the call is in the copy, also data in the page cache and in shared memory maps. The copy shows one moment
-        only if nobody writes to `source` during the call: stop or freeze the writers first.
-        btrfs: takes the time to write out the source's dirty data and one commit, whatever the tree's size; durable on
-        return. If somebody does write, names and folders show one moment, but a file that is written to may have old,
-        new or no content (measured: a third of such snapshots were torn).
-        copy: walks the tree and, without reflinks, copies all its data; durable only after `sync`; may fail if somebody
-        writes.
+        The copy keeps owners, modes, extended attributes, whiteouts, hard links and holes. It has all data written
+        before the call, also in the page cache and in shared memory maps. Stop or freeze the writers of `source` first.
+        btrfs: writes out the source's dirty data and makes one commit, whatever the tree's size; durable on return. A
+        file that is written to meanwhile may have old, new or no content (measured in a third of such snapshots).
+        copy: walks the tree and, without reflinks, copies all its data; durable only after `sync`; may fail if a file
+        is written to meanwhile.
         After a crash, `name` exists as a whole or not at all. On a full pool the call fails, and so does `create`.
         """
         ...
 
     def seal(self, name: str) -> None:
-        """Declare for good that the tree will not change any more. Nobody may have a file of the tree open for writing.
+        """Make the tree unchangeable for good. No file of the tree may be open for writing.
 
-        btrfs: the kernel refuses to open the tree's files for writing. copy: the tree is marked by an attribute, and
-        the caller must not change it. No error if the tree is sealed already. A snapshot of a sealed tree is not
-        sealed. Works on a full pool. On a read-only one the tree stays as it is, and the caller must not change it.
+        btrfs: the kernel refuses to open the tree's files for writing. copy, and any read-only pool: the caller must
+        not change it. No error if the tree is sealed already. A snapshot of a sealed tree is not sealed. Works on a
+        full pool.
         """
         ...
 
     def limit(self, name: str, most_bytes: int) -> str:
-        """Limit what the writable tree has written itself, including what its snapshots keep of that, to `most_bytes`
-        from now on. Writing more fails with EDQUOT. Returns "", or in words why the pool cannot hold the limit.
+        """Limit what the tree has written itself, including what only its snapshots still keep, to `most_bytes`.
+        Writing more fails with EDQUOT. Returns "", or in words why the pool cannot enforce a limit.
         """
         ...
 
     def remove(self, name: str) -> None:
         """Remove a tree, sealed or not. No error if it is missing. On return the name is free, also after a crash.
 
-        btrfs: takes the same short time for any tree; the space is freed some seconds later (up to a minute on the
+        btrfs: takes the same short time for any tree; the space is free some seconds later (up to a minute on the
         machine's own btrfs). copy: walks the tree. Works on a full pool.
-        Raises StateConflict if something is mounted in the tree in the caller's mount namespace: the driver `copy`
-        would remove the mounted files.
+        Raises StateConflict if something is mounted in the tree in the caller's mount namespace: `copy` would remove
+        the mounted files.
         """
         ...
 
     def list(self) -> tuple[str, ...]:
-        """The names of all trees, sorted. None of them is half made or half removed."""
+        """The names of all trees, sorted, without those that are half made or half removed."""
         ...
 
     def usage(self, name: str) -> int:
-        """Bytes on disk that the tree's files use, including blocks that are shared with other trees.
-
-        Runs `du` (some ms, and about 1 ms per 1,000 files). The tree may be in use.
+        """Bytes of the tree's files on disk, including blocks shared with other trees. The tree may be in use. Runs
+        `du`: some ms, and about 1 ms per 1,000 files.
         """
         ...
 
     def shares(self, name: str) -> Shares:
-        """As `usage`, and what of it the tree shares with other trees; only what has reached the disk counts.
-
-        btrfs: runs `btrfs filesystem du`, as long as `du`. copy: without looking, nothing counts as shared.
+        """As `usage`, and how much of it other trees do not share. Data in the page cache does not count. copy: nothing
+        counts as shared.
         """
         ...
 
     def sync(self, name: str) -> None:
-        """Make the tree's files as they are now durable: they survive a power loss.
+        """Make the tree's present content durable, so that it survives a power loss. Works on a full pool.
 
-        btrfs: writes out this tree's dirty data only. A snapshot that follows at once is fast, as little is left to
-        write. copy: writes out all dirty data of the file system. Works on a full pool.
+        btrfs: writes out this tree's dirty data only, so a snapshot that follows is fast. copy: writes out all dirty
+        data of the file system.
         """
         ...
 
     def close(self) -> None:
-        """Unmount the pool from the caller's mount namespace. Only `close` may be called after that.
-
-        Sessions that still use the pool keep its file system mounted; opening the pool again finds the same one.
+        """Unmount the pool from the caller's mount namespace; sessions that use it keep its file system mounted. Only
+        `close` may be called afterwards.
         """
         ...
 
@@ -306,9 +292,8 @@ def checked_name(name: str) -> str:
 
 @contextmanager
 def refusals(tried: str, on: str) -> Iterator[None]:
-    """Turn an OSError or CalledProcessError of the `with` into Failed; FileExistsError into StateConflict.
-
-    `tried`, `on`: the first two parts of the error's message.
+    """Turn an OSError or CalledProcessError of the `with` into Failed; FileExistsError into StateConflict. `tried` and
+    `on` begin the error's message.
     """
     try:
         yield

@@ -5,8 +5,8 @@
 <home>/pool/.making-TOKEN/   unfinished copies; every opening of the pool uses a new token
 <home>/pool/.gone/           trees that are being removed
 ```
-A tree appears under its name, and leaves it, by one rename. What a killed process left in the hidden folders is removed
-when the pool is opened next.
+A tree appears and disappears by one rename. The next opening of the pool removes what a killed process left in the
+hidden folders.
 """
 
 import contextlib
@@ -22,8 +22,7 @@ from waypoint.upper.trees import FolderOfTrees
 GONE = ".gone"
 _MAKING = ".making-"
 
-# An attribute of the tree's top folder: it appears, moves and goes in one step with the tree, and overlayfs does not
-# show it in the session.
+# An attribute of the tree's top folder, so it is renamed with the tree; overlayfs does not show it in the session.
 SEALED = "trusted.waypoint.sealed"
 
 
@@ -38,12 +37,11 @@ class CopyPool(FolderOfTrees):
         self._gone = f"{folder}/{GONE}"
         self._making = f"{folder}/{_MAKING}{random_hex(8)}"
         with refusals("open the pool", folder):
-            # Probing writes files. A pool that exists is not probed, so that it can be opened on a full disk.
+            # Probing writes files, so an existing pool is not probed: it can then be opened on a full disk.
             if not os.path.isdir(self._gone):
                 _probe(folder)
                 os.mkdir(self._gone, mode=0o700)
-            # Unfinished copies are renamed before they are removed: a `cp` that outlived its caller then fails, because
-            # its target folder is gone.
+            # Rename unfinished copies before removing them: a `cp` that outlived its caller then fails.
             for name in os.listdir(folder):
                 if name.startswith(_MAKING):
                     os.rename(f"{folder}/{name}", _fresh(self._gone))
@@ -78,7 +76,7 @@ class CopyPool(FolderOfTrees):
 
     def limit(self, name: str, most_bytes: int) -> str:
         self._existing("limit the upper tree", name)
-        return "the pool is of plain folders, which nobody counts"
+        return "the pool consists of plain folders, whose size is not limited"
 
     def remove(self, name: str) -> None:
         path, gone = self._unmounted(name), _fresh(self._gone)
@@ -113,13 +111,13 @@ class CopyPool(FolderOfTrees):
         return ""
 
     def close(self) -> None:
-        # Missing if no snapshot was made. What a failed snapshot left in the folder is removed by the next opening.
+        # Missing if no snapshot was made; not empty after a failed one: the next opening removes it.
         with contextlib.suppress(OSError):
             os.rmdir(self._making)
 
 
 def _probe(folder: str) -> None:
-    """Try to write a whiteout and an overlay attribute below `folder`. Raises HostLacks if the file system refuses."""
+    """Write a whiteout and an overlay attribute below `folder`. Raises HostLacks if the file system refuses."""
     trial = f"{folder}/{_MAKING}{random_hex(8)}"
     os.mkdir(trial, mode=0o700)
     try:

@@ -4,8 +4,8 @@
 <tree>/m0/upper, <tree>/m0/work                  of the root
 <tree>/m%2Fhome/upper, <tree>/m%2Fhome/work      of the mount at /home
 ```
-A folder is named after the mount point, percent-encoded. It is not numbered: the host's mounts come and go, and by
-number, the changes in one mount could appear in another.
+A folder is named after the mount point, percent-encoded. It is not numbered, because the host's mounts come and go, and
+the changes of one mount could then appear in another.
 """
 
 import os

@@ -1,9 +1,9 @@
 """The pool file: `<home>/pool.img` with a btrfs in it, mounted at `<home>/pool`, for homes that are not on btrfs.
 
-It grows ahead of need, and is compacted while no session lives (pool_image.py makes and mounts it). Once btrfs counts
-what each tree writes, nothing is moved in it any more, so it never gets smaller again: moving chunks then was seen to
-leave a file system that is read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a tree that is
-gone, and aborts the transaction).
+It grows ahead of need, and is compacted while no session lives. pool_image.py makes and mounts it. Once btrfs counts
+what each tree writes (`--disk`), the pool is never compacted again: moving chunks then was seen to leave the file
+system read-only for good (Linux 6.18: `__btrfs_free_extent` finds no group for a removed tree and aborts the
+transaction).
 """
 
 import contextlib
@@ -23,13 +23,13 @@ _METADATA_SHARE = 8
 
 _LEAST_SHARE = 16  # the file never grows by less than a step divided by this: each time costs a commit
 
-# What `make_room` adds: _ROOM_BYTES, room for a chunk of metadata, if the disk has more than _SPARE_BYTES left; else
+# `make_room` adds _ROOM_BYTES, enough for a chunk of metadata, if the disk has more than _SPARE_BYTES left; else
 # _LEAST_ROOM_BYTES, only to end or remove something.
 _ROOM_BYTES, _LEAST_ROOM_BYTES, _SPARE_BYTES = 16 << 20, 2 << 20, 64 << 20
 
-_PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time: what was cut off stays so after a crash
+_PIECE_BYTES = 256 << 20  # the file shrinks by this much at a time, so that a crash costs one piece at most
 _LEAST_PIECE_BYTES = 16 << 20  # less is not worth moving data
-_FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest first: they make room
+_FULL_PERCENT = (25, 50, 85)  # chunks at most this full are moved, the emptiest first, since they free most
 _RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
@@ -39,14 +39,14 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def no_reserve() -> None:
-    """The home has reserved no space for itself."""
+    """For a home without a reserve."""
 
 
 class PoolFile:
     """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it.
 
-    One lock is held by whoever resizes the file or moves what lies in it. A compaction holds it for seconds or minutes,
-    and is broken off by anybody else who needs it (`_resizing`).
+    One lock is held while the file is resized or its content is moved. A compaction holds it for seconds or minutes,
+    and is broken off when another thread needs the lock (`_resizing`).
     """
 
     no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
@@ -104,14 +104,14 @@ class PoolFile:
         )
 
     def _look(self, ahead_bytes: int) -> tuple[int, btrfs.SpaceOnDevice, int]:
-        """The free bytes of the pool, how its space is allocated, and by how many bytes the file is to grow."""
+        """The free bytes of the pool, how its space is allocated, and by how many bytes the file should grow."""
         free, space = btrfs.free_bytes(self.folder), btrfs.space_on_device(self.folder)
         missing = _missing_bytes(self._sizes.headroom_bytes + ahead_bytes, free, space)
         return free, space, self._addition(missing) if missing > 0 else 0
 
     def _addition(self, missing: int) -> int:
-        """By how many bytes the file is to grow if `missing` are missing: whole steps, or as much as the disk can give,
-        if that is worth an enlargement; else 0.
+        """By how many bytes to grow if `missing` are missing: whole steps, or less if the disk has less; 0 if that is
+        too little to be worth a commit.
         """
         step = whole(self._sizes.step_bytes)
         spare = whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
@@ -227,8 +227,8 @@ class PoolFile:
         return 0
 
     def _cut_file(self, size: int) -> None:
-        """Cut the file to `size`. The file system in it was made this short before, durably. After a crash in between
-        the next opening enlarges the file system to the file's length again.
+        """Cut the file to `size`. The file system in it was shrunk before, durably. After a crash in between the next
+        opening enlarges the file system to the file's length again.
         """
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -258,10 +258,7 @@ def _refused(free: int, size: int, said: str) -> Growth:
 
 
 def _missing_bytes(wanted: int, free: int, space: btrfs.SpaceOnDevice) -> int:
-    """By how many bytes the pool is too small to have room for `wanted` bytes; 0 or less if it has the room.
-
-    `free`: what can be written to the pool as it is.
-    """
+    """How many bytes the pool lacks for `wanted` free bytes; 0 or less if it has them. `free`: its free bytes now."""
     return max(wanted - free, wanted // _METADATA_SHARE - _free_for_metadata(space))
 
 
@@ -272,9 +269,8 @@ def _free_for_metadata(space: btrfs.SpaceOnDevice) -> int:
 def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> PoolFile:
     """Mount the home's pool file at `<home>/pool`, creating the file if missing. `home`: absolute, without symlinks.
 
-    If a process of an earlier daemon still uses the pool, its loop device and file system are mounted again. A new file
-    gets its name when it is complete, so a crash leaves the complete file or none. `give_room`: frees some MiB of a
-    full disk for `make_room`.
+    If a session of an earlier daemon still uses the pool, the same loop device and file system are mounted again. A new
+    file gets its name when it is complete. `give_room`: frees some MiB of a full disk for `make_room`.
     Raises HostLacks if the machine lacks btrfs, loop devices, mkfs.btrfs or the right to use them; Failed, also if the
     disk is too full for a new file; StateConflict if mounting a new file would hide files in `<home>/pool`.
     """

@@ -1,4 +1,4 @@
-"""Opening a home's pool. The driver of a new pool is chosen by trying what the machine can do."""
+"""Opening a home's pool. The driver of a new pool depends on what the machine can do, which is found out by trying."""
 
 import errno
 import os
@@ -25,13 +25,13 @@ def open_pool(
 ) -> Pool:
     """Open the pool of the folder `home`, creating it if missing. Only one process at a time may have it open.
 
-    `driver`: `btrfs` uses subvolumes of the btrfs that the home is on, or else of a btrfs in a file with `sizes` (None:
-    `usual_sizes`). `copy` uses plain folders. `auto` takes the driver of the pool that exists; for a new pool, `btrfs`
-    if the machine can, else `copy`. A pool file is mounted in the caller's mount namespace; unless that is a private
-    one, the whole machine sees the mount. `give_room`: frees some MiB of a full disk for the end of a session.
+    `driver`: `btrfs` uses subvolumes of the btrfs that the home is on, else of a btrfs in a file with `sizes` (None:
+    `usual_sizes`). `copy` uses plain folders. `auto` uses the driver of an existing pool; for a new pool `btrfs` if the
+    machine can, else `copy`. A pool file is mounted in the caller's mount namespace. `give_room`: frees some MiB of a
+    full disk for the end of a session.
 
     Raises HostLacks (the driver cannot work here), StateConflict (the home has a pool of the other driver), Failed.
-    With `auto`, a disk that is too full for a new pool file also raises Failed: falling back to `copy` would keep the
+    With `auto`, Failed also means that the disk is too full for a new pool file: falling back to `copy` would keep the
     slow driver for good.
     """
     place = os.path.realpath(home)
@@ -50,7 +50,7 @@ def open_pool(
 
 
 def has_pool(home: str | os.PathLike[str]) -> bool:
-    """Whether the home has a pool, of whatever driver. Raises OSError."""
+    """Whether the home has a pool of any driver."""
     place = os.path.realpath(home)
     folder = f"{place}/{FOLDER}"
     return os.path.exists(f"{place}/{IMAGE}") or (os.path.isdir(folder) and bool(os.listdir(folder)))
@@ -79,7 +79,7 @@ def _can_have_subvolumes(folder: str) -> bool:
         btrfs.create_subvolume(trial)
         btrfs.destroy_subvolume(trial)
     except OSError as err:
-        # Other errors, such as a full disk, come from a btrfs that can make subvolumes.
+        # Another error, such as a full disk, comes from a btrfs that can make subvolumes.
         return err.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
     return True
 

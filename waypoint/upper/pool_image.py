@@ -1,8 +1,8 @@
 """The file `<home>/pool.img`: making it, attaching it to a loop device, mounting the btrfs in it at `<home>/pool`.
 
-The disk space of the whole file is reserved. In a sparse file on a full disk, `sync` would succeed, a later write would
-fail, and btrfs would become read-only. The file is mounted in the caller's mount namespace only, and the kernel
-detaches the loop device after the last unmount: when all processes that use the pool have ended, neither is left.
+The disk space of the whole file is reserved: with a sparse file on a full disk, `sync` would succeed, a later write
+would fail, and btrfs would become read-only. The file is mounted in the caller's mount namespace only. The kernel
+detaches the loop device after the last unmount, so nothing is left when all processes that use the pool have ended.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def make_image(home: str, folder: str, sizes: PoolSizes) -> None:
     image, size = f"{home}/{IMAGE}", whole(sizes.initial_bytes)
-    # Each try gets a new name, because the mkfs of a killed caller may still run, and opens its file by name.
+    # Each try uses a new name: the mkfs of a killed caller may still run, and opens its file by name.
     making = f"{image}{_MAKING}{random_hex(8)}"
     if os.listdir(folder):
         said = "the folder is not empty, and a pool mounted there would hide its content"
@@ -115,11 +115,11 @@ def _attach(fd: int, image: str) -> loop.LoopDevice:
 
 def _mount(device: loop.LoopDevice, folder: str) -> None:
     here = [record for record in mounts.read_mounts() if record.mount_point == folder]
-    if here and here[-1].source == device.path:  # mounted before, by an earlier daemon in this mount namespace
+    if here and here[-1].source == device.path:  # mounted by an earlier daemon in this mount namespace
         return
-    # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, and so
-    # the most that a power loss can cost (ext4's default is 5 too); a removed tree's space is free after two.
-    # skip_balance: a balance that a crash has cut must not go on, as the pool may count by now (loop_pool.py).
+    # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, the most
+    # that a power loss can cost (as ext4's default); the space of a removed tree is free after two. skip_balance: a
+    # balance that a crash interrupted must not go on, as btrfs may count by now what trees write (loop_pool.py).
     try:
         mounts.mount(device.path, folder, "btrfs", _FLAGS, "nodiscard,commit=5,skip_balance")
     except OSError as err:
@@ -130,9 +130,10 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
 
 
 def _mount_to_read(device: loop.LoopDevice, folder: str, error: OSError) -> None:
-    """What lies in the pool must be within reach. A file system that has met an error cannot be written until it is
-    unmounted everywhere, some not even then: of these, only what the last commits have written is read. Raises `error`,
-    which says why it cannot be written, if it cannot be read either.
+    """Mount the pool read-only, so that its trees can be copied. Raises `error` if that fails, too.
+
+    After an error btrfs is read-only until it is unmounted everywhere, sometimes for good. `nologreplay` then gives up
+    the writes after the last commit.
     """
     try:
         mounts.mount(device.path, folder, "btrfs", _FLAGS | mounts.MS_RDONLY, "rescue=nologreplay")
@@ -142,10 +143,8 @@ def _mount_to_read(device: loop.LoopDevice, folder: str, error: OSError) -> None
 
 
 def use_whole_file(fd: int, folder: str) -> None:
-    """Enlarge the device and the file system to the file's size. On opening, this completes a growth cut by a crash.
-
-    btrfs refuses to resize while it moves chunks (`PoolFile.compact`), and it goes on moving them after the daemon was
-    killed, even after a reboot. So a balance is cancelled first.
+    """Enlarge the device and the file system to the file's size. On opening, this completes a growth that a crash
+    interrupted. A balance that a killed daemon left running is cancelled, because btrfs refuses to resize meanwhile.
     """
     # The file's length must be durable first: btrfs refuses to mount a device that is shorter than its file system.
     os.fsync(fd)

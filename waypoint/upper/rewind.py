@@ -1,11 +1,11 @@
 """Restoring the files of a mounted overlay to the content of a sealed upper tree over the same base.
 
-The changes are written through the mount: the upper directory of a mounted overlay must not be written to directly
+Changes are written through the mount, because the upper directory of a mounted overlay must not be written to directly
 (overlayfs.rst, "Changes to underlying filesystems"). Only paths that have an entry in one of the two upper directories
-can differ, so no others are compared. Nobody else may write to the overlay meanwhile.
+can differ, so only these are compared. Nobody else may write to the overlay meanwhile.
 
-The content of the overlays is the session's, which may have put a link in the place of any folder. So each entry is
-reached by a descriptor of its folder (linux/storage/beneath.py).
+The session controls the content of the overlays and may have replaced any folder by a link. So each entry is opened
+from a descriptor of its folder (linux/storage/beneath.py).
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.upper.changes import stands_alone
 
 _COPY_BYTES = 1 << 20
-_NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): not of one file system
+_NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): two file systems
 _READ = os.O_RDONLY | os.O_DIRECTORY
 MOST_ENTRIES = 1_000_000
-"""Of an upper directory: all of them are held at a time, with some hundred bytes each."""
+"""Entries of an upper directory. All are held in memory at a time, some hundred bytes each."""
 _MOST_PATH = 16_384
-"""The longest path that is followed, in characters: the path of each folder takes memory and time."""
+"""Characters of a path, since the path of each folder takes memory and time."""
 
 
 class Views(NamedTuple):
-    """Descriptors of the roots of two mounted overlays over one base. `wanted` shows the content to restore; `present`
-    is the one to change.
+    """Descriptors of the roots of two mounted overlays over one base: `wanted` has the content to restore, `present` is
+    changed.
     """
 
     wanted: int
@@ -46,9 +46,7 @@ class Rewound(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """An entry of a view: a descriptor of the folder that the entry lies in, and the entry's name. If the entry is a
-    link, no call follows it.
-    """
+    """An entry of a view: a descriptor of its folder, and its name. No method follows a link."""
 
     folder: int
     name: str
@@ -68,9 +66,8 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
     """Make `views.present` like `views.wanted`.
 
     `present_upper`, `wanted_upper`: the upper directories of the two views. `keep`: paths, relative to the view, that
-    stay as they are, with the folders that they are in. A changed file is replaced by a new one, so processes keep the
-    old file that they have open. Raises OSError; a part of the entries is changed then, none if there are more than
-    MOST_ENTRIES.
+    stay as they are, with the folders above them. A changed file is replaced by a new one, so processes keep their open
+    old file. After an OSError a part of the entries is changed; none if there are more than MOST_ENTRIES.
     """
     present, wanted = dict(_entries(present_upper)), dict(_entries(wanted_upper))
     job = _Job(views, keep, {}, [])
@@ -80,7 +77,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
         if job.keeps(path):
             continue
         if whole and path.startswith(f"{whole}/"):
-            continue  # already done: `_bring` has handled the folder `whole` with all its content
+            continue  # `_bring` has handled the folder `whole` with all its content
         one, other = present.get(path), wanted.get(path)
         folders.append(path)
         if one is not None and one == other and not one.whole:
@@ -98,8 +95,8 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
 
 
 class _Job(NamedTuple):
-    """`links`: by device and inode, the path in the present view where files with several hard links were copied to.
-    `written`: the sizes of the files that were copied.
+    """`links`: for files with several hard links, by device and inode, the path in the present view of the first copy.
+    `written`: the sizes of the copied files.
     """
 
     views: Views
@@ -116,9 +113,7 @@ class _Job(NamedTuple):
 
 @contextlib.contextmanager
 def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | None]]:
-    """The entry `path` of both views. None for a view in which a folder above `path` is missing, is a link or is no
-    folder.
-    """
+    """The entry `path` of the wanted and the present view. None if a part above `path` is missing or is no folder."""
     _check_length(path)
     with contextlib.ExitStack() as held:
         found: list[_Entry | None] = []
@@ -133,10 +128,10 @@ def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | Non
 
 
 class _Facts(NamedTuple):
-    """The facts by which an entry of an upper directory is compared: a snapshot keeps them for an unchanged file.
+    """The facts by which entries of upper directories are compared; a snapshot keeps them for an unchanged file.
 
     `whole`: the entry hides the base's content below its path (an opaque or moved folder, a whiteout), so everything
-    below it must be compared, not only paths with an entry.
+    below it is compared, not only paths with an entry.
     """
 
     whole: bool
@@ -168,7 +163,7 @@ def _walk(root: int) -> Iterator[tuple[str, _Facts]]:
                 whole = _stands_alone(_Entry(above, item.name)) if is_folder else _is_whiteout(facts)
                 if is_folder and not whole:
                     waiting.append(f"{path}/")
-                # A folder's ctime changes with its entries, which are compared by themselves.
+                # A folder's ctime changes with its entries, which are compared on their own.
                 changed = 0 if is_folder else facts.st_ctime_ns
                 owner = (facts.st_uid, facts.st_gid)
                 yield path, _Facts(whole, facts.st_ino, facts.st_mode, owner, changed)
@@ -190,10 +185,12 @@ def _stands_alone(folder: _Entry) -> bool:
 
 
 def _bring(path: str, job: _Job, *, deep: bool) -> int:
-    """Make `path` in the present view like the wanted one, with `deep` its content too; return the count of changes."""
+    """Make `path` in the present view like the wanted one, with `deep` its content too; return the number of
+    changes.
+    """
     count, above = 0, list[str]()
     waiting = [path]
-    # No descriptor is held on the way down, and no function calls itself: a session chooses how deep its folders are.
+    # No recursion and no open descriptors: the session chooses how deep its folders are.
     while waiting:
         path = waiting.pop()
         while above and not path.startswith(f"{above[-1]}/"):
@@ -210,7 +207,7 @@ def _bring(path: str, job: _Job, *, deep: bool) -> int:
 
 
 class _Step(NamedTuple):
-    """`names`: the entries of a folder that are still to be brought, before the folder's own attributes; None: no
+    """`names`: the entries of a folder that are still to be compared, before the folder's attributes; None: no
     folder.
     """
 
@@ -220,7 +217,7 @@ class _Step(NamedTuple):
 
 def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
     with _pair(path, job.views) as (source, target):
-        if target is None:  # the folder above it is missing, or a link as in the wanted view
+        if target is None:  # the folder above is missing, or is a link as in the wanted view
             return _Step(0)
         wanted, present = source.look() if source is not None else None, target.look()
         if (wanted is None or not stat.S_ISDIR(wanted.st_mode)) and job.keeps_in(path):
@@ -245,9 +242,8 @@ def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
 
 
 def _fill(source: _Entry, target: _Entry, job: _Job, path: str) -> _Step:
-    """Copy the entries of the folder `source`, at `path` of the wanted view, into `target`, which is new and empty. The
-    folders among them are still to be brought. A base has tens of thousands of files, for which a session stands
-    still: so this takes few system calls for each.
+    """Copy the files of the folder `source`, at `path` of the wanted view, into `target`, which is new and empty; its
+    folders are left in the result. Few system calls per file: a base has tens of thousands, and the session is frozen.
     """
     count, folders = 1, set[str]()
     with source.opened(_READ) as one, target.opened(_READ) as other, os.scandir(one) as found:
@@ -272,8 +268,8 @@ def _take_folder_attributes(path: str, views: Views) -> None:
 def _replace(
     source: _Entry, target: _Entry, facts: tuple[os.stat_result, os.stat_result | None], job: _Job, path: str
 ) -> None:
-    """Replace `target`, at `path` in the present view, by a copy of `source`, which is no folder. Atomic unless
-    `target` is a folder. `facts`: of the two.
+    """Replace `target`, at `path`, by a copy of `source`, which is no folder. Atomic unless `target` is a folder.
+    `facts`: of the two.
     """
     wanted, present = facts
     aside = target._replace(name=f".waypoint-{os.getpid()}-{wanted.st_ino}")
@@ -289,7 +285,7 @@ def _replace(
 
 
 def _make(source: _Entry, target: _Entry, wanted: os.stat_result, job: _Job, path: str) -> None:
-    """Make `target`, which does not exist, a copy of `source`, which is no folder and lies at `path` of its view."""
+    """Make `target`, which is missing, a copy of `source`, which is no folder and lies at `path` of its view."""
     key = (wanted.st_dev, wanted.st_ino)
     if wanted.st_nlink > 1 and key in job.links:
         with beneath.parent_of(job.views.present, job.links[key]) as (folder, name):
@@ -301,7 +297,7 @@ def _make(source: _Entry, target: _Entry, wanted: os.stat_result, job: _Job, pat
     else:
         if stat.S_ISLNK(wanted.st_mode):
             os.symlink(os.readlink(source.name, dir_fd=source.folder), target.name, dir_fd=target.folder)
-        else:  # FIFO or socket; a session cannot make device nodes
+        else:  # FIFO or socket: a session cannot make device nodes
             os.mknod(target.name, stat.S_IFMT(wanted.st_mode) | 0o600, wanted.st_rdev, dir_fd=target.folder)
         _take_attributes(source, target, wanted)
     if wanted.st_nlink > 1:
@@ -309,7 +305,6 @@ def _make(source: _Entry, target: _Entry, wanted: os.stat_result, job: _Job, pat
 
 
 def _copy_file(source: _Entry, target: _Entry, wanted: os.stat_result) -> None:
-    """Copy a file. Holes stay holes."""
     with contextlib.ExitStack() as opened:
         origin = os.open(source.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source.folder)
         opened.callback(os.close, origin)
@@ -336,14 +331,14 @@ def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
                 break
             end = os.lseek(origin, place, os.SEEK_HOLE)
         copied = _copy_piece(origin, copy, place, end - place)
-        if copied == 0:  # a file of the base, which the machine has cut meanwhile
+        if copied == 0:  # the host truncated this base file during the copy
             break
         place += copied
 
 
 def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
-    """Copy up to `size` bytes. Returns how many. On btrfs the two files share what comes out of the pool: that takes no
-    room for data, of which a full pool has none.
+    """Copy up to `size` bytes; return how many. Within a btrfs pool the two files share the blocks, so this works in a
+    full pool, too.
     """
     try:
         return os.copy_file_range(origin, copy, size, place, place)
@@ -363,7 +358,7 @@ def _take_attributes(source: _Entry, target: _Entry, wanted: os.stat_result) -> 
 
 
 def _take_mode(origin: int | str, copy: int | str, wanted: os.stat_result) -> None:
-    """Give `copy` the permissions and the extended attributes of `origin`."""
+    """Copy the permissions and the extended attributes of `origin`."""
     os.chmod(copy, stat.S_IMODE(wanted.st_mode))
     kept = set(os.listxattr(origin))
     for name in set(os.listxattr(copy)) - kept:

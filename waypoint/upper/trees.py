@@ -55,7 +55,7 @@ class FolderOfTrees:
                 return
         tried, on = "write to", f"the pool {self._folder}"
         refused = files.refusal_to_write(f"{os.path.dirname(self._folder)}/trial", 0)
-        if refused is not None:  # the disk that the whole home is on
+        if refused is not None:  # the home's whole disk cannot be written
             raise Failed(tried, on, str(refused.strerror), NEXT_STEPS.get(refused.errno or 0, READ_ONLY))
         trees = mounts.seen_from_outside(self._folder)
         raise Failed(
@@ -69,7 +69,7 @@ class FolderOfTrees:
 
     @contextmanager
     def _tree(self, tried: str, name: str) -> Iterator[str]:
-        """The path of the tree `name`, for a `with` whose errors become the pool's (`contract.refusals`). Raises
+        """The path of the tree `name`. Errors in the `with` block become the pool's (`contract.refusals`). Raises
         UnknownName if the tree does not exist.
         """
         path = self._existing(tried, name)

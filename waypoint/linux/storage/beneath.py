@@ -1,8 +1,8 @@
 """Opening, making and mounting in folders whose content somebody else controls: a session's mounts, its upper trees.
 
-Every path there may have become a link that leads to the caller's own files. So a path below such a folder is never
-given to the kernel as a text: it is opened by openat2(2), which follows no link and does not leave the folder, and what
-is then done is done to the descriptor. Calls that take nothing but a path get `name_of` the descriptor.
+Any part of a path there may become a link to the caller's own files. So such a path is never passed to an ordinary
+system call: openat2(2) opens it, follows no link and does not leave the folder, and further calls work on the
+descriptor. Calls that take only a path get `name_of` the descriptor.
 """
 
 import contextlib
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _IN_ROOT = 0x01, 0x02, 0x04, 0x10  # RESOLVE_*
 MISPLACED = errno.EXDEV
-"""The errno for a place that is not what it was made: no call that mounts or opens gives it otherwise."""
+"""The errno for a mount point that was replaced. No call that mounts or opens raises it otherwise."""
 
 _MOST_PATH = 1000
-"""Characters of a path that is given to the kernel in one piece: at most four bytes each, and 4095 bytes in all."""
+"""Characters of a path that is passed to the kernel in one piece: at most four bytes each, 4095 bytes in all."""
 
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
 
 
 def open_beneath(folder_fd: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open `path` below the folder `folder_fd`, whose content somebody else may control; return the descriptor. "" and
-    "/" are the folder itself.
+    """Open `path` below the folder `folder_fd`; return the descriptor, which is close-on-exec. "" and "/" are the
+    folder itself.
 
-    `..` and absolute paths cannot leave the folder. A symbolic link in any part of `path` raises OSError ELOOP. The
-    descriptor is close-on-exec. `path` may be longer than a system call takes; `..` then leads out of no part of it.
+    `..` and absolute paths cannot leave the folder. A symbolic link in any part of `path` raises OSError ELOOP. `path`
+    may be longer than a system call takes; then `..` cannot leave a piece of it either.
     """
     with _near(folder_fd, path) as (near, rest):
         return _open(near, rest, flags, mode, _NO_SYMLINKS)
 
 
 def open_in_root(folder_fd: int, path: str, flags: int) -> int:
-    """As `open_beneath`, but links are followed as in a process whose root is the folder."""
+    """As `open_beneath`, but follows links, as in a process whose root is the folder."""
     return _open(folder_fd, path, flags, 0, 0)
 
 
 def is_in_root(root: "StrPath", path: str) -> bool:
-    """Whether the folder `root` has something at `path`, links followed as by `open_in_root`."""
+    """Whether `path` exists in the folder `root`; follows links as `open_in_root` does."""
     try:
         with _opened_folder(root) as folder:
             os.close(open_in_root(folder, path, os.O_PATH))
@@ -57,8 +57,8 @@ def is_in_root(root: "StrPath", path: str) -> bool:
 
 
 def read_in_root(root: "StrPath", path: str, most_bytes: int, *, across: bool = False) -> bytes | None:
-    """The first `most_bytes` of the file at `path` in the folder `root`, links followed as by `open_in_root`; None if
-    nothing can be read there, or it is no regular file. Waits for nobody. `across`: also on what is mounted below.
+    """The first `most_bytes` of the regular file at `path` in the folder `root`; None if there is none that can be
+    read. Follows links as `open_in_root` does, never blocks. `across`: also read on mounts below the folder.
     """
     resolve = 0 if across else _NO_XDEV
     with contextlib.suppress(OSError), _opened_folder(root) as folder:
@@ -86,9 +86,7 @@ def _open(folder_fd: int, path: str, flags: int, mode: int, resolve: int) -> int
 
 @contextlib.contextmanager
 def _near(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
-    """A folder on the way of `path` below `folder_fd` from which the rest of `path`, which is given too, is short
-    enough for the kernel.
-    """
+    """Split a long path: a folder of `path` below `folder_fd`, and the rest of `path`, short enough for the kernel."""
     with contextlib.ExitStack() as held:
         while len(path) > _MOST_PATH:
             end = path.rfind("/", 0, _MOST_PATH) + 1 or len(path)
@@ -111,8 +109,8 @@ def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> "Iterator[int]"
 
 @contextlib.contextmanager
 def parent_of(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
-    """The folder in which `path` lies below `folder_fd`, for calls with a `dir_fd`, and the last name of `path`, which
-    such a call must not follow. Raises OSError.
+    """The folder of `path` below `folder_fd`, and the last name of `path`: for calls with a `dir_fd`, which must not
+    follow the name.
     """
     above, _, name = path.strip("/").rpartition("/")
     with opened(folder_fd, above, os.O_PATH | os.O_DIRECTORY) as fd:
@@ -120,12 +118,12 @@ def parent_of(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
 
 
 def name_of(fd: int) -> str:
-    """A path that leads to the very file behind `fd`, for this process alone."""
+    """A path of the file behind `fd`, valid in this process only."""
     return f"/proc/self/fd/{fd}"
 
 
 def make_place(folder_fd: int, target: str, *, is_folder: bool) -> None:
-    """Make the mount point `target` below `folder_fd` if it is missing, a folder or a file. Raises OSError."""
+    """Make the mount point `target`, a folder or a file, below `folder_fd`, unless it exists."""
     *parents, last = target.strip("/").split("/")
     folder = os.dup(folder_fd)
     try:
@@ -146,15 +144,15 @@ def make_place(folder_fd: int, target: str, *, is_folder: bool) -> None:
 
 
 class MountPlace(NamedTuple):
-    """A mount point: `path`, which may be another's choice, below the folder `root`, which is not."""
+    """A mount point: `path`, which an untrusted user may have chosen, below the trusted folder `root`."""
 
     root: str
     path: str = ""
 
     @contextlib.contextmanager
     def opened_fd(self) -> "Iterator[int]":
-        """A descriptor of what is at the place now: the mount point or, once something is mounted there, that mount's
-        root. Raises OSError MISPLACED, with `path` as its path, if there is no such place, or it is behind a link.
+        """A descriptor of the mount point or, once something is mounted there, of that mount's root. Raises OSError
+        MISPLACED, with `path` as its path, if the mount point is missing or behind a link.
         """
         with contextlib.ExitStack() as held:
             fd = os.open(self.root, os.O_PATH | os.O_CLOEXEC)
@@ -168,8 +166,8 @@ class MountPlace(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> "Iterator[str]":
-        """As `opened_fd`, but the descriptor's name (`name_of`). An OSError of the `with` block that has the name tells
-        the place instead.
+        """As `opened_fd`, but the descriptor's name (`name_of`). An OSError of the `with` block with this name gets the
+        real path instead.
         """
         with self.opened_fd() as fd:
             name = name_of(fd)

@@ -57,10 +57,9 @@ _SUBVOLUME_ROOT_INODE = 256
 
 @dataclass(frozen=True, slots=True)
 class SpaceOnDevice:
-    """How btrfs has allocated the bytes of a file system that has one device.
-
-    `total_bytes`: size of the device as the file system knows it. `unallocated_bytes`: not in any chunk yet, so free
-    for data or metadata. `metadata_free_bytes`: unused in the metadata chunks, without the kernel's global reserve.
+    """The space of a file system on one device. `total_bytes`: size of the device as the file system knows it.
+    `unallocated_bytes`: in no chunk yet, so free for data or metadata. `metadata_free_bytes`: unused in metadata
+    chunks, without the kernel's global reserve.
     """
 
     total_bytes: int
@@ -86,19 +85,18 @@ def _split(path: str) -> tuple[str, bytes]:
 
 
 def create_subvolume(path: str) -> None:
-    """Make an empty subvolume, with mode 0777 less the umask. Atomic. Raises FileExistsError if `path` exists."""
+    """Make an empty subvolume with mode 0777 less the umask. Atomic. Raises FileExistsError if `path` exists."""
     parent, name = _split(path)
     with open_folder(parent) as fd:
         _ioctl(fd, _IOC_SUBVOL_CREATE_V2, _VOL_ARGS_V2.pack(0, 0, 0, name), "BTRFS_IOC_SUBVOL_CREATE_V2", path)
 
 
 def snapshot_subvolume(source: str, path: str, *, readonly: bool = False) -> None:
-    """Make a subvolume at `path` with the content of subvolume `source`.
+    """Make a subvolume at `path` with the content of subvolume `source`. Raises FileExistsError if `path` exists.
 
-    The kernel first writes out the dirty data of `source` (not of other subvolumes), which takes most of the time, and
-    then commits the metadata of the whole file system. Data that a program writes in between is missing from the
-    snapshot, even if the same file's other data is in it. So stop all writers of `source` first if the snapshot must
-    show one moment. Raises FileExistsError if `path` exists.
+    The kernel writes out the dirty data of `source` (not of other subvolumes), which takes most of the time, and then
+    commits the metadata of the whole file system. The snapshot may lack data that is written in between, even of a file
+    whose other data it has. If it must show one moment, stop all writers of `source` first.
     """
     parent, name = _split(path)
     flags = _SUBVOL_RDONLY if readonly else 0
@@ -109,11 +107,11 @@ def snapshot_subvolume(source: str, path: str, *, readonly: bool = False) -> Non
 
 def destroy_subvolume(path: str) -> None:
     """Delete a subvolume, read-only or not, with its content. Its name is gone on return; open files stay readable.
+    Raises FileNotFoundError, or OSError ENOTEMPTY if the subvolume contains other subvolumes.
 
     The kernel's cleaner thread frees the space after one or two commits (one every 30 s, or the mount option `commit`);
-    after a crash, the cleaner continues at the next mount. Do not call BTRFS_IOC_START_SYNC to make the cleaner start
-    earlier: that call was seen to block for a whole commit interval.
-    Raises FileNotFoundError, or OSError ENOTEMPTY if the subvolume contains other subvolumes.
+    after a crash it continues at the next mount. BTRFS_IOC_START_SYNC would not hurry it: that call was seen to block
+    for a whole commit interval.
     """
     parent, name = _split(path)
     with open_folder(parent) as fd:
@@ -121,12 +119,14 @@ def destroy_subvolume(path: str) -> None:
 
 
 def is_subvolume(path: str) -> bool:
-    """True if the folder `path`, which lies on btrfs, is a subvolume's root."""
+    """Whether the folder `path` on btrfs is the root of a subvolume."""
     return os.stat(path).st_ino == _SUBVOLUME_ROOT_INODE
 
 
 def make_readonly(path: str) -> None:
-    """Make opening a file of the subvolume for writing fail (EROFS). Descriptors that are open for writing stay so."""
+    """Make opening files of the subvolume for writing fail (EROFS). Descriptors that are open for writing stay
+    usable.
+    """
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_SUBVOL_SETFLAGS, _FLAGS.pack(_SUBVOL_RDONLY), "BTRFS_IOC_SUBVOL_SETFLAGS", path)
 
@@ -140,8 +140,8 @@ def sync_filesystem(path: str) -> None:
 def wait_until_cleaned(path: str, seconds: float) -> bool:
     """Wait until the space of all deleted subvolumes is free, at most so many seconds. Returns whether it is.
 
-    As long as a deleted subvolume is not cleaned away, its root has an item in the tree of roots, as orphaned files
-    have one in theirs (btrfs-dev-docs, trees.txt). Each commit wakes the cleaner.
+    A deleted subvolume has an orphan item in the tree of roots until its space is free (btrfs-dev-docs, trees.txt).
+    Each commit wakes the cleaner.
     """
     deadline = time.monotonic() + seconds
     with open_folder(path) as fd:
@@ -171,47 +171,46 @@ def balance(path: str, full_percent: int) -> None:
 
 
 def cancel_shrinking(path: str) -> None:
-    """End a `resize` to a lesser size that is under way, which fails with ECANCELED; what it moved stays moved. No
-    change if there is none, or if the kernel cannot (before Linux 5.14).
+    """Make a running `resize` to a smaller size fail with ECANCELED; what it moved stays moved. Does nothing if there
+    is none, or on a kernel before Linux 5.14.
     """
     try:
         with open_folder(path) as fd:
             _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"cancel"), "BTRFS_IOC_RESIZE", path)
     except OSError as err:
-        if err.errno not in (errno.ECANCELED, errno.ENOTCONN, errno.EINVAL):  # done; none; not known
+        if err.errno not in (errno.ECANCELED, errno.ENOTCONN, errno.EINVAL):  # done; none; unknown to the kernel
             raise
 
 
 def cancel_balance(path: str) -> None:
-    """End a balance that is under way or is to go on after a mount. Takes no longer than moving one piece of a file:
-    what was moved stays moved.
-    """
+    """End a running or paused balance; what was moved stays moved. Waits until one extent has been moved."""
     try:
         with open_folder(path) as fd:
             ioctls.ioctl(fd, _IOC_BALANCE_CTL, _BALANCE_CANCEL, name="BTRFS_IOC_BALANCE_CTL", path=path)
     except OSError as err:
-        if err.errno != errno.ENOTCONN:  # it has just ended
+        if err.errno != errno.ENOTCONN:  # there is none
             raise
 
 
 def resize(path: str, size: int) -> None:
-    """Resize the file system under `path`, which has one device, to `size` bytes. What lies behind is moved.
+    """Resize the file system under `path`, which has one device, to `size` bytes, moving the data behind that. Durable
+    on return.
 
-    Durable on return. Raises OSError: ENOSPC if what lies behind has no place, EINVAL below 256 MiB, ECANCELED by
-    `cancel_shrinking`; then the size is as it was.
+    Raises OSError: ENOSPC if there is no room for that data, EINVAL below 256 MiB, ECANCELED by `cancel_shrinking`;
+    then the size is as it was.
     """
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"%d" % size), "BTRFS_IOC_RESIZE", path)
 
 
 def resize_to_device(path: str) -> None:
-    """Resize the file system under `path` to the full size of its only device. No change if it has that size."""
+    """Resize the file system under `path` to the full size of its only device."""
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"max"), "BTRFS_IOC_RESIZE", path)
 
 
 def space_on_device(path: str) -> SpaceOnDevice:
-    """The allocation of space in the file system under `path`, which must have one device."""
+    """How the space of the file system under `path`, which must have one device, is allocated."""
     with open_folder(path) as fd:
         answer = _ioctl(fd, _IOC_DEV_INFO, _DEV_INFO.pack(_FIRST_DEVICE, 0, 0), "BTRFS_IOC_DEV_INFO", path)
         groups = _space_groups(fd, path)
@@ -231,11 +230,10 @@ def _space_groups(fd: int, path: str) -> list[tuple[int, int, int]]:
 
 
 def free_bytes(path: str) -> int:
-    """Bytes that can still be written to the file system under `path`, below 0 if more is promised than there is room.
+    """Bytes that can still be written to the file system under `path`; may be below 0.
 
-    statvfs(3) counts data only when it has its place on the device. Until then the data lies in the page cache, by
-    gigabytes if a program writes quickly, and its space is promised: a write that finds all space promised fails with
-    ENOSPC.
+    statvfs(3) does not count data in the page cache, which may be gigabytes. btrfs has promised space to that data, and
+    refuses a write with ENOSPC when all free space is promised.
     """
     data = f"/sys/fs/btrfs/{_read_id(path)}/allocation/data"
     promised = _read_number(f"{data}/bytes_may_use") + _read_number(f"{data}/bytes_reserved")
@@ -243,8 +241,8 @@ def free_bytes(path: str) -> int:
 
 
 def error_count(path: str) -> int:
-    """How many reads, writes and checks have failed so far on the devices of the file system under `path`; 0 where the
-    kernel does not tell (before 5.14).
+    """How many reads, writes and checksums have failed so far on the devices of the file system under `path`; 0 if the
+    kernel does not count them (before 5.14).
     """
     count = 0
     for found in glob.glob(f"/sys/fs/btrfs/{_read_id(path)}/devinfo/*/error_stats"):
@@ -267,8 +265,8 @@ def _read_number(path: str) -> int:
 
 
 class DiskUsage(NamedTuple):
-    """Bytes of the files below a path: all of them, and those that no file elsewhere in the file system shares.
-    `shared_here`: those that several files have, all or some of which are below the path, each block counted once.
+    """Bytes of the files below a path. `own`: those in no other file. `shared_here`: those shared by several files, at
+    least one of them below the path, counting each block once.
     """
 
     total: int
@@ -277,10 +275,11 @@ class DiskUsage(NamedTuple):
 
 
 def disk_usage(path: str) -> DiskUsage:
-    """Run `btrfs filesystem du` on a folder: some ms, and more with the number of its files and pieces of files.
+    """Run `btrfs filesystem du` on a folder: some ms, more with many files and extents. Data that is only in the page
+    cache does not count.
 
-    Counts what is on the device, not what is in the page cache only. The program fails if a file goes while it looks:
-    it is run a few times. Raises FileNotFoundError without btrfs-progs, CalledProcessError.
+    The program fails if a file is removed meanwhile, so it is run up to _DU_TRIES times. Raises FileNotFoundError
+    without btrfs-progs, CalledProcessError.
     """
     words = _run_du(path, _DU_TRIES)
     found = re.search(rb"^ *([0-9]+) +([0-9]+) +([0-9]+|-) ", words.partition(b"\n")[2])
@@ -300,10 +299,10 @@ def _run_du(path: str, tries: int) -> bytes:
 
 
 def make_filesystem(path: str) -> None:
-    """Run mkfs.btrfs on the file at `path`. Nothing is discarded, so the file keeps the disk space that it has.
+    """Run mkfs.btrfs on the file at `path`. Nothing is discarded, so the file keeps its disk space.
 
-    Metadata is stored once; the default for one device is to store it twice. A commit, and so every snapshot, takes a
-    third less time, and the file system that the file lies on usually stores its own metadata once too.
+    Metadata is stored once, not twice as by default: a commit, and so every snapshot, takes a third less time, and the
+    file system under the file usually stores its own metadata once, too.
     Raises FileNotFoundError without btrfs-progs, CalledProcessError if mkfs.btrfs fails (it needs about 110 MiB).
     """
     programs.run("mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "single", "--data", "single", path)

@@ -1,7 +1,7 @@
-"""Going through folders that somebody else may have made, and removing them, however deep they are.
+"""Walking and removing folders of any depth whose content somebody else controls.
 
-Python's own functions call themselves for each level, and hold a descriptor for each; the kernel takes no path of 4096
-bytes. Here one descriptor goes down by names, without following a link, and up by `..`.
+Python's own functions recurse and hold a descriptor for each level, and the kernel takes no path of 4096 bytes. Here
+one descriptor goes down by names, without following a link, and up by `..`.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Visit(NamedTuple):
-    """A folder: a descriptor that is valid until the next visit, the names of the folders and of all else in it."""
+    """A folder: a descriptor, valid until the next visit, the names of the folders in it, and all other names."""
 
     fd: int
     folders: list[str]
@@ -27,7 +27,7 @@ class Visit(NamedTuple):
 
 
 class _Above(NamedTuple):
-    """A folder on the way back: which one it is, and those of its folders that are still to be visited."""
+    """A folder above the present one: its facts, and its subfolders that are still to be visited."""
 
     visit: Visit
     facts: os.stat_result
@@ -35,8 +35,8 @@ class _Above(NamedTuple):
 
 
 def walk(folder_fd: int, name: str) -> Iterator[Visit]:
-    """Visit the folder `name` in the folder `folder_fd` and all folders below it, each after those that are in it.
-    Nobody else may write there: raises OSError ESTALE if a folder was moved meanwhile, and other OSErrors.
+    """Visit the folder `name` in the folder `folder_fd` and all folders below it, each after its subfolders. Nobody
+    else may write there: raises OSError ESTALE if a folder was moved meanwhile.
     """
     above: list[_Above] = []
     visit, left = _enter(folder_fd, name)
@@ -63,7 +63,7 @@ def walk(folder_fd: int, name: str) -> Iterator[Visit]:
 
 
 def _enter(folder_fd: int, name: str) -> tuple[Visit, list[str]]:
-    """The visit of the folder `name` in `folder_fd`, and a list of the folders in it for the caller to use up."""
+    """The visit of the folder `name` in `folder_fd`, and a list of its subfolders that the caller may change."""
     fd = beneath.open_beneath(folder_fd, name, _READ)
     try:
         visit = Visit(fd, [], [])
@@ -77,12 +77,12 @@ def _enter(folder_fd: int, name: str) -> tuple[Visit, list[str]]:
 
 
 def remove(folder_fd: int, name: str) -> None:
-    """Remove `name` from the folder `folder_fd`, with all in it if it is a folder. Raises OSError: FileNotFoundError if
-    it is missing, ESTALE as in `walk`.
+    """Remove the file or folder `name`, with its content, from the folder `folder_fd`. Raises OSError:
+    FileNotFoundError if it is missing, ESTALE as in `walk`.
     """
     try:
         os.unlink(name, dir_fd=folder_fd)
-    except (IsADirectoryError, PermissionError):  # the second also of an immutable folder
+    except (IsADirectoryError, PermissionError):  # an immutable folder raises the second, too
         if not stat.S_ISDIR(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode):
             raise
     else:
@@ -98,7 +98,7 @@ def remove(folder_fd: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _telling_where(fd: int) -> Iterator[None]:
-    """An OSError about a name in the folder gets the whole path, unless that is too long."""
+    """Give an OSError about a name in the folder the whole path, unless that is too long."""
     try:
         yield
     except OSError as error:
@@ -108,7 +108,7 @@ def _telling_where(fd: int) -> Iterator[None]:
 
 
 def remove_path(path: StrPath) -> None:
-    """As `remove`, of the last name of `path`, whose other parts nobody else controls. No error if it is missing."""
+    """As `remove`, for a `path` whose folders nobody else controls. No error if it is missing."""
     with contextlib.suppress(FileNotFoundError):
         above, name = os.path.split(os.fspath(path))
         with open_folder(above or ".") as folder:

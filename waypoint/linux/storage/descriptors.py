@@ -9,7 +9,7 @@ from waypoint.linux.calls.paths import StrPath
 
 @contextmanager
 def open_folder(path: StrPath) -> Iterator[int]:
-    """A read-only, close-on-exec descriptor of the folder `path`, closed when the `with` ends."""
+    """A read-only descriptor of the folder `path`, closed when the `with` ends."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 
 def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace the file `path` by one with `content` and `mode`, in one step: readers see the whole old or new file.
+    """Replace the file `path` atomically by one with `content` and `mode`.
 
-    With `durable`, the new file survives a power loss that comes after the return. Callers must ensure that only one
-    writes `path` at a time. Raises OSError; the old file is then still there, unless the last fsync failed.
+    With `durable`, the new file survives a power loss after the return. Only one caller may write `path` at a time.
+    After an OSError the old file is still there, unless the last fsync failed.
     """
     aside = f"{path}.new"
-    # Left by a crash; nobody reads this name.
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(aside)
+        os.unlink(aside)  # left by a crash
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
@@ -43,8 +42,8 @@ def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = Tru
 
 
 def read_own(path: str) -> bytes:
-    """The content of the file `path`, which must belong to this process's user or root: who could write another there
-    is not obeyed. Raises OSError; PermissionError if it is somebody else's, or no file. A link is not followed.
+    """The content of the file `path`. Raises PermissionError if it belongs to another user than this process's or root,
+    or is no regular file; OSError ELOOP if it is a link.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
@@ -55,14 +54,14 @@ def read_own(path: str) -> bytes:
 
 
 def make_folder(path: str, mode: int) -> None:
-    """Make the folder `path` with exactly `mode`, whatever the umask. A folder that is there stays as it is."""
+    """Make the folder `path` with exactly `mode`, whatever the umask; an existing folder keeps its mode."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode)
         os.chmod(path, mode)
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in the folder `path` durable: fsync(2) of a file does not write the folder's entry for it."""
+    """Make the names in the folder `path` durable: fsync(2) of a file does not write its entry in the folder."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -71,11 +70,10 @@ def sync_folder(path: str) -> None:
 
 
 def lock(path: str, *, wait: bool) -> int:
-    """Take the exclusive flock(2) of the file `path`, creating the file if missing; return its descriptor.
+    """Take the exclusive flock(2) of the file `path`, creating the file if missing; return its descriptor, which holds
+    the lock until it is closed. It is close-on-exec, because a child that inherits it would hold the lock, too.
 
-    The lock is held until the descriptor is closed. The lock belongs to the open file description, so a child that
-    inherits the descriptor holds the lock too; therefore the descriptor is close-on-exec.
-    Raises BlockingIOError if another holds the lock and `wait` is False.
+    Raises BlockingIOError if another process holds the lock and `wait` is False.
     """
     flags = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     while True:
@@ -87,13 +85,13 @@ def lock(path: str, *, wait: bool) -> int:
         except BaseException:
             os.close(fd)
             raise
-        # The previous holder has removed the file. Another process would create and lock a new one, so do the same.
+        # The previous holder has removed the file, and other processes would lock a new one.
         os.close(fd)
 
 
 def lock_folder(path: str) -> int:
-    """Wait for the exclusive flock(2) of the folder `path` itself, so that no file is left in it; return its
-    descriptor, which is close-on-exec. The lock is held until the descriptor is closed. Raises OSError.
+    """Wait for the exclusive flock(2) of the folder `path`, which needs no lock file; return its descriptor, which
+    holds the lock until it is closed, and is close-on-exec.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -102,7 +100,7 @@ def lock_folder(path: str) -> int:
 
 @contextlib.contextmanager
 def locked(path: str) -> "Iterator[int]":
-    """Wait for the lock of `path` (see `lock`) and hold it until the `with` ends."""
+    """Hold the lock of `path` (see `lock`) during the `with` block."""
     fd = lock(path, wait=True)
     try:
         yield fd
@@ -111,8 +109,8 @@ def locked(path: str) -> "Iterator[int]":
 
 
 def refusal_to_write(path: str, size: int) -> OSError | None:
-    """The kernel's reason why the file `path` cannot be written, or its folder has no room for `size` more bytes; None
-    if it can be written. The file need not exist. Nothing is changed: the bytes go to a file without a name.
+    """The kernel's error if the file `path` cannot be written, or its folder has no room for `size` more bytes; else
+    None. The file need not exist. Nothing is changed: the bytes are written to a file without a name.
     """
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -129,7 +127,7 @@ def refusal_to_write(path: str, size: int) -> OSError | None:
 
 
 def refusal_to_read(*paths: str) -> OSError | None:
-    """The kernel's reason why one of the files cannot be read to its end; None if each can, or is not there."""
+    """The kernel's error if one of the files cannot be read to its end; None if each can be, or is missing."""
     for path in paths:
         try:
             with open(path, "rb", buffering=0) as file:

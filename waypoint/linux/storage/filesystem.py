@@ -1,7 +1,7 @@
 """Operations that Python's `os` lacks: reserving disk space, syncing a file system, copying and removing trees.
 
-Trees are copied, removed and measured by coreutils. They handle holes, reflinks and names of any bytes, which a loop in
-Python would have to do again; but for `cp`, also paths that are longer than PATH_MAX.
+coreutils copy, remove and measure trees: they handle holes, reflinks and names of any bytes and, except `cp`, paths
+that are longer than PATH_MAX.
 """
 
 import os
@@ -53,8 +53,8 @@ def is_readonly(path: StrPath) -> bool:
 
 
 def has_files(path: StrPath, count: int) -> bool:
-    """Whether the file system under `path` can have so many more files, as far as it says (statvfs(3), f_favail): one
-    that makes room for their records as it needs it (btrfs) gives no numbers.
+    """Whether the file system under `path` can have `count` more files (statvfs(3), f_favail). True if it has no limit,
+    like btrfs.
     """
     numbers = os.statvfs(path)
     return numbers.f_files == 0 or numbers.f_favail >= count
@@ -86,10 +86,10 @@ def copy_tree(source: StrPath, target: StrPath) -> None:
 
 
 def copy_tree_within(userns: int | None, source: int, target: int) -> None:
-    """As `copy_tree`, from the folder behind the descriptor `source` to that behind `target`, by the root of the user
-    namespace `userns`: between mounts in which only its ids have a meaning (idmapped.py). trusted.* is lost then.
+    """As `copy_tree`, between the folders behind two descriptors. With `userns`, `cp` runs as root of that user
+    namespace, for mounts in which only its ids are valid (idmapped.py); attributes trusted.* are lost then.
     """
-    paths = [f"/proc/self/fd/{folder}/." for folder in (source, target)]  # the dot: the link itself is not copied
+    paths = [f"/proc/self/fd/{folder}/." for folder in (source, target)]  # without the dot, cp would copy the link
     if userns is None:
         programs.run("cp", *_COPYING, *paths, pass_fds=(source, target))
         return
@@ -103,14 +103,13 @@ def remove_tree(path: StrPath) -> None:
 
 
 def used_bytes(path: StrPath) -> int:
-    """Disk space of a tree: hard links are counted once, blocks that are shared with other trees in full.
-
-    Runs `du`: some ms, and about 1 ms more per 1,000 files. If the tree changes meanwhile the result is approximate.
+    """Disk space of a tree: hard links are counted once, blocks shared with other trees in full. Approximate if the
+    tree changes meanwhile. Runs `du`: some ms, and about 1 ms per 1,000 files.
     """
     try:
         words = programs.run("du", "-sx", "--block-size=1", "--", path)
     except subprocess.CalledProcessError as err:
         if not err.stdout:
             raise
-        words = err.stdout  # a file was removed meanwhile: du fails, but prints the sum of the others
+        words = err.stdout  # a file was removed meanwhile: du fails, but prints the sum
     return int(words.split(b"\t")[0])

@@ -1,8 +1,8 @@
 """Idmapped mounts: a file system shown with other owners than it has on disk (mount_setattr(2), MOUNT_ATTR_IDMAP).
 
-The map is that of a user namespace: what belongs to the id 0 on disk belongs to the host's id for that namespace's 0 in
-the mount, and what that one creates there belongs to 0 on disk. An id that the namespace does not have can neither be
-seen nor create anything (EOVERFLOW).
+The map is that of a user namespace: a file of id 0 on disk belongs, in the mount, to the host's id of that namespace's
+root, and a file which that user creates belongs to 0 on disk. A user whom the namespace does not map can create nothing
+there (EOVERFLOW).
 """
 
 import contextlib
@@ -28,9 +28,8 @@ _SECBIT_NO_SETUID_FIXUP = 4
 
 @functools.cache
 def namespace(lines: str, group_lines: str = "") -> int:
-    """A descriptor, close-on-exec, of a user namespace whose map of user ids is `lines`, and that of group ids is
-    `group_lines`, if they are others. It stays open and the same as long as this process lives, and nobody runs in the
-    namespace.
+    """A descriptor, close-on-exec, of a user namespace with `lines` as its map of user ids and of group ids, unless
+    `group_lines` are given. It is cached and stays open as long as this process lives; no process is in the namespace.
 
     The first call for a map takes some milliseconds. Raises OSError, FileNotFoundError without unshare(1).
     """
@@ -38,7 +37,7 @@ def namespace(lines: str, group_lines: str = "") -> int:
 
     from waypoint.linux.calls import programs
 
-    # A program, as the caller may have threads: then it can neither unshare nor run Python in a forked child.
+    # A program: a caller with threads can neither unshare nor run Python in a forked child.
     words = [programs.find("unshare") or "unshare", "--user", "/bin/sh", "-c", "echo; read -r _"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as waiting:
         assert waiting.stdout is not None
@@ -52,9 +51,8 @@ def namespace(lines: str, group_lines: str = "") -> int:
 
 
 def clone(source: StrPath, userns: int) -> int:
-    """As `mounts.clone`, with the map of the namespace `userns`.
-
-    Raises OSError, EINVAL if the file system cannot be idmapped, or the kernel is older than 5.12 (ENOSYS).
+    """As `mounts.clone`, with the map of the user namespace `userns`. Raises OSError: EINVAL if the file system cannot
+    be idmapped, ENOSYS before Linux 5.12.
     """
     tree = mounts.clone(source)
     try:
@@ -67,16 +65,14 @@ def clone(source: StrPath, userns: int) -> int:
 
 
 def attach(source: StrPath, target: StrPath, userns: int) -> None:
-    """Mount `source` at `target` as `clone` does; like a bind mount otherwise. Raises OSError."""
+    """Bind-mount `source` at `target`, with the map of `userns`."""
     with opened(source, userns) as tree:
         mounts.attach(tree, target)
 
 
 @contextlib.contextmanager
 def opened(folder: StrPath, userns: int | None) -> "Iterator[int]":
-    """An O_PATH descriptor of `folder` for the `with` block, with the owners that `clone` shows; without a `userns`,
-    with those that it has. Raises OSError.
-    """
+    """An O_PATH descriptor of `folder` for the `with` block, with the map of `userns`, if given."""
     fd = os.open(folder, os.O_PATH | os.O_CLOEXEC) if userns is None else clone(folder, userns)
     try:
         yield fd
@@ -86,16 +82,15 @@ def opened(folder: StrPath, userns: int | None) -> "Iterator[int]":
 
 @contextlib.contextmanager
 def acting_as(uid: int, gid: int) -> "Iterator[None]":
-    """In the `with` block, what the calling thread creates belongs to `uid` and `gid` (setfsuid(2)), the host's ids. An
-    overlay that the thread mounts works on its layers as this user, too. The thread's capabilities stay as they are.
-
-    Does nothing if the caller is this user. Raises OSError without CAP_SETPCAP.
+    """In the `with` block, the calling thread creates files as the host's `uid` and `gid` (setfsuid(2)), and an overlay
+    that it mounts works on its layers as this user. The thread keeps its capabilities. Needs CAP_SETPCAP, unless the
+    caller is this user.
     """
     if (uid, gid) == (os.geteuid(), os.getegid()):
         yield
         return
     bits = libc.call("prctl", _PR_GET_SECUREBITS, 0, 0, 0, 0)
-    # Else the capabilities over files would go with the id 0.
+    # Otherwise the thread would lose the capabilities over files with the fsuid 0.
     libc.call("prctl", _PR_SET_SECUREBITS, bits | _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     try:
         group, user = libc.syscall("setfsgid", gid), libc.syscall("setfsuid", uid)

@@ -30,7 +30,7 @@ _ATTEMPTS = 64
 
 @dataclass(frozen=True, slots=True)
 class LoopStatus:
-    """The file behind a loop device (its st_dev and st_ino, which a rename does not change) and the device's flags."""
+    """The file behind a loop device (st_dev and st_ino, which a rename does not change) and the device's flags."""
 
     device: int
     inode: int
@@ -71,10 +71,9 @@ class LoopDevice:
 def attach(file_fd: int) -> LoopDevice:
     """Attach the file behind `file_fd` (open for reading and writing) to a free loop device, with autoclear.
 
-    The device uses direct I/O, so that its content is not cached twice; where the file system has no direct I/O, the
-    kernel goes on without (see `read_status().flags`). Call `find_attached` first: if one file is attached to two
-    devices and both are mounted, the file system in it is destroyed.
-    Raises OSError; FileNotFoundError if the kernel has no loop devices.
+    Call `find_attached` first: if a file is attached to two devices and both are mounted, the file system in it is
+    destroyed. The device uses direct I/O, so that its content is not cached twice, if the file system under the file
+    can (see `read_status().flags`). Raises OSError; FileNotFoundError if the kernel has no loop devices.
     """
     for _ in range(_ATTEMPTS):
         path = f"/dev/loop{_find_free_number()}"
@@ -115,7 +114,7 @@ def find_attached(file_fd: int) -> LoopDevice | None:
     """The loop device to which the file behind `file_fd` is attached, opened; None if there is no such device."""
     wanted = os.fstat(file_fd)
     for path in _list_attached():
-        with contextlib.suppress(FileNotFoundError):  # the device node was removed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the device node was removed
             device = _open(path)
             if _is_behind(device, wanted):
                 return device

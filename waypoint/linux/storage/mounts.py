@@ -1,7 +1,6 @@
 """Mounting and unmounting (mount(2), umount2(2), pivot_root(2)) and the table of mounts (proc_pid_mountinfo(5)).
 
-All functions act on the mount namespace of the calling thread. Out of scope: which mounts a session or the daemon
-needs.
+All functions act on the mount namespace of the calling thread.
 """
 
 import contextlib
@@ -33,7 +32,7 @@ _AT_FDCWD = -100
 # mount(2) copies one page of options and silently drops the rest (fs/namespace.c, copy_mount_options).
 MAX_DATA_BYTES = 4095
 
-# Kernels differ in their defaults. Where one of these is on, the kernel logs a warning if a layer does not support it.
+# Kernels differ in their defaults, and log a warning if an option is on that a layer does not support.
 _PLAIN_OVERLAY = "index=off,metacopy=off,redirect_dir=off,xino=off,nfs_export=off"
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")
@@ -42,11 +41,10 @@ _OVERLAY_SPECIAL = re.compile(r"([\\,:])")
 
 @dataclass(frozen=True, slots=True)
 class MountRecord:
-    """One line of mountinfo. Texts are decoded like file names (`os.fsdecode`), octal escapes are replaced.
+    """One line of mountinfo, decoded like file names (`os.fsdecode`) and without octal escapes.
 
-    `device`: (major, minor) of st_dev. `root`: the folder of the file system that is mounted; ends in `//deleted` if
-    that folder was removed. `optional`: propagation, such as `shared:3` or `master:1`. `options`: of the mount.
-    `super_options`: of the file system.
+    `device`: (major, minor) of st_dev. `root`: the mounted folder of the file system; ends in `//deleted` if it was
+    removed. `optional`: propagation, such as `shared:3`. `options`: of the mount. `super_options`: of the file system.
     """
 
     id: int
@@ -62,9 +60,8 @@ class MountRecord:
 
 
 def mount(source: StrPath | None, target: StrPath, fstype: str | None = None, flags: int = 0, data: str = "") -> None:
-    """Call mount(2). `data`: the option string; paths in overlay's options must be passed through `escape` first.
-
-    Raises OSError with `target` as its file name; E2BIG if `data` has more than MAX_DATA_BYTES.
+    """Call mount(2). `data`: the options; pass paths in overlay's options through `escape` first. Raises OSError with
+    `target` as its file name; E2BIG if `data` is longer than MAX_DATA_BYTES.
     """
     options = os.fsencode(data)
     if len(options) > MAX_DATA_BYTES:
@@ -86,18 +83,17 @@ def umount(target: StrPath, flags: int = 0) -> None:
 
 
 def bind(source: StrPath, target: StrPath, *, recursive: bool = False) -> None:
-    """Bind-mount the file or folder `source` at `target`; with `recursive`, the mounts below `source` as well.
-
-    The new mount has the flags of the mount that `source` is on. Use `remount_bind` to change them.
+    """Bind-mount the file or folder `source` at `target`; with `recursive`, with the mounts below `source`. It has the
+    flags of the mount of `source`; `remount_bind` changes them.
     """
     mount(source, target, None, MS_BIND | (MS_REC if recursive else 0))
 
 
 def remount_bind(target: StrPath, flags: int) -> None:
-    """Set the flags (MS_RDONLY, MS_NOSUID, ...) of the mount at `target`, but not those of its file system.
+    """Replace the flags (MS_RDONLY, MS_NOSUID, ...) of the mount at `target`; those of its file system stay.
 
-    Flags that are not in `flags` are cleared. In a user namespace that does not own the mount, clearing a flag raises
-    PermissionError (mount_namespaces(7), "Restrictions").
+    In a user namespace that does not own the mount, clearing a flag raises PermissionError (mount_namespaces(7),
+    "Restrictions").
     """
     mount(None, target, None, MS_REMOUNT | MS_BIND | flags)
 
@@ -113,11 +109,11 @@ def make_private(path: StrPath) -> None:
 
 
 def keep_writes_apart(folder: str, needed: str) -> None:
-    """Mount an overlay of `folder` over it, so that what is written there is in memory and vanishes with the caller's
-    mount namespace. Files in `folder` stay visible. Everybody may create files in it, as in /tmp.
+    """Mount an overlay over `folder` that keeps writes in memory, until the caller's mount namespace ends. Files in
+    `folder` stay visible, mounts below it do not. Every user may create files in it, as in /tmp.
 
-    Mounts below `folder` are hidden. Where overlayfs refuses the folder (it may lie on as many overlays as the kernel
-    stacks), an empty tmpfs is mounted. If the file `needed` cannot be seen then, nothing is mounted. Raises OSError.
+    If overlayfs refuses the folder (the kernel limits how many overlays are stacked), an empty tmpfs is mounted. If
+    that hides the file `needed`, nothing is mounted.
     """
     top = os.path.realpath(folder)
     lower = os.open(top, os.O_PATH | os.O_CLOEXEC)
@@ -140,8 +136,8 @@ def keep_writes_apart(folder: str, needed: str) -> None:
 
 
 def clone(source: StrPath) -> int:
-    """A descriptor, close-on-exec, of a new mount of the file or folder `source`, without the mounts below it. It is
-    mounted nowhere, and vanishes with the descriptor unless `attach` is called. Raises OSError.
+    """A descriptor, close-on-exec, of a new, detached mount of the file or folder `source`, without the mounts below
+    it. The mount vanishes with the descriptor unless `attach` is called.
     """
     return libc.syscall(
         "open_tree", _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | os.O_CLOEXEC, path=os.fspath(source)
@@ -149,8 +145,8 @@ def clone(source: StrPath) -> int:
 
 
 def attach(tree: int, point: StrPath) -> None:
-    """Mount what is behind the descriptor `tree`, which `clone` has made, in whatever mount namespace, at `point`. That
-    may be the name of a descriptor. Raises OSError.
+    """Mount `tree`, which `clone` has made in any mount namespace, at `point`, which may be the name of a
+    descriptor.
     """
     place = os.open(point, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -163,22 +159,21 @@ def attach(tree: int, point: StrPath) -> None:
 def pivot_root_here() -> None:
     """Make the current directory, which must be a mount point, the root, and detach the old root with its mounts.
 
-    The old root needs no folder: `pivot_root(".", ".")` stacks it on the new root, from where it is unmounted
-    (pivot_root(2), notes). The old root's propagation must not be shared. Files that are open below the old root stay
-    usable. The current directory is `/` afterwards.
+    `pivot_root(".", ".")` stacks the old root on the new one, so that it can be unmounted (pivot_root(2), notes). Its
+    propagation must not be shared. Files open below it stay usable. The current directory is `/` afterwards.
     """
     libc.syscall("pivot_root", b".", b".", path=".")
     umount(".", MNT_DETACH)
 
 
 def read_mounts(pid: int | str = "self") -> list[MountRecord]:
-    """The mounts that process `pid` can reach from its root. Of two at one mount point, the later one is on top."""
+    """The mounts that process `pid` can reach from its root. The later one of two at a mount point is on top."""
     with open(f"/proc/{pid}/mountinfo", "rb") as file:
         return parse_mounts(file.read())
 
 
 def holding(path: StrPath) -> tuple[MountRecord, str]:
-    """The mount on which `path` lies, and its path without links. Raises OSError."""
+    """The mount of `path`, and `path` without links."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         number, whole = descriptors.mount_id(fd), descriptors.path_of(fd)
@@ -196,8 +191,8 @@ def open_table() -> int:
 
 
 def read_again(table: int) -> bytes:
-    """The content of the mountinfo behind the descriptor `table`, as it is now. It tells of the namespace in which it
-    was opened, from wherever it is read. poll(2) reports POLLPRI for it after each change.
+    """The present content of the mountinfo behind the descriptor `table`: of the namespace in which it was opened.
+    poll(2) reports POLLPRI for the descriptor after each change.
     """
     os.lseek(table, 0, os.SEEK_SET)
     return b"".join(iter(lambda: os.read(table, 1 << 16), b""))
@@ -212,7 +207,7 @@ def list_mount_points_in(path: StrPath) -> list[str]:
 
 def parse_mounts(text: bytes) -> list[MountRecord]:
     """The records in the content of a mountinfo file. Raises ValueError if a line is malformed."""
-    # Not splitlines(): a name may contain a carriage return or form feed, which the kernel does not escape.
+    # Not splitlines(): the kernel does not escape a carriage return or form feed in a name.
     return [_parse_line(line) for line in text.split(b"\n") if line]
 
 

@@ -1,7 +1,7 @@
-"""Simple quotas of btrfs (Linux 6.7; btrfs-quota(5)): a limit of what is written in one subvolume.
+"""Simple quotas of btrfs (Linux 6.7; btrfs-quota(5)): a limit of the bytes written in one subvolume.
 
-What a subvolume has written is charged to it until the last snapshot that keeps it is gone. Nothing is counted anew
-when a snapshot is made or removed, which makes the older kind of quotas slow. Raise OSError with the path.
+Written data is charged to the subvolume until the last snapshot that keeps it is gone. Unlike older quotas, making or
+removing a snapshot recounts nothing, which was slow. All calls raise OSError with the path.
 """
 
 import os
@@ -17,7 +17,7 @@ _MAX_REFERENCED = 1
 _IOC_INO_LOOKUP = 0xD0009412
 _FIRST_FREE = 256  # the inode of a subvolume's own folder
 _IOC_GET_FEATURES = 0x80189439
-_SIMPLE_QUOTA = 1 << 16  # of the features without which a kernel cannot mount the file system (linux/btrfs.h)
+_SIMPLE_QUOTA = 1 << 16  # an incompatible feature (linux/btrfs.h)
 
 NO_LIMIT = (1 << 64) - 1
 
@@ -28,8 +28,8 @@ _LOOKUP = struct.Struct("QQ4080x")  # btrfs_ioctl_ino_lookup_args: id of the sub
 
 
 def enable(path: str) -> None:
-    """Begin to count what is written in the file system under `path`, for good: kernels without simple quotas cannot
-    mount it any more. EINVAL: this kernel has none.
+    """Count from now on what is written in the file system under `path`. Kernels without simple quotas cannot mount it
+    any more. EINVAL: this kernel has none.
     """
     with open_folder(path) as fd:
         wanted = bytearray(_CONTROL.pack(_ENABLE_SIMPLE, 0))
@@ -37,9 +37,8 @@ def enable(path: str) -> None:
 
 
 def limit(path: str, most_bytes: int) -> None:
-    """Let the subvolume `path` be charged with at most so many bytes. ENOTCONN: nothing is counted there.
-
-    It is asked for by way of the folder above: within a subvolume that has reached its limit it is refused (EDQUOT).
+    """Limit the bytes charged to the subvolume `path`. ENOTCONN: quotas are off. The ioctl is called on the folder
+    above: a subvolume that has reached its limit refuses it (EDQUOT).
     """
     with open_folder(path) as fd, open_folder(os.path.dirname(path)) as above:
         found = bytearray(_LOOKUP.pack(0, _FIRST_FREE))
@@ -49,7 +48,7 @@ def limit(path: str, most_bytes: int) -> None:
 
 
 def is_enabled(path: str) -> bool:
-    """Whether what is written in the file system under `path` has ever been counted (`enable`)."""
+    """Whether `enable` was ever called for the file system under `path`."""
     with open_folder(path) as fd:
         found = bytearray(_FEATURES.size)
         ioctls.ioctl(fd, _IOC_GET_FEATURES, found, name="BTRFS_IOC_GET_FEATURES", path=path)

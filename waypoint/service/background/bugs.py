@@ -1,6 +1,6 @@
-"""Exceptions that nobody expected: what the log says of them, and what is told to whoever asked.
+"""Unexpected exceptions: logging them, and the error for the client.
 
-The log never holds what came from a client: of an exception that may quote its arguments only the type is written.
+The log never contains values that a client sent, so the message of an exception is logged only if it cannot quote any.
 """
 
 import logging
@@ -10,22 +10,18 @@ from waypoint.model.errors import WaypointError
 
 LOG = logging.getLogger("waypoint")
 
-# Exceptions whose texts come from the kernel or from Waypoint. The texts of all others may quote values that a client
-# sent.
+# Exceptions whose messages come from the kernel or from Waypoint; others may quote a client's values.
 _QUOTABLE = (OSError, AssertionError, WaypointError)
 
 
 class Bug(WaypointError):
-    """An exception that nobody expected: our fault."""
+    """An unexpected exception, a fault of Waypoint."""
 
     code = "bug"
 
 
 def as_problem(error: Exception, on: str) -> WaypointError:
-    """`error` itself if it was raised on purpose; else a Bug for the client, after the traceback has gone to the log.
-
-    The client is told the whole message, also values that it sent.
-    """
+    """Return `error` if it is a WaypointError; else log its traceback, and return a Bug with its message."""
     if isinstance(error, WaypointError):
         return error
     log_bug(error, on)
@@ -35,7 +31,7 @@ def as_problem(error: Exception, on: str) -> WaypointError:
 
 
 def log_bug(error: BaseException, on: str) -> None:
-    """Write where `error` comes from, cause by cause, without values."""
+    """Log the traceback of `error` and of its causes."""
     lines = [f"bug while serving {on}:"]
     cause: BaseException | None = error
     seen: list[BaseException] = []

@@ -1,7 +1,7 @@
-"""The events of a home: the last ones are kept in memory, and any number of clients read them.
+"""The events of a home, kept in a ring in memory for any number of readers.
 
-Publishing waits for nobody: an event is put into a ring, where each reader has a place. A reader that is slower than
-the ring is long finds its place gone, and is told how many events it has lost.
+Publishing never waits. A reader that falls behind by more than the ring's length gets a `lost` event with the number of
+events that it has missed.
 """
 
 import asyncio
@@ -20,16 +20,12 @@ from waypoint.model.names import in_order
 from waypoint.model.records import Operation
 from waypoint.model.times import iso_time
 
-# How many events are kept.
-KEPT = 1024
-# How many a reader takes at once.
-PIECE_EVENTS = 64
+KEPT = 1024  # events in the ring
+PIECE_EVENTS = 64  # events that a reader takes at once
 
 
 class Events:
-    """The events of one daemon. `instance`: the daemon's id, which tells its sequence numbers from those of other
-    daemons.
-    """
+    """The events of one daemon. `instance`: the daemon's id; sequence numbers are its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """`loop`: the event loop that the readers run in."""
@@ -42,25 +38,23 @@ class Events:
         self._is_waking = False
 
     def publish(self, kind: type[Event], **facts: object) -> None:
-        """Add an event of this kind; `facts`: the fields that only this kind has. Any thread may call this, and waits
-        for nothing but other calls.
-        """
+        """Add an event of this kind with the fields `facts`. Any thread may call this."""
         with self._lock:
             self._seq += 1
             self._lines.append(self._line(kind, self._seq, facts))
             must_wake = bool(self._waiting) and not self._is_waking
             self._is_waking = self._is_waking or must_wake
         if must_wake:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and its readers gone
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._wake)
 
     def tell_operation(self, operation: Operation) -> None:
-        """Publish the event that the operation log has a new entry."""
+        """Publish a new entry of the operation log."""
         names = sorted({*operation.moves, *operation.sessions}, key=in_order)
         self.publish(OperationEvent, number=operation.number, verb=operation.verb, names=names)
 
     async def lines(self, query: EventsQuery) -> AsyncGenerator[bytes, None]:
-        """Yield whole lines of JSON: a `begin`, the events that `query` asks for, and with `follow` all that come."""
+        """Yield lines of JSON: `begin` or `restarted`, the events asked for, and with `follow` all later ones."""
         seq = query.after
         is_other = query.instance not in (None, self.instance) or seq > self._seq
         with self._lock:
@@ -77,9 +71,9 @@ class Events:
                 return
 
     def _take(self, seq: int) -> tuple[bytes, int]:
-        """Some of the lines after the event `seq`, and which event is the last of them."""
+        """Up to PIECE_EVENTS lines after the event `seq`, and the number of the last one."""
         with self._lock:
-            before = self._seq - len(self._lines)  # the newest that was dropped
+            before = self._seq - len(self._lines)  # the newest event that the ring has dropped
             lost = before - seq
             if lost > 0:
                 return self._line(LostEvent, before, {"count": lost}), before

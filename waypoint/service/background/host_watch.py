@@ -1,7 +1,7 @@
-"""The watch over the machine's mounts: when they change, the daemon's follow them (launch/ground/host_mounts.py).
+"""Updates the daemon's mounts when the machine's mounts change (launch/ground/host_mounts.py).
 
-A session's start makes the daemon's mounts follow by itself. This watch is for the time between: a device that is
-unmounted on the machine must not stay busy because the daemon still has it mounted.
+A session's start updates them too. In between, a device that is unmounted on the machine must not stay busy because the
+daemon still has it mounted.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import select
 
 from waypoint.launch.ground.host_mounts import HostMounts
 
-# How long a change waits for further ones: mounts come and go in swarms, such as those of containers.
+# Seconds that a change waits for further ones: containers mount and unmount many file systems at once.
 SWARM_S = 0.1
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class HostWatch:
         self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Follow, now and after each change."""
+        """Update the mounts now and after each change."""
         self._following = self._loop.create_task(self._follow())
 
     async def stop(self) -> None:
@@ -41,7 +41,7 @@ class HostWatch:
         while True:
             try:
                 await asyncio.to_thread(self._host.follow)
-            except OSError as error:  # tried again after the next change, and at a session's start
+            except OSError as error:  # the next change, or a session's start, tries it again
                 log.warning("cannot follow the machine's mounts: %s", error)
             await self._wait_changed()
             await asyncio.sleep(SWARM_S)

@@ -1,5 +1,4 @@
-"""Jobs: work that goes on without a client that waits for the answer. Clients watch a job, cancel it, and fetch its
-result later.
+"""Jobs: work that goes on without a waiting client. Clients watch a job, cancel it, and fetch its result later.
 
 Jobs live in the daemon's memory and end with it.
 """
@@ -20,13 +19,9 @@ from waypoint.model.times import iso_time
 from waypoint.service.background.bugs import as_problem
 from waypoint.service.background.events import Events
 
-# How many jobs that have ended are kept with their results, and for how many seconds.
-KEPT = 64
-KEPT_S = 3600.0
-# Seconds between two events about one job's progress, at least.
-PROGRESS_S = 0.1
-# Seconds that a request to cancel waits for the job's end.
-CANCEL_S = 10.0
+KEPT, KEPT_S = 64, 3600.0  # ended jobs whose results are kept, and for how many seconds
+PROGRESS_S = 0.1  # least seconds between two progress events of a job
+CANCEL_S = 10.0  # seconds that a request to cancel waits for the job's end
 
 
 class Job:
@@ -44,11 +39,11 @@ class Job:
         self._events = events
         self._loop = loop
         self._lock = threading.Lock()
-        self._is_due = False  # an event about the progress is on its way
-        self._told_at = float("-inf")  # when the last such event was, by the loop's clock
+        self._is_due = False  # a progress event is scheduled
+        self._told_at = float("-inf")  # time of the last progress event, by the loop's clock
 
     def report(self, **numbers: int) -> None:
-        """Set fields of Progress. Any thread may call this; an event tells of the change within PROGRESS_S."""
+        """Set fields of Progress; an event follows within PROGRESS_S. Any thread may call this."""
         with self._lock:
             self._progress = msgspec.structs.replace(self._progress, **numbers)
             if self._is_due:
@@ -57,7 +52,7 @@ class Job:
         self._loop.call_soon_threadsafe(self._tell_soon)
 
     def facts(self, *, whole: bool) -> JobFacts:
-        """`whole`: with the result."""
+        """`whole`: include the result."""
         return JobFacts(
             id=self.id,
             kind=self.kind,
@@ -73,7 +68,7 @@ class Job:
         self._events.publish(JobEvent, change=change, job=self.facts(whole=False))
 
     def conclude(self, task: asyncio.Task[Any]) -> None:
-        """`task` has ended, and the job with it."""
+        """Note the outcome of `task`, which has ended."""
         error = None if task.cancelled() else task.exception()
         if task.cancelled():
             self.state = "cancelled"
@@ -94,18 +89,18 @@ class Job:
         with self._lock:
             self._is_due = False
         self._told_at = self._loop.time()
-        if self.state == "running":  # else the event of the job's end has told the progress, too
+        if self.state == "running":  # else the event of the job's end had the progress
             self.tell("progress")
 
 
 Work = Callable[[Job], Awaitable[object]]
-"""What a job does, in a task of its own, which is cancelled with the job; gives the result, which JSON can hold.
+"""The work of a job: runs as a task and returns the result, for JSON.
 
-When it is cancelled it must end what it has started, threads and processes too, before it lets the cancellation pass.
+When cancelled, it must end its threads and processes before it lets CancelledError pass.
 """
 
 
-async def _carry_out(work: Work, job: Job) -> object:
+async def _run(work: Work, job: Job) -> object:
     return await work(job)
 
 
@@ -118,9 +113,7 @@ class Jobs:
         self._tasks: dict[str, asyncio.Task[object]] = {}  # of those that run
 
     def start(self, kind: str, work: Work) -> Job:
-        """Begin a job; returns at once. Raises StateConflict if a job of this kind runs: so there are never more jobs,
-        with their threads and processes, than kinds.
-        """
+        """Begin a job; returns at once. Raises StateConflict if a job of this kind runs."""
         self._forget_old()
         running = self.running(kind)
         if running is not None:
@@ -130,18 +123,18 @@ class Jobs:
         job = Job(kind, self._events, loop)
         self._jobs[job.id] = job
         job.tell("started")
-        task = self._tasks[job.id] = loop.create_task(_carry_out(work, job))
-        # Not in a `finally` of the task: a task that is cancelled before its first step never enters its `try`.
+        task = self._tasks[job.id] = loop.create_task(_run(work, job))
+        # Not a `finally` in the task: a task that is cancelled before its first step never enters its `try`.
         task.add_done_callback(functools.partial(self._conclude, job))
         return job
 
     def running(self, kind: str) -> Job | None:
-        """The job of this kind that runs."""
+        """The running job of this kind; None if there is none."""
         return next((self._jobs[job_id] for job_id in self._tasks if self._jobs[job_id].kind == kind), None)
 
     async def result(self, job: Job) -> object:
-        """Wait for the end of a running job, and return its result. Raises what the job has raised, StateConflict if
-        the job was cancelled. If the caller is cancelled, the job runs on.
+        """Wait for the end of a running job, and return its result or raise its exception; StateConflict if the job was
+        cancelled. If the caller is cancelled, the job goes on.
         """
         task = self._tasks[job.id]
         await asyncio.wait([task])
@@ -150,7 +143,7 @@ class Jobs:
         return task.result()
 
     def all(self) -> list[Job]:
-        """The jobs that run, and the ended ones that are kept, in the order of their start."""
+        """The running jobs and the ended ones that are kept, in the order of their start."""
         self._forget_old()
         return list(self._jobs.values())
 
@@ -163,8 +156,8 @@ class Jobs:
         return self._jobs[job_id]
 
     async def cancel(self, job_id: str) -> Job:
-        """End a job, and wait for its end, at most CANCEL_S: after that the job is still `running`, and ends later.
-        A job that has ended stays as it is. Raises UnknownName.
+        """Cancel a job, and wait for its end for at most CANCEL_S; after that its state may still be `running`. Does
+        nothing if the job has ended. Raises UnknownName.
         """
         job = self.get(job_id)
         task = self._tasks.get(job_id)
@@ -174,7 +167,7 @@ class Jobs:
         return job
 
     async def close(self) -> None:
-        """Cancel all that run and wait for their end."""
+        """Cancel all running jobs and wait for their end."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
