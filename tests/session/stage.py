@@ -140,6 +140,7 @@ class Stage:
         self.new_shell = False  # whether the last exec has ended the shell, and a new one has taken its place
         self.state_lost = False  # whether that one has not got the state of the one before
         self._stack = stack
+        self._fresh = 0
 
     async def open(self, rc: str = "", options: tuple[str, ...] = (), *, wait: bool = True) -> "Daemon":
         """Start the shell, and a daemon that drives it; return when the first prompt is there (if `wait`)."""
@@ -157,11 +158,23 @@ class Stage:
             assert await self.daemon.line.wait_ready(20)
         return self.daemon
 
-    async def next_daemon(self) -> "Daemon":
-        """Let the daemon die, and start another one."""
+    async def fresh(self, rc: str = "") -> "Stage":
+        """Another open shell of the same kind, in a folder of its own. For tests with a shell per row."""
+        self._fresh += 1
+        folder = self.folder / f"fresh{self._fresh}"
+        folder.mkdir()
+        stage = Stage(folder, self.shell, self._stack)
+        await stage.open(rc)
+        return stage
+
+    async def next_daemon(self, client_task: "asyncio.Task[Ran] | None" = None) -> "Daemon":
+        """Let the daemon die, and start another one. `client_task`, which `begin` gave, has ended on return."""
         self.daemon.die()
         self.daemon = Daemon(self)
         self._stack.callback(self.daemon.die)
+        if client_task:
+            with contextlib.suppress(asyncio.CancelledError):
+                await client_task
         return self.daemon
 
     async def exec(self, text: str, client: Client | None = None, **fields: object) -> Ran:
@@ -173,6 +186,25 @@ class Stage:
         return Ran(
             int(str(end["exit"])), bytes(client.output_bytes), str(end["by"]), end["ended"] is True, str(end["said"])
         )
+
+    async def begin(
+        self,
+        text: str,
+        shows: bytes = b"",
+        client: Client | None = None,
+        *,
+        programs: int | None = None,
+        **fields: object,
+    ) -> "tuple[asyncio.Task[Ran], Client]":
+        """Begin a command line; return when it has printed `shows` and has so many `programs` in the foreground."""
+        client = client or Client()
+        task = asyncio.create_task(self.exec(text, client, **fields))
+        while not client.notes and not task.done():
+            await asyncio.sleep(0)
+        await client.wait_output(shows)
+        if programs is not None:
+            await self.wait_foreground(programs)
+        return task, client
 
     async def resume(self, ident: str, offset: int) -> Ran:
         return await self.exec("", resume=ident, offset=offset)

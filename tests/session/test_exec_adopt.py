@@ -1,4 +1,4 @@
-"""The daemon may die at any moment of an exec: the next one sees it through, and its client loses nothing."""
+"""The daemon may die at any moment of an exec: the next daemon completes it, and its client loses nothing."""
 
 import asyncio
 import contextlib
@@ -7,16 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from shellwrap.marks import Mark
+from tests.collecting import collecting
 from tests.session.stage import Client, Stage
-from tests.waiting import PATIENCE_S
 from waypoint.linux.tasks import pidfd
-from waypoint.terminal.exec.beginning import Beginning
-from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
 
 async def run_until_death(stage: Stage, text: str, at: str, client: Client, **fields: object) -> None:
@@ -33,158 +30,99 @@ async def run_until_death(stage: Stage, text: str, at: str, client: Client, **fi
         pytest.fail(f"the daemon outlived {at}")
 
 
-@pytest.mark.parametrize("error", [NotAtPrompt("busy"), OSError(5, "Input/output error")])
-async def test_a_daemon_that_stops_while_a_failed_command_waits_to_be_closed_keeps_nobody_waiting(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    daemon = await stage.open()
-    closing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def fail(_: Beginning) -> None:
-        daemon.terminal.moving.clear()  # a capture: the record may not be changed before it is done
-        asyncio.get_running_loop().call_soon(closing.set_result, None)
-        raise error
-
-    monkeypatch.setattr(Beginning, "wait", fail)
-    asking = asyncio.create_task(stage.exec("true"))
-    await closing
-    run = daemon.line._current
-    assert run is not None
-    daemon.die()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asking
-    await asyncio.wait([run.result], timeout=PATIENCE_S)
-    assert run.result.cancelled()
-    assert run.started.is_set()
-
-
 @pytest.mark.parametrize("at", ["A", "S", "E", "P"])
-@pytest.mark.parametrize("half", [b"", b"echo ha''lf"])
-async def test_a_command_is_seen_through_by_the_next_daemon(stage: Stage, at: str, half: bytes) -> None:
-    await stage.open("n=0")
-    await stage.type(half)
-    client = Client()
-    if at == "P":
-        ran = await stage.exec("n=$((n+1)); echo output $n; /bin/false", client)
-        assert ran.output == b"output 1\n"
-    else:
-        await run_until_death(stage, "n=$((n+1)); echo output $n; /bin/false", at, client)
-    await stage.next_daemon()
-    ran = await stage.resume(client.exec_id, len(client.output_bytes))
-    assert bytes(client.output_bytes) + ran.output == b"output 1\n"
-    assert (ran.exit, ran.by) == (1, "command")
-    after = await stage.exec("echo next $?")
-    assert after.output == b"next 1\n"
-    mark = len(stage.printed())
-    await stage.type(b"\rsh -c 'kill -TERM $$'\rstty -a </dev/tty\r")
-    await stage.wait_printed(b"opost", mark)
-    assert b"-opost" not in stage.printed(mark)
-    if half:
-        await stage.wait_printed(b"half", mark)
+async def test_the_next_daemon_completes_a_command(stage: Stage, at: str) -> None:
+    text = "n=$((n+1)); echo output $n; /bin/false"
+    with collecting() as row:
+        for half in (b"", b"echo ha''lf"):
+            with row(half):
+                fresh, client = await stage.fresh("n=0"), Client()
+                await fresh.type(half)
+                if at == "P":
+                    assert (await fresh.exec(text, client)).output == b"output 1\n"
+                else:
+                    await run_until_death(fresh, text, at, client)
+                await fresh.next_daemon()
+                ran = await fresh.resume(client.exec_id, len(client.output_bytes))
+                assert bytes(client.output_bytes) + ran.output == b"output 1\n"
+                assert (ran.exit, ran.by) == (1, "command")
+                assert (await fresh.exec("echo next $?")).output == b"next 1\n"
+                mark = len(fresh.printed())
+                await fresh.type(b"\rsh -c 'kill -TERM $$'\rstty -a </dev/tty\r")
+                await fresh.wait_printed(b"opost", mark)
+                assert b"-opost" not in fresh.printed(mark)
+                if half:
+                    await fresh.wait_printed(b"half", mark)
 
 
-async def test_a_command_that_goes_on_is_taken_over_with_its_output(stage: Stage) -> None:
-    await stage.open()
-    client = Client()
-    task = asyncio.create_task(stage.exec("for i in 1 2 3; do echo $i; sleep 0.2; done; (exit 3)", client))
-    await client.wait_output(b"1\n")
-    await stage.next_daemon()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    ran = await stage.resume(client.exec_id, len(client.output_bytes))
-    assert (bytes(client.output_bytes) + ran.output, ran.exit) == (b"1\n2\n3\n", 3)
+# text, what it prints before the daemon dies, exit status, all its output
+OVER_A_CHANGE = [
+    ("for i in 1 2 3; do echo $i; sleep 0.1; done; (exit 3)", b"1\n", 3, b"1\n2\n3\n"),
+    ("echo begin; yes | head -c 1000000", b"begin\n", 0, b"begin\n" + b"y\n" * 500_000),  # more than the ring holds
+]
 
 
-async def test_output_is_kept_for_a_client_that_comes_back(stage: Stage) -> None:
+async def test_the_client_of_a_running_command_gets_the_rest_from_the_next_daemon(stage: Stage) -> None:
     stage.ring_size = 1 << 16
     await stage.open()
-    client = Client()
-    task = asyncio.create_task(stage.exec("echo begin; yes | head -c 1000000", client))
-    await client.wait_output(b"begin\n")
-    await stage.next_daemon()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    got = bytes(client.output_bytes)
-    ran = await stage.resume(client.exec_id, len(got))
-    assert got + ran.output == b"begin\n" + b"y\n" * 500_000
+    with collecting() as row:
+        for text, shows, status, output in OVER_A_CHANGE:
+            with row(text):
+                task, client = await stage.begin(text, shows)
+                await stage.next_daemon(task)
+                got = bytes(client.output_bytes)
+                ran = await stage.resume(client.exec_id, len(got))
+                assert ran.exit == status
+                assert got + ran.output == output
+        with row("the next command waits for it"):
+            task, _ = await stage.begin("echo one; sleep 0.3; x=2", b"one\n")
+            await stage.next_daemon(task)
+            assert (await stage.exec("echo $x")).output == b"2\n"
+        with row("unknown command"):
+            assert (await stage.resume("0" * 16, 0)).exit == 125
 
 
-async def test_a_command_started_before_by_another_client_is_waited_for(stage: Stage) -> None:
+async def test_a_timeout_holds_over_a_change_of_daemons(stage: Stage) -> None:
     await stage.open()
-    client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.3; x=2", client))
-    await client.wait_output(b"one\n")
-    await stage.next_daemon()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    assert (await stage.exec("echo $x")).output == b"2\n"
-
-
-async def test_a_timeout_goes_on_over_a_change_of_daemons(stage: Stage) -> None:
-    await stage.open()
-    client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 1000", client, timeout_s=0.5))
-    await client.wait_output(b"one\n")
-    await stage.wait_foreground(1)
-    await stage.next_daemon()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    task, client = await stage.begin("echo one; sleep 1000", b"one\n", programs=1, timeout_s=0.5)
+    await stage.next_daemon(task)
     ran = await stage.resume(client.exec_id, 4)
     assert (ran.exit, ran.by) == (124, "waypoint")
 
 
-async def test_input_that_was_cut_is_told_and_not_taken_for_an_end(stage: Stage) -> None:
+async def test_input_cut_by_a_change_of_daemons_is_reported_unless_it_had_ended(stage: Stage) -> None:
     await stage.open()
-    client = Client()
-    client.send("i", b"some input\n")
-    task = asyncio.create_task(stage.exec("cat", client, stdin=True))
-    await client.wait_output(b"some input\n")
-    await stage.next_daemon()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    ran = await stage.resume(client.exec_id, len(client.output_bytes))
-    assert (ran.exit, ran.by) == (125, "waypoint")
-    assert "input" in ran.said
-
-
-async def test_input_that_had_ended_is_no_matter(stage: Stage) -> None:
-    await stage.open()
-    client = Client()
-    client.send("i", b"some input\n")
-    client.send("i", b"")
-    task = asyncio.create_task(stage.exec("cat; sleep 0.3; echo end", client, stdin=True))
-    await client.wait_output(b"some input\n")
-    await stage.wait_foreground(1)
-    await stage.next_daemon()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    ran = await stage.resume(client.exec_id, len(client.output_bytes))
-    assert (ran.exit, ran.by, ran.output) == (0, "command", b"end\n")
+    with collecting() as row:
+        for ended in (False, True):
+            with row(f"ended: {ended}"):
+                client = Client()
+                for piece in (b"some input\n", *([b""] if ended else [])):
+                    client.send("i", piece)
+                text = "cat; sleep 0.3; echo end"
+                task, _ = await stage.begin(text, b"some input\n", client, programs=1, stdin=True)
+                await stage.next_daemon(task)
+                ran = await stage.resume(client.exec_id, len(client.output_bytes))
+                if ended:
+                    assert (ran.exit, ran.by, ran.output) == (0, "command", b"end\n")
+                else:
+                    assert (ran.exit, ran.by) == (125, "waypoint")
+                    assert "input" in ran.said
 
 
 async def test_the_shell_may_end_while_there_is_no_daemon(stage: Stage) -> None:
     await stage.open()
-    client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.3; exec sh -c 'exit 5'", client))
-    await client.wait_output(b"one\n")
+    task, client = await stage.begin("echo one; sleep 0.3; exec sh -c 'exit 5'", b"one\n")
     stage.daemon.die()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
     fd = pidfd.open(stage.pid)
     assert await asyncio.to_thread(pidfd.wait_ended, fd, 10)
     os.close(fd)
-    await stage.next_daemon()
+    await stage.next_daemon(task)
     stage.daemon.ended.set_result(5)
     ran = await stage.resume(client.exec_id, 4)
     assert (ran.exit, ran.by, ran.ended) == (5, "command", True)
 
 
-async def test_an_unknown_command_cannot_be_resumed(stage: Stage) -> None:
-    await stage.open()
-    assert (await stage.resume("0" * 16, 0)).exit == 125
-
-
-async def test_the_shell_is_known_again_without_a_new_prompt(stage: Stage) -> None:
+async def test_the_next_daemon_recognises_the_shell_without_a_new_prompt(stage: Stage) -> None:
     stage.ring_size = 1 << 16
     await stage.open()
     await stage.exec("(yes noise | head -c 300000 >/dev/tty) & wait")
@@ -195,8 +133,8 @@ async def test_the_shell_is_known_again_without_a_new_prompt(stage: Stage) -> No
 
 @pytest.mark.soak(part="floods")
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int, tmp_path: Path) -> None:
-    """A real process, killed by SIGKILL at moments that it does not choose; ten times in one flood."""
+async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int) -> None:
+    """A real process, killed by SIGKILL ten times in one flood."""
     await bash.open()
     await bash.exec("true")
     await bash.daemon.line.wait_idle()
@@ -230,8 +168,8 @@ async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int, 
 
 
 @pytest.mark.soak(part="faults")
-async def test_at_whatever_turn_of_its_loop_a_daemon_dies_each_command_runs_once(stage: Stage) -> None:
-    """Some hundred deaths in one shell, spread over all steps of a command with and without a half-typed line."""
+async def test_each_command_runs_once_at_whatever_turn_of_its_loop_the_daemon_dies(stage: Stage) -> None:
+    """About a hundred deaths in one shell, at all steps of a command, with and without a half-typed line."""
     await stage.open("n=0")
     count, turns, finished = 0, 0, 0
     while finished < 3:
@@ -243,9 +181,7 @@ async def test_at_whatever_turn_of_its_loop_a_daemon_dies_each_command_runs_once
         for _ in range(turns):
             await asyncio.sleep(0)
         finished += task.done()
-        await stage.next_daemon()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await stage.next_daemon(task)
         output = bytes(client.output_bytes)
         if client.notes:
             count += 1
@@ -257,6 +193,6 @@ async def test_at_whatever_turn_of_its_loop_a_daemon_dies_each_command_runs_once
     assert (await stage.exec("stty -a </dev/tty | grep -c -- -opost; true")).output == b"1\n"
     mark = len(stage.printed())
     await stage.daemon.line.wait_idle()
-    await stage.type(b"\rstty -a </dev/tty\r")  # what is half typed does nothing; zsh may lose a ^U while it draws
+    await stage.type(b"\rstty -a </dev/tty\r")  # the half-typed line does nothing; zsh may lose a ^U while it draws
     await stage.wait_printed(b"opost", mark)
     assert b"-opost" not in stage.printed(mark)

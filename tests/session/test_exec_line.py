@@ -1,13 +1,14 @@
-"""A person shares the shell: what they have typed is neither run nor lost, whatever they were in the middle of."""
+"""exec while a person uses the same shell: what they have typed is neither run nor lost."""
 
 import asyncio
 
 import pytest
 
+from tests.collecting import collecting
 from tests.session.stage import Client, Stage
 from tests.waiting import PATIENCE_S
 
-# What is typed, what is typed after the command, and what the line prints (which is not what it looks like).
+# typed before the command, typed after it, what the line then prints (spelled otherwise than what was typed)
 HALF_LINES = [
     (b"echo ha''lf", b"", b"half"),
     (b"echo 'half \"quo", b"''ted'", b'half "quoted'),
@@ -17,164 +18,144 @@ HALF_LINES = [
     (b"echo back\x08\x08\x08\x08ha''lf", b"", b"half"),
     (b"echo ad''\x1b[D\x1b[D\x1b[D", b"bc", b"abcd"),
 ]
+# Keys after which the line editor waits for more. Before the editor has its modes, the terminal stops at ^S.
+HALF_KEYS = (b"\x1b", b"\x18", b"\x12", b"\x12ech", b"\x16", b"\x1b5", b"echo x\x1b", b"ec\t", b"ec\t\t", b"echo $\t\t")
+FROM_EXEC = (0, b"from exec\n", "command", False, "")
 
 
-@pytest.mark.parametrize(("typed", "rest", "printed"), HALF_LINES)
-async def test_a_half_typed_line_is_neither_run_nor_lost(
-    stage: Stage, typed: bytes, rest: bytes, printed: bytes
-) -> None:
+async def test_a_half_typed_line_is_neither_run_nor_lost(stage: Stage) -> None:
     await stage.open()
-    await stage.type(typed)
-    ran = await stage.exec("echo from exec")
-    assert ran.output == b"from exec\n"
-    await stage.type(rest + b"\r")
-    await stage.wait_printed(printed)
+    with collecting() as row:
+        for typed, rest, printed in HALF_LINES:
+            with row(typed):
+                await stage.exec("true")  # the shell is at its prompt again
+                mark = len(stage.printed())
+                await stage.type(typed)
+                assert await stage.exec("echo from exec") == FROM_EXEC
+                await stage.type(rest + b"\r")
+                await stage.wait_printed(printed, mark)
 
 
-@pytest.mark.parametrize("term", ["dumb", "nosuch"])
-async def test_a_terminal_that_can_do_nothing_does(bash: Stage, term: str) -> None:
-    """readline 8.2 hangs in drawing some lines that are wider than such a one, with a prompt like Debian's."""
-    await bash.open(rc=f"TERM={term}; PS1='> '")
-    for width in (29, 52, 60, 77, 100, 140):
-        await bash.exec(rf"PS1='\[\e]0;{'i' * 36}\a\]{'v' * width}$ '")
-        assert (await bash.exec("echo from exec")).output == b"from exec\n"
-    await bash.type("echo \u00fc''ber\r".encode())  # characters are characters again
-    await bash.wait_printed("\n\u00fcber".encode())
+async def test_exec_works_on_a_terminal_without_capabilities(bash: Stage) -> None:
+    """readline 8.2 hangs in drawing some lines that are wider than such a terminal, with a prompt like Debian's."""
+    with collecting() as row:
+        for term in ("dumb", "nosuch"):
+            with row(term):
+                stage = await bash.fresh(f"TERM={term}; PS1='> '")
+                for width in (29, 52, 60, 77, 100, 140):
+                    await stage.exec(rf"PS1='\[\e]0;{'i' * 36}\a\]{'v' * width}$ '")
+                    assert await stage.exec("echo from exec") == FROM_EXEC
+                await stage.type("echo \u00fc''ber\r".encode())  # UTF-8 input works again
+                await stage.wait_printed("\n\u00fcber".encode())
 
 
 @pytest.mark.soak(part="timing")
-@pytest.mark.parametrize("text", ["sleep 1000", "while :; do :; done"])
-async def test_a_half_typed_line_survives_an_interrupt(stage: Stage, text: str) -> None:
-    await stage.open()
-    await stage.type(b"echo ha''lf")
-    client = Client()
-    task = asyncio.create_task(stage.exec(f"echo run''ning; {text}", client))
-    await client.wait_output(b"running")
-    await stage.wait_foreground(1 if "sleep" in text else 0)
-    client.send("k", b"INT")
-    await task
-    await stage.type(b"-line\r")
-    await stage.wait_printed(b"half-line")
+async def test_a_half_typed_line_survives_an_interrupt(stage: Stage) -> None:
+    for text, programs in (("sleep 1000", 1), ("while :; do :; done", 0)):
+        fresh = await stage.fresh()
+        await fresh.type(b"echo ha''lf")
+        task, client = await fresh.begin(f"echo run''ning; {text}", b"running", programs=programs)
+        client.send("k", b"INT")
+        await task
+        await fresh.type(b"-line\r")
+        await fresh.wait_printed(b"half-line")
 
 
-async def test_keys_typed_while_a_command_runs_come_after_it(stage: Stage) -> None:
-    await stage.open()
-    client = Client()
-    task = asyncio.create_task(stage.exec("echo one; read -r x </dev/null; sleep 0.3; echo two", client))
-    await client.wait_output(b"one\n")
-    await stage.type(b"echo ty''ped\r")
-    ran = await task
-    assert ran.output == b"one\ntwo\n"
-    await stage.wait_printed(b"typed")
+async def test_keys_typed_while_a_command_runs_follow_the_half_typed_line(stage: Stage) -> None:
+    with collecting() as row:
+        for half, rest, printed in ((b"", b"echo ty''ped\r", b"typed"), (b"echo fi''", b"rst\r", b"first")):
+            with row(printed):
+                fresh = await stage.fresh()
+                await fresh.type(half)
+                task, _ = await fresh.begin("echo one; until [ -e go ]; do :; done; echo two", b"one\n")
+                await fresh.type(rest)
+                (fresh.home / "go").touch()
+                assert (await task).output == b"one\ntwo\n"
+                await fresh.wait_printed(printed)
 
 
-async def test_control_keys_typed_while_a_command_runs_are_the_editors_not_the_terminals(stage: Stage) -> None:
+async def test_control_keys_typed_while_a_command_runs_go_to_the_line_editor(stage: Stage) -> None:
     await stage.open("PROMPT_COMMAND='sleep 0.1'; precmd() { sleep 0.1; }")
     await stage.type(b"echo wrong")
-    client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.2", client))
-    await client.wait_output(b"one\n")
+    task, _ = await stage.begin("echo one; sleep 0.2", b"one\n")
     await stage.type(b"\x15echo ri''ght\r")
     await task
     await stage.wait_printed(b"right")
     assert b"wrongecho" not in stage.printed()
 
 
-async def test_keys_typed_while_a_command_runs_go_behind_the_half_typed_line(stage: Stage) -> None:
-    await stage.open()
-    await stage.type(b"echo fi''")
-    client = Client()
-    task = asyncio.create_task(stage.exec("echo one; sleep 0.3", client))
-    await client.wait_output(b"one\n")
-    await stage.type(b"rst\r")
-    assert (await task).output == b"one\n"
-    await stage.wait_printed(b"first")
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        b"\x1b",
-        b"\x18",
-        b"\x12",
-        b"\x12ech",
-        # Before the line editor has its modes, the terminal itself stops at this key.
-        pytest.param(b"\x13", marks=pytest.mark.soak(part="timing")),
-        b"\x16",
-        b"\x1b5",
-        b"echo x\x1b",
-        b"ec\t",
-        b"ec\t\t",
-        b"echo $\t\t",
-    ],
-)
-async def test_keys_half_pressed_do_not_get_in_the_way(bash: Stage, keys: bytes) -> None:
-    await bash.open()
-    await bash.exec("echo something for the search >/dev/null")
-    await bash.type(keys)
-    assert await bash.exec("echo from exec") == (0, b"from exec\n", "command", False, "")
-    await bash.type(b"\x07\x15")
-    await bash.type(b"echo cl''ean\r")
-    await bash.wait_printed(b"\rclean\r\n")
-
-
-@pytest.mark.parametrize("keys", [b"\x12", b"\x12ech", b"echo x\x1b"])
-async def test_a_search_in_zsh_does_not_get_in_the_way(zsh: Stage, keys: bytes) -> None:
-    await zsh.open()
-    await zsh.type(keys)
-    assert await zsh.exec("echo from exec") == (0, b"from exec\n", "command", False, "")
-
-
-@pytest.mark.parametrize("keys", [b"", b"echo ha''lf", b"echo ha''lf\x1b", b"echo ha''lf\x1bb"])
-async def test_vi_mode_is_served_in_both_its_modes(stage: Stage, keys: bytes) -> None:
-    await stage.open()
-    await stage.exec("set -o vi" if stage.shell == "bash" else "bindkey -v")
-    await stage.type(keys)
-    assert await stage.exec("echo from exec") == (0, b"from exec\n", "command", False, "")
-    if keys:
-        await stage.type(b"\r")
-        await stage.wait_printed(b"half")
-
-
-@pytest.mark.parametrize("keys", [b"echo 'open\r", b"for i in 1; do\r", b"cat <<END\r", b"echo \\\r"])
-async def test_in_the_middle_of_a_longer_command_exec_waits_and_then_says_so(stage: Stage, keys: bytes) -> None:
-    await stage.open()
+async def half_pressed(stage: Stage, keys: bytes) -> None:
+    await stage.exec("echo something for the search >/dev/null")
     mark = len(stage.printed())
     await stage.type(keys)
-    await stage.wait_printed(b"> ", mark)
-    ran = await stage.exec("echo from exec", wait_prompt_s=0.3)
-    assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
-    waiting = asyncio.create_task(stage.exec("echo from exec", wait_prompt_s=PATIENCE_S))
-    await asyncio.sleep(0)
-    await stage.type(b"\x03")
-    assert (await waiting).output == b"from exec\n"
+    assert await stage.exec("echo from exec") == FROM_EXEC
+    await stage.type(b"\x07\x15echo cl''ean\r")
+    await stage.wait_printed(b"\rclean\r\n", mark)
 
 
-async def test_a_foreground_program_is_waited_for_and_named(stage: Stage) -> None:
-    await stage.open()
-    await stage.type(b"cat\r")
-    await stage.wait_foreground(1)
-    ran = await stage.exec("echo from exec", wait_prompt_s=0.2)
-    assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
-    assert "cat" in ran.said
-    waiting = asyncio.create_task(stage.exec("echo from exec", wait_prompt_s=PATIENCE_S))
-    await asyncio.sleep(0)
-    await stage.type(b"\x04")
-    assert (await waiting).output == b"from exec\n"
+async def test_exec_runs_while_the_line_editor_waits_for_a_second_key(stage: Stage) -> None:
+    with collecting() as row:
+        for keys in HALF_KEYS if stage.shell == "bash" else (b"\x12", b"\x12ech", b"echo x\x1b"):
+            with row(keys):
+                fresh = await stage.fresh()
+                if stage.shell == "bash":
+                    await half_pressed(fresh, keys)
+                else:
+                    await fresh.type(keys)
+                    assert await fresh.exec("echo from exec") == FROM_EXEC
 
 
-@pytest.mark.parametrize("text", ["read -r -s -n1 x", "read -r -k1 x", "read -r -e x", "vared y"])
-async def test_a_builtin_that_reads_keys_is_not_the_prompt(stage: Stage, text: str) -> None:
-    if (stage.shell == "zsh") == (" -e" in text or " -n1" in text):
-        return
-    await stage.open("y=1")
-    await stage.type(f'{text}; echo "got <$x>"\r'.encode())
-    await stage.wait_printed(b'x>"')
-    ran = await stage.exec("echo from exec", wait_prompt_s=0.3)
-    assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
-    await stage.type(b"q\r")
-    assert (await stage.exec("echo from exec", wait_prompt_s=PATIENCE_S)).output == b"from exec\n"
-    assert b"7717" not in stage.printed().split(b"got <")[1][:3]
+@pytest.mark.soak(part="timing")
+async def test_exec_runs_while_the_terminal_is_stopped(bash: Stage) -> None:
+    await bash.open()
+    await half_pressed(bash, b"\x13")
+
+
+async def test_exec_runs_in_both_vi_modes(stage: Stage) -> None:
+    with collecting() as row:
+        for keys in (b"", b"echo ha''lf", b"echo ha''lf\x1b", b"echo ha''lf\x1bb"):
+            with row(keys):
+                fresh = await stage.fresh()
+                await fresh.exec("set -o vi" if stage.shell == "bash" else "bindkey -v")
+                await fresh.type(keys)
+                assert await fresh.exec("echo from exec") == FROM_EXEC
+                if keys:
+                    await fresh.type(b"\r")
+                    await fresh.wait_printed(b"half")
+
+
+# typed; what the terminal prints then; what ends it; what the refusal names
+GOT = b'; echo "go""t <$x>"\r'
+BUSY = {
+    "": [
+        *((keys, b"> ", b"\x03", "") for keys in (b"echo 'open\r", b"for i in 1; do\r", b"cat <<END\r", b"echo \\\r")),
+        (b"echo be''gun; cat\r", b"begun", b"\x04", "cat"),
+    ],
+    "bash": [(builtin + GOT, b'x>"', b"q\r", "") for builtin in (b"read -r -s -n1 x", b"read -r -e x")],
+    "zsh": [(builtin + GOT, b'x>"', b"q\r", "") for builtin in (b"read -r -k1 x", b"x=; vared x")],
+}
+
+
+async def test_exec_waits_for_a_busy_shell_and_then_reports_it(stage: Stage) -> None:
+    """In the middle of a longer command, behind a program in the foreground, in a builtin that reads keys."""
+    with collecting() as row:
+        for keys, shows, end, named in BUSY[""] + BUSY[stage.shell]:
+            with row(keys):
+                fresh = await stage.fresh()
+                mark = len(fresh.printed())
+                await fresh.type(keys)
+                await fresh.wait_printed(shows, mark)
+                if named:
+                    await fresh.wait_foreground(1)
+                ran = await fresh.exec("echo from exec", wait_prompt_s=0.3)
+                assert (ran.exit, ran.by, ran.output) == (125, "waypoint", b"")
+                assert named in ran.said
+                waiting = asyncio.create_task(fresh.exec("echo from exec", wait_prompt_s=PATIENCE_S))
+                await asyncio.sleep(0)
+                await fresh.type(end)
+                assert (await waiting).output == b"from exec\n"
+                if keys.endswith(GOT):
+                    assert b"got <q>" in fresh.printed(mark)
 
 
 async def test_a_waiting_command_whose_client_leaves_is_not_run(stage: Stage) -> None:

@@ -1,11 +1,10 @@
-"""A command that ends the shell by the way leaves the session with a new shell in its place."""
+"""A command that ends the shell by accident leaves the session with a new shell that has the old state."""
 
 import asyncio
 import os
 
-import pytest
-
-from tests.session.stage import Client, Stage
+from tests.collecting import collecting
+from tests.session.stage import Stage
 from waypoint.capture.layers.shell import last_states
 from waypoint.linux.tasks import procfs
 from waypoint.model.requests import ExecRequest
@@ -15,33 +14,30 @@ STATE = "mine='a b'; f() { echo \"f $1\"; }; alias l=ls; cd /usr"
 SHOW_STATE = 'echo "$? $mine $(f 1) $PWD $(alias l)"'
 
 
-@pytest.mark.parametrize(
-    "end", ["cd /nowhere 2>/dev/null || exit 3", "f2() { false || exit 3; }; f2", "(exit 3) || exit"]
-)
-async def test_a_command_that_ends_the_shell_by_the_way_leaves_the_session_with_a_new_one(
-    stage: Stage, end: str
-) -> None:
-    await stage.open()
-    await stage.exec("setopt nohup nocheckjobs" if stage.shell == "zsh" else "exec 5</etc/passwd")
-    await stage.exec("sleep 1000 & echo $! >job")
-    shell = stage.daemon.line.watch.shell
-    ran = await stage.exec(f"{STATE}; {end}; echo not reached")
-    assert (ran.exit, ran.by, ran.ended, stage.new_shell) == (3, "command", False, True)
-    assert b"not reached" not in ran.output
-    now = await stage.exec(SHOW_STATE)
-    quote = "'" if stage.shell == "bash" else ""
-    assert now.exit == 0, now
-    assert now.output.decode() == f"3 a b f 1 /usr {'alias ' if quote else ''}l={quote}ls{quote}\n"
-    assert not stage.new_shell
-    new = stage.daemon.line.watch.shell
-    assert shell is not None
-    assert new is not None
-    assert (new.pid, new.start_ticks) == (shell.pid, shell.start_ticks)  # the same process, another program
-    job = int((stage.home / "job").read_text())
-    assert job in procfs.children(new.pid)
+async def test_a_command_that_ends_the_shell_leaves_a_new_shell_with_its_state(stage: Stage) -> None:
+    with collecting() as row:
+        for end in ("cd /nowhere 2>/dev/null || exit 3", "f2() { false || exit 3; }; f2", "(exit 3) || exit"):
+            with row(end):
+                fresh = await stage.fresh()
+                await fresh.exec("setopt nohup nocheckjobs" if stage.shell == "zsh" else "exec 5</etc/passwd")
+                await fresh.exec("sleep 1000 & echo $! >job")
+                shell = fresh.daemon.line.watch.shell
+                ran = await fresh.exec(f"{STATE}; {end}; echo not reached")
+                assert (ran.exit, ran.by, ran.ended, fresh.new_shell) == (3, "command", False, True)
+                assert b"not reached" not in ran.output
+                now = await fresh.exec(SHOW_STATE)
+                quote = "'" if stage.shell == "bash" else ""
+                assert now.exit == 0, now
+                assert now.output.decode() == f"3 a b f 1 /usr {'alias ' if quote else ''}l={quote}ls{quote}\n"
+                assert not fresh.new_shell
+                new = fresh.daemon.line.watch.shell
+                assert shell is not None
+                assert new is not None
+                assert (new.pid, new.start_ticks) == (shell.pid, shell.start_ticks)  # the same process, new program
+                assert int((fresh.home / "job").read_text()) in procfs.children(new.pid)
 
 
-async def test_a_state_that_is_too_large_is_lost_and_that_is_said(stage: Stage) -> None:
+async def test_a_state_that_is_too_large_is_lost_and_reported(stage: Stage) -> None:
     await stage.open()
     assert (await stage.exec("v=$(head -c 17000000 /dev/zero | tr '\\0' x); false || exit 6")).exit == 6
     assert (stage.new_shell, stage.state_lost) == (True, True)
@@ -50,7 +46,7 @@ async def test_a_state_that_is_too_large_is_lost_and_that_is_said(stage: Stage) 
     assert (stage.new_shell, stage.state_lost) == (True, False)
 
 
-async def test_set_e_ends_the_shell_and_is_no_part_of_what_the_new_one_gets(bash: Stage) -> None:
+async def test_set_e_ends_the_shell_and_is_not_given_to_the_new_one(bash: Stage) -> None:
     await bash.open()
     ran = await bash.exec("set -eu -o pipefail; mine=1; (exit 7); mine=2")
     assert (ran.exit, ran.ended, bash.new_shell) == (7, False, True)
@@ -59,17 +55,17 @@ async def test_set_e_ends_the_shell_and_is_no_part_of_what_the_new_one_gets(bash
     assert b"pipefail" in ran.output
 
 
-@pytest.mark.parametrize("moment", ["ERR", "DEBUG"])
-async def test_what_ends_the_shell_at_a_failure_is_no_part_of_what_the_new_one_gets(stage: Stage, moment: str) -> None:
-    await stage.open()
-    await stage.exec("mine=1")
-    ran = await stage.exec(f"trap 'exit 7' {moment}; false")
-    assert (ran.exit, ran.ended, stage.new_shell) == (7, False, True)
-    ran = await stage.exec('false; echo "$mine"')
-    assert (ran.exit, ran.ended, ran.output, stage.new_shell) == (0, False, b"1\n", False)
+async def test_a_trap_that_ends_the_shell_is_not_given_to_the_new_one(stage: Stage) -> None:
+    for moment in ("ERR", "DEBUG"):
+        fresh = await stage.fresh()
+        await fresh.exec("mine=1")
+        ran = await fresh.exec(f"trap 'exit 7' {moment}; false")
+        assert (ran.exit, ran.ended, fresh.new_shell) == (7, False, True)
+        ran = await fresh.exec('false; echo "$mine"')
+        assert (ran.exit, ran.ended, ran.output, fresh.new_shell) == (0, False, b"1\n", False)
 
 
-async def test_a_state_that_ends_the_shell_which_gets_it_is_given_once(bash: Stage) -> None:
+async def test_a_state_that_ends_the_new_shell_is_given_only_once(bash: Stage) -> None:
     await bash.open()
     line, given = bash.daemon.line, []
 
@@ -84,7 +80,7 @@ async def test_a_state_that_ends_the_shell_which_gets_it_is_given_once(bash: Sta
     assert [one["exit"] for one in given] == [5]
 
 
-async def test_an_exit_trap_of_the_user_waits_for_the_end_of_the_session(bash: Stage) -> None:
+async def test_an_exit_trap_of_the_user_runs_at_the_end_of_the_session(bash: Stage) -> None:
     await bash.open()
     await bash.exec("trap 'echo bye' EXIT; trap 'echo usr' USR1")
     assert b"bye" not in (await bash.exec("false || exit 3")).output
@@ -99,26 +95,24 @@ async def test_an_exit_trap_of_the_user_waits_for_the_end_of_the_session(bash: S
     assert b"bye" in ran.output
 
 
-@pytest.mark.parametrize("text", ["true", "sleep 100"])  # the second one is interrupted: the next prompt tells its end
-async def test_after_a_command_the_traps_are_the_users(bash: Stage, text: str) -> None:
+async def test_after_a_command_the_traps_are_those_of_the_user(bash: Stage) -> None:
     await bash.open()
-    for own in ("", "trap 'echo bye' EXIT"):
-        await bash.exec(own or ":")
-        client = Client()
-        running = asyncio.create_task(bash.exec(text, client))
-        if text != "true":
-            await bash.wait_foreground(1)
-            client.send("k", b"INT")
-        await running
-        await bash.daemon.line.wait_idle()
-        begun = len(bash.printed())
-        await bash.type(b"trap -p; echo e''nd\r")
-        await bash.wait_printed(b"end", begun)
-        assert b"__wp" not in bash.printed(begun)
-        assert (own.encode() in bash.printed(begun).replace(b"trap -- ", b"trap ")) is True
-        found = last_states(lambda name: (bash.run / name).read_bytes())[-1]
-        assert found is not None
-        assert b"__wp_leave" not in (bash.run / found.file).read_bytes().split(b"\0")[0]
+    for text in ("true", "sleep 100"):  # the second is interrupted: its end is reported by the next prompt
+        for own in ("trap - EXIT", "trap 'echo bye' EXIT"):
+            await bash.exec(own)
+            running, client = await bash.begin(text, programs=None if text == "true" else 1)
+            if text != "true":
+                client.send("k", b"INT")
+            await running
+            await bash.daemon.line.wait_idle()
+            begun = len(bash.printed())
+            await bash.type(b"trap -p; echo e''nd\r")
+            await bash.wait_printed(b"end", begun)
+            assert b"__wp" not in bash.printed(begun)
+            assert (b"echo bye" in bash.printed(begun)) == ("bye" in own)
+            found = last_states(lambda name: (bash.run / name).read_bytes())[-1]
+            assert found is not None
+            assert b"__wp_leave" not in (bash.run / found.file).read_bytes().split(b"\0")[0]
 
 
 async def test_a_command_with_an_exit_trap_of_its_own_ends_the_session(bash: Stage) -> None:
@@ -137,7 +131,7 @@ async def test_the_next_command_waits_until_the_new_shell_is_at_its_prompt_with_
     assert (await bash.exec("echo hi")).output == b"hi\n"
 
 
-async def test_nothing_of_the_commands_text_is_left_in_the_files_of_the_session(stage: Stage) -> None:
+async def test_the_text_of_a_command_is_left_in_no_file_of_the_session(stage: Stage) -> None:
     await stage.open()
     await stage.exec("false || exit 3; : a-secret")
     assert stage.new_shell
@@ -148,10 +142,8 @@ async def test_nothing_of_the_commands_text_is_left_in_the_files_of_the_session(
 async def test_the_new_shell_gets_its_state_from_the_next_daemon_too(stage: Stage) -> None:
     """Two daemons die: one while the command runs, one before it has given the new shell its state."""
     await stage.open()
-    client = Client()
-    running = asyncio.create_task(stage.exec(f"{STATE}; echo begun; read -r x <{stage.home}/go; exit 3", client))
     os.mkfifo(stage.home / "go")
-    await client.wait_output(b"begun")
+    running, client = await stage.begin(f"{STATE}; echo begun; read -r x <{stage.home}/go; exit 3", b"begun")
     await stage.next_daemon()
     stage.daemon.line.renew = asyncio.Event().wait
     (stage.home / "go").write_text("\n")

@@ -1,6 +1,5 @@
-"""What a shell writes down of its state is all that another one needs to be the same; nothing in it is ever run."""
+"""The state that a shell writes makes another shell the same; nothing in it is ever run."""
 
-import asyncio
 import os
 import re
 import shutil
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shellwrap.marks import KEY
-from tests.session.stage import Client, Stage
-from waypoint.capture.layers.shell import LAST, STATE_FILE, history_in, last_prompt, read_state
+from tests.session.stage import Stage
+from waypoint.capture.layers.shell import STATE_FILE, history_in, last_prompt, read_state
 from waypoint.terminal.exec.command_line import CommandLine
 from waypoint.terminal.hooks import asking
 from waypoint.terminal.shell.asked import Asked, ask_state, still_holds
@@ -101,27 +100,14 @@ async def state_of(stage: Stage) -> ShellDump:
 
 
 def told(dump: ShellDump, part: str) -> object:
-    """That part of it, without what changes by itself."""
+    """That part of the dump, without variables that change by themselves."""
     if part != "variables":
         return getattr(dump, part)
     own = (
-        "_",
-        "POSIXLY_CORRECT",
-        "RANDOM",
-        "SECONDS",
-        "SRANDOM",
-        "LINENO",
-        "HISTCMD",
-        "COMP_WORDBREAKS",
-        "PIPESTATUS",
-        "GROUPS",
-        "FUNCNAME",
-        "HISTNO",
-        "count",
+        rb"__wp.*|READLINE_.*|BASH.*|EPOCH.*|ERRNO|TTYIDLE|_|POSIXLY_CORRECT|RANDOM|SECONDS|SRANDOM|LINENO|HISTCMD|"
+        rb"COMP_WORDBREAKS|PIPESTATUS|GROUPS|FUNCNAME|HISTNO|count"
     )
-    of_the_shell = re.compile(rb"__wp|READLINE_|BASH|EPOCH|ERRNO$|TTYIDLE$")
-    found = {name: entry for name, entry in dump.variables.items() if not of_the_shell.match(name)}
-    return {name: entry for name, entry in found.items() if name.decode() not in own}
+    return {name: entry for name, entry in dump.variables.items() if not re.fullmatch(own, name)}
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["from a new shell's", "from another"])
@@ -161,7 +147,7 @@ def at_last_prompt(stage: Stage) -> ShellDump:
     return parse(data, layer.kind, history)
 
 
-async def test_the_state_of_a_prompt_is_that_which_the_shell_tells_when_it_is_asked(stage: Stage) -> None:
+async def test_the_state_written_at_a_prompt_equals_the_state_given_on_request(stage: Stage) -> None:
     await stage.open()
     await stage.exec(BASH_STATE if stage.shell == "bash" else ZSH_STATE)
     asked = await state_of(stage)
@@ -176,18 +162,15 @@ async def test_the_state_of_a_prompt_is_that_which_the_shell_tells_when_it_is_as
     assert not list(stage.home.rglob("ran"))
 
 
-async def test_a_shell_that_is_busy_has_the_state_of_its_last_prompt(stage: Stage) -> None:
+async def test_the_state_of_a_busy_shell_is_that_of_its_last_prompt(stage: Stage) -> None:
     await stage.open()
     await stage.exec("kept=before; set -e; (exit 3) || :")
-    client = Client()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(stage.exec("kept=after; echo begun; read -r x", client, stdin=True))
-        await client.wait_output(b"begun")
-        state = at_last_prompt(stage)
-        assert b"before" in state.variables[b"kept"].text
-        assert {"errexit"} <= state.options
-        client.send("i", b"go on\n")
-        client.send("w")
+    running, client = await stage.begin("kept=after; echo begun; read -r x", b"begun", stdin=True)
+    state = at_last_prompt(stage)
+    assert b"before" in state.variables[b"kept"].text
+    assert {"errexit"} <= state.options
+    client.send("i", b"go on\n")
+    await running
     await at_prompt(stage)
     assert b"after" in at_last_prompt(stage).variables[b"kept"].text
 
@@ -211,57 +194,26 @@ async def test_writing_the_state_at_each_prompt_disturbs_nothing(stage: Stage) -
     assert b"yes" in at_last_prompt(stage).variables[b"kept"].text
 
 
-async def test_a_state_that_takes_long_to_write_is_not_kept_for_a_while(stage: Stage) -> None:
-    await stage.open()
-    await stage.exec("small=1")
-    await at_prompt(stage)
-    assert b"1" in at_last_prompt(stage).variables[b"small"].text
-    await stage.exec("__wp_most=-1; small=2")
-    await at_prompt(stage)
-    assert b"2" in at_last_prompt(stage).variables[b"small"].text
-    assert (await stage.exec("echo $((__wp_rest > 0))")).output == b"1\n"
-    await stage.exec("__wp_rest=9000000000000000")
-    await at_prompt(stage)
-    assert [(stage.run / name).stat().st_size for name in LAST] == [0, 0]
-    await stage.exec("__wp_most=1000000000; __wp_rest=0; small=3")
-    await at_prompt(stage)
-    assert b"3" in at_last_prompt(stage).variables[b"small"].text
-
-
-async def test_nothing_of_it_is_in_the_history(stage: Stage) -> None:
-    await stage.open()
-    await stage.type(b"echo typed-one\r")
-    await stage.wait_printed(b"typed-one\r\n")
-    before = await state_of(stage)
-    await stage.exec("x=1")
-    await put_back(stage.daemon.line, "main", await state_of(stage), before, "it")
-    await stage.type(b"echo typed-two${x-}\r")
-    await stage.wait_printed(b"typed-two\r\n")
-    ran = await stage.exec("fc -l 1 2>/dev/null || history")
-    assert [line.split(maxsplit=1)[1] for line in ran.output.decode().splitlines()] == [
-        "echo typed-one",
-        "echo typed-two${x-}",
-    ]
-
-
-async def test_asking_disturbs_nothing(stage: Stage) -> None:
+async def test_reading_and_restoring_the_state_changes_neither_history_nor_the_typed_line(stage: Stage) -> None:
     await stage.open()
     await stage.type(b"echo 'before'\r")
     await stage.wait_printed(b"before\r\n")
+    before = await state_of(stage)
+    await stage.exec("x=1")
+    await put_back(stage.daemon.line, "main", await state_of(stage), before, "it")
     await stage.exec("(exit 7)")
-    await stage.type(b"echo $? 'half")
+    await stage.type(b"echo $? ${x-} 'half")
     await stage.wait_printed(b"'half")
-    state = await state_of(stage)
-    assert b"r" not in state.variables
+    assert b"r" not in (await state_of(stage)).variables
     mark = len(stage.printed())
     await stage.type(b" line'\r")
     await stage.wait_printed(b"7 half line\r\n", mark)
     ran = await stage.exec("fc -l 1 2>/dev/null || history")
     typed = [line.split(maxsplit=1)[1] for line in ran.output.decode().splitlines()]
-    assert typed == ["echo 'before'", "echo $? 'half line'"]
+    assert typed == ["echo 'before'", "echo $? ${x-} 'half line'"]
 
 
-async def test_the_users_variables_are_seen_whatever_their_names(stage: Stage) -> None:
+async def test_variables_named_like_those_of_the_hooks_are_in_the_state(stage: Stage) -> None:
     await stage.open()
     names = ("r", "n", "k", "op", "l", "v", "o", "e", "w", "j", "m", "b")
     await stage.exec("; ".join(f"{name}=mine" for name in names))
@@ -269,7 +221,7 @@ async def test_the_users_variables_are_seen_whatever_their_names(stage: Stage) -
     assert [name for name in names if b"mine" not in state.variables[name.encode()].text] == []
 
 
-async def test_options_that_change_the_language_do_not_reach_it(stage: Stage) -> None:
+async def test_options_that_change_the_language_do_not_harm_the_state(stage: Stage) -> None:
     await stage.open()
     if stage.shell == "bash":
         await stage.exec(
@@ -284,17 +236,13 @@ async def test_options_that_change_the_language_do_not_reach_it(stage: Stage) ->
 
 
 @pytest.mark.soak(part="timing")
-async def test_a_busy_or_deaf_shell_is_not_waited_for(stage: Stage) -> None:
+async def test_a_shell_that_is_busy_or_does_not_answer_is_not_waited_for(stage: Stage) -> None:
     await stage.open()
     line = stage.daemon.line
-    client = Client()
-    async with asyncio.TaskGroup() as group:
-        running = group.create_task(stage.exec("echo begun; read -r x", client, stdin=True))
-        await client.wait_output(b"begun")
-        assert await ask_state(line) is None
-        client.send("i", b"go on\n")
-        client.send("w")
-    assert running.done()
+    running, client = await stage.begin("echo begun; read -r x", b"begun", stdin=True)
+    assert await ask_state(line) is None
+    client.send("i", b"go on\n")
+    await running
     await line.wait_idle()
     (stage.run / STATE_FILE).write_text("of another time")
     await stage.exec("bindkey -r '\\e[7717~'" if stage.shell == "zsh" else r"bind -r '\e[7717~'")
@@ -306,7 +254,7 @@ async def test_a_busy_or_deaf_shell_is_not_waited_for(stage: Stage) -> None:
 
 
 @pytest.mark.soak(part="timing")
-async def test_a_function_that_reads_a_line_is_no_prompt(stage: Stage) -> None:
+async def test_a_function_that_reads_a_line_is_not_taken_for_the_prompt(stage: Stage) -> None:
     await stage.open()
     read = "local hidden=1; read -e x" if stage.shell == "bash" else "vared -c x"
     await stage.exec("f() { echo in-f; " + read + "; }")
@@ -316,7 +264,7 @@ async def test_a_function_that_reads_a_line_is_no_prompt(stage: Stage) -> None:
     assert await ask_state(stage.daemon.line) is None
 
 
-async def test_keys_of_earlier_questions_do_not_tear_the_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_of_earlier_requests_do_not_damage_the_state(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a busy machine, where the daemon gives up a question whose key the shell reads later, with the next one."""
     await stage.open()
     await stage.exec("kept=yes")
@@ -327,7 +275,7 @@ async def test_keys_of_earlier_questions_do_not_tear_the_state(stage: Stage, mon
         await at_prompt(stage)
 
 
-async def test_a_state_without_its_end_is_none(stage: Stage) -> None:
+async def test_an_incomplete_state_is_not_used(stage: Stage) -> None:
     await stage.open()
     if stage.shell == "bash":
         await stage.exec('__wp_kept() { __wp_then=; __wp_say "$__wp_kept;ok"; }')
@@ -339,7 +287,7 @@ async def test_a_state_without_its_end_is_none(stage: Stage) -> None:
     assert [name for name in os.listdir(stage.run) if name.startswith("state")] == []
 
 
-async def test_a_state_is_of_its_prompt_only(stage: Stage) -> None:
+async def test_a_state_holds_until_the_next_prompt_only(stage: Stage) -> None:
     await stage.open()
     line = await at_prompt(stage)
     asked = await ask_state(line)
@@ -350,7 +298,7 @@ async def test_a_state_is_of_its_prompt_only(stage: Stage) -> None:
     assert not still_holds(line, asked)
 
 
-async def test_what_cannot_be_brought_back_is_told_and_stops_nothing(stage: Stage) -> None:
+async def test_parts_that_cannot_be_restored_are_reported_and_the_rest_is_restored(stage: Stage) -> None:
     await stage.open()
     await stage.exec("mkdir gone; cd gone; x=old; y=old")
     before = await state_of(stage)
@@ -363,7 +311,7 @@ async def test_what_cannot_be_brought_back_is_told_and_stops_nothing(stage: Stag
     assert (await stage.exec("echo $x $y ${PWD##*/}")).output == b"new old home\n"
 
 
-async def test_the_branch_follows_what_the_daemon_has_written(stage: Stage) -> None:
+async def test_the_branch_variable_follows_the_file_of_the_daemon(stage: Stage) -> None:
     stage.run.mkdir(mode=0o700)
     (stage.run / "branch").write_text("one\n")
     stage.run.rename(stage.folder / "kept")

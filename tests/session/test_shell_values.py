@@ -11,48 +11,11 @@ from tests.session.test_shell_state import state_of, told
 from waypoint.terminal.shell.dump import ShellDump
 from waypoint.terminal.shell.putting_back import put_back
 
-# What means something to a shell, to its parser of what it has printed itself, or is no UTF-8.
+# Characters with a meaning for the shell or for the parser of its state, and bytes that are not UTF-8.
 _PIECES = (
-    *(
-        b"'",
-        b'"',
-        b"\\",
-        b"\n",
-        b"\r",
-        b"\t",
-        b" ",
-        b"$",
-        b"`",
-        b"!",
-        b"~",
-        b"*",
-        b"[",
-        b"]",
-        b"(",
-        b")",
-        b"{",
-        b"}",
-        b";",
-    ),
-    *(
-        b"=",
-        b"&",
-        b"|",
-        b"<",
-        b">",
-        b"#",
-        b"%",
-        b"\x01",
-        b"\x7f",
-        b"\x1b",
-        b"\xff",
-        b"\xc3",
-        "é".encode(),
-        b"a",
-        b"0",
-        b"-",
-    ),
-    *(b"$(touch ran)", b"`touch ran`", b"$'", b"\\'", b"declare -- x=", b"\\n", b"a[$(touch ran)]", b"\xc3\x83"),
+    *(bytes([char]) for char in b"'\"\\\n\r\t $`!~*[](){};=&|<>#%\x01\x7f\x1b\xff\xc3a0-"),
+    *("é".encode(), b"$(touch ran)", b"`touch ran`", b"$'", b"\\'", b"declare -- x=", b"\\n"),
+    *(b"a[$(touch ran)]", b"\xc3\x83"),
 )
 _VALUE = st.lists(st.sampled_from(_PIECES), max_size=6).map(b"".join) | st.binary(max_size=12).map(
     lambda data: data.replace(b"\0", b"")
