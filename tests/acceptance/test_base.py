@@ -40,7 +40,7 @@ def test_a_base_is_what_the_session_sees(home: Home, base: Path) -> None:
     assert picture(base) == before
 
 
-def test_a_base_may_be_named_from_here_and_its_users_are_known_there(home: Home, base: Path) -> None:
+def test_a_base_may_be_a_relative_path_and_has_its_own_users(home: Home, base: Path) -> None:
     command = home.argv("shell", "from-here", "-d", "--base", base.name, "--user", "tester")
     subprocess.run(command, env=home.env, cwd=base.parent, check=True, capture_output=True)
     assert inside(home, "from-here", "id; pwd; touch mine; stat -c %U mine") == (
@@ -55,7 +55,7 @@ def test_a_base_may_be_named_from_here_and_its_users_are_known_there(home: Home,
     assert str(base) in said.stderr
 
 
-def test_a_base_without_bash_has_terminal_and_run_and_says_why_not_exec(home: Home, tmp_path: Path, seat: Take) -> None:
+def test_a_base_without_bash_refuses_exec_with_the_reason(home: Home, tmp_path: Path, seat: Take) -> None:
     tmp_path.chmod(0o755)
     bare = make_base(tmp_path / "bare", bash=False)
     with session(home, "root", "--base", str(bare)) as branch:
@@ -90,7 +90,7 @@ def test_a_base_without_this_machines_c_library_works(home: Home, tmp_path: Path
         assert outer.left() == 5
 
 
-def test_what_is_mounted_below_a_base_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_mount_below_a_base_is_left_out_and_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     folder = make_base(tmp_path / "with-mount")
     (folder / "more").mkdir()
@@ -101,9 +101,9 @@ def test_what_is_mounted_below_a_base_is_left_out_and_said(tmp_path: Path) -> No
         home.must("stop", "left-out", "--discard")
 
 
-@pytest.mark.parametrize("where", ["/no/such/folder", "/etc/passwd", "/dev/null", ""])
-def test_a_base_that_is_no_folder_is_refused(home: Home, where: str) -> None:
-    assert "base" in refused(home, "--base", where)
+def test_a_base_that_is_no_folder_is_refused(home: Home) -> None:
+    for where in ("/no/such/folder", "/etc/passwd", "/dev/null", ""):
+        assert "base" in refused(home, "--base", where), where
 
 
 SECRET = "of the machine's root"
@@ -131,7 +131,7 @@ def test_a_base_leads_to_no_file_of_the_machine(home: Home, tmp_path: Path) -> N
         assert "the base has no such user" in refused(home, "--base", str(hostile), "--user", "led")
 
 
-def test_the_resolver_of_a_base_is_there(home: Home, tmp_path: Path) -> None:
+def test_the_resolver_file_of_a_base_is_used(home: Home, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     usual = make_base(tmp_path / "usual")
     (usual / "run/resolve").mkdir(parents=True)

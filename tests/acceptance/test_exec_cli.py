@@ -13,9 +13,9 @@ import pytest
 
 from tests.acceptance.people import Person
 from tests.acceptance.sessions import session
+from tests.collecting import collecting
 from tests.homes import Completed, Home
 from tests.waiting import PATIENCE_S
-from waypoint.client import Client
 
 pytestmark = pytest.mark.privileged
 
@@ -53,61 +53,33 @@ class Exec:
         return subprocess.Popen(self.argv(*words), env=self.home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-# --- output
+OUTPUTS = [
+    bytes(range(256)) * 5,
+    *(b"", b"no newline", b"\n", b"\n\n\n", b"\r", b"one\r\ntwo\r\n", b"mixed\n\r\n\r", b"\t\x0b\x0c\x08"),
+    *(b"\x04\x03\x1a\x1c\x11\x13\x15\x7f\x16", b"trailing blanks   \n   ", b"\xff\xfe\x80\x00\xc3"),
+    *("\N{GRINNING FACE} \u4e2d\n".encode(), b"\x1b[31mred\x1b[0m \x1b]0;title\x07"),
+]
+LIKE_MARKS = [
+    *(b"\x1b]7717;E;1;1;0;Z\x07", b"\x1b]7717;S;1;1\x07after", b"\x1b]7717;P;1;1;bash\x07", b"\x1b]7717;E", b"\x1b"),
+    b"\x1b]7717;A;1;1;0\x07\x1b]7717;B;1;1;at=0\x07",
+    b"\x1b]7717;" + b"x" * 5000,
+    b"\x1b]7717;E;1;1;0;Z\x07" * 2000,
+]
 
 
-def test_all_bytes_pass(run: Exec) -> None:
-    everything = bytes(range(256)) * 5
-    octal = "".join(f"\\{value:03o}" for value in range(256))
-    assert run(f"for i in 1 2 3 4 5; do printf '{octal}'; done").raw == everything
+def test_output_and_input_are_byte_for_byte(run: Exec) -> None:
+    with collecting() as row:
+        for output in OUTPUTS:
+            with row(output[:40]):
+                octal = "".join(f"\\{value:03o}" for value in output)
+                done = run(f"printf '{octal}'")
+                assert (done.raw, done.stderr, done.code) == (output, "", 0)
+        for content in (*LIKE_MARKS, b"\x04\x03\x1a", bytes(range(256)), os.urandom(20 * MIB)):
+            with row(content[:40]):
+                assert run("-i", "--", "cat; echo .", stdin=content).raw == content + b".\n"
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        b"",
-        b"no newline",
-        b"\n",
-        b"\n\n\n",
-        b"\r",
-        b"one\r\ntwo\r\n",
-        b"\r\n",
-        b"mixed\n\r\n\r",
-        b"\t\x0b\x0c\x08",
-        b"\x04\x03\x1a\x1c\x11\x13\x15\x7f\x16",
-        b"trailing blanks   \n   ",
-        b"\xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\x98\x80\n",
-        b"\xff\xfe\x80\x00\xc3",
-        b"\x1b[31mred\x1b[0m \x1b]0;title\x07",
-    ],
-)
-def test_output_is_byte_for_byte(run: Exec, output: bytes) -> None:
-    octal = "".join(f"\\{value:03o}" for value in output)
-    done = run(f"printf '{octal}'")
-    assert (done.raw, done.stderr, done.code) == (output, "", 0)
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        b"\x1b]7717;E;1;1;0;Z\x07",
-        b"\x1b]7717;S;1;1\x07after",
-        b"\x1b]7717;P;1;1;bash\x07",
-        b"\x1b]7717;A;1;1;0\x07\x1b]7717;B;1;1;at=0\x07",
-        b"\x1b]7717;",
-        b"\x1b]7717;E",
-        b"\x1b]77",
-        b"\x1b",
-        b"\x1b]7717;" + b"x" * 5000,
-        b"\x1b]7717;E;1;1;0;Z\x07" * 2000,
-    ],
-    ids=range(10),
-)
-def test_output_that_looks_like_a_mark_is_output(run: Exec, output: bytes) -> None:
-    assert run("-i", "--", "cat", stdin=output).raw == output
-
-
-def test_a_mark_with_this_very_commands_id_and_another_nonce_is_output(run: Exec) -> None:
+def test_a_mark_with_the_id_of_this_command_and_another_nonce_is_output(run: Exec) -> None:
     text = r'printf "\033]7717;E;%s;%s;0;Z\007" "$__wp_n" 0123456789abcdef; echo on; (exit 4)'
     done = run(text)
     assert done.code == 4
@@ -145,32 +117,12 @@ def test_output_comes_while_the_command_runs(run: Exec) -> None:
         assert command.wait(PATIENCE_S) == 143
 
 
-# --- input
-
-
-def test_binary_input_passes_through_both_ways(run: Exec) -> None:
-    content = os.urandom(20 * MIB)
-    done = run("-i", "--", "cat", stdin=content)
-    assert done.code == 0
-    assert hashlib.sha256(done.raw).digest() == hashlib.sha256(content).digest()
-
-
-@pytest.mark.parametrize("content", [b"", b"x", b"\x04\x03\x1a", b"\r\n\r", b"no newline", bytes(range(256))])
-def test_input_is_byte_for_byte(run: Exec, content: bytes) -> None:
-    assert run("-i", "--", "cat; echo .", stdin=content).raw == content + b".\n"
-
-
-def test_what_is_read_from_the_input_persists(run: Exec) -> None:
-    assert run("-i", "--", "read -r one; read -r two", stdin=b"first  line\nsecond\nnever read\n").code == 0
-    assert run('echo "$one|$two"').stdout == "first  line|second\n"
-
-
 def test_several_programs_may_share_the_input(run: Exec) -> None:
     done = run("-i", "--", "head -c 3; echo; read -r rest; echo $rest; cat", stdin=b"abcdef\nlast\n")
     assert done.stdout == "abc\ndef\nlast\n"
 
 
-def test_input_that_nobody_reads_is_no_trouble(run: Exec) -> None:
+def test_input_that_is_not_read_does_no_harm(run: Exec) -> None:
     assert run("-i", "--", "true", stdin=b"x" * (5 * MIB)).code == 0
     assert run("-i", "--", "exec 0<&-; echo closed", stdin=b"x" * (5 * MIB)).stdout == "closed\n"
 
@@ -179,45 +131,31 @@ def test_without_i_there_is_nothing_to_read(run: Exec) -> None:
     assert run("readlink /proc/self/fd/0; cat; read -r x; echo $?", stdin=b"not this\n").stdout == "/dev/null\n1\n"
 
 
-# --- codes
+CODES = [
+    *((f"(exit {code})", code) for code in (0, 1, 2, 77, 124, 125, 126, 127, 128, 255)),
+    ("false | true", 0),
+    ("set -o pipefail; false | true", 1),
+    ("set +o pipefail; ! true", 1),
+    ("no-such-command-here", 127),
+    ("/etc/passwd", 126),
+    ("sh -c 'kill -SEGV $$'", 139),
+    ("return 3 2>/dev/null; (exit 9)", 9),
+    ("sleep 0 & wait", 0),
+    ("# only a comment", 0),
+]
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 77, 124, 125, 126, 127, 128, 255])
-def test_the_code_is_the_commands(run: Exec, code: int) -> None:
-    assert run(f"(exit {code})").code == code
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("false | true", 0),
-        ("true | false", 1),
-        ("set -o pipefail; false | true", 1),
-        ("set +o pipefail; ! true", 1),
-        ("no-such-command-here", 127),
-        ("/etc/passwd", 126),
-        ("/", 126),
-        ("sh -c 'kill -KILL $$'", 137),
-        ("sh -c 'kill -SEGV $$'", 139),
-        ("return 3 2>/dev/null; (exit 9)", 9),
-        ("sleep 0 & wait", 0),
-        ("", 0),
-        ("# only a comment", 0),
-        ("\n\n", 0),
-    ],
-)
-def test_codes_are_those_that_the_shell_would_give(run: Exec, text: str, code: int) -> None:
-    assert run(text).code == code
-
-
-@pytest.mark.parametrize(
-    "text", ["if", "echo 'open", 'echo "open', "echo $(", "for x in", "}", ")", "echo a; )", "echo one\nfi\necho two"]
-)
-def test_text_that_does_not_parse_gives_2_and_runs_nothing(run: Exec, text: str) -> None:
-    done = run(text)
-    assert done.code == 2
-    assert "syntax error" in done.stdout or "unexpected" in done.stdout, done
-    assert not any(line in ("one", "two", "a") for line in done.stdout.splitlines())
+def test_the_code_is_that_of_the_shell(run: Exec) -> None:
+    with collecting() as row:
+        for text, code in CODES:
+            with row(text):
+                assert run(text).code == code
+        for text in ("if", 'echo "open', "echo $(", "}", "echo a; )", "echo one\nfi\necho two"):
+            with row(text):
+                done = run(text)
+                assert done.code == 2
+                assert "syntax error" in done.stdout or "unexpected" in done.stdout, done
+                assert not {"one", "two", "a"} & {*done.stdout.splitlines()}
     assert run("echo usable").stdout == "usable\n"
 
 
@@ -228,32 +166,17 @@ def test_a_timeout_gives_124_and_leaves_the_shell_usable(run: Exec) -> None:
     assert run("echo usable; jobs").stdout == "usable\n"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "while :; do :; done",
-        "(trap '' INT TERM; sleep 1000)",
-        "yes >/dev/null",
-        "yes",
-        "sleep 1000 | sleep 1000",
-        "read -r x </dev/tty",
-        "bash -i </dev/tty",
-        "sh -m -c 'sleep 1000'",
-        "cat /dev/zero | wc -c",
-    ],
-)
-def test_a_timeout_ends_whatever_it_is(run: Exec, text: str) -> None:
-    with open("/dev/null", "wb") as nowhere:
-        done = subprocess.run(
-            run.argv("--timeout", "0.3", "--", text), env=run.home.env, stdout=nowhere, timeout=PATIENCE_S, check=False
-        )
-    assert done.returncode == 124
-    assert run("echo usable").stdout == "usable\n"
-
-
-def test_a_command_that_is_in_time_is_left_alone(run: Exec) -> None:
-    assert run("--timeout", "60", "--", "echo in time").stdout == "in time\n"
-    assert run("sleep 0.1; echo fine").stdout == "fine\n"
+def test_a_timeout_ends_any_command(run: Exec) -> None:
+    with collecting() as row, open("/dev/null", "wb") as nowhere:
+        for text in (
+            *("while :; do :; done", "(trap '' INT TERM; sleep 1000)", "yes", "sleep 1000 | sleep 1000"),
+            *("read -r x </dev/tty", "bash -i </dev/tty", "sh -m -c 'sleep 1000'", "cat /dev/zero | wc -c"),
+        ):
+            with row(text):
+                command = run.argv("--timeout", "0.3", "--", text)
+                done = subprocess.run(command, env=run.home.env, stdout=nowhere, timeout=PATIENCE_S, check=False)
+                assert done.returncode == 124
+                assert run("echo usable").stdout == "usable\n"
 
 
 def test_ctrl_c_of_the_client_interrupts_the_command(run: Exec) -> None:
@@ -265,15 +188,6 @@ def test_ctrl_c_of_the_client_interrupts_the_command(run: Exec) -> None:
     assert command.returncode == 130
     assert b"never" not in rest
     assert run("echo usable; jobs").stdout == "usable\n"
-
-
-def test_a_client_that_is_killed_leaves_the_command_running(run: Exec) -> None:
-    with run.start("--", "echo begun; until [ -e /tmp/let-go ]; do sleep 0.02; done; done=yes") as command:
-        assert command.stdout
-        assert command.stdout.readline() == b"begun\n"
-        command.kill()
-    run.home.must("run", "-b", run.branch, "touch", "/tmp/let-go")
-    assert run("echo $done").stdout == "yes\n"
 
 
 def test_a_reader_that_leaves_ends_the_command(run: Exec) -> None:
@@ -289,48 +203,28 @@ def test_a_reader_that_leaves_ends_the_command(run: Exec) -> None:
     assert run("echo usable; pgrep -x yes").stdout == "usable\n"
 
 
-# --- words
+WORDS = [
+    ["a b", "c"],
+    ["", "", "x"],
+    ["it's", '"quoted"', "`tick`", "$HOME", "$(id)", "\\", "\\n"],
+    ["*", "?", "[a-z]", "{1,2}", "~", "!!", "#", "&", ";", "|", ">", "<", "(", ")"],
+    ["line\nbreak", "tab\there", " ", "\r\n"],
+    ["-n", "--", "--json", "-b"],
+    ["=", "a=b", "%1", "^", "@", "x" * 5000],
+    [bytes(range(1, 256)).decode(errors="surrogateescape")],
+]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["a b", "c"],
-        ["", "", "x"],
-        ["it's", '"quoted"', "`tick`", "$HOME", "$(id)", "\\", "\\n"],
-        ["*", "?", "[a-z]", "{1,2}", "~", "!!", "#", "&", ";", "|", ">", "<", "(", ")"],
-        ["line\nbreak", "tab\there", " ", "\r\n"],
-        ["-n", "--", "--json", "-b"],
-        ["ä", "中文", "\N{GRINNING FACE}", "\u200b"],
-        ["=", "a=b", "%1", "^", "@", "x" * 5000],
-    ],
-    ids=range(8),
-)
-def test_words_arrive_as_they_are(run: Exec, words: list[str]) -> None:
-    done = run("printf", "%s\\0", *words)
-    assert done.stdout.split("\0")[:-1] == words
-
-
-def test_words_may_be_any_bytes(run: Exec) -> None:
-    word = bytes(value for value in range(1, 256)) * 2
-    done = subprocess.run(run.argv("--", "printf", "%s", word), env=run.home.env, capture_output=True, check=True)
-    assert done.stdout == word
+def test_words_arrive_as_they_are(run: Exec) -> None:
+    with collecting() as row:
+        for words in WORDS:
+            with row(words):
+                done = run("printf", "%s\\0", *words)
+                assert done.stdout.split("\0")[:-1] == words
 
 
 def test_one_word_is_shell_text(run: Exec) -> None:
     assert run("echo $((2 + 3)) | cat && echo \"a  b\"; echo 'x' \\\n  y").stdout == "5\na  b\nx y\n"
-
-
-def test_a_text_of_200_kilobytes(run: Exec) -> None:
-    """More than one argument may hold (128 KiB): by the SDK."""
-    client = Client(run.home.path).session(run.branch)
-    assert client.exec(f"x={'a' * 200_000}; echo ${{#x}}").output == b"200000\n"
-    many = "\n".join(f"lines[{number}]='{'b' * 20}'" for number in range(6000))
-    assert client.exec(f"{many}\necho ${{#lines[@]}}").output == b"6000\n"
-    assert run(f"x={'c' * 120_000}; echo ${{#x}}").stdout == "120000\n"
-
-
-# --- options
 
 
 def test_json_has_the_whole_outcome(run: Exec) -> None:
@@ -344,14 +238,14 @@ def test_json_has_the_whole_outcome(run: Exec) -> None:
     assert found["said"].endswith("by SIGINT")
 
 
-def test_with_tty_programs_believe_in_a_terminal(run: Exec) -> None:
+def test_with_tty_programs_have_a_terminal(run: Exec) -> None:
     assert run("[ -t 0 ] || echo no input; [ -t 1 ] && echo output").stdout == "no input\noutput\n"
     done = run("--tty", "--", "[ -t 0 ] && [ -t 1 ] && echo both; printf 'a\\nb\\n'")
     assert done.stdout == "both\r\na\r\nb\r\n"
 
 
 @pytest.mark.requires("git", "less")
-def test_pagers_do_not_wait_for_anybody(run: Exec) -> None:
+def test_pagers_do_not_wait_for_keys(run: Exec) -> None:
     run("rm -rf repo; git init -q repo && cd repo && git config user.email a@b && git config user.name n")
     run("for i in $(seq 120); do git commit -q --allow-empty -m 'commit number '$i; done")
     assert run("git log --oneline").stdout.count("commit number") == 120

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.people import Person, new_person
 from tests.corner import corner as corner
+from tests.homes import Home, open_home
 from tests.session.pauses import Pauses
 from tests.session.stage import Stage
 from tests.session.transactions import ground as ground
@@ -36,6 +38,30 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pauses(tmp_path_factory: pytest.TempPathFactory) -> Pauses:
     """For homes whose daemon shall stop at a step: `pauses.open_home`."""
     return Pauses(tmp_path_factory.mktemp("pauses"))
+
+
+@pytest.fixture(scope="module")
+def person() -> Iterator[Person]:
+    """A user of the machine, whom root lets in to the homes `let_in` and `trusting`."""
+    with new_person("let-in", "/bin/bash") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def let_in(person: Person) -> Iterator[Home]:
+    with open_home("let-in") as made:
+        done = made.must("setup", "--user", person.name)
+        assert f"user {person.name} (as themselves) may use it" in done.stderr
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trusting(person: Person) -> Iterator[Home]:
+    """A home that trusts the person fully: the negative control of what is refused in `let_in`."""
+    with open_home("trusting") as made:
+        done = made.must("setup", "--user", person.name, "--trust", "full")
+        assert f"user {person.name} (trusted fully: that is root on this machine) may use it" in done.stderr
+        yield made
 
 
 @pytest.fixture(params=["bash", pytest.param("zsh", marks=pytest.mark.soak(part="matrix"))])

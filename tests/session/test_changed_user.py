@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside
-from tests.homes import Home, open_home
+from tests.homes import Home
 from tests.session.let_in import stop, succeeds
 from tests.session.test_other_users import OF_WAYPOINT
 
@@ -23,17 +23,9 @@ TELL = "echo ran >>/mnt/by-$(id -u)"
 LEFT = f"PROMPT_COMMAND='{TELL}'; nproc() {{ {TELL}; }}; trap '{TELL}' DEBUG; mark=left"
 
 
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("left", "/bin/bash") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def home(person: Person) -> Iterator[Home]:
-    with open_home("left") as made:
-        made.must("setup", "--user", person.name)
-        yield made
+@pytest.fixture
+def home(let_in: Home) -> Home:
+    return let_in
 
 
 @pytest.fixture
@@ -61,7 +53,7 @@ def ran_by(folder: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("words", [("a", "--user", "root"), ("n", "--from", "a-cp", "--user", "root")])
-def test_roots_shell_is_not_given_a_users_state_nor_the_users_binds(
+def test_a_shell_of_root_gets_neither_state_nor_binds_of_a_user(
     home: Home, person: Person, left: Path, words: tuple[str, ...]
 ) -> None:
     done = home.must("shell", *words, "-d")
@@ -77,7 +69,7 @@ def test_roots_shell_is_not_given_a_users_state_nor_the_users_binds(
         stop(home, words[0])
 
 
-def test_the_user_and_root_in_the_users_name_go_on_with_both(home: Home, person: Person, left: Path) -> None:
+def test_a_session_as_the_user_gets_state_and_binds(home: Home, person: Person, left: Path) -> None:
     """Also the one who is let in, and the state is theirs."""
     by = left / f"by-{person.uid}"
     before = by.stat().st_size
@@ -89,7 +81,7 @@ def test_the_user_and_root_in_the_users_name_go_on_with_both(home: Home, person:
     stop(home, "n")
 
 
-def test_binds_that_are_asked_for_are_had(home: Home, left: Path, tmp_path: Path) -> None:
+def test_requested_binds_are_made(home: Home, left: Path, tmp_path: Path) -> None:
     done = home.must("shell", "n", "-d", "--from", "a-cp", "--user", "root", "--bind", f"{tmp_path}:/mnt")
     assert f"{left} is not bound at /mnt" in done.stderr
     inside(home, "n", ": >/mnt/file")
@@ -97,7 +89,7 @@ def test_binds_that_are_asked_for_are_had(home: Home, left: Path, tmp_path: Path
     stop(home, "n")
 
 
-def test_a_users_state_is_not_put_into_a_live_shell_of_roots(home: Home, person: Person, left: Path) -> None:
+def test_the_state_of_a_user_is_not_restored_into_a_live_shell_of_root(home: Home, person: Person, left: Path) -> None:
     home.must("shell", "roots", "-d", "--user", "root")
     inside(home, "roots", "mark=own")
     done = home.cli("restore", "a-cp", "-b", "roots", "--only", "shell")
@@ -114,7 +106,7 @@ def test_a_users_state_is_not_put_into_a_live_shell_of_roots(home: Home, person:
     stop(home, "roots")
 
 
-def test_a_program_of_a_users_is_not_roots_shell(home: Home, person: Person) -> None:
+def test_the_shell_chosen_by_a_user_is_not_the_shell_of_root(home: Home, person: Person) -> None:
     succeeds(person.can(home, "shell", "s", "-d", "--shell", "/bin/dash"))
     succeeds(person.can(home, "stop", "s"))
     assert home.must("shell", "s", "-d", "--user", "root", "--json").json()["shell"] != "/bin/dash"

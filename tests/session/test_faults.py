@@ -214,7 +214,7 @@ def test_a_session_that_died_while_no_daemon_ran_is_found_and_kept(live: Home) -
     assert live.must("exec", "--", "cat /srv/work").stdout == "work\n"
 
 
-def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
+def test_after_a_reboot_sessions_are_reported_as_lost_and_their_files_are_kept(live: Home) -> None:
     """Simulated: every process of ours and of the session is killed at once, the runtime state is gone, the home is
     left.
     """
@@ -237,7 +237,7 @@ def test_after_a_reboot_the_truth_is_told_and_work_goes_on(live: Home) -> None:
 
 @pytest.mark.soak(part="disks")
 @pytest.mark.parametrize("small_disk", [SNUG], indirect=True, ids=["snug"])
-def test_a_session_that_fills_the_pool_is_told_so_and_nothing_is_lost(small_disk: Home) -> None:
+def test_a_session_that_fills_the_pool_gets_an_error_and_loses_nothing(small_disk: Home) -> None:
     home = small_disk
     home.must("shell", "-d", "main")
     home.must("exec", "--", "echo precious > /srv/precious; sync")
@@ -261,35 +261,6 @@ def test_a_full_disk_under_the_pool_harms_no_session(small_disk: Home) -> None:
     home.must("stop", "main")
     home.must("shell", "-d", "main")
     assert home.must("exec", "--", "cat /srv/precious /srv/more").stdout == "precious\nmore\n"
-
-
-@pytest.mark.soak(part="faults")
-def test_nothing_of_the_hosts_own_has_changed(live: Home) -> None:
-    """/dev/ptmx, hostname, mounts and settings, before and after a session that tried to change them and was killed."""
-
-    def invariants() -> dict[str, object]:
-        ptmx = os.stat("/dev/ptmx")
-        return {
-            "ptmx": (ptmx.st_mode, ptmx.st_rdev, ptmx.st_uid),
-            "hostname": os.uname().nodename,
-            "mounts": Path("/proc/1/mountinfo").read_text(),
-            "core_pattern": Path("/proc/sys/kernel/core_pattern").read_text(),
-            "ports": Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text(),
-            "ping": Path("/proc/sys/net/ipv4/ping_group_range").read_text(),
-        }
-
-    before = invariants()
-    live.must("shell", "-d", "second", "--user", "root")
-    live.cli(
-        "exec",
-        "-b",
-        "second",
-        "--",
-        "rm -f /dev/ptmx; hostname evil; echo x > /proc/sys/kernel/core_pattern; mount -t tmpfs x /mnt",
-    )
-    os.kill(daemon_pid(live), signal.SIGKILL)
-    live.must("stop", "second", "--discard")
-    assert invariants() == before
 
 
 @pytest.mark.soak(part="faults")

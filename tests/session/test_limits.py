@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -351,14 +350,6 @@ def test_a_session_that_made_frozen_groups_out_of_reach_in_its_own_can_be_stoppe
         home.must("stop", "main")
         assert not Path(group).exists()
         assert home.must("exec", "-b", begin(home, "main")["branch"], "--", "echo here").stdout == "here\n"
-
-
-def test_sessions_with_one_limit_start_side_by_side(home: Home) -> None:
-    """Each has groups of its own."""
-    with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda number: begin(home, f"side-{number}", "--pids", "100"), range(4)))
-    assert {one["limits"]["pids"] for one in made} == {100}
-    home.must("stop", *(one["branch"] for one in made), "--discard")
 
 
 @pytest.mark.requires("controller-pids")

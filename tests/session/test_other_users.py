@@ -8,7 +8,6 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.acceptance.people import Person, new_person
-from tests.homes import Home, open_home
+from tests.acceptance.people import Person
+from tests.collecting import collecting
+from tests.homes import Home
 from tests.places import ROOT
 from tests.session.let_in import NOT_ALLOWED, refused, stop, succeeds
 from tests.waiting import PATIENCE_S
@@ -31,30 +31,13 @@ OF_WAYPOINT = 125  # what exec and run exit with where waypoint itself refuses
 
 
 @pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("own", "/bin/bash") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared(person: Person) -> Iterator[Home]:
-    """A home that the person may use, too; `roots` is a session of root's in it, `roots-cp` a checkpoint of that."""
-    with open_home("users") as home:
-        done = home.must("setup", "--user", person.name)
-        assert f"user {person.name} (as themselves) may use it" in done.stderr
-        home.must("shell", "roots", "-d", "--user", "root")
-        home.must("exec", "-b", "roots", "--", "umask 077; echo secret >/srv/secret")
-        home.must("checkpoint", "roots-cp", "-b", "roots")
-        home.must("checkpoint", "roots-files", "-b", "roots", "--tier", "files")
-        yield home
-
-
-@pytest.fixture(scope="module")
-def trusting(person: Person) -> Iterator[Home]:
-    with open_home("trusting") as home:
-        done = home.must("setup", "--user", person.name, "--trust", "full")
-        assert f"user {person.name} (trusted fully: that is root on this machine) may use it" in done.stderr
-        yield home
+def shared(let_in: Home) -> Home:
+    """`roots` is a session of root's, `roots-cp` a checkpoint of that."""
+    let_in.must("shell", "roots", "-d", "--user", "root")
+    let_in.must("exec", "-b", "roots", "--", "umask 077; echo secret >/srv/secret")
+    let_in.must("checkpoint", "roots-cp", "-b", "roots")
+    let_in.must("checkpoint", "roots-files", "-b", "roots", "--tier", "files")
+    return let_in
 
 
 def test_a_user_gets_a_session_as_themselves(shared: Home, person: Person) -> None:
@@ -84,31 +67,30 @@ def test_all_sessions_of_a_user_are_those_that_the_user_may_stop(shared: Home, o
     succeeds(person.can(shared, "shell", own, "-d"))
 
 
-@pytest.mark.parametrize("user", ["root", "0", "daemon", "someone-else"])
-def test_a_session_as_somebody_else_is_refused(shared: Home, trusting: Home, person: Person, user: str) -> None:
-    words = ("shell", "other", "-d", "--user", user)
-    done = person.can(shared, *words)
-    if user == "someone-else":
-        assert (done.returncode, "no such user" in done.stderr) == (2, True)
-        return
-    refused(done, f"you are {person.name}")
-    assert succeeds(person.can(trusting, *words)) == "other\n"
-    stop(trusting, "other")
+def test_a_session_as_somebody_else_is_refused(shared: Home, trusting: Home, person: Person) -> None:
+    with collecting() as row:
+        for user in ("root", "0", "daemon"):
+            with row(user):
+                words = ("shell", "other", "-d", "--user", user)
+                refused(person.can(shared, *words), f"you are {person.name}")
+                assert succeeds(person.can(trusting, *words)) == "other\n"
+                stop(trusting, "other")
+        with row("someone-else"):
+            done = person.can(shared, "shell", "other", "-d", "--user", "someone-else")
+            assert (done.returncode, "no such user" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("limit", [("--pids", "4097"), ("--memory", "8388607T")], ids=["pids", "memory"])
-def test_a_user_gets_no_higher_limit_than_the_usual_one(
-    shared: Home, trusting: Home, person: Person, limit: tuple[str, str]
-) -> None:
-    words = ("shell", "large", "-d", *limit)
-    refused(person.can(shared, *words), "more than usual, which is")
+def test_a_user_gets_no_higher_limit_than_the_usual_one(shared: Home, trusting: Home, person: Person) -> None:
+    for limit in (("--pids", "4097"), ("--memory", "8388607T")):
+        words = ("shell", "large", "-d", *limit)
+        refused(person.can(shared, *words), "more than usual, which is")
+        succeeds(person.can(trusting, *words))
+        stop(trusting, "large")
     succeeds(person.can(shared, "shell", "large", "-d", "--pids", "4096", "--memory", "128M"))
     stop(shared, "large")
-    succeeds(person.can(trusting, *words))
-    stop(trusting, "large")
 
 
-def test_of_an_undo_that_is_refused_nothing_is_told(shared: Home, person: Person) -> None:
+def test_a_refused_undo_reveals_nothing_of_the_operation(shared: Home, person: Person) -> None:
     shared.must("shell", "roots-2", "-d", "--user", "root")
     shared.must("stop", "roots-2")
     number = shared.must("op", "log", "-n", "1", "--json").json()[0]["number"]
@@ -154,20 +136,21 @@ def own(shared: Home, person: Person) -> str:
     return "own"
 
 
-@pytest.mark.parametrize("door", ROOTS_DOORS)
-def test_what_is_roots_is_reached_through_no_door(shared: Home, own: str, person: Person, door: str) -> None:
+def test_what_is_roots_is_refused_to_a_user_by_every_verb(shared: Home, own: str, person: Person) -> None:
     before = shared.must("branch", "--json").stdout
-    words = [word.replace("{person}", person.name) for word in ROOTS_DOORS[door]]
-    refused(
-        person.can(shared, *words),
-        f"it is root's, and you are {person.name}",
-        OF_WAYPOINT if door in ("exec", "run") else 3,
-    )
-    assert shared.must("branch", "--json").stdout == before
+    with collecting() as row:
+        for verb, words in ROOTS_DOORS.items():
+            with row(verb):
+                refused(
+                    person.can(shared, *(word.replace("{person}", person.name) for word in words)),
+                    f"it is root's, and you are {person.name}",
+                    OF_WAYPOINT if verb in ("exec", "run") else 3,
+                )
+                assert shared.must("branch", "--json").stdout == before
     assert shared.must("show", "roots-cp", "--json").json()["user"] == "root"
 
 
-def test_who_is_trusted_fully_goes_through_them(trusting: Home, person: Person) -> None:
+def test_a_fully_trusted_user_may_do_all_of_that(trusting: Home, person: Person) -> None:
     for words in (
         ("shell", "roots", "-d", "--user", "root"),
         ("exec", "-b", "roots", "--user", "root", "--", "id -u | grep -x 0"),
@@ -193,7 +176,7 @@ def as_person(person: Person, program: str) -> str:
 
 
 @pytest.mark.parametrize("field", ["user", "default_user"])
-def test_nobody_speaks_for_another_user_at_the_socket(shared: Home, person: Person, field: str) -> None:
+def test_a_client_cannot_claim_to_be_another_user(shared: Home, person: Person, field: str) -> None:
     """What the command line says for who calls it by sudo, any other client can say, too."""
     body = {"branch": "by-hand", field: "root"}
     ask = f"from waypoint.client.link import ask; print(ask({str(shared.path)!r}, 'POST', '/v1/sessions', {body!r}))"
@@ -227,7 +210,7 @@ def test_trust_is_taken_back(trusting: Home, person: Person) -> None:
 
 
 @pytest.mark.soak(part="walls")
-def test_who_takes_trust_back_is_told_that_sessions_keep_what_it_gave(
+def test_taking_trust_back_reports_sessions_that_keep_their_rights(
     trusting: Home, person: Person, tmp_path: Path
 ) -> None:
     succeeds(person.can(trusting, "shell", "kept", "-d", "--user", "root", "--bind", f"{tmp_path}:/mnt"))
@@ -264,24 +247,25 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("what", MORE)
-def test_from_within_no_session_begins_with_more_than_this_one_has(shared: Home, person: Person, what: str) -> None:
-    before, after, said = MORE[what]
-    wide, narrow, kept = (f"{what.split()[-1]}-{name}" for name in ("wide", "narrow", "kept"))
-    shared.must("shell", wide, "-d", *before)
-    shared.must("checkpoint", kept, "-b", wide, "--tier", "files")
-    as_now = [word.replace("{person}", person.name) for word in after]
-    shared.must("shell", narrow, "-d", "--from", kept, *as_now)
-    for words in (f"restore {kept}", f"restore {kept} --new new", f"fork {kept} new"):
-        done = shared.cli("exec", "-b", narrow, "--", f"waypoint {words}")
-        assert (done.code, said in done.stdout) == (NOT_ALLOWED, True), done
-        assert "next: ask for it outside of the session" in done.stdout
-    shared.must("restore", kept, "-b", narrow)
-    assert "new" not in [one["name"] for one in shared.must("branch", "--json").json()]
-    stop(shared, wide, narrow)
+def test_from_within_no_session_begins_with_more_rights_than_this_one(shared: Home, person: Person) -> None:
+    with collecting() as row:
+        for what, (before, after, said) in MORE.items():
+            with row(what):
+                wide, narrow, kept = (f"{what.split()[-1]}-{name}" for name in ("wide", "narrow", "kept"))
+                shared.must("shell", wide, "-d", *before)
+                shared.must("checkpoint", kept, "-b", wide, "--tier", "files")
+                as_now = [word.replace("{person}", person.name) for word in after]
+                shared.must("shell", narrow, "-d", "--from", kept, *as_now)
+                for words in (f"restore {kept}", f"restore {kept} --new new", f"fork {kept} new"):
+                    done = shared.cli("exec", "-b", narrow, "--", f"waypoint {words}")
+                    assert (done.code, said in done.stdout) == (NOT_ALLOWED, True), done
+                    assert "next: ask for it outside of the session" in done.stdout
+                shared.must("restore", kept, "-b", narrow)
+                assert "new" not in [one["name"] for one in shared.must("branch", "--json").json()]
+                stop(shared, wide, narrow)
 
 
-def test_nothing_of_a_base_is_read_for_a_user_who_may_not_have_it(shared: Home, person: Person, tmp_path: Path) -> None:
+def test_a_base_that_a_user_may_not_have_is_refused_unread(shared: Home, person: Person, tmp_path: Path) -> None:
     """Root would wait for the kernel's messages as long as there are none, and everybody for root."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").symlink_to("/proc/kmsg")
@@ -291,7 +275,7 @@ def test_nothing_of_a_base_is_read_for_a_user_who_may_not_have_it(shared: Home, 
     assert shared.must("ps", "--json").json()
 
 
-def test_a_mount_in_another_home_is_in_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_below_another_home_is_in_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home, beside = tmp_path / "home", tmp_path / "beside"
     for folder in (home, beside):
         folder.mkdir()
@@ -322,7 +306,7 @@ def test_all_homes_are_hidden_in_every_session(shared: Home, trusting: Home) -> 
     stop(shared, "sees", "sees-2")
 
 
-def test_nobody_shortens_the_time_in_which_others_may_undo(shared: Home, person: Person) -> None:
+def test_a_user_cannot_shorten_the_undo_period_of_others(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "gc"))
     refused(
         person.can(shared, "gc", "--keep-operations", "1d"), "other users could no longer undo what they can undo now"
@@ -330,7 +314,7 @@ def test_nobody_shortens_the_time_in_which_others_may_undo(shared: Home, person:
     shared.must("gc", "--keep-operations", "1d")
 
 
-def test_nobody_ends_what_others_run(shared: Home, person: Person) -> None:
+def test_a_user_cannot_end_commands_of_others_by_stopping_the_daemon(shared: Home, person: Person) -> None:
     """A run, an exec and an attached terminal end with the daemon."""
     with shared.background("run", "-b", "roots", "--", "sh", "-c", "echo begun; exec sleep 1000") as running:
         assert running.stdout is not None
@@ -340,7 +324,7 @@ def test_nobody_ends_what_others_run(shared: Home, person: Person) -> None:
     assert shared.must("daemon", "status").stdout
 
 
-def test_the_machines_network_is_said_whenever_a_branch_goes_on_with_it(shared: Home, person: Person) -> None:
+def test_the_network_of_the_machine_is_reported_at_every_start(shared: Home, person: Person) -> None:
     said = "on the machine's network: the session reaches what listens here, on 127.0.0.1 and on abstract sockets, too"
     assert said in person.can(shared, "shell", "net", "-d", "--net", "host").stderr
     assert succeeds(person.can(shared, "checkpoint", "net-cp", "-b", "net", "--tier", "files"))

@@ -1,12 +1,12 @@
-"""What users are told of captures and operations that are root's, where each takes back only what is its own."""
+"""Captures and operations of root are refused to other users; each user undoes only their own operations."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
-from tests.homes import Home, open_home
+from tests.acceptance.people import Person
+from tests.collecting import collecting
+from tests.homes import Home
 from tests.session.let_in import refused, stop, succeeds
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "public-checkout")]
@@ -28,44 +28,32 @@ TO_ROOTS_BRANCH = {
 
 
 @pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("captures", "/bin/bash") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared(person: Person) -> Iterator[Home]:
+def shared(let_in: Home, person: Person) -> Home:
     """`own` is a session of the person's, `roots-cp` a checkpoint of root's."""
-    with open_home("captures") as home:
-        home.must("setup", "--user", person.name)
-        home.must("shell", "roots", "-d", "--user", "root")
-        home.must("checkpoint", "roots-cp", "-b", "roots")
-        succeeds(person.can(home, "shell", "own", "-d"))
-        yield home
+    let_in.must("shell", "roots", "-d", "--user", "root")
+    let_in.must("checkpoint", "roots-cp", "-b", "roots")
+    succeeds(person.can(let_in, "shell", "own", "-d"))
+    return let_in
 
 
-@pytest.mark.parametrize("door", OF_ROOTS_CAPTURE)
-@pytest.mark.parametrize("kind", ["checkpoint", "capture"])
-def test_a_capture_of_roots_is_called_so_by_its_name_and_by_its_id(
-    shared: Home, person: Person, kind: str, door: str
-) -> None:
-    name = "roots-cp" if kind == "checkpoint" else shared.must("show", "roots-cp", "--json").json()["capture"]
-    done = person.can(shared, *(word.format(name) for word in OF_ROOTS_CAPTURE[door]))
-    refused(done, f"{kind} {name}: it is root's, and you are {person.name}")
-
-
-@pytest.mark.parametrize("door", TO_ROOTS_BRANCH)
-def test_of_a_branch_of_roots_is_said_whose_it_is_before_what_could_be_done(
-    shared: Home, person: Person, door: str
-) -> None:
-    """Also of one on which nothing was captured yet, and which is live."""
+def test_captures_and_branches_of_root_are_refused_with_their_owner(shared: Home, person: Person) -> None:
+    """Also a live branch on which nothing was captured yet."""
     shared.must("shell", "bare", "-d", "--user", "root")
-    done = person.can(shared, *(word.format("bare") for word in TO_ROOTS_BRANCH[door]))
-    refused(done, f"it is root's, and you are {person.name}")
-    assert "use what is yours, or another name; or have root do it\n" in done.stderr
+    capture = shared.must("show", "roots-cp", "--json").json()["capture"]
+    with collecting() as row:
+        for name, kind in (("roots-cp", "checkpoint"), (capture, "capture")):
+            for verb, words in OF_ROOTS_CAPTURE.items():
+                with row(f"{verb} {kind}"):
+                    done = person.can(shared, *(word.format(name) for word in words))
+                    refused(done, f"{kind} {name}: it is root's, and you are {person.name}")
+        for verb, words in TO_ROOTS_BRANCH.items():
+            with row(f"{verb} branch"):
+                done = person.can(shared, *(word.format("bare") for word in words))
+                refused(done, f"it is root's, and you are {person.name}")
+                assert "use what is yours, or another name; or have root do it\n" in done.stderr
 
 
-def test_a_users_undo_takes_back_nothing_that_root_did_on_the_branch(shared: Home, person: Person) -> None:
+def test_undo_of_a_user_takes_back_nothing_that_root_did(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "shell", "both", "-d"))
     succeeds(person.can(shared, "checkpoint", "both-users", "-b", "both"))
     shared.must("checkpoint", "both-roots", "-b", "both")
@@ -82,7 +70,7 @@ def test_a_users_undo_takes_back_nothing_that_root_did_on_the_branch(shared: Hom
     shared.must("rm", "both-roots")
 
 
-def test_when_the_start_was_taken_back_the_refusal_names_the_undo(shared: Home, person: Person) -> None:
+def test_a_second_undo_of_a_start_is_refused_and_names_the_first(shared: Home, person: Person) -> None:
     succeeds(person.can(shared, "shell", "begun", "-d"))
     succeeds(person.can(shared, "undo", "-b", "begun"))
     done = person.can(shared, "undo", "-b", "begun")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests import places
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.homes import CLI_TIMEOUT_S, Home, open_home
 from waypoint.launch.walls.call_numbers import I386, NUMBERS
 from waypoint.linux.calls.libc import MACHINE
@@ -71,12 +71,6 @@ ARGUMENTS: dict[str, tuple[int, ...]] = {
 ELSE = {"clone3": errno.ENOSYS}
 # What `--allow userns` allows.
 OF_NAMESPACES = {"setns", "unshare", "umount2"}
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("calls", "/bin/bash") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

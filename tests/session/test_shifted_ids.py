@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
 from tests.acceptance.small_base import make_base
 from tests.homes import Home, open_home
 from tests.waiting import wait_until
@@ -57,12 +57,6 @@ def shifted() -> Iterator[Home]:
 def unshifted() -> Iterator[Home]:
     with open_home("unshifted", host_ids=True, seccomp=False) as home:
         yield home
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("ids", "/bin/bash") as made:
-        yield made
 
 
 def begin(home: Home, branch: str, *options: str) -> dict[str, Any]:

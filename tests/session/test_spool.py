@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.terminal.hooks.run_folder import RunFolder, Spare
 from waypoint.terminal.inside.inbox import Inbox, Taken, mark_captured
-from waypoint.terminal.inside.spool import BELL, Answer, InboxThread, Spool
+from waypoint.terminal.inside.spool import BELL, Answer, Spool
 from waypoint.terminal.shell.asked import clear_unread
 
 CLIENTS = 40
@@ -33,33 +32,6 @@ def spool_of(fd: int, tidy: Callable[[RunFolder], None] = clear_unread) -> Spool
 
 def is_served(folder: Path) -> bool:
     return not any(name[0] in "crw" and ".00." not in name for name in os.listdir(folder))
-
-
-async def test_tidying_a_full_folder_holds_up_nobody(tmp_path: Path) -> None:
-    (tmp_path / "state.of-an-earlier-daemon").touch()
-    (tmp_path / "state").touch()
-    in_thread, go_on = threading.Event(), threading.Event()
-
-    def tidy(folder: RunFolder) -> None:
-        in_thread.set()
-        assert go_on.wait(PATIENCE_S)
-        clear_unread(folder)
-
-    async def serve(words: list[str]) -> Answer:
-        raise AssertionError(words)
-
-    fd = os.open(tmp_path, os.O_RDONLY)
-    spool = spool_of(fd, tidy)
-    try:
-        spool.open(serve)
-        assert await asyncio.to_thread(in_thread.wait, PATIENCE_S)
-        assert (tmp_path / "state.of-an-earlier-daemon").exists()
-        go_on.set()  # only because this loop goes on
-        left = {"state", BELL}
-        await asyncio.to_thread(wait_until, lambda: {*os.listdir(tmp_path)} == left, "it is tidied", PATIENCE_S)
-    finally:
-        spool.close()
-        os.close(fd)
 
 
 @pytest.mark.parametrize("rings", [1, CLIENTS])
@@ -129,29 +101,6 @@ async def test_what_was_captured_before_it_was_served_is_answered_and_never_serv
         for descriptor in (fd, later, *answers):
             if descriptor >= 0:
                 os.close(descriptor)
-
-
-async def test_the_folder_stays_open_while_somebody_works_in_it(tmp_path: Path) -> None:
-    fd = os.open(tmp_path, os.O_RDONLY)
-    inbox = Inbox(RunFolder(fd, Spare("/dev/shm", lambda: os.open("/dev/shm", os.O_RDONLY))))
-    begun, may_end, was_open = threading.Event(), threading.Event(), threading.Event()
-
-    def work(_inbox: Inbox) -> None:
-        begun.set()
-        may_end.wait(PATIENCE_S)
-        os.fstat(fd)
-        was_open.set()
-
-    thread = InboxThread(inbox)
-    task = asyncio.ensure_future(thread.do(work))
-    await asyncio.to_thread(begun.wait, PATIENCE_S)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    thread.close()
-    os.fstat(fd)
-    may_end.set()
-    await asyncio.to_thread(wait_until, lambda: not os.path.exists(f"/proc/self/fd/{fd}"), "it is closed", PATIENCE_S)
-    assert was_open.is_set()
 
 
 async def test_a_folder_that_cannot_be_read_for_a_moment_is_looked_at_again(

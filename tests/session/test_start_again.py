@@ -2,18 +2,14 @@
 
 import json
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tests.session.stage import Stage
 from tests.session.test_shell_state import at_prompt
 from tests.waiting import wait_until
-from waypoint.processes.respawn.manifest import Manifest, Program, Role, StandardStream
-from waypoint.session.birth import start_again
-from waypoint.session.live.session import Again
+from waypoint.processes.respawn.manifest import Program, Role, StandardStream
 from waypoint.terminal.shell import again
 
 TELL = """import json, os, sys
@@ -110,33 +106,3 @@ async def test_it_is_the_program_with_its_words_folder_environment_and_files(sta
 )
 def test_only_what_can_be_typed_is_put_on_the_line(tmp_path: Path, argv: list[str], typed: str | None) -> None:
     assert again.offered([program(tmp_path, argv=[word.encode() for word in argv])]) == typed
-
-
-async def test_servers_that_never_listen_are_waited_for_no_longer_than_all_may_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each gets its time, as long as there is some for all; those that need none are started all the same."""
-    monkeypatch.setattr(start_again, "PORTS_S", 1.0)
-    monkeypatch.setattr(start_again, "ALL_PORTS_S", 1.5)
-    monkeypatch.setattr(start_again, "_ports", lambda _: {"tcp 1"})
-    monkeypatch.setattr(start_again, "last_status", given(0))
-    monkeypatch.setattr(start_again, "_start", given(""))
-    ports = [["tcp 80"], ["tcp 81"], ["tcp 82"], ["tcp 1"], []]
-    servers = [program(tmp_path, argv=[b"serve"], group=number, ports=ports[number]) for number in range(len(ports))]
-    done, live = Again([], [], []), SimpleNamespace(shell=None)
-    await start_again._start_all(live, Manifest(programs=servers), done)  # type: ignore[arg-type]  # nobody asks it
-    assert done.lost == [
-        "serve: it runs, and does not listen on tcp 80 after 1 s",
-        "serve: it runs, and does not listen on tcp 81 after the 2 s that all programs have for that",
-        "serve: it runs, and does not listen on tcp 82 after the 2 s that all programs have for that",
-    ]
-    assert done.respawned == ["serve", "serve"]
-
-
-def given(value: object) -> Callable[..., Awaitable[object]]:
-    """A function that answers so, whatever it is asked."""
-
-    async def answer(*_: object) -> object:
-        return value
-
-    return answer

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.people import Person, new_person
+from tests.acceptance.people import Person
+from tests.collecting import collecting
 from tests.homes import Home, open_home
 from tests.session.let_in import NOT_ALLOWED, refused, stop, succeeds
 from waypoint.launch.externals import FromOutside
@@ -24,26 +25,6 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.storage.beneath import MountPlace
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "criu", "public-checkout")]
-
-
-@pytest.fixture(scope="module")
-def person() -> Iterator[Person]:
-    with new_person("binds", "/bin/bash") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared(person: Person) -> Iterator[Home]:
-    with open_home("binds") as home:
-        home.must("setup", "--user", person.name)
-        yield home
-
-
-@pytest.fixture(scope="module")
-def trusting(person: Person) -> Iterator[Home]:
-    with open_home("trusting") as home:
-        home.must("setup", "--user", person.name, "--trust", "full")
-        yield home
 
 
 @pytest.fixture(scope="module")
@@ -95,18 +76,20 @@ BINDS = {
 
 
 @pytest.mark.parametrize("who", ["root", "trusted", "let in"])
-def test_no_home_is_bound_whoever_asks(shared: Home, trusting: Home, person: Person, tmp_path: Path, who: str) -> None:
+def test_no_home_can_be_bound_by_anybody(
+    let_in: Home, trusting: Home, person: Person, tmp_path: Path, who: str
+) -> None:
     """Neither a home itself, nor what it lies in, nor a control socket; also not where it is mounted once more."""
     beside = tmp_path / "beside"
     beside.mkdir()
-    mounts.bind(str(shared.path.parent), str(beside))
-    places = [Path("/run/waypoint"), shared.runtime / "api.sock", *shared.path.parents[-2:-1]]
+    mounts.bind(str(let_in.path.parent), str(beside))
+    places = [Path("/run/waypoint"), let_in.runtime / "api.sock", *let_in.path.parents[-2:-1]]
     if who != "let in":  # who sees what lies in folders of root's
-        places += [beside, shared.path, shared.path / "config.json"]
+        places += [beside, let_in.path, let_in.path / "config.json"]
     try:
         for place in places:
             words = ("shell", "bound", "-d", "--bind", f"{place}:/srv/new:ro")
-            home = trusting if who == "trusted" else shared
+            home = trusting if who == "trusted" else let_in
             if who == "root":
                 done = home.cli(*words, "--user", "root")
                 code, said = done.code, done.stderr
@@ -121,40 +104,38 @@ def test_no_home_is_bound_whoever_asks(shared: Home, trusting: Home, person: Per
     home.must("stop", "bound", "--discard")
 
 
-@pytest.mark.parametrize("place", ["/proc", "/proc/sys", "/proc/cpuinfo"])
-def test_the_machines_proc_is_not_bound(shared: Home, place: str) -> None:
-    refused_root = shared.cli("shell", "bound", "-d", "--user", "root", "--bind", f"{place}:/srv/new:ro")
-    assert refused_root.code == 2
-    said = f"cannot bind {place} at /srv/new: it shows the machine's processes\n"
-    assert f"{said}  next: use /proc, which shows the session's" in refused_root.stderr
+def test_proc_and_cgroups_of_the_machine_are_not_bound(let_in: Home) -> None:
+    proc = ("it shows the machine's processes\n", "use /proc, which shows the session's")
+    groups = ("it shows the machine's groups of processes, also those of other sessions\n", "leave it out\n")
+    rows = dict.fromkeys(("/proc", "/proc/sys", "/proc/cpuinfo"), proc)
+    rows |= dict.fromkeys(("/sys/fs/cgroup", "/sys/fs/cgroup/."), groups)
+    with collecting() as row:
+        for place, (why, step) in rows.items():
+            with row(place):
+                done = let_in.cli("shell", "bound", "-d", "--user", "root", "--bind", f"{place}:/srv/new:ro")
+                assert done.code == 2
+                assert f"{why}  next: {step}" in done.stderr
+    let_in.must("shell", "bound", "-d", "--user", "root")
+    let_in.must("stop", "bound", "--discard")
 
 
-@pytest.mark.parametrize("place", ["/sys/fs/cgroup", "/sys/fs/cgroup/."])
-def test_the_machines_groups_are_not_bound(shared: Home, place: str) -> None:
-    refused_root = shared.cli("shell", "bound", "-d", "--user", "root", "--bind", f"{place}:/srv/new:ro")
-    assert refused_root.code == 2
-    assert "it shows the machine's groups of processes, also those of other sessions\n" in refused_root.stderr
-    assert "\n  next: leave it out\n" in refused_root.stderr
-    shared.must("shell", "bound", "-d", "--user", "root")
-    shared.must("stop", "bound", "--discard")
-
-
-@pytest.mark.parametrize("what", BINDS)
-def test_a_bind_is_what_the_user_could_use_on_the_machine(
-    shared: Home, trusting: Home, person: Person, folders: Path, what: str
+def test_a_bind_gives_what_the_user_could_use_on_the_machine(
+    let_in: Home, trusting: Home, person: Person, folders: Path
 ) -> None:
-    text, why = BINDS[what]
-    names = {"mnt": "/mnt", "home": person.home}
-    text = text.format_map(names)
-    bind = text if text.startswith("/") else f"{folders}/{text}"
-    done = person.can(shared, "shell", "bound", "-d", "--bind", bind)
-    if why:
-        assert (done.returncode, why in done.stderr) == (2 if "no such file" in why else NOT_ALLOWED, True), done
-        assert succeeds(person.can(trusting, "shell", "bound", "-d", "--bind", bind)) == "bound\n"
-        stop(trusting, "bound")
-    else:
-        succeeds(done)
-        stop(shared, "bound")
+    with collecting() as row:
+        for what, (words, why) in BINDS.items():
+            with row(what):
+                text = words.format(mnt="/mnt", home=person.home)
+                bind = text if text.startswith("/") else f"{folders}/{text}"
+                done = person.can(let_in, "shell", "bound", "-d", "--bind", bind)
+                if why:
+                    code = 2 if "no such file" in why else NOT_ALLOWED
+                    assert (done.returncode, why in done.stderr) == (code, True), done
+                    assert succeeds(person.can(trusting, "shell", "bound", "-d", "--bind", bind)) == "bound\n"
+                    stop(trusting, "bound")
+                else:
+                    succeeds(done)
+                    stop(let_in, "bound")
 
 
 @pytest.mark.requires("idmapped")
@@ -187,7 +168,7 @@ def test_a_users_bind_gives_a_root_in_the_session_nothing(shifted: Home, person:
 
 
 @pytest.mark.requires("idmapped")
-def test_a_bind_takes_no_wall_away(shifted: Home, person: Person, folders: Path) -> None:
+def test_a_bind_that_cannot_be_idmapped_is_refused(shifted: Home, person: Person, folders: Path) -> None:
     """What cannot be idmapped, root's neither, unless the home says that its sessions have the machine's ids."""
     place = folders / "own/ram"
     place.mkdir()
@@ -244,20 +225,20 @@ def test_a_users_bind_has_the_same_rights_in_every_copy(shifted: Home, person: P
     stop(shifted, "bound", "bound-2", "bound-3")
 
 
-def test_what_root_has_bound_for_a_user_comes_back_by_root_alone(shared: Home, person: Person, folders: Path) -> None:
-    shared.must("shell", "given", "-d", "--user", person.name, "--bind", f"{folders}/roots:/mnt")
-    succeeds(person.can(shared, "exec", "-b", "given", "--", "true"))
-    succeeds(person.can(shared, "checkpoint", "given-cp", "-b", "given"))
+def test_a_bind_made_by_root_for_a_user_is_restored_by_root_only(let_in: Home, person: Person, folders: Path) -> None:
+    let_in.must("shell", "given", "-d", "--user", person.name, "--bind", f"{folders}/roots:/mnt")
+    succeeds(person.can(let_in, "exec", "-b", "given", "--", "true"))
+    succeeds(person.can(let_in, "checkpoint", "given-cp", "-b", "given"))
     for words in (
         ("restore", "given-cp"),
         ("fork", "given-cp", "given-2"),
         ("restore", "given-cp", "--only", "files", "-b", "x"),
     ):
-        refused(person.can(shared, *words), f"{person.name} may not write to it: ")
-    stop(shared, "given")
+        refused(person.can(let_in, *words), f"{person.name} may not write to it: ")
+    stop(let_in, "given")
 
 
-def test_who_mounts_looks_again(person: Person, folders: Path) -> None:
+def test_the_mounting_process_checks_the_rights_again(person: Person, folders: Path) -> None:
     """The daemon's look has the better words, but what it has looked at may be another by then."""
     who = Identity(uid=person.uid, gid=person.gid, groups=[])
     common: dict[str, Any] = {
