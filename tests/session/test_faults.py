@@ -167,7 +167,7 @@ def test_daemon_and_supervisor_killed_together_start_again_with_the_next_command
 @pytest.mark.parametrize(("text", "code"), [("exec sh -c 'exit 3'", 3), ("kill -KILL $$", 137), ("exec false", 1)])
 def test_an_exec_that_ends_the_session_is_no_bug_and_its_text_is_not_kept(live: Home, text: str, code: int) -> None:
     done = live.cli("exec", "--", f"{text}; : a-secret")
-    said = "waypoint: main has ended with its shell; to go on from its files: waypoint shell main\n"
+    said = "waypoint: the session of main has ended with its shell; to continue: waypoint shell main\n"
     assert (done.code, done.stderr) == (code, said)
     wait_until(lambda: not facts(live), "the session has ended")
     pool = Path(f"/proc/{daemon_pid(live)}/root{live.path}/pool")

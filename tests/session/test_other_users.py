@@ -61,7 +61,7 @@ def test_all_sessions_of_a_user_are_those_that_the_user_may_stop(shared: Home, o
     done = person.can(shared, "stop", "--all")
     left = {one["branch"] for one in shared.must("ps", "--json").json()}
     assert sorted(line.split()[0] for line in succeeds(done).splitlines()) == sorted({"also", own})
-    assert done.stderr == f"waypoint: left {len(left)} of other users\n"
+    assert done.stderr == f"waypoint: did not stop {len(left)} sessions of other users\n"
     assert left == before - {own} >= {"roots"}
     assert person.can(shared, "stop", "--all", "--json").stdout == "[]\n"
     succeeds(person.can(shared, "shell", own, "-d"))
