@@ -6,7 +6,7 @@ Its functions have the shape of those in waypoint.service; what happens in a str
 import asyncio
 import dataclasses
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,7 +39,7 @@ from waypoint.model.requests import (
 from waypoint.model.streams import Inlet, Outlet
 from waypoint.service.background.events import Events
 from waypoint.service.background.jobs import Job, Jobs
-from waypoint.service.shapes import Peer, Stream
+from waypoint.service.shapes import Pages, Peer, Stream
 
 # Starting a branch of such a name raises the error.
 TROUBLES: dict[str, Exception] = {
@@ -80,9 +80,9 @@ async def status(memory: MemoryService) -> StatusFacts:
     )
 
 
-async def sessions(memory: MemoryService, query: SessionsQuery) -> Iterator[SessionFacts]:
+async def sessions(memory: MemoryService, query: SessionsQuery) -> Pages[SessionFacts]:
     ended = [SessionFacts(branch="old", state="ended", created="2026-01-01T00:00:00Z")] if query.all else []
-    return iter([*memory.branches.values(), *ended])
+    return iter([[*memory.branches.values(), *ended]])
 
 
 async def start(memory: MemoryService, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:

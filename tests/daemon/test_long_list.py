@@ -18,6 +18,7 @@ from waypoint.model.facts import CaptureFacts
 from waypoint.model.records import Capture, FilesLayer, Layers, Ref, Setting, User
 from waypoint.model.requests import LogQuery
 from waypoint.service import history
+from waypoint.service.shapes import Pages
 from waypoint.store.names import Names
 
 pytestmark = pytest.mark.soak(part="floods")
@@ -92,11 +93,11 @@ def test_a_long_list_holds_up_nobody(serve: Callable[..., RunningServer], names:
     sessions = SimpleNamespace(resources=SimpleNamespace(names=names, trusted=None))
     home = SimpleNamespace(names=names, sessions=sessions)
 
-    async def log(memory: MemoryService, query: LogQuery) -> Iterator[CaptureFacts]:
+    async def log(memory: MemoryService, query: LogQuery) -> Pages[CaptureFacts]:
         return await history.log(home, query)  # type: ignore[arg-type]
 
     async def log_on_the_loop(memory: MemoryService, query: LogQuery) -> list[CaptureFacts]:
-        return list(await history.log(home, query))  # type: ignore[arg-type]
+        return [one for page in await history.log(home, query) for one in page]  # type: ignore[arg-type]
 
     server = serve(
         routes=(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -13,12 +14,13 @@ from tests.daemon.conftest import RunningServer
 from tests.daemon.memory_service import MemoryService
 from tests.daemon.raw_client import RawClient
 from tests.waiting import PATIENCE_S
-from waypoint.daemon.http.listing import PIECE_RECORDS
+from waypoint.branch.graph import in_pieces
 from waypoint.daemon.http.route import Route, read_signature
 from waypoint.linux.tasks import pauses
 from waypoint.model.errors import Failed, UnknownName
 from waypoint.model.requests import OperationsQuery
-from waypoint.service.shapes import Download, Upload
+from waypoint.service.shapes import Download, Pages, Upload
+from waypoint.store.reading import PIECE
 
 LIMIT_BYTES = 1 << 22
 BLOCK = bytes(range(256)) * 256
@@ -70,14 +72,14 @@ async def _blocks(memory: MemoryService, name: str) -> AsyncGenerator[bytes, Non
         memory.ended_streams.append(name)
 
 
-async def listed(memory: MemoryService, name: str) -> Iterator[dict[str, object]]:
-    return _rows(memory, name)
+async def listed(memory: MemoryService, name: str) -> Pages[dict[str, object]]:
+    return itertools.chain([[]], in_pieces(_rows(memory, name)))
 
 
 def _rows(memory: MemoryService, name: str) -> Iterator[dict[str, object]]:
     if name == "refused":
         raise UnknownName("list", name, "there is no such thing", "list something else")
-    for number in range({"none": 0, "one": 1, "piece": PIECE_RECORDS, "many": 1000, "breaks": 1000}[name]):
+    for number in range({"none": 0, "one": 1, "piece": PIECE, "many": 1000, "breaks": 1000}[name]):
         if name == "breaks" and number == 500:
             raise Failed("list", name, "as asked", "")
         memory.requests.append(threading.current_thread().name)
@@ -327,7 +329,7 @@ def test_a_client_that_takes_no_download_is_cut_off(serve: Callable[..., Running
                 other.ask("GET", "/v1/status")
 
 
-@pytest.mark.parametrize(("name", "count"), [("none", 0), ("one", 1), ("piece", PIECE_RECORDS), ("many", 1000)])
+@pytest.mark.parametrize(("name", "count"), [("none", 0), ("one", 1), ("piece", PIECE), ("many", 1000)])
 def test_a_list_in_pieces_is_the_same_json(
     server: RunningServer, client: RawClient, monkeypatch: pytest.MonkeyPatch, name: str, count: int
 ) -> None:
@@ -336,7 +338,7 @@ def test_a_list_in_pieces_is_the_same_json(
     answer = client.ask("GET", f"/v1/lists/{name}")
     rows = [{"number": number, "text": "ä\n"} for number in range(count)]
     assert answer.body == json.dumps({"rows": rows}, separators=(",", ":"), ensure_ascii=False).encode()
-    assert len(calls) == count // PIECE_RECORDS + bool(count % PIECE_RECORDS) + 1
+    assert len(calls) == 1 + count // PIECE + bool(count % PIECE) + 1
     (thread,) = {*calls, *map(str, server.service.requests)}  # of all its pieces
     assert thread.startswith("list")
 

@@ -118,7 +118,8 @@ class History:
         await service_history.remove(self._home, RemoveRequest(names=names))
 
     async def operations(self, limit: int | None) -> list[OperationFacts]:
-        return list(await service_history.operations(self._home, OperationsQuery(limit=limit)))
+        pages = await service_history.operations(self._home, OperationsQuery(limit=limit))
+        return [one for page in pages for one in page]
 
 
 @pytest.fixture

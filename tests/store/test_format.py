@@ -1,4 +1,4 @@
-"""A names.db of an earlier format is migrated: all that it holds means the same afterwards; or it stays as it was."""
+"""Migration of a names.db of an earlier format: its content means the same afterwards; a failure changes nothing."""
 
 import contextlib
 import json
@@ -25,20 +25,17 @@ KEPT = Path(__file__).parent / "kept"
 SAID: dict[str, Any] = json.loads((KEPT / "names-2.json").read_text())
 """What the last program of format 2 read in names-2.db: records, and how each operation could be taken back.
 
-The file is that of a home that was used: its sessions were checkpointed, forked, restored in place and by aspects,
-parked, discarded; names were moved; some of that was taken back, and that in turn. One start was under way.
+The file is that of a used home: sessions were checkpointed, forked, restored in place and by aspects, parked,
+discarded; names were moved; some operations were undone, and some undos. One start was under way.
 """
 
 
 NEWER = {"by": None, "note": "", "expired": False}
-"""What operations of earlier formats do not have."""
+"""Fields that operations of earlier formats do not have."""
 
 
-def with_no_walls(captures: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The captures, whose processes had the host's ids and no filter, as those of all captures that do not say it; nor
-    do they say what ran, in which folder the shell was, of another moment of it than the capture's own, or when the
-    branch was made.
-    """
+def with_later_fields(captures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The captures, with the defaults of fields that later versions have added."""
     for one in captures:
         one |= {"folder": "", "branch_created": 0.0}
         layers = one["layers"]
@@ -76,8 +73,8 @@ def content_of(path: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 def plan_of(ref: undo.Lookup, operation: Operation) -> dict[str, object]:
-    """As earlier programs told it: they did not say from which capture a session starts again, that is from the tip of
-    its branch, nor that a name stays what it is.
+    """As earlier programs printed it: without the capture from which a session starts again (the tip of its branch),
+    and without names that stay as they are.
     """
     try:
         found = undo.plan(ref, operation)
@@ -85,13 +82,13 @@ def plan_of(ref: undo.Lookup, operation: Operation) -> dict[str, object]:
         return {"refused": error.said}
     names = {name: before for name, before in found.names.items() if before != ref(name)}
     return {
-        "deeds": [_told_before(ref, deed) for deed in found.deeds],
+        "deeds": [_deed_before(ref, deed) for deed in found.deeds],
         "names": msgspec.to_builtins(names),
         "words": found.words,
     }
 
 
-def _told_before(ref: undo.Lookup, deed: undo.Deed) -> list[str | None]:
+def _deed_before(ref: undo.Lookup, deed: undo.Deed) -> list[str | None]:
     if deed.act == "start":
         tip = ref(deed.branch)
         assert tip is not None
@@ -101,8 +98,8 @@ def _told_before(ref: undo.Lookup, deed: undo.Deed) -> list[str | None]:
 
 
 def only_names(found: dict[str, Any], said: dict[str, Any]) -> dict[str, str]:
-    """The plans of which earlier programs said that a branch had been moved since, and which leave it where it is now:
-    in words, by number. All other plans are the same.
+    """The words of the plans that differ, by number: earlier programs refused these because a branch had been moved
+    since; now the undo leaves that branch as it is.
     """
     others = {number: plan for number, plan in found.items() if plan != said[number]}
     assert all(said[number]["refused"].endswith("has been moved since") for number in others)
@@ -110,15 +107,15 @@ def only_names(found: dict[str, Any], said: dict[str, Any]) -> dict[str, str]:
     return {number: plan["words"] for number, plan in others.items()}
 
 
-def test_names_captures_and_sessions_are_what_they_were(migrated: Names) -> None:
+def test_names_captures_and_sessions_of_format_2_are_unchanged(migrated: Names) -> None:
     assert msgspec.to_builtins(migrated.refs()) == SAID["refs"]
-    assert json.loads(msgspec.json.encode(migrated.captures())) == with_no_walls(SAID["captures"])
+    assert json.loads(msgspec.json.encode(migrated.captures())) == with_later_fields(SAID["captures"])
     assert msgspec.to_builtins(migrated.live()) == SAID["live"]
     assert msgspec.to_builtins(migrated.live(ready=False)) == SAID["unready"]
     assert (len(SAID["refs"]), len(SAID["captures"]), len(SAID["live"]), len(SAID["unready"])) == (17, 22, 7, 1)
 
 
-def test_every_operation_means_what_it_meant(migrated: Names) -> None:
+def test_operations_of_format_2_are_unchanged(migrated: Names) -> None:
     found = json.loads(msgspec.json.encode(migrated.operations()))
     kinds = set()
     for operation, entry in zip(found, SAID["operations"], strict=True):
@@ -135,7 +132,7 @@ def test_every_operation_means_what_it_meant(migrated: Names) -> None:
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-def test_what_undoing_would_do_is_the_same(migrated: Names, *, at_once: bool) -> None:
+def test_plans_of_undos_are_unchanged(migrated: Names, *, at_once: bool) -> None:
     ref = migrated.refs().get if at_once else migrated.ref
     found = {str(operation.number): plan_of(ref, operation) for operation in migrated.operations()}
     assert only_names(found, SAID["plans"]) == {
@@ -146,8 +143,7 @@ def test_what_undoing_would_do_is_the_same(migrated: Names, *, at_once: bool) ->
     assert {deed[0] for plan in found.values() for deed in plan.get("deeds", [])} == {"end", "start", "restore"}
 
 
-def test_the_order_of_undoing_is_the_same(migrated: Names) -> None:
-    """What the program of format 2 would have taken back, one after the other."""
+def test_the_order_of_undos_is_unchanged(migrated: Names) -> None:
     carried = {part for operation in SAID["operations"] for part in operation.get("carried", [])}
     order = [
         one["number"]
@@ -163,17 +159,15 @@ def test_the_order_of_undoing_is_the_same(migrated: Names) -> None:
     assert len(found) == 29
 
 
-def test_a_home_of_format_3_is_what_it_was(tmp_path: Path) -> None:
-    """The file is that of a home that was used as the one of format 2; a standing was added, and a claim, which is
-    read no more.
-    """
+def test_a_home_of_format_3_is_unchanged(tmp_path: Path) -> None:
+    """The file is that of a home that was used as the one of format 2, with a standing and a claim."""
     said: dict[str, Any] = json.loads((KEPT / "names-3.json").read_text())
     del said["claims"]
-    said["captures"] = with_no_walls(said["captures"])
+    said["captures"] = with_later_fields(said["captures"])
     said["operations"] = [{**one, **NEWER} for one in said["operations"]]
     said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-3.db", tmp_path / "names.db")))
-    found = told_since_3(names)
+    found = content_since_3(names)
     others = only_names(found.pop("plans"), said.pop("plans"))
     assert others == {"3": "remove the name second", "6": "remove the name third"}
     assert json.loads(msgspec.json.encode(found)) == said
@@ -181,15 +175,15 @@ def test_a_home_of_format_3_is_what_it_was(tmp_path: Path) -> None:
     names.close()
 
 
-def test_a_home_of_format_4_is_what_it_was(tmp_path: Path) -> None:
+def test_a_home_of_format_4_is_unchanged(tmp_path: Path) -> None:
     """The file is that of a home that was used as the one of format 2."""
     said: dict[str, Any] = json.loads((KEPT / "names-4.json").read_text())
     del said["claims"]
-    said["captures"] = with_no_walls(said["captures"])
+    said["captures"] = with_later_fields(said["captures"])
     said["operations"] = [{**one, "note": "", "expired": False} for one in said["operations"]]
     said["standings"] = {capture: {**one, "removed": False} for capture, one in said["standings"].items()}
     names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))
-    found = {**told_since_3(names), "doomed": sorted(names.disposable()), "identity": names.identity()}
+    found = {**content_since_3(names), "doomed": sorted(names.disposable()), "identity": names.identity()}
     assert only_names(found.pop("plans"), said.pop("plans")) == {
         "3": "let one be 06efbd7f5150 again",
         "4": "remove the name two",
@@ -205,8 +199,8 @@ def test_a_home_of_format_4_is_what_it_was(tmp_path: Path) -> None:
     names.close()
 
 
-def told_since_3(names: Names) -> dict[str, Any]:
-    """All that a file of format 3 tells, and later ones too."""
+def content_since_3(names: Names) -> dict[str, Any]:
+    """The content of files of format 3 and later."""
     return {
         "refs": names.refs(),
         "captures": names.captures(),
@@ -232,7 +226,7 @@ def test_each_database_has_an_identity_of_its_own(migrated: Names, tmp_path: Pat
     other.close()
 
 
-def test_what_is_new_is_empty(migrated: Names) -> None:
+def test_new_tables_are_empty_after_a_migration(migrated: Names) -> None:
     assert migrated.disposable() == set()
     assert {migrated.standing(capture.id) for capture in migrated.captures()} == {Standing()}
 
@@ -268,7 +262,7 @@ Names(Path(sys.argv[1]))
 """
 
 
-def test_a_crash_in_the_midst_leaves_the_earlier_format(kept: Path) -> None:
+def test_a_crash_during_a_migration_leaves_the_earlier_format(kept: Path) -> None:
     before = content_of(kept)
     done = subprocess.run([sys.executable, "-c", _CRASH, str(kept)], cwd=KEPT.parents[2], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -309,7 +303,7 @@ def test_a_migration_that_fails_changes_nothing(
 
 
 @pytest.mark.parametrize("record", [b"", b"{", b'{"carried": "x"}', b'{"verb": "\xff"}', b"[]"])
-def test_a_damaged_record_is_told_as_damage_and_changes_nothing(kept: Path, record: bytes) -> None:
+def test_a_damaged_record_stops_the_migration_and_changes_nothing(kept: Path, record: bytes) -> None:
     with contextlib.closing(sqlite3.connect(kept)) as db, db:
         db.execute("UPDATE operations SET record = ? WHERE number = 3", (record,))
     before = content_of(kept)
@@ -319,7 +313,7 @@ def test_a_damaged_record_is_told_as_damage_and_changes_nothing(kept: Path, reco
     assert (format_of(kept), content_of(kept)) == (2, before)
 
 
-def test_each_format_leads_to_the_next(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrations_run_one_after_the_other(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     for number in (5, 6):
         monkeypatch.setitem(format.MIGRATIONS, number, lambda _db, number=number: taken.append(number))
@@ -328,11 +322,12 @@ def test_each_format_leads_to_the_next(kept: Path, monkeypatch: pytest.MonkeyPat
     assert (taken, format_of(kept)) == ([5, 6], 7)
 
 
-def test_a_format_of_the_future_is_refused_and_left_alone(kept: Path) -> None:
+@pytest.mark.parametrize("number", [1, format.FORMAT + 1])
+def test_an_unknown_format_is_refused_and_left_alone(kept: Path, number: int) -> None:
     with contextlib.closing(sqlite3.connect(kept)) as db:
-        db.execute(f"PRAGMA user_version = {format.FORMAT + 1}")
+        db.execute(f"PRAGMA user_version = {number}")
     before = content_of(kept)
-    with pytest.raises(StoreDamaged, match=f"format is {format.FORMAT + 1}") as caught:
+    with pytest.raises(StoreDamaged, match=f"format is {number},") as caught:
         Names(kept)
     assert caught.value.next_step == "use the version of Waypoint that made it"
     assert content_of(kept) == before

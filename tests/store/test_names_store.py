@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from waypoint.branch.refs import rename
-from waypoint.model.errors import StateConflict, StoreDamaged, UnknownName, UsageProblem
+from waypoint.model.errors import StateConflict, UnknownName, UsageProblem
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, FilesLayer, Layers, LiveRow, Operation, Ref, Setting, User
 from waypoint.store.names import Names
@@ -41,7 +40,7 @@ def capture_of(row: LiveRow, capture_id: str | None = None, parents: list[str] |
 
 
 def begin(names: Names, row: LiveRow, origin: str | None = None) -> None:
-    """A session starts, all the way."""
+    """Record a finished start of a session."""
     with names.change("reserve") as change:
         change.reserve(row)
     with names.change("start") as change:
@@ -56,7 +55,7 @@ def end(names: Names, row: LiveRow, capture: Capture) -> None:
 
 
 def begin_and_end(names: Names, branch: str = "main") -> Capture:
-    """A session starts and ends. What is kept of it, the tip of its branch."""
+    """Record the start and the end of a session. Returns the tip of its branch."""
     row = row_of(branch)
     begin(names, row)
     capture = capture_of(row)
@@ -81,11 +80,8 @@ def test_a_session_that_ends_becomes_the_tip_of_its_branch(names: Names) -> None
     assert names.names_of(capture.id) == ["main"]
 
 
-def test_a_new_name_hides_no_capture(names: Names) -> None:
-    row = row_of("main")
-    begin(names, row)
-    capture = capture_of(row)
-    end(names, row, capture)
+def test_a_name_that_is_the_beginning_of_a_captures_id_is_refused(names: Names) -> None:
+    capture = begin_and_end(names)
     other = "f" if capture.id[0] != "f" else "e"
     for taken in (capture.id[:4], capture.id[:31]):
         with (
@@ -104,7 +100,7 @@ def test_a_new_name_hides_no_capture(names: Names) -> None:
             change.check_new(free, "checkpoint")
 
 
-def test_a_session_that_is_being_started_is_seen_by_nobody(names: Names) -> None:
+def test_an_unfinished_start_is_not_listed_as_live(names: Names) -> None:
     row = row_of("main")
     with names.change("reserve") as change:
         change.reserve(row)
@@ -128,7 +124,7 @@ def test_two_starts_on_one_branch_exclude_each_other(names: Names) -> None:
         change.reserve(row_of("main"))
 
 
-def test_one_session_takes_the_place_of_another_in_one_step(names: Names) -> None:
+def test_a_session_is_replaced_in_one_transaction(names: Names) -> None:
     old, new = row_of("main"), row_of("main")
     begin(names, old)
     with names.change("reserve") as change:
@@ -159,10 +155,7 @@ def test_a_name_excludes_those_above_it_and_no_others(names: Names) -> None:
 
 
 def test_branches_and_checkpoints_share_one_name_space(names: Names) -> None:
-    row = row_of("main")
-    begin(names, row)
-    capture = capture_of(row)
-    end(names, row, capture)
+    capture = begin_and_end(names)
     name_it(names, "warm", capture)
     with pytest.raises(StateConflict, match="there is a checkpoint of this name"):
         begin(names, row_of("warm"))
@@ -196,22 +189,19 @@ def test_a_prefix_that_two_captures_share_is_refused(names: Names) -> None:
 
 
 @pytest.mark.parametrize("text", ["nothing", "abc", "ffff", "*", "a*", "'; DROP TABLE live; --"])
-def test_an_unknown_name_is_said_to_be_unknown(names: Names, text: str) -> None:
+def test_an_unknown_name_is_refused(names: Names, text: str) -> None:
     with pytest.raises(UnknownName):
         names.resolve(text)
 
 
-def test_a_live_branch_without_a_capture_stands_for_none(names: Names) -> None:
+def test_a_branch_without_a_capture_cannot_be_resolved(names: Names) -> None:
     begin(names, row_of("main"))
     with pytest.raises(UnknownName, match="nothing has been captured"):
         names.resolve("main")
 
 
-def test_the_log_tells_what_moved(names: Names) -> None:
-    row = row_of("main")
-    begin(names, row)
-    capture = capture_of(row)
-    end(names, row, capture)
+def test_a_log_entry_has_the_moves_of_its_transaction(names: Names) -> None:
+    capture = begin_and_end(names)
     ended, started = names.operations()
     assert (started.verb, started.sessions) == ("start", {"main": (False, True)})
     assert started.moves["main"].before is None
@@ -231,7 +221,7 @@ def test_an_operation_is_undone_until_that_is_undone(names: Names) -> None:
     assert [operation.undone for operation in names.operations()] == [False, True, False]
 
 
-def test_a_change_stands_though_it_could_not_be_told(names: Names, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_listener_does_not_undo_a_committed_change(names: Names, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(operation: Operation) -> None:
         raise ValueError(f"secret of {operation.verb}")
 
@@ -244,15 +234,6 @@ def test_a_change_stands_though_it_could_not_be_told(names: Names, caplog: pytes
     assert "ValueError" in said
     assert "in refuse" in said
     assert "secret of start" not in said
-
-
-@pytest.mark.parametrize("version", [99, 1])
-def test_another_format_is_refused(tmp_path: Path, version: int) -> None:
-    with sqlite3.connect(tmp_path / "names.db") as db:
-        db.execute(f"PRAGMA user_version = {version}")
-    with pytest.raises(StoreDamaged, match=str(version)) as caught:
-        Names(tmp_path / "names.db")
-    assert caught.value.next_step == "use the version of Waypoint that made it"
 
 
 _WRITER = """
@@ -292,7 +273,7 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
         assert begun <= known | live
 
 
-def test_what_is_off_the_record_may_be_removed_and_what_is_on_it_may_not(names: Names) -> None:
+def test_an_id_is_disposable_before_it_is_recorded_and_after_it_is_forgotten(names: Names) -> None:
     row, capture_id = row_of("main"), new_id()
     with names.change("capture") as change:
         change.add_disposable(capture_id)

@@ -1,4 +1,4 @@
-"""Who reads names.db sees what was committed, on a connection of its own thread."""
+"""Reading names.db: each thread has a connection of its own, and sees committed transactions only."""
 
 import contextlib
 import sqlite3
@@ -13,7 +13,7 @@ import pytest
 
 from tests.store.test_names_store import begin, begin_and_end, capture_of, name_it, row_of
 from tests.waiting import DEADLINE_S
-from waypoint.branch.graph import in_pieces, walk_back
+from waypoint.branch.graph import in_pieces, limited, walk_back
 from waypoint.model.errors import Failed, StoreDamaged
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, Ref, Standing
@@ -57,12 +57,6 @@ def test_a_reader_does_not_see_the_open_transaction_of_another_thread(names: Nam
     assert list(in_a_thread(names.refs)) == ["main", "named"]
 
 
-def test_a_reader_is_not_kept_waiting_by_a_transaction(names: Names, tip: Capture) -> None:
-    with names.change("checkpoint") as change:
-        change.create("named", Ref(kind="checkpoint", capture=tip.id))
-        assert in_a_thread(lambda: names.ref("named")) is None
-
-
 def test_readers_cannot_write(names: Names, tip: Capture) -> None:
     change = Change(names._execute, names.path, "by a reader")
     with pytest.raises(Failed, match="readonly"):
@@ -78,8 +72,7 @@ def test_the_connections_of_ended_threads_are_closed(names: Names, tip: Capture)
     assert len(names._readers._open) <= 3
 
 
-def test_no_reader_keeps_the_log_of_writes_from_being_emptied(names: Names, tip: Capture, tmp_path: Path) -> None:
-    """Whatever was read, and however far a listing has come."""
+def test_sqlite_can_empty_its_log_while_a_listing_is_unfinished(names: Names, tip: Capture, tmp_path: Path) -> None:
     listings = names.iter_links(), names.iter_operations()
     assert next(listings[0])
     assert next(listings[1])
@@ -92,7 +85,7 @@ def test_no_reader_keeps_the_log_of_writes_from_being_emptied(names: Names, tip:
     assert (tmp_path / "names.db-wal").stat().st_size == 0
 
 
-def test_after_close_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
+def test_after_close_the_database_has_no_other_files(tmp_path: Path) -> None:
     names = Names(tmp_path / "names.db")
     begin(names, row_of("main"))
     in_a_thread(names.refs)
@@ -117,7 +110,7 @@ def many(names: Names) -> list[Capture]:
     return made
 
 
-def test_all_captures_come_in_pieces_with_the_newest_first(names: Names, many: list[Capture]) -> None:
+def test_links_are_listed_in_pieces_the_newest_first(names: Names, many: list[Capture]) -> None:
     pieces = list(names.iter_links())
     assert [len(piece) for piece in pieces] == [PIECE, PIECE, 10]
     newest_first = sorted(many, key=lambda one: (-one.created, one.id))
@@ -127,7 +120,7 @@ def test_all_captures_come_in_pieces_with_the_newest_first(names: Names, many: l
     assert sorted(one.id for one in names.captures()) == sorted(one.id for one in many)
 
 
-def test_captures_that_are_added_meanwhile_do_not_disturb_a_listing(names: Names, many: list[Capture]) -> None:
+def test_a_listing_leaves_out_captures_that_are_added_meanwhile(names: Names, many: list[Capture]) -> None:
     listing = names.iter_links()
     found = next(listing)
     with names.change("add") as change:
@@ -151,7 +144,7 @@ def test_a_listing_makes_few_queries(names: Names, many: list[Capture]) -> None:
     assert not [plan for plan in plans if "TEMP B-TREE" in plan]
 
 
-def test_a_walk_back_reads_no_more_than_it_gives(
+def test_a_walk_back_reads_only_the_captures_that_are_asked_for(
     names: Names, many: list[Capture], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
@@ -164,10 +157,10 @@ def test_a_walk_back_reads_no_more_than_it_gives(
     order = {one.id: place for place, one in enumerate([*first, *rest])}
     assert len(order) == len(first) + len(rest) == len(read) + 1
     assert all(order[parent] > order[one.id] for one in [*first, *rest] for parent in one.parents)
-    assert [len(piece) for piece in in_pieces(iter(many), PIECE + 1)] == [PIECE, 1]
+    assert [len(piece) for piece in limited(in_pieces(many), PIECE + 1)] == [PIECE, 1]
 
 
-def test_the_log_comes_in_pieces(names: Names) -> None:
+def test_operations_are_listed_in_pieces(names: Names) -> None:
     for number in range(PIECE + 5):
         with names.change(f"verb {number}") as change:
             change.put("name", Ref(kind="checkpoint", capture=str(number)))
@@ -180,10 +173,10 @@ def test_the_log_comes_in_pieces(names: Names) -> None:
     assert names.last_number() == PIECE + 5
 
 
-# --- beside the record
+# --- standings
 
 
-def test_a_capture_stands_as_it_was_taken_until_something_else_is_recorded(names: Names, tip: Capture) -> None:
+def test_a_standing_is_the_default_until_another_one_is_recorded(names: Names, tip: Capture) -> None:
     assert names.standing(tip.id) == Standing(image=None, durable=False)
     with names.change("ingest") as change:
         change.set_standing(tip.id, Standing(image="abc", durable=True))
@@ -192,9 +185,9 @@ def test_a_capture_stands_as_it_was_taken_until_something_else_is_recorded(names
     other = new_id()
     assert names.standings([other, tip.id]) == {other: Standing(), tip.id: Standing(image="abc", durable=True)}
     assert names.capture(tip.id) == tip
-    assert names.operations(1)[0].verb == "end"  # it moves nothing: no entry
+    assert names.operations(1)[0].verb == "end"  # a standing makes no entry
 
 
-def test_what_is_no_capture_has_no_standing(names: Names) -> None:
+def test_the_standing_of_an_unknown_capture_cannot_be_set(names: Names) -> None:
     with pytest.raises(StoreDamaged), names.change("ingest") as change:
         change.set_standing(new_id(), Standing(durable=True))

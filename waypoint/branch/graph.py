@@ -3,7 +3,7 @@
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from waypoint.model.records import Capture
@@ -31,17 +31,22 @@ def walk_back(names: Reader, tips: Iterable[Capture]) -> Iterator[Capture]:
             heapq.heappush(waiting, (-parent.created, next(numbers), parent))
 
 
-def walk_all(names: Reader) -> Iterator[str]:
+def walk_all(names: Reader) -> Iterator[list[str]]:
     """The ids of all captures, the newest first, children before parents: also where a child has an earlier time than
-    its parent, because the clock was set back.
+    its parent, because the clock was set back. Parents without a record are left out.
 
-    So the first step reads the links of all captures. Parents without a record are left out.
+    In lists of at most PIECE ids. The first lists are empty: the links of all captures are read before.
     """
     links: dict[str, Link] = {}
     children = Counter[str]()  # for each capture, how many of its children are still to come
     for piece in names.iter_links():
         links.update((link.id, link) for link in piece)
         children.update(parent for link in piece for parent in link.parents)
+        yield []
+    yield from in_pieces(_in_order(links, children))
+
+
+def _in_order(links: Mapping[str, Link], children: Counter[str]) -> Iterator[str]:
     ready = [(-link.created, link.id) for link in links.values() if not children[link.id]]
     heapq.heapify(ready)
     while ready:
@@ -53,8 +58,18 @@ def walk_all(names: Reader) -> Iterator[str]:
                 heapq.heappush(ready, (-links[parent].created, parent))
 
 
-def in_pieces(items: Iterable[Item], limit: int | None = None) -> Iterator[list[Item]]:
-    """The first `limit` of `items` (None: all) as lists of at most PIECE."""
-    left = itertools.islice(items, limit)
+def in_pieces(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """`items` as lists of at most PIECE."""
+    left = iter(items)
     while piece := list(itertools.islice(left, PIECE)):
         yield piece
+
+
+def limited(pieces: Iterable[list[Item]], limit: int | None) -> Iterator[list[Item]]:
+    """The pieces up to `limit` items in all (None: all)."""
+    for piece in pieces:
+        if limit is not None:
+            piece, limit = piece[:limit], limit - len(piece)
+        yield piece
+        if limit is not None and limit <= 0:
+            return

@@ -3,11 +3,10 @@
 import asyncio
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from waypoint.branch import refs
-from waypoint.branch.graph import in_pieces, walk_all, walk_back
+from waypoint.branch.graph import in_pieces, limited, walk_all, walk_back
 from waypoint.branch.undo import Deed, Lookup, Plan, is_from_within, is_of, losses, plan, write
 from waypoint.linux.tasks import procfs
 from waypoint.model.errors import StateConflict, UnknownName, WaypointError
@@ -18,6 +17,7 @@ from waypoint.model.requests import LogQuery, OperationsQuery, RemoveRequest, Re
 from waypoint.model.times import iso_time
 from waypoint.service import capture_facts
 from waypoint.service.home import Home
+from waypoint.service.shapes import Pages
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import user_name
 from waypoint.session.checkpoint import Loss, Wish, checkpoint
@@ -28,22 +28,21 @@ from waypoint.store.names import Names
 from waypoint.store.reading import Reader
 
 
-async def log(home: Home, query: LogQuery) -> Iterator[CaptureFacts]:
+async def log(home: Home, query: LogQuery) -> Pages[CaptureFacts]:
     """The capture that a name stands for and its ancestors, or all captures; the newest first, children before parents.
 
-    Each step of the iterator may read from the store, so it blocks and must be used in one thread only, any thread. Its
-    first step raises UnknownName.
+    The first step raises UnknownName.
     """
-    return itertools.chain.from_iterable(_iter_log(home, query, rights.sight(home.sessions.resources)))
+    return _iter_log(home, query, rights.sight(home.sessions.resources))
 
 
-def _iter_log(home: Home, query: LogQuery, sees: rights.Sight) -> Iterator[list[CaptureFacts]]:
+def _iter_log(home: Home, query: LogQuery, sees: rights.Sight) -> Pages[CaptureFacts]:
     if query.all:
-        for ids in in_pieces(walk_all(home.names), query.limit):
+        for ids in limited(walk_all(home.names), query.limit):
             yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()), sees)
     else:
         tip = home.names.find(query.name or DEFAULT_BRANCH)
-        for piece in in_pieces(walk_back(home.names, [tip]), query.limit):
+        for piece in limited(in_pieces(walk_back(home.names, [tip])), query.limit):
             yield capture_facts.of_all(home.names, piece, sees)
 
 
@@ -58,14 +57,14 @@ async def show(home: Home, name: str) -> CaptureFacts:
     return capture_facts.of(capture, names, standing, sees, sizes["files"])
 
 
-async def branches(home: Home) -> Iterator[BranchFacts]:
-    """The facts about all branches, sorted by name. The iterator blocks, as that of `log`."""
-    return itertools.chain.from_iterable(_iter_branches(home.names, home.sessions.running))
+async def branches(home: Home) -> Pages[BranchFacts]:
+    """The facts about all branches, sorted by name."""
+    return _iter_branches(home.names, home.sessions.running)
 
 
-async def names(home: Home) -> Iterator[NameFacts]:
-    """All branches and checkpoints, sorted by name. The iterator blocks, as that of `log`."""
-    return itertools.chain.from_iterable(_iter_names(home.names, home.sessions.running))
+async def names(home: Home) -> Pages[NameFacts]:
+    """All branches and checkpoints, sorted by name."""
+    return _iter_names(home.names, home.sessions.running)
 
 
 async def rename(home: Home, branch: str, request: RenameRequest) -> None:
@@ -82,23 +81,26 @@ async def remove(home: Home, request: RemoveRequest) -> None:
         refs.remove(home.names, request.names, home.sessions.running)
 
 
-async def operations(home: Home, query: OperationsQuery) -> Iterator[OperationFacts]:
-    """The entries of the operation log, the newest first, each with what its undo would do. The iterator blocks, as
-    that of `log`. It reads the names once, at its first step.
+async def operations(home: Home, query: OperationsQuery) -> Pages[OperationFacts]:
+    """The entries of the operation log, the newest first, each with what its undo would do. The names are
+    read once, before the first entry.
     """
-    return itertools.chain.from_iterable(_iter_operations(home, query.limit))
+    return _iter_operations(home, query.limit)
 
 
-def operations_of(home: Home, branch: str) -> Iterator[OperationFacts]:
+def operations_of(home: Home, branch: str) -> Pages[OperationFacts]:
     """As `operations`, only the entries that processes of the session on `branch` may see."""
     is_wanted = functools.partial(is_from_within, home.names, branch=branch)
-    return itertools.chain.from_iterable(_iter_operations(home, None, is_wanted))
+    return _iter_operations(home, None, is_wanted)
 
 
 def _iter_operations(
     home: Home, limit: int | None, is_wanted: Callable[[Operation], bool] = lambda _: True
-) -> Iterator[list[OperationFacts]]:
-    refs = home.names.refs()
+) -> Pages[OperationFacts]:
+    refs: dict[str, Ref] = {}
+    for names in home.names.iter_refs():
+        refs.update(names)
+        yield []
     for piece in home.names.iter_operations(limit):
         yield [_describe(refs.get, entry) for entry in piece if is_wanted(entry)]
 
@@ -222,7 +224,7 @@ async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) 
             return [*restored.degraded, *(f"lost: {line}" for line in (again.lost if again else []))]
 
 
-def _iter_branches(names: Names, live: set[str]) -> Iterator[list[BranchFacts]]:
+def _iter_branches(names: Names, live: set[str]) -> Pages[BranchFacts]:
     for piece in names.iter_refs():
         refs = {name: ref for name, ref in piece.items() if ref.kind == "branch"}
         tips = names.tips_of(refs)
@@ -233,7 +235,7 @@ def _iter_branches(names: Names, live: set[str]) -> Iterator[list[BranchFacts]]:
         ]
 
 
-def _iter_names(names: Names, live: set[str]) -> Iterator[list[NameFacts]]:
+def _iter_names(names: Names, live: set[str]) -> Pages[NameFacts]:
     for piece in names.iter_refs():
         yield [NameFacts(name=name, kind=ref.kind, live=name in live) for name, ref in piece.items()]
 

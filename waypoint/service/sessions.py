@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Iterator
 
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import SessionFacts, StopFacts
@@ -23,7 +22,7 @@ from waypoint.processes import survey as processes_survey
 from waypoint.processes.survey import Surveyed
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
-from waypoint.service.shapes import Peer, Stream
+from waypoint.service.shapes import Pages, Peer, Stream
 from waypoint.session import lacking, session_facts
 from waypoint.session import start as starting
 from waypoint.session.birth import rights
@@ -32,10 +31,8 @@ from waypoint.session.checkpoint import Wish, checkpoint
 from waypoint.session.live.session import LiveSession
 
 
-async def sessions(home: Home, query: SessionsQuery) -> Iterator[SessionFacts]:
-    """The live sessions; with `query.all` also branches that could be started again. Sorted by branch. The iterator
-    blocks, as that of `history.log`.
-    """
+async def sessions(home: Home, query: SessionsQuery) -> Pages[SessionFacts]:
+    """The live sessions; with `query.all` also branches that could be started again. Sorted by branch."""
     return await session_facts.of_all(home.sessions, rights.sight(home.sessions.resources), all_branches=query.all)
 
 

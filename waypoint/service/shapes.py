@@ -1,9 +1,11 @@
 """Types of service functions' parameters and results besides records: peers, uploads, downloads, streams."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from typing import NamedTuple, TypeVar
 
 from waypoint.model.streams import Inlet, Outlet
+
+Item = TypeVar("Item")
 
 
 class Peer(NamedTuple):
@@ -34,6 +36,11 @@ class Download(NamedTuple):
     pieces: AsyncGenerator[bytes, None]
     endless: bool = False
 
+
+Pages = Iterator[list[Item]]
+"""A long list. Each step makes one page, in a few milliseconds at most; a page may be empty. A step may read from the
+store, so it blocks. All steps must be made in one thread, any thread.
+"""
 
 Stream = Callable[[Inlet, Outlet], Awaitable[dict[str, object]]]
 """Serves one stream of frames until its end and returns the payload of the `x` frame.

@@ -1,10 +1,10 @@
 """Facts about sessions and branches, as the control interface answers them."""
 
 import asyncio
+import bisect
 import dataclasses
-import heapq
-import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -61,9 +61,9 @@ async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
     )
 
 
-async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Iterator[SessionFacts]:
-    """What may be seen of all sessions that run, sorted by branch; with `all_branches` also about branches that can be
-    started again. The iterator of those blocks, since each step may read from the store; it is for use in one thread.
+async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Iterator[list[SessionFacts]]:
+    """The facts about all live sessions, sorted by branch; with `all_branches` also about branches that can be started
+    again. In pages, as of service/shapes.py: each step may read from the store.
     """
     asked, names = sessions.live, sessions.resources.names
     found = await asyncio.gather(*(of_live(live, sessions.resources.pool, sees) for live in asked))
@@ -75,10 +75,18 @@ async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Itera
     )
     rows.sort(key=_by_branch)
     if not all_branches:
-        return iter(rows)
-    live = sessions.running
-    ended = _iter_ended(names, live, sees)
-    return heapq.merge(rows, itertools.chain.from_iterable(ended), key=_by_branch)
+        return iter([rows])
+    return _merged(rows, _iter_ended(names, sessions.running, sees))
+
+
+def _merged(rows: list[SessionFacts], pages: Iterator[list[SessionFacts]]) -> Iterator[list[SessionFacts]]:
+    """The pages, with `rows` among them. All are sorted by branch."""
+    left = deque(rows)
+    for page in pages:
+        while left and page and _by_branch(left[0]) < _by_branch(page[-1]):
+            bisect.insort(page, left.popleft(), key=_by_branch)
+        yield page
+    yield list(left)
 
 
 def _by_branch(row: SessionFacts) -> str:

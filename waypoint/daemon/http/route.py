@@ -127,8 +127,9 @@ def _read_result(hint: object) -> tuple[Gives, Any, bool]:
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated and parts[0] is Download:
         return "download", parts[1], False
-    if origin is Iterator:
-        return "list", parts[0], False
+    if origin is Iterator:  # Pages
+        (item,) = typing.get_args(parts[0])
+        return "list", item, False
     if origin is tuple:
         return "record", parts[0], True
     return "record", hint, False

@@ -2,9 +2,9 @@
 
 import asyncio
 import dataclasses
-import itertools
 from collections import deque
 
+from waypoint.branch.graph import limited
 from waypoint.model.facts import CaptureFacts
 from waypoint.model.rendering import capture_facts, headed, log_line, operations_table, sessions_table
 from waypoint.model.requests import LogQuery, LogsRequest
@@ -50,8 +50,8 @@ async def show(home: Home, live: LiveSession, given: Given) -> Printed:
 
 async def op_log(home: Home, live: LiveSession, given: Given) -> Printed:
     limit = given.number("limit") or LIMIT
-    entries = itertools.islice(history.operations_of(home, live.branch), limit)
-    found = await asyncio.to_thread(list, entries)
+    pages = limited(history.operations_of(home, live.branch), limit)
+    found = [one for page in await asyncio.to_thread(list, pages) for one in page]
     return Printed(as_text(operations_table(found)) if found else "", found)
 
 
@@ -73,8 +73,8 @@ async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
 
 async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFacts]:
     """As `history.log`, without names of other branches."""
-    found = await history.log(home, query)
-    return await asyncio.to_thread(list, (_in_sight(home, branch, one) for one in found))
+    pages = await history.log(home, query)
+    return await asyncio.to_thread(lambda: [_in_sight(home, branch, one) for page in pages for one in page])
 
 
 def _in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from waypoint.branch.graph import in_pieces, walk_back
+from waypoint.branch.graph import walk_back
 from waypoint.branch.undo import is_from_within
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.records import Capture, Operation
@@ -36,9 +36,8 @@ def _find_capture(home: Home, branch: str, name: str) -> Capture:
     with contextlib.suppress(UnknownName):
         found = home.names.resolve(name)
         start = tip(home, branch)
-        for piece in in_pieces(walk_back(home.names, [start] if start else [])):
-            if found.id in (capture.id for capture in piece):
-                return found
+        if any(capture.id == found.id for capture in walk_back(home.names, [start] if start else [])):
+            return found
     raise UnknownName("use", repr(name), f"it is not in the history of {branch}", "'waypoint log' lists what is")
 
 
