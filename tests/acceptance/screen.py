@@ -31,6 +31,11 @@ class Screen:
         """Type characters."""
         self.ask("send-keys", "-t", ":0", "-l", text)
 
+    def enter(self, line: str) -> None:
+        """Type a line and Enter."""
+        self.type(line)
+        self.press("Enter")
+
     def press(self, *keys: str) -> None:
         """Press keys, by tmux's names: Enter, C-c, Escape, Up."""
         self.ask("send-keys", "-t", ":0", *keys)

@@ -48,6 +48,10 @@ class Seat:
         self.see(rb"[#$%] (?:\x1b\S*)?$")
         return self
 
+    def attach(self, branch: str) -> Self:
+        """Attach to the branch and wait for the prompt of its shell."""
+        return self.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+
     def outside(self, command: str) -> bytes:
         """Type it to the outer shell, wait for its end; what it showed."""
         self.type(command.encode() + b"\r")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.acceptance.people import Person
 from tests.acceptance.sessions import inside, session
+from tests.collecting import collecting
 from tests.homes import Home
 from tests.waiting import wait_until
 from waypoint.linux.storage import idmapped
@@ -25,7 +27,7 @@ def branch(home: Home, person: Person, request: pytest.FixtureRequest) -> Iterat
         yield name
 
 
-def test_a_checkpoint_says_checkpointed_in_the_original_and_restored_in_every_copy(home: Home, branch: str) -> None:
+def test_checkpoint_prints_checkpointed_in_the_original_and_restored_in_copies(home: Home, branch: str) -> None:
     said = inside(home, branch, f"X=before; out=$(waypoint checkpoint {branch}-cp -m note); echo $? $out; X=after")
     capture = re.fullmatch(rf"0 checkpointed {branch}-cp ([0-9a-f]{{32}}) live paused \d+ ms\n", said)
     assert capture, said
@@ -37,13 +39,7 @@ def test_a_checkpoint_says_checkpointed_in_the_original_and_restored_in_every_co
     assert inside(home, branch, "echo $out") == f"restored {branch} {capture[1]}\n"
 
 
-def test_a_word_with_newlines_is_one_word(home: Home, branch: str) -> None:
-    message = "one\n\ntwo\x0c\u2028three\n"
-    inside(home, branch, f"waypoint checkpoint {branch}-cp -m $'one\\n\\ntwo\\f\u2028three\\n'")
-    assert home.must("show", f"{branch}-cp", "--json").json()["message"] == message
-
-
-def test_whoever_removed_waypoints_files_is_told_so_and_asks_from_outside(home: Home, branch: str) -> None:
+def test_removed_files_of_waypoint_are_reported_inside(home: Home, branch: str) -> None:
     inside(home, branch, "kept=yes; rm -rf /run/waypoint/*")
     done = home.cli("exec", "-b", branch, "--timeout", "30", "--", f"waypoint checkpoint {branch}-cp")
     assert done.code == 125, done
@@ -54,7 +50,7 @@ def test_whoever_removed_waypoints_files_is_told_so_and_asks_from_outside(home: 
     assert inside(home, branch, "echo $kept") == "yes\n"
 
 
-def test_who_is_not_the_user_of_the_session_cannot_ask_inside(home: Home) -> None:
+def test_other_users_inside_a_session_are_refused(home: Home) -> None:
     with session(home, "root") as branch:
         ask = f"waypoint checkpoint {branch}-cp"
         refused = home.cli("exec", "-b", branch, "--", f"kept=yes; setpriv --reuid nobody --clear-groups {ask}")
@@ -64,7 +60,7 @@ def test_who_is_not_the_user_of_the_session_cannot_ask_inside(home: Home) -> Non
         assert inside(home, branch, "echo $kept") == "yes\n"
 
 
-def test_a_session_whose_root_removed_all_of_waypoints_files_goes_on_with_a_new_shell(home: Home) -> None:
+def test_after_all_files_of_waypoint_were_removed_a_new_shell_works(home: Home) -> None:
     with session(home, "root") as branch:
         inside(home, branch, "echo kept >/srv/kept; rm -rf /.waypoint /run/waypoint")
         done = home.cli("exec", "-b", branch, "--", "true")
@@ -86,7 +82,7 @@ def test_a_fork_of_the_own_branch_returns_in_each_like_fork_2(home: Home, branch
         home.must("stop", copy, "--discard")
 
 
-def test_a_restore_takes_back_whoever_asked_for_it(home: Home, branch: str) -> None:
+def test_a_restore_from_inside_replaces_the_process_that_asked(home: Home, branch: str) -> None:
     inside(home, branch, f"n=one; echo one > /tmp/file; waypoint checkpoint {branch}-cp")
     inside(home, branch, "n=two; echo two > /tmp/file")
     done = home.cli("exec", "-b", branch, "--", f"waypoint restore {branch}-cp; echo not reached")
@@ -114,29 +110,36 @@ def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Hom
         assert inside(home, branch, "waypoint status").splitlines()[0] == f"branch {branch}"
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "said"),
-    [
-        ("nonsense", 2, "inside a session there are checkpoint, restore,"),
-        ("", 2, "Usage: waypoint COMMAND"),
-        ("checkpoint", 2, "one NAME is needed, 0 were given"),
-        ("checkpoint a b", 2, "one NAME is needed, 2 were given"),
-        ("checkpoint 'bad name'", 2, "only letters, digits"),
-        ("checkpoint x --park", 2, "it takes no such option here"),
-        ("checkpoint x --tier gold", 2, "it is one of auto, live, respawn, files"),
-        ("restore nothing-like-it", 2, "it is not in the history of"),
-        ("fork", 2, "no NAME was given"),
-        ("log -n many", 2, "a number from 1 to 256 is needed"),
-        ("undo 99999", 2, "has this number"),
-    ],
-)
-def test_what_makes_no_sense_is_told_with_its_code(home: Home, own: str, command: str, code: int, said: str) -> None:
-    done = home.cli("exec", "-b", own, "--", f"waypoint {command}")
-    assert done.code == code
-    assert said in done.stdout
+def test_wrong_usage_inside_is_reported_with_its_code(home: Home, own: str) -> None:
+    with collecting() as row:
+        for command, code, said in (
+            ("nonsense", 2, "inside a session there are checkpoint, restore,"),
+            ("", 2, "Usage: waypoint COMMAND"),
+            ("checkpoint", 2, "one NAME is needed, 0 were given"),
+            ("checkpoint a b", 2, "one NAME is needed, 2 were given"),
+            ("checkpoint 'bad name'", 2, "only letters, digits"),
+            ("checkpoint x --park", 2, "it takes no such option here"),
+            ("checkpoint x --tier gold", 2, "it is one of auto, live, respawn, files"),
+            ("restore nothing-like-it", 2, "it is not in the history of"),
+            ("fork", 2, "no NAME was given"),
+            ("log -n many", 2, "a number from 1 to 256 is needed"),
+            ("undo 99999", 2, "has this number"),
+            ("checkpoint --help", 0, "--force"),
+            ("undo --help", 0, "waypoint op log"),
+            ("--help", 0, "  undo  "),
+        ):
+            with row(command):
+                done = home.cli("exec", "-b", own, "--", f"waypoint {command}")
+                assert done.code == code
+                assert said in done.stdout
+        for words in ("show nosuch", "nonsense", "checkpoint", "undo 99999", "ps --nosuch"):
+            with row(f"{words} --json"):
+                done = home.cli("exec", "-b", own, "--", f"waypoint {words} --json 2>/dev/null")
+                assert done.code == done.json()["error"]["exit"] == 2
+                assert set(done.json()["error"]) == {"code", "exit", "tried", "on", "said", "next"}
 
 
-def test_the_verbs_that_look_and_undo_work_for_the_own_branch_and_for_no_other(home: Home, branch: str) -> None:
+def test_verbs_inside_work_for_the_own_branch_only(home: Home, branch: str) -> None:
     with session(home, "root") as other:
         home.must("checkpoint", f"{other}-cp", "-b", other)
         inside(home, branch, f"waypoint checkpoint {branch}-cp -m note")
@@ -156,7 +159,7 @@ def test_the_verbs_that_look_and_undo_work_for_the_own_branch_and_for_no_other(h
         assert home.must("show", f"{other}-cp").code == 0
 
 
-def test_an_undo_from_within_that_replaces_the_session_is_an_undo_on_record(home: Home, branch: str) -> None:
+def test_an_undo_from_inside_that_replaces_the_session_is_recorded_as_undo(home: Home, branch: str) -> None:
     for number in (1, 2, 3):
         inside(home, branch, f"echo {number} > ~/file; waypoint checkpoint {branch}-{number}")
     home.must("restore", f"{branch}-1", "-b", branch)
@@ -177,22 +180,12 @@ def test_an_undo_from_within_that_replaces_the_session_is_an_undo_on_record(home
     assert inside(home, branch, "cat ~/file") == "3\n"
 
 
-def test_a_session_may_end_itself_and_a_parked_one_goes_on_where_it_was(home: Home, own: str) -> None:
+def test_a_session_that_parks_itself_continues_where_it_was(home: Home, own: str) -> None:
     done = home.cli("exec", "-b", own, "--", f"x=1; out=$(waypoint stop --checkpoint {own}-cp); x=2")
     assert done.code == 125
     assert own not in [one["branch"] for one in home.must("ps", "--json").json()]
     home.must("shell", own, "-d")
     assert re.fullmatch(rf"2 restored {own} [0-9a-f]{{32}}\n", inside(home, own, "echo $x $out"))
-
-
-@pytest.mark.parametrize(
-    ("words", "code"), [("show nosuch", 2), ("nonsense", 2), ("checkpoint", 2), ("undo 99999", 2), ("ps --nosuch", 2)]
-)
-def test_errors_with_json_are_one_json_value_on_stdout(home: Home, own: str, words: str, code: int) -> None:
-    done = home.cli("exec", "-b", own, "--", f"waypoint {words} --json 2>/dev/null")
-    assert done.code == code
-    assert set(done.json()["error"]) == {"code", "exit", "tried", "on", "said", "next"}
-    assert done.json()["error"]["exit"] == code
 
 
 def test_with_json_a_verb_prints_inside_what_it_prints_outside_byte_for_byte(home: Home, own: str) -> None:
@@ -230,13 +223,15 @@ def test_with_json_a_verb_prints_inside_what_it_prints_outside_byte_for_byte(hom
 
 
 def test_a_request_that_is_too_long_can_be_made_outside(home: Home, own: str) -> None:
-    message = "long" * 1200
-    refused = home.cli("exec", "-b", own, "--", f"waypoint checkpoint {own}-long -m {message}")
-    assert refused.code == 2
-    assert "next: make it shorter, or ask from outside of the session" in refused.stdout
-    home.must("checkpoint", f"{own}-long", "-b", own, "-m", message)
-    assert home.must("show", f"{own}-long", "--json").json()["message"] == message
-    inside(home, own, f"waypoint checkpoint {own}-short -m {message[:3000]}")
+    for message in ("long" * 1200, "one\n\ntwo\x0c\u2028three\n"):
+        words = f"waypoint checkpoint {own}-cp --force -m {shlex.quote(message)}"
+        done = home.cli("exec", "-b", own, "--", words)
+        if len(message) > 1000:
+            assert done.code == 2
+            assert "next: make it shorter, or ask from outside of the session" in done.stdout
+            home.must("checkpoint", f"{own}-cp", "-b", own, "-m", message)
+        assert home.must("show", f"{own}-cp", "--json").json()["message"] == message
+    inside(home, own, f"waypoint checkpoint {own}-short -m {'long' * 750}")
 
 
 def test_tab_offers_what_works_inside(home: Home, own: str) -> None:
@@ -255,20 +250,14 @@ def test_tab_offers_what_works_inside(home: Home, own: str) -> None:
     assert offered(f"restore {own}-") == [f"{own}-mine"]
 
 
-def test_what_is_longer_than_a_pipe_arrives_whole(home: Home, own: str) -> None:
+def test_an_answer_longer_than_a_pipe_arrives_whole(home: Home, own: str) -> None:
     inside(home, own, "seq 20000")  # 109 KB on the terminal
     assert inside(home, own, "waypoint logs | grep -c '^[0-9]*.$'; waypoint logs | tail -c 300000 | wc -c").startswith(
         "20000"
     )
 
 
-def test_help_inside_is_that_of_the_table(home: Home, own: str) -> None:
-    assert "--force" in inside(home, own, "waypoint checkpoint --help")
-    assert "waypoint op log" in inside(home, own, "waypoint undo --help")
-    assert "  undo  " in inside(home, own, "waypoint --help")
-
-
-def test_what_is_refused_outside_is_refused_inside_with_the_same_words(home: Home, own: str) -> None:
+def test_refusals_inside_have_the_words_of_those_outside(home: Home, own: str) -> None:
     for template in ("fork {0}", "fork {0} {0}-x -n 2", "fork {0} {0}-x --prefix p", "fork {0} {0}-x {0}"):
         words = template.format(own)
         outside = home.cli(*words.split())
@@ -277,7 +266,7 @@ def test_what_is_refused_outside_is_refused_inside_with_the_same_words(home: Hom
         assert (found.code, found.stdout) == (outside.code, outside.stderr), words
 
 
-def test_a_taken_name_is_told_and_force_moves_it(home: Home, own: str) -> None:
+def test_a_taken_name_is_refused_and_force_moves_it(home: Home, own: str) -> None:
     inside(home, own, f"waypoint checkpoint {own}-cp")
     done = home.cli("exec", "-b", own, "--", f"waypoint checkpoint {own}-cp")
     assert done.code == 4
@@ -285,7 +274,7 @@ def test_a_taken_name_is_told_and_force_moves_it(home: Home, own: str) -> None:
     assert inside(home, own, f"waypoint checkpoint {own}-cp --force").startswith("checkpointed")
 
 
-def test_a_request_that_the_daemon_never_saw_is_served_by_the_next_one(home: Home, own: str) -> None:
+def test_a_request_unseen_by_a_killed_daemon_is_served_by_the_next(home: Home, own: str) -> None:
     inside(home, own, f"(until [ -e /tmp/go ]; do sleep 0.05; done; waypoint checkpoint {own}-late > /tmp/late) &")
     (pid,) = (one["pid"] for one in home.must("ps", "--json").json() if one["branch"] == own)
     root = Path(f"/proc/{pid}/root")
@@ -326,7 +315,7 @@ def test_no_request_moves_what_belongs_to_another_branch(home: Home, branch: str
         home.must("stop", f"{branch}-fork", "--discard")
 
 
-def test_what_was_done_to_other_names_cannot_be_taken_back_from_within(home: Home, branch: str) -> None:
+def test_operations_on_other_branches_cannot_be_undone_from_inside(home: Home, branch: str) -> None:
     with session(home, "root") as other:
         home.must("checkpoint", f"{other}-cp", "-b", other)
         home.must("checkpoint", "--force", f"{other}-cp", "-b", branch)
@@ -338,7 +327,7 @@ def test_what_was_done_to_other_names_cannot_be_taken_back_from_within(home: Hom
         assert f"took back {own}" in inside(home, branch, f"waypoint undo {own}")
 
 
-def test_a_branch_is_not_told_the_names_of_its_forks(home: Home, branch: str) -> None:
+def test_a_session_does_not_see_the_names_of_its_forks(home: Home, branch: str) -> None:
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
     home.must("fork", f"{branch}-cp", f"{branch}-fork")
     home.must("stop", f"{branch}-fork", "--discard")

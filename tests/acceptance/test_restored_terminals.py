@@ -25,14 +25,10 @@ def session(home: Home, request: pytest.FixtureRequest) -> Iterator[Session]:
         yield live
 
 
-def attach(outer: Seat, session: Session) -> Seat:
-    return outer.type(b"waypoint attach %s\r" % session.branch.encode()).prompt()
-
-
 def captured_and_back(home: Home, session: Session, way: Way, outer: Seat, new: Take, spoil: bytes = b"") -> Seat:
     """A seat at the session that came back: the same one after a restore in place, else a new one at the fork."""
     checkpoint = new_name(session)
-    session.checkpoint(checkpoint, tier="live")
+    assert session.checkpoint(checkpoint, tier="live").degraded == []
     if spoil:
         outer.type(spoil)
     back = brought_back(home, session, checkpoint, way)
@@ -50,12 +46,9 @@ def wait_foreground(home: Home, session: Session) -> None:
     alone(Client(home.path).session(last), "until ps -o stat= -C cat | grep -q S; do sleep 0.01; done")
 
 
-# --- at the prompt
-
-
 @pytest.mark.parametrize("way", WAYS)
-def test_a_half_typed_line_is_there_and_can_be_finished(home: Home, session: Session, seat: Take, way: Way) -> None:
-    outer = attach(seat(), session)
+def test_a_half_typed_line_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = seat().attach(session.branch)
     outer.type(b"echo half-$((6 *").see(rb"\(\(6 \*")
     back = captured_and_back(home, session, way, outer, seat, b" 2)) spoilt\r")
     back.see(rb"\(\(6 \*")
@@ -64,7 +57,7 @@ def test_a_half_typed_line_is_there_and_can_be_finished(home: Home, session: Ses
 
 @pytest.mark.parametrize("way", WAYS)
 def test_keys_stop_continue_and_interrupt_what_runs(home: Home, session: Session, seat: Take, way: Way) -> None:
-    outer = attach(seat(), session)
+    outer = seat().attach(session.branch)
     outer.type(b"sh -c 'echo run\"\"ning; exec cat'\r").see(rb"running\r\n")
     back = captured_and_back(home, session, way, outer, seat, b"\x04")
     back.type(b"echoed\r").see(rb"echoed\r\nechoed\r\n")
@@ -79,7 +72,7 @@ def test_keys_stop_continue_and_interrupt_what_runs(home: Home, session: Session
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_stopped_job_can_be_continued_in_the_foreground(home: Home, session: Session, seat: Take, way: Way) -> None:
-    outer = attach(seat(), session)
+    outer = seat().attach(session.branch)
     outer.type(b"cat\r").see(rb"cat\S*\r+\n")
     wait_foreground(home, session)
     outer.type(b"one\r").see(rb"one\r\none\r\n")
@@ -96,7 +89,7 @@ def test_a_stopped_job_can_be_continued_in_the_foreground(home: Home, session: S
 def test_the_controlling_terminal_serves_the_shell_and_its_new_children(
     home: Home, session: Session, seat: Take, way: Way
 ) -> None:
-    outer = attach(seat(), session)
+    outer = seat().attach(session.branch)
     back = captured_and_back(home, session, way, outer, seat).prompt()
     back.type(b"tty; echo to the ter''minal >/dev/tty\r").see(rb"/dev/pts/0\r\nto the terminal\r\n")
     back.prompt().type(b'sh -c \'echo re""ads; read x </dev/tty; echo "<$x>" >/dev/tty\'\r').see(rb"reads\r\n")
@@ -105,8 +98,8 @@ def test_the_controlling_terminal_serves_the_shell_and_its_new_children(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_typed_ahead_is_read_later(home: Home, session: Session, seat: Take, way: Way) -> None:
-    outer = attach(seat(), session)
+def test_input_typed_ahead_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = seat().attach(session.branch)
     outer.type(b'until [ -e /tmp/go ]; do sleep 0.05; done; read first; echo "<$first>"\r').see(rb"\r\n")
     alone(session, "until pgrep sleep >/dev/null; do :; done")
     outer.type(b"for the read\recho ahead-$((6 * 7))\recho unf").see(rb"ahead-\$\(\(6 \* 7\)\)\r\necho unf")
@@ -130,23 +123,18 @@ TERMINAL_KEPT_OPEN = "import os, time; os.dup2(os.open(os.ttyname(0), 2), 20); p
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_another_program_that_keeps_the_terminal_open_is_no_shell(
-    home: Home, session: Session, seat: Take, way: Way
-) -> None:
-    outer = attach(seat(), session)
+def test_a_program_that_keeps_the_terminal_open_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = seat().attach(session.branch)
     outer.type(f'python3 -c "{TERMINAL_KEPT_OPEN}"\r'.encode()).see(rb"open\r\n")
-    checkpoint = new_name(session)
-    assert session.checkpoint(checkpoint, tier="live").degraded == []
-    back = brought_back(home, session, checkpoint, way)
-    again = outer if way == "restore" else seat().type(b"waypoint attach %s\r" % back.branch.encode())
+    again = captured_and_back(home, session, way, outer, seat)
     again.see(rb"open")  # the screen is drawn anew
     again.type(b"\x03").see(rb"KeyboardInterrupt")
     again.prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_shell_within_the_shell_is_told_of(home: Home, session: Session, seat: Take, way: Way) -> None:
-    outer = attach(seat(), session)
+def test_a_nested_shell_is_reported_and_comes_back(home: Home, session: Session, seat: Take, way: Way) -> None:
+    outer = seat().attach(session.branch)
     session.exec("(sleep 1000; :) & sh -c 'sleep 1000; :' &")
     assert session.checkpoint(new_name(session), tier="live").degraded == []
     outer.type(b"bash --norc\r").see(rb"bash-5\S+")
@@ -158,9 +146,6 @@ def test_a_shell_within_the_shell_is_told_of(home: Home, session: Session, seat:
     again.type(b"echo $((6 * 7))\r").see(rb"[\r\n]42\r\n")
     again.type(b"exit\r").prompt().type(b"sh -c 'echo n\"\"ew; exec sleep 1000'\r").see(rb"new\r\n")
     again.type(b"\x03").prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
-
-
-# --- programs
 
 
 class Program(NamedTuple):
@@ -218,14 +203,12 @@ def test_a_program_that_waits_for_input_goes_on(
 
 @pytest.mark.requires("less", "tmux")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_pager_is_where_it_was(home: Home, person: Person, screen: Open, way: Way) -> None:
+def test_a_pager_comes_back_at_its_place(home: Home, person: Person, screen: Open, way: Way) -> None:
     with started(home, person.name) as session:
         first = screen(20, 80)
-        first.type(f"waypoint attach {session.branch}")
-        first.press("Enter")
+        first.enter(f"waypoint attach {session.branch}")
         first.see("[$]$")
-        first.type("seq -f 'line %g' 1000 | less")
-        first.press("Enter")
+        first.enter("seq -f 'line %g' 1000 | less")
         first.see("^line 1$")
         first.type("100g")
         first.see("^line 100$")
@@ -237,47 +220,37 @@ def test_a_pager_is_where_it_was(home: Home, person: Person, screen: Open, way: 
         again = first
         if way == "fork":
             again = screen(20, 80)
-            again.type(f"waypoint attach {back.branch}")
-            again.press("Enter")
+            again.enter(f"waypoint attach {back.branch}")
         again.see("^line 100$")
-        again.type("/line 500$")
-        again.press("Enter")
+        again.enter("/line 500$")
         again.see("^line 500$")
         again.type("q")
         again.see("[$]$")
         assert not again.flag("alternate_on")
 
 
-# --- the screen at a restore in place
-
-
 @pytest.mark.soak(part="timing")
 @pytest.mark.requires("vi", "tmux")
 @pytest.mark.parametrize("size", [(30, 100), (20, 70), (40, 120)], ids=["same size", "smaller", "larger"])
-def test_an_editor_that_was_left_is_on_the_screen_again(
+def test_an_editor_that_had_ended_is_on_the_screen_again(
     home: Home, person: Person, screen: Open, size: tuple[int, int]
 ) -> None:
     with started(home, person.name) as session:
         here = screen(30, 100)
-        here.type(f"waypoint attach {session.branch}")
-        here.press("Enter")
+        here.enter(f"waypoint attach {session.branch}")
         here.see("[$]$")
-        here.type("vi /tmp/text")
-        here.press("Enter")
+        here.enter("vi /tmp/text")
         here.see("^~$")
-        here.type("ifirst line")
-        here.press("Enter")
+        here.enter("ifirst line")
         here.type("half a li")
         here.see("^half a li$")
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
         here.press("Escape")
-        here.type(":q!")
-        here.press("Enter")
+        here.enter(":q!")
         here.see("[$]$")
         assert not here.flag("alternate_on")
-        here.type("clear; echo left")
-        here.press("Enter")
+        here.enter("clear; echo left")
         here.see("^left$")
         here.resize(*size)
         session.restore(checkpoint)
@@ -289,39 +262,33 @@ def test_an_editor_that_was_left_is_on_the_screen_again(
         assert len(rows) <= size[0]
         assert re.match("~", rows[size[0] - 4])
         here.press("Escape")
-        here.type(":wq")
-        here.press("Enter")
+        here.enter(":wq")
         here.see("[$]$")
         assert not here.flag("alternate_on")
         assert alone(session, "cat /tmp/text") == "first line\nhalf a line, and the rest\n"
-        here.type("clear; stty size")
-        here.press("Enter")
+        here.enter("clear; stty size")
         here.see(f"^{size[0]} {size[1]}$")
 
 
 @pytest.mark.requires("tmux")
-def test_everybody_who_is_attached_stays_and_types_on(home: Home, person: Person, screen: Open) -> None:
+def test_attached_clients_stay_attached_over_a_restore(home: Home, person: Person, screen: Open) -> None:
     with started(home, person.name) as session:
         screens = [screen(24, 80), screen(30, 90)]
         for one in screens:
-            one.type(f"waypoint attach {session.branch}")
-            one.press("Enter")
+            one.enter(f"waypoint attach {session.branch}")
             one.see("[$]$")
-        screens[0].type("mine=before; echo be''fore")
-        screens[0].press("Enter")
+        screens[0].enter("mine=before; echo be''fore")
         for one in screens:
             one.see("^before$")
         checkpoint = new_name(session)
         session.checkpoint(checkpoint, tier="live")
-        screens[1].type("mine=after; echo af''ter")
-        screens[1].press("Enter")
+        screens[1].enter("mine=after; echo af''ter")
         for one in screens:
             one.see("^after$")
         session.restore(checkpoint)
         for one in screens:
             one.see_all(lambda shown: "after" in shown.text().splitlines(), expected=False)
             one.see("^before$")
-        screens[1].type('echo "it is $mine" $(stty size)')
-        screens[1].press("Enter")
+        screens[1].enter('echo "it is $mine" $(stty size)')
         for one in screens:
             one.see("^it is before 24 80$")

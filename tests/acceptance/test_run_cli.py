@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.people import Person
 from tests.acceptance.seat import Seat
 from tests.acceptance.sessions import session
+from tests.collecting import collecting
 from tests.homes import Completed, Home
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -55,9 +56,6 @@ def read_line(process: "subprocess.Popen[bytes]") -> bytes:
     return process.stdout.readline()
 
 
-# --- streams
-
-
 def test_stdout_and_stderr_stay_apart(run: Run) -> None:
     done = run("sh", "-c", "echo out; echo err >&2; printf 'more\\r\\nout'; printf 'more err' >&2")
     assert (done.stdout, done.stderr, done.code) == ("out\nmore\r\nout", "err\nmore err", 0)
@@ -72,7 +70,7 @@ def test_all_bytes_pass_on_all_streams(run: Run) -> None:
     assert digests == [digests[2]] * 3
 
 
-def test_it_may_serve_as_a_coprocess(run: Run) -> None:
+def test_input_and_output_are_passed_line_by_line(run: Run) -> None:
     with run.start("-i", "--", "sed", "-u", "s/^/got /") as process:
         assert process.stdin
         for number in range(20):
@@ -96,11 +94,8 @@ def test_a_hundred_megabytes_come_through_at_the_readers_pace(run: Run) -> None:
     assert size == 100 * MIB
 
 
-def test_without_i_it_reads_nothing(run: Run) -> None:
+def test_without_i_it_reads_nothing_and_with_i_it_need_not_read(run: Run) -> None:
     assert run("sh", "-c", "readlink /proc/self/fd/0; cat", stdin=b"not this").stdout == "/dev/null\n"
-
-
-def test_input_that_nobody_reads_is_no_trouble(run: Run) -> None:
     assert run("-i", "--", "true", stdin=b"x" * (5 * MIB)).code == 0
 
 
@@ -109,13 +104,13 @@ def test_closing_one_stream_does_not_end_it(run: Run) -> None:
     assert (done.stdout, done.stderr, done.code) == ("", "still here\n", 4)
 
 
-def test_a_child_that_it_leaves_behind_does_not_hold_the_client(run: Run) -> None:
+def test_a_child_left_behind_does_not_hold_the_client(run: Run) -> None:
     done = run("sh", "-c", "sleep 3456 & echo started")
     assert (done.stdout, done.code) == ("started\n", 0)
     assert run("pkill", "-f", "sleep 3456").code == 0
 
 
-def test_a_daemon_that_it_starts_outlives_it(run: Run) -> None:
+def test_a_background_process_outlives_the_run(run: Run) -> None:
     run(
         "sh", "-c", "setsid sh -c 'until [ -e /tmp/stop-it ]; do sleep 0.02; done; echo ended >/tmp/ended' </dev/null &"
     )
@@ -124,50 +119,43 @@ def test_a_daemon_that_it_starts_outlives_it(run: Run) -> None:
     wait_until(lambda: run("cat", "/tmp/ended").stdout == "ended\n", "it has gone on")
 
 
-# --- codes, words, setting
+def test_the_code_is_that_of_the_process(run: Run) -> None:
+    with collecting() as row:
+        for code in (0, 1, 2, 77, 124, 125, 126, 127, 255):
+            with row(code):
+                assert run("sh", "-c", f"exit {code}").code == code
+        for words, code, said in (
+            (["no-such-program"], 127, "no-such-program"),
+            (["/no/such/program"], 127, "/no/such/program"),
+            (["/etc/passwd"], 126, "/etc/passwd"),
+            (["/"], 126, "/"),
+            ([""], 127, ""),
+            (["exit", "5"], 127, "exit"),
+            (["."], 126, "."),
+        ):
+            with row(words):
+                done = run("--", *words)
+                assert (done.code, done.stdout) == (code, "")
+                assert said in done.stderr
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 77, 124, 125, 126, 127, 255])
-def test_the_code_is_the_processes(run: Run, code: int) -> None:
-    assert run("sh", "-c", f"exit {code}").code == code
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["no-such-program"], 127, "no-such-program"),
-        (["/no/such/program"], 127, "/no/such/program"),
-        (["/etc/passwd"], 126, "/etc/passwd"),
-        (["/"], 126, "/"),
-        ([""], 127, ""),
-        (["exit", "5"], 127, "exit"),
-        (["cd", "/"], 127, "cd"),
-        (["."], 126, "."),
-    ],
-)
-def test_what_cannot_be_run_is_told_as_by_a_shell(run: Run, words: list[str], code: int, said: str) -> None:
-    done = run("--", *words)
-    assert (done.code, done.stdout) == (code, "")
-    assert said in done.stderr
-
-
-def test_a_program_is_executed_where_the_shell_of_the_base_has_a_builtin_of_its_name(run: Run) -> None:
+def test_a_program_is_preferred_to_a_builtin_of_its_name(run: Run) -> None:
     assert run("--", "printf", r"\x41\n").stdout == "A\n"  # dash's own prints \x41
     assert run("--", "sh", "-c", "exit 5").code == 5
 
 
-@pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "TERM"])
-def test_signals_to_the_client_reach_it(run: Run, name: str) -> None:
-    with run.start(
-        "--", "sh", "-c", f"trap 'echo caught {name}; exit 9' {name}; echo begun; while :; do sleep 0.02; done"
-    ) as process:
-        assert read_line(process) == b"begun\n"
-        process.send_signal(signal.Signals[f"SIG{name}"])
-        assert read_line(process) == f"caught {name}\n".encode()
-        assert process.wait(PATIENCE_S) == 9
+def test_signals_to_the_client_reach_it(run: Run) -> None:
+    with collecting() as row:
+        for name in ("HUP", "INT", "QUIT", "TERM"):
+            text = f"trap 'echo caught {name}; exit 9' {name}; echo begun; while :; do sleep 0.02; done"
+            with row(name), run.start("--", "sh", "-c", text) as process:
+                assert read_line(process) == b"begun\n"
+                process.send_signal(signal.Signals[f"SIG{name}"])
+                assert read_line(process) == f"caught {name}\n".encode()
+                assert process.wait(PATIENCE_S) == 9
 
 
-def test_one_that_a_signal_ended_gives_128_and_its_number(run: Run) -> None:
+def test_a_process_ended_by_a_signal_gives_128_plus_its_number(run: Run) -> None:
     assert run("sh", "-c", "kill -KILL $$").code == 137
     with run.start("--", "sleep", "1000") as process:
         wait_until(lambda: run("pgrep", "-x", "sleep").code == 0, "it runs")
@@ -180,7 +168,7 @@ def test_words_arrive_as_they_are(run: Run) -> None:
     assert run("--", "printf", "%s\\0", *words).stdout.split("\0")[:-1] == words
 
 
-def test_it_is_the_users_process_with_the_sessions_environment(run: Run, person: Person) -> None:
+def test_the_process_has_the_user_and_environment_of_the_session(run: Run, person: Person) -> None:
     found = dict(line.split("=", 1) for line in run("env", SECRET="hidden").stdout.splitlines())
     expected = {"USER": person.name, "HOME": str(person.home), "WAYPOINT_BRANCH": run.branch, "SHELL": "/bin/bash"}
     assert {name: found.get(name) for name in expected} == expected
@@ -188,7 +176,7 @@ def test_it_is_the_users_process_with_the_sessions_environment(run: Run, person:
     assert run("id", "-un").stdout == f"{person.name}\n"
 
 
-def test_it_starts_in_the_sessions_folder_or_where_it_is_told_to(run: Run) -> None:
+def test_the_process_starts_in_the_folder_of_the_session_or_in_cwd(run: Run) -> None:
     assert run("pwd").stdout == "/tmp\n"
     assert run("--cwd", "/usr/lib", "pwd").stdout == "/usr/lib\n"
     run.home.must("exec", "-b", run.branch, "--", "cd /etc")
@@ -203,17 +191,14 @@ def test_its_streams_can_be_opened_by_their_names(run: Run) -> None:
     assert (done.stdout, done.stderr, done.code) == ("in\n", "err\n", 0)
 
 
-def test_it_sees_and_is_seen_by_the_shell(run: Run) -> None:
+def test_the_shell_and_the_process_see_each_other(run: Run) -> None:
     with run.start("--", "sleep", "2345") as process:
         wait_until(lambda: run("pgrep", "-f", "sleep 2345").code == 0, "it runs")
         run.home.must("exec", "-b", run.branch, "--", "pkill -f 'sleep 2345'")
         assert process.wait(PATIENCE_S) == 143
 
 
-# --- a terminal of its own
-
-
-def test_with_t_it_has_a_terminal_of_its_own_of_this_size(run: Run, seat: Take) -> None:
+def test_with_t_it_has_its_own_terminal_of_the_size_of_the_client(run: Run, seat: Take) -> None:
     outer = seat(27, 93)
     outer.type(f"waypoint run -b {run.branch} -it -- bash --norc -i\r".encode()).prompt()
     outer.type(b"tty; stty size; echo $TERM; ps -o tty= -p $$\r")
@@ -255,17 +240,13 @@ def test_with_t_the_client_may_be_killed_and_the_terminal_hangs_up(run: Run, sea
     wait_until(lambda: run("cat", "/tmp/hung-up").stdout == "hung up\n", "the process was told")
 
 
-# --- mistakes
-
-
-@pytest.mark.parametrize("args", [[], ["--"], ["--nosuch", "x"], ["-b", "bad name", "--", "true"]])
-def test_wrong_usage_gives_2(home: Home, args: list[str]) -> None:
-    done = home.cli("run", *args)
-    assert (done.code, done.stdout) == (2, "")
-    assert done.stderr
-
-
-def test_an_unknown_branch_is_a_failure_of_waypoint(home: Home) -> None:
+def test_wrong_usage_gives_2_and_an_unknown_branch_125(home: Home) -> None:
+    with collecting() as row:
+        for args in ([], ["--"], ["--nosuch", "x"], ["-b", "bad name", "--", "true"]):
+            with row(args):
+                done = home.cli("run", *args)
+                assert (done.code, done.stdout) == (2, "")
+                assert done.stderr
     done = home.cli("run", "-b", "never-was", "true")
     assert (done.code, done.stdout) == (125, "")
     assert "never-was" in done.stderr

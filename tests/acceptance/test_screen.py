@@ -19,15 +19,17 @@ PROMPT = r"^\[\S+\] wptest\S+:\S*\$$"
 
 
 def attach(screen: Screen, branch: str) -> Screen:
-    enter(screen, "clear")
+    """Attach; what is seen then is up to the test."""
+    screen.enter("clear")
     screen.see(r"\Aoutside>$\s*\Z")
-    enter(screen, f"waypoint attach {branch}")
+    screen.enter(f"waypoint attach {branch}")
     return screen
 
 
-def enter(screen: Screen, line: str) -> None:
-    screen.type(line)
-    screen.press("Enter")
+def at_prompt(screen: Screen, branch: str) -> Screen:
+    """Attach and wait for the prompt."""
+    attach(screen, branch).see(PROMPT)
+    return screen
 
 
 def picture(screen: Screen) -> tuple[str, tuple[int, int]]:
@@ -42,22 +44,21 @@ def detach(screen: Screen, branch: str) -> None:
 
 def test_a_new_session_shows_a_prompt_and_its_colours(home: Home, person: Person, screen: Open) -> None:
     outer = screen()
-    enter(outer, f"waypoint shell colours --user {person.name} --cwd /tmp")
+    outer.enter(f"waypoint shell colours --user {person.name} --cwd /tmp")
     outer.see(rf"^\[colours\] {person.name}@\S+:/tmp\$")
     assert f"\x1b[1m\x1b[32m{person.name}@" in outer.coloured()
-    enter(outer, r"clear; echo $TERM; printf '\033[31mred\033[38;5;208morange\033[0mplain \xe2\x82\xac \xe6\xbc\xa2\n'")
+    outer.enter(r"clear; echo $TERM; printf '\033[31mred\033[38;5;208morange\033[0mplain \xe2\x82\xac \xe6\xbc\xa2\n'")
     outer.see(r"^screen-256color\nredorangeplain € 漢$")
     assert "\x1b[31mred\x1b[38;5;208morange\x1b[39mplain" in outer.coloured()
-    enter(outer, "exit 3")
+    outer.enter("exit 3")
     outer.see(r"outside>$")
-    enter(outer, "echo status $?")
+    outer.enter("echo status $?")
     outer.see(r"^status 3$")
 
 
 def test_vi_edits_a_file_and_gives_the_screen_back(home: Home, branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; echo be''fore; vi /tmp/edited")
+    outer = at_prompt(screen(), branch)
+    outer.enter("clear; echo be''fore; vi /tmp/edited")
     outer.see(r"^~\n~\n~")
     assert outer.flag("alternate_on")
     outer.type("ifirst line")
@@ -65,44 +66,19 @@ def test_vi_edits_a_file_and_gives_the_screen_back(home: Home, branch: str, scre
     outer.type("second")
     outer.press("Escape")
     outer.press("g", "g")
-    enter(outer, ":s/first/very first/")
+    outer.enter(":s/first/very first/")
     outer.see(r"^very first line\nsecond\n~")
-    enter(outer, ":wq")
+    outer.enter(":wq")
     outer.see(r"^before\n\S+ \S+\$$")
     assert not outer.flag("alternate_on")
     assert home.must("exec", "-b", branch, "--", "cat /tmp/edited").stdout == "very first line\nsecond\n"
 
 
-def test_less_pages_searches_and_leaves(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; seq -f 'line %g' 1000 | less")
-    outer.see(r"^line 1\n(?:.*\n)*line 29\n:$")
-    outer.type(" ")
-    outer.see(r"^line 30\n(?:.*\n)*line 58\n:$")
-    enter(outer, "/line 777")
-    outer.see(r"^line 777\n")
-    outer.type("q")
-    outer.see(PROMPT)
-
-
-def test_top_refreshes_and_leaves(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; top -d 0.3")
-    outer.see(r"PID USER .*COMMAND *\n(?:.*\n)*.* bash$")
-    outer.type("c")
-    outer.see(r"bash --rcfile")
-    outer.type("q")
-    outer.see(PROMPT)
-
-
 def test_a_terminal_multiplexer_works_inside(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; tmux -L inner -f /dev/null new")
+    outer = at_prompt(screen(), branch)
+    outer.enter("clear; tmux -L inner -f /dev/null new")
     outer.see(r"^\[0\] 0:bash\*")
-    enter(outer, "stty size; echo $((6*7)) inside $TERM")
+    outer.enter("stty size; echo $((6*7)) inside $TERM")
     outer.see(r"^29 100\n42 inside \S+$")
     outer.press("C-b")
     outer.type("%")
@@ -115,24 +91,21 @@ def test_a_terminal_multiplexer_works_inside(branch: str, screen: Open) -> None:
 
 
 def test_attaching_again_shows_what_was_to_be_seen(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, r"clear; seq 12; printf '\033[31mred\033[0m\n'")
+    outer = at_prompt(screen(), branch)
+    outer.enter(r"clear; seq 12; printf '\033[31mred\033[0m\n'")
     outer.see(r"^12\nred\n.*\$$")
     outer.type("echo half a li")
     outer.see(r"\$ echo half a li$")
     before = picture(outer)
     detach(outer, branch)
     attach(outer, branch).see_all(picture, before)
-    outer.type("ne")
-    outer.press("Enter")
+    outer.enter("ne")
     outer.see(r"^half a line$")
 
 
 def test_attaching_again_shows_the_last_lines_of_a_long_output(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; seq 300000")
+    outer = at_prompt(screen(), branch)
+    outer.enter("clear; seq 300000")
     outer.see(r"^299999\n300000\n.*\$$")
     before = picture(outer)
     detach(outer, branch)
@@ -140,9 +113,8 @@ def test_attaching_again_shows_the_last_lines_of_a_long_output(branch: str, scre
 
 
 def test_attaching_again_while_vi_runs_shows_it_as_it_was(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; echo be''low; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
+    outer = at_prompt(screen(), branch)
+    outer.enter("clear; echo be''low; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
     outer.see(r"^ +29 ")
     outer.press("C-f")
     outer.press("5", "j", "w")
@@ -152,16 +124,15 @@ def test_attaching_again_while_vi_runs_shows_it_as_it_was(branch: str, screen: O
     assert not outer.flag("alternate_on")
     attach(outer, branch).see_all(picture, before)
     assert outer.flag("alternate_on")
-    enter(outer, ":q!")
+    outer.enter(":q!")
     outer.see(r"^below\n\S+ \S+\$$")
     assert not outer.flag("alternate_on")
 
 
 def test_what_an_earlier_program_has_drawn_is_not_drawn_again(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
+    outer = at_prompt(screen(), branch)
     many = r"for i in {1..9000}; do printf '\033[%d;5H drawn ' $((i % 25 + 1)); done"
-    enter(outer, rf"clear; printf '\033[?1049h'; {many}; printf '\033[?1049l\rback\n'")
+    outer.enter(rf"clear; printf '\033[?1049h'; {many}; printf '\033[?1049l\rback\n'")
     outer.see(r"^back\n.*\$$")
     detach(outer, branch)
     assert "drawn" not in attach(outer, branch).see(PROMPT)
@@ -170,7 +141,7 @@ def test_what_an_earlier_program_has_drawn_is_not_drawn_again(branch: str, scree
 def test_a_second_screen_of_another_size_shows_vi_too_and_the_first_shrinks(branch: str, screen: Open) -> None:
     first, second = screen(40, 120), screen(20, 60)
     attach(first, branch).see(PROMPT)
-    enter(first, "clear; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
+    first.enter("clear; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
     first.see(r"^ +39 ")
     attach(second, branch).see(r"^ +1 (?:.*\n)+ +19 ")
     first.see(r"^ +1 (?:.*\n){2,18} +1\d [^\n]*\n(?:(?! +2\d).*\n?)*\Z")
@@ -181,14 +152,13 @@ def test_a_second_screen_of_another_size_shows_vi_too_and_the_first_shrinks(bran
     detach(second, branch)
     first.type("gg")
     first.see(r"^ +1 (?:.*\n)+ +39 ")
-    enter(first, ":q!")
+    first.enter(":q!")
     first.see(PROMPT)
 
 
 def test_a_screen_that_changes_its_size_is_drawn_anew(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; seq -f 'line %g' 361 | less -N")
+    outer = at_prompt(screen(), branch)
+    outer.enter("clear; seq -f 'line %g' 361 | less -N")
     outer.see(r"^ +29 ")
     outer.resize(12, 60)
     outer.see(r"^ +1 (?:.*\n){10} +11 ")
@@ -199,9 +169,8 @@ def test_a_screen_that_changes_its_size_is_drawn_anew(branch: str, screen: Open)
 
 
 def test_a_paste_of_several_lines_waits_for_enter(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear")
+    outer = at_prompt(screen(), branch)
+    outer.enter("clear")
     outer.see(PROMPT)
     outer.paste("echo on''e\necho tw''o\n")
     assert "\none" not in outer.see(r"echo on''e\necho tw''o$")
@@ -210,9 +179,8 @@ def test_a_paste_of_several_lines_waits_for_enter(branch: str, screen: Open) -> 
 
 
 def test_what_a_program_left_on_is_off_after_leaving(branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, r"clear; printf '\033[?1049h\033[?1006;1003h\033[?25l\033[?1h\033='; echo read''y; read x")
+    outer = at_prompt(screen(), branch)
+    outer.enter(r"clear; printf '\033[?1049h\033[?1006;1003h\033[?25l\033[?1h\033='; echo read''y; read x")
     outer.see("ready")
     flags = ("alternate_on", "mouse_any_flag", "mouse_sgr_flag", "keypad_cursor_flag", "keypad_flag")
     assert [outer.flag(name) for name in flags] == [True] * 5
@@ -226,15 +194,14 @@ def test_what_a_program_left_on_is_off_after_leaving(branch: str, screen: Open) 
 
 
 def test_a_killed_daemon_changes_nothing_on_the_screen(home: Home, branch: str, screen: Open) -> None:
-    outer = attach(screen(), branch)
-    outer.see(PROMPT)
-    enter(outer, "clear; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
+    outer = at_prompt(screen(), branch)
+    outer.enter("clear; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
     before = outer.see(r"^ +29 ")
     os.kill(home.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
-    enter(outer, ":3")
-    enter(outer, ":set nonumber")
+    outer.enter(":3")
+    outer.enter(":set nonumber")
     outer.see(r"^line 3$")
-    enter(outer, ":set number")
+    outer.enter(":set number")
     assert outer.see(r"^ +29 ").splitlines()[:28] == before.splitlines()[:28]
 
 
@@ -243,7 +210,7 @@ def test_zsh_edits_lines_and_shows_a_prompt_at_the_right(home: Home, zsh_person:
     with session(home, zsh_person.name, "--cwd", "/tmp") as branch:
         outer = attach(screen(), branch)
         outer.see(rf"^\[{branch}\] {zsh_person.name} /tmp %")
-        enter(outer, "RPROMPT=right; clear")
+        outer.enter("RPROMPT=right; clear")
         outer.see(r"% +right$")
         outer.type("echo on three")
         outer.press("M-b", "Left")

@@ -4,6 +4,7 @@ import pytest
 
 from tests.acceptance.moments import new_name, started
 from tests.acceptance.sessions import inside
+from tests.collecting import collecting
 from tests.homes import Home
 from waypoint.client import Client, Session
 from waypoint.service import session_hooks
@@ -48,7 +49,7 @@ def test_hooks_run_in_order_at_their_moments(home: Home) -> None:
         assert log_of(copy) == before + both("post-restore") + before + both("post-restore")
 
 
-def test_a_hook_that_fails_is_said_and_keeps_nothing_from_being_done(home: Home) -> None:
+def test_a_failing_hook_is_reported_and_the_operation_continues(home: Home) -> None:
     with started(home, "root") as session:
         put(session, "pre-checkpoint", "fails", "echo no flush >&2; exit 3")
         put(session, "post-checkpoint", "lost", "exit 4")
@@ -83,20 +84,20 @@ def test_a_hook_that_does_not_end_is_killed(home: Home) -> None:
         assert session.run("pgrep", "-x", "sleep").exit == 1
 
 
-@pytest.mark.parametrize("thing", ["ln -s /proc", "mkfifo", "echo x >", "mkdir", "ln -s pre-checkpoint.d"])
-def test_what_lies_in_the_place_of_the_folder_is_no_hook(home: Home, thing: str) -> None:
-    with started(home, "root") as session:
-        place = "/etc/waypoint/hooks/pre-checkpoint.d"
-        assert session.run("sh", "-c", f"mkdir -p /etc/waypoint/hooks; {thing} {place}").exit == 0
-        degraded = session.checkpoint(new_name(session), tier="live").degraded
-        is_link = thing.startswith("ln")
-        assert [text.partition(":")[0] for text in degraded] == is_link * [
-            "the hooks of pre-checkpoint could not be looked for"
-        ]
+def test_something_else_in_place_of_the_folder_of_hooks_is_no_hook(home: Home) -> None:
+    place = "/etc/waypoint/hooks/pre-checkpoint.d"
+    with collecting() as row, started(home, "root") as session:
+        for thing in ("ln -s /proc", "mkfifo", "echo x >", "mkdir", "ln -s pre-checkpoint.d"):
+            with row(thing):
+                words = f"rm -rf /etc/waypoint/hooks; mkdir -p /etc/waypoint/hooks; {thing} {place}"
+                assert session.run("sh", "-c", words).exit == 0
+                degraded = session.checkpoint(new_name(session), tier="live").degraded
+                problems = ["the hooks of pre-checkpoint could not be looked for"] if thing.startswith("ln") else []
+                assert [text.partition(":")[0] for text in degraded] == problems
 
 
 @pytest.mark.parametrize("moment", ["pre-checkpoint", "post-checkpoint"])
-def test_a_hook_cannot_ask_for_what_runs_it_again(home: Home, moment: str) -> None:
+def test_a_hook_cannot_start_the_operation_that_runs_it(home: Home, moment: str) -> None:
     with started(home, "root") as session:
         name = new_name(session)
         put(session, moment, "again", f"waypoint checkpoint {name} --force || exit 4")
@@ -118,7 +119,7 @@ def test_names_of_hooks_may_be_anything(home: Home) -> None:
         assert second == "the hook pre-checkpoint.d/\\udcff was not run: its name is no text"
 
 
-def test_a_folder_with_too_many_files_is_said(home: Home) -> None:
+def test_a_folder_with_too_many_hooks_is_reported(home: Home) -> None:
     with started(home, "root") as session:
         place = "/etc/waypoint/hooks/pre-checkpoint.d"
         assert session.run("sh", "-c", f"mkdir -p {place}; cd {place}; seq 1025 | xargs touch").exit == 0

@@ -9,6 +9,8 @@ import pytest
 
 from tests.acceptance.people import Person
 from tests.acceptance.seat import Seat
+from tests.acceptance.sessions import session
+from tests.collecting import collecting
 from tests.homes import Home
 from tests.waiting import wait_until
 
@@ -30,7 +32,7 @@ def attached(home: Home, branch: str) -> int:
     return count
 
 
-def test_a_new_session_is_this_terminal_and_gives_its_status(home: Home, person: Person, seat: Take) -> None:
+def test_shell_uses_this_terminal_and_returns_the_status_of_the_session(home: Home, person: Person, seat: Take) -> None:
     outer = seat(33, 91)
     outer.type(b"waypoint shell new --user %s\r" % person.name.encode()).prompt()
     outer.type(b"stty size; tty; echo $TERM $WAYPOINT_BRANCH; id -un; ls -ld $(tty)\r")
@@ -44,8 +46,7 @@ def test_a_new_session_is_this_terminal_and_gives_its_status(home: Home, person:
 
 
 def test_the_window_may_change_its_size(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+    outer = seat().attach(branch)
     outer.type(b"stty size; %s\r" % SAY_SIZES.encode()).see(rb"30 100\r\nwaits\r\n")
     for rows, cols in ((50, 200), (10, 20), (24, 80)):
         outer.terminal.setwinsize(rows, cols)
@@ -53,8 +54,7 @@ def test_the_window_may_change_its_size(branch: str, seat: Take) -> None:
 
 
 def test_the_terminal_is_raw_and_the_session_gets_every_byte(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+    outer = seat().attach(branch)
     outer.type(b"stty raw -echo; echo ready; head -c 253 | od -An -v -tx1 | tr -d ' \\n'; stty sane\r")
     outer.see(rb"ready\n")
     every = bytes(value for value in range(256) if value not in b"\x1d\r\n")
@@ -62,36 +62,24 @@ def test_the_terminal_is_raw_and_the_session_gets_every_byte(branch: str, seat: 
     outer.see(every.hex().encode())
 
 
-def test_ctrl_c_interrupts_what_runs(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+def test_control_keys_act_on_the_program_in_the_session(branch: str, seat: Take) -> None:
+    outer = seat().attach(branch)
     outer.type(b"sh -c 'echo run\"\"ning; exec sleep 1000'; echo not this\r").see(rb"running\r\n")
     outer.type(b"\x03").see(rb"\^C\r\n")
     outer.prompt().type(b"echo status $?\r").see(rb"status 130\r\n")
-
-
-def test_ctrl_z_stops_what_runs_and_fg_goes_on_with_it(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
-    outer.type(b"sh -c 'echo run\"\"ning; exec cat'\r").see(rb"running\r\n")
+    outer.prompt().type(b"sh -c 'echo run\"\"ning; exec cat'\r").see(rb"running\r\n")
     outer.type(b"\x1a").see(rb"\[1\]\+ +Stopped +sh -c")
     outer.prompt().type(b"fg\r").see(rb"exec cat'\r\n")
     outer.type(b"echoed\r").see(rb"echoed\r\nechoed\r\n")
     outer.type(b"\x04").prompt().type(b"jobs; echo status $?\r").see(rb"\rstatus 0\r\n")
-
-
-def test_ctrl_backslash_and_ctrl_d_mean_what_they_always_do(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
-    outer.type(b"ulimit -c 0; sh -c 'echo run\"\"ning; exec sleep 1000'\r").see(rb"running\r\n")
+    outer.prompt().type(b"ulimit -c 0; sh -c 'echo run\"\"ning; exec sleep 1000'\r").see(rb"running\r\n")
     outer.type(b"\x1c").see(rb"Quit")
     outer.prompt().type(b"(exit 3)\r").prompt().type(b"\x04")
     assert outer.left() == 3
 
 
 def test_colours_and_titles_pass_as_they_are(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+    outer = seat().attach(branch)
     outer.type(rb"printf '\033[38;5;208mA\033[48;2;1;2;3mB\033[0m\033]2;title\007\xe2\x82\xac\n'" + b"\r")
     outer.see(b"\x1b\\[38;5;208mA\x1b\\[48;2;1;2;3mB\x1b\\[0m\x1b\\]2;title\x07\xe2\x82\xac\r\n")
 
@@ -106,8 +94,7 @@ def test_a_paste_of_several_lines_is_one_piece(branch: str, seat: Take) -> None:
 
 
 def test_a_long_paste_arrives_whole(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+    outer = seat().attach(branch)
     outer.type(b"cd /tmp; stty -echo; echo rea''dy; cat > pasted; stty echo; md5sum < pasted\r").see(rb"ready\r\n")
     lines = b"".join(b"line %d of what is pasted\r" % number for number in range(10_000))
     outer.type(lines + b"\x04")
@@ -128,7 +115,7 @@ def test_shell_attaches_to_a_session_that_is_there(home: Home, branch: str, seat
 def test_what_is_typed_in_one_is_seen_in_all(branch: str, seat: Take) -> None:
     seats = [seat(), seat(), seat()]
     for one in seats:
-        one.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+        one.attach(branch)
     for number, typing in enumerate(seats):
         typing.type(b"echo from$((%d))" % number)
         for one in seats:
@@ -138,9 +125,9 @@ def test_what_is_typed_in_one_is_seen_in_all(branch: str, seat: Take) -> None:
             one.see(rb"from%d\r\n" % number)
 
 
-def test_the_smallest_terminal_decides_and_when_it_leaves_the_next(home: Home, branch: str, seat: Take) -> None:
+def test_the_smallest_attached_terminal_decides_the_size(home: Home, branch: str, seat: Take) -> None:
     large, small, wide = seat(40, 120), seat(24, 80), seat(20, 132)
-    large.type(b"waypoint attach %s\r" % branch.encode()).prompt()
+    large.attach(branch)
     large.type(b"stty size; %s\r" % SAY_SIZES.encode()).see(rb"40 120\r\nwaits\r\n")
     small.type(b"waypoint attach %s\r" % branch.encode())
     large.see(rb"now 24 80\r\n")
@@ -152,9 +139,6 @@ def test_the_smallest_terminal_decides_and_when_it_leaves_the_next(home: Home, b
     os.kill(wide.client_pid(), signal.SIGKILL)
     large.see(rb"now 40 120\r\n")
     assert attached(home, branch) == 1
-
-
-# --- the terminal afterwards
 
 
 ODD_MODES = "stty intr ^Y susp undef erase ^H -echoctl ixany min 3 -onlcr tostop"
@@ -192,38 +176,37 @@ def leave_by_a_stop_from_elsewhere(home: Home, outer: Seat) -> int:
     return 128  # it had no status to give
 
 
-@pytest.mark.parametrize(
-    "leave",
-    [
-        leave_by_exit,
-        leave_by_detaching,
-        leave_by_a_signal,
-        leave_after_a_killed_daemon,
-        leave_by_a_stop_from_elsewhere,
-    ],
+LEAVE = (
+    leave_by_exit,
+    leave_by_detaching,
+    leave_by_a_signal,
+    leave_after_a_killed_daemon,
+    leave_by_a_stop_from_elsewhere,
 )
-@pytest.mark.parametrize(
-    "what", [b"true", b"printf '\\033[?1049h\\033[?1006;1003h\\033[?25l\\033[?1h\\033='; stty raw"]
-)
-def test_the_terminal_is_exactly_as_it_was(
-    home: Home, branch: str, seat: Take, leave: Callable[[Home, Seat], int], what: bytes
-) -> None:
-    outer = seat()
-    before, said_before = odd_modes(outer), outer.outside("stty -g")
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt()
-    assert outer.modes() != before
-    outer.type(what + b"; echo do''ne\r").see(rb"done")
-    expected = leave(home, outer)
-    assert outer.left() == expected
-    assert outer.modes() == before
-    assert outer.outside("stty -g") == said_before
 
 
-def test_suspending_the_client_gives_the_terminal_back_and_fg_repaints(branch: str, seat: Take) -> None:
+def test_the_terminal_is_as_it_was_after_the_client_leaves(home: Home, person: Person, seat: Take) -> None:
+    """Whatever was printed, however the client left."""
+    with collecting() as row:
+        for leave in LEAVE:
+            for what in (b"true", b"printf '\\033[?1049h\\033[?1006;1003h\\033[?25l\\033[?1h\\033='; stty raw"):
+                with row(f"{leave.__name__} after {what!r}"), session(home, person.name) as branch:
+                    outer = seat()
+                    before, said_before = odd_modes(outer), outer.outside("stty -g")
+                    outer.attach(branch)
+                    assert outer.modes() != before
+                    outer.type(what + b"; echo do''ne\r").see(rb"done")
+                    expected = leave(home, outer)
+                    assert outer.left() == expected
+                    assert outer.modes() == before
+                    assert outer.outside("stty -g") == said_before
+
+
+def test_suspending_the_client_restores_the_terminal_and_fg_repaints(branch: str, seat: Take) -> None:
     outer = seat()
     outer.outside("set -m")
     before = outer.modes()
-    outer.type(b"waypoint attach %s\r" % branch.encode()).prompt().type(b"echo se''en\r").see(rb"seen\r\n")
+    outer.attach(branch).type(b"echo se''en\r").see(rb"seen\r\n")
     os.killpg(outer.client_pid(), signal.SIGTSTP)
     outer.see(rb"Stopped")
     outer.outside("true")
@@ -234,15 +217,12 @@ def test_suspending_the_client_gives_the_terminal_back_and_fg_repaints(branch: s
     assert outer.modes() == before
 
 
-# --- without a terminal
-
-
-@pytest.mark.parametrize("verb", ["shell", "attach"])
-def test_without_a_terminal_it_refuses_and_says_what_else_there_is(home: Home, branch: str, verb: str) -> None:
-    for name in (branch, "never"):
-        done = home.cli(verb, name, stdin=b"echo hi\n")
-        assert (done.code, done.stdout) == (2, "")
-        assert "stdin is not a terminal" in done.stderr
-        assert "waypoint exec" in done.stderr
+def test_without_a_terminal_shell_and_attach_are_refused(home: Home, branch: str) -> None:
+    for verb in ("shell", "attach"):
+        for name in (branch, "never"):
+            done = home.cli(verb, name, stdin=b"echo hi\n")
+            assert (done.code, done.stdout) == (2, "")
+            assert "stdin is not a terminal" in done.stderr
+            assert "waypoint exec" in done.stderr
     assert "never" not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
     wait_until(lambda: attached(home, branch) == 0, "nobody is attached")
