@@ -113,16 +113,16 @@ def test_a_session_sees_the_history_of_its_own_branch_and_nothing_else(home: Hom
 def test_wrong_usage_inside_is_reported_with_its_code(home: Home, own: str) -> None:
     with collecting() as row:
         for command, code, said in (
-            ("nonsense", 2, "inside a session there are checkpoint, restore,"),
+            ("nonsense", 2, "inside a session the commands are checkpoint, restore,"),
             ("", 2, "Usage: waypoint COMMAND"),
-            ("checkpoint", 2, "one NAME is needed, 0 were given"),
-            ("checkpoint a b", 2, "one NAME is needed, 2 were given"),
+            ("checkpoint", 2, "NAME is missing"),
+            ("checkpoint a b", 2, "too many arguments"),
             ("checkpoint 'bad name'", 2, "only letters, digits"),
-            ("checkpoint x --park", 2, "it takes no such option here"),
-            ("checkpoint x --tier gold", 2, "it is one of auto, live, respawn, files"),
+            ("checkpoint x --park", 2, "there is no such option"),
+            ("checkpoint x --tier gold", 2, "is not one of auto, live, respawn, files"),
             ("restore nothing-like-it", 2, "it is not in the history of"),
-            ("fork", 2, "no NAME was given"),
-            ("log -n many", 2, "a number from 1 to 256 is needed"),
+            ("fork", 2, "NAME is missing"),
+            ("log -n many", 2, "is not a whole number from 1 to 256"),
             ("undo 99999", 2, "has this number"),
             ("checkpoint --help", 0, "--force"),
             ("undo --help", 0, "waypoint op log"),
