@@ -118,12 +118,12 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
     bare.must("shell", "-d")
     refused = bare.cli("setup", "--remove")
     assert refused.code == 2
-    assert f"next: see what is in it: waypoint --home {bare.path} ps --all; then say --yes" in refused.stderr
+    assert f"next: see what is in it: waypoint --home {bare.path} ps --all; then add --yes" in refused.stderr
     for answer, code in (("n", 130), ("y", 0)):
         assert [row["branch"] for row in bare.must("ps", "--json").json()] == ["main"]
         command, *words = bare.argv("setup", "--remove")
         terminal = pexpect.spawn(command, words, env=bare.env, timeout=CLI_TIMEOUT_S)
-        terminal.expect("throw away everything")
+        terminal.expect("delete everything")
         terminal.sendline(answer)
         assert exit_status(terminal) == code
     assert not bare.path.exists()

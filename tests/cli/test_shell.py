@@ -143,11 +143,11 @@ def test_a_full_screen_program_that_is_left_leaves_nothing_on(branch: str, on_te
 
 def test_entering_says_that_all_is_a_copy_and_how_to_leave(home: Home, on_terminal: Spawn, tmp_path: Path) -> None:
     terminal = on_terminal("shell", "t-enter", "--bind", f"{tmp_path}:/mnt")
-    terminal.expect_exact(b"[t-enter: everything here is a copy of this machine, but /mnt is the machine's own. ")
-    terminal.expect_exact(b"Leave: exit, or Ctrl-] d to let it run]\r\n")
+    terminal.expect_exact(b"[t-enter: everything here is a copy of this machine, except /mnt. ")
+    terminal.expect_exact(b"To end: exit. To detach: Ctrl-] d]\r\n")
     terminal.expect(rb"\[t-enter\] .*" + PROMPT)
     terminal.send(b"\x1dd")
-    terminal.expect_exact(b"[it goes on; to come back: waypoint attach t-enter]")
+    terminal.expect_exact(b"[it keeps running; to come back: waypoint attach t-enter]")
     home.must("stop", "t-enter", "--discard")
 
 
@@ -156,7 +156,7 @@ def test_leaving_says_what_is_kept_and_how_much_has_changed(home: Home, on_termi
     terminal.expect(PROMPT)
     terminal.send(b"unset HISTFILE; mkdir /opt/made; touch /opt/made/1 /opt/made/2 /opt/3; exit 7\r")
     terminal.expect(
-        rb"\[t-leave has ended; kept as ([0-9a-f]{12}) \(3 files changed\); to go on: waypoint shell t-leave\]"
+        rb"\[t-leave has ended; kept as ([0-9a-f]{12}) \(3 files changed\); to continue: waypoint shell t-leave\]"
     )
     kept = terminal.match[1].decode()
     assert exit_status(terminal) == 7
@@ -174,7 +174,9 @@ def test_a_session_that_is_discarded_or_parked_says_so_to_who_is_there(
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     home.must("stop", branch, "--discard")
-    terminal.expect_exact(f"{branch} was stopped or killed; nothing of it is kept; to go on from before: ".encode())
+    terminal.expect_exact(
+        f"{branch} was stopped or killed; nothing is kept; to continue from its state before: ".encode()
+    )
     terminal.expect_exact(f"waypoint shell {branch}]".encode())
 
 

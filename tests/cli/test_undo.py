@@ -187,7 +187,7 @@ def test_who_is_in_a_session_whose_start_is_taken_back_is_told_what_has_its_file
     terminal.send(b"echo kept >/srv/unstarted; echo do''ne\r")
     terminal.expect(b"done")
     home.must("undo", "-b", "t-unstarted")
-    terminal.expect(rb"t-unstarted was stopped or killed; kept as .*; to go on: waypoint ([^\]]*)\]")
+    terminal.expect(rb"t-unstarted was stopped or killed; kept as .*; to continue: waypoint ([^\]]*)\]")
     words = terminal.match[1].decode().replace("NEW", "t-again").split()
     home.must(*words, "-d")
     assert home.must("exec", "-b", "t-again", "--", "cat /srv/unstarted").stdout == "kept\n"

@@ -22,8 +22,8 @@ START = (Step.RESERVED, Step.GROUNDED, Step.RESTORED, Step.CONFIRMED)
 END = (Step.ENDED, Step.CONCLUDED)
 FORKS = ("f1", "f2", "f3")
 UNANSWERED = (
-    r"waypoint: cannot get an answer to POST \S+: the daemon closed the connection before it had answered\n"
-    r"  next: see what became of it: waypoint --home \S+ op log\n"
+    r"waypoint: cannot get an answer to POST \S+: the daemon closed the connection before it answered\n"
+    r"  next: see whether it was done: waypoint --home \S+ op log\n"
 )
 """What a command says whose daemon was killed."""
 

@@ -1,4 +1,4 @@
-"""The caller of this process: the home and the branch that are meant, the variables, the user and the terminal.
+"""The caller of this process: home and branch, environment variables, user, terminal.
 
 Loaded by every verb of the fast path: client/wire.py says what may be imported here.
 """
@@ -22,22 +22,23 @@ def home_of(given: "Given") -> str:
 
 
 def current_folder() -> str:
-    """The caller's folder. Raises UsageProblem if that was removed."""
+    """The caller's directory. Raises UsageProblem if it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError as error:
-        raise UsageProblem("start in", "this folder", "it was removed", "go to another one (cd /)") from error
+        raise UsageProblem("start in", "this directory", "it was removed", "go to another directory (cd /)") from error
 
 
 def branch_of(given: "Given") -> str:
-    """The branch that a command on one branch uses: named by the verb's argument, if it has one, or by `--branch`, else
-    $WAYPOINT_BRANCH, else `main`.
+    """The branch of a command: the verb's argument or `--branch`, else $WAYPOINT_BRANCH, else `main`.
 
     Raises UsageProblem if the argument and the option name two branches.
     """
     named = named_branches(given)
     if len(named) > 1:
-        raise UsageProblem("use", "--branch", f"two branches were given: {' and '.join(named)}", "leave one out")
+        raise UsageProblem(
+            "use", "--branch", f"two branches were given: {' and '.join(named)}", "leave one of them out"
+        )
     return named[0] if named else pick_branch()
 
 
@@ -49,25 +50,22 @@ def named_branches(given: "Given") -> list[str]:
 
 
 def caller_env() -> dict[str, str]:
-    """The variables of this process that tell a session the terminal's type, the user's language, the time zone, and
-    whether its prompt shows the branch.
+    """The variables that a session takes over: type of the terminal, language, time zone, whether the prompt shows the
+    branch.
     """
     return {name: value for name, value in os.environ.items() if name in _TAKEN or name.startswith("LC_")}
 
 
 def sudo_caller() -> str | None:
-    """The user who called sudo, None if this process does not run under sudo. The daemon itself sees only root."""
+    """The user who called sudo; None without sudo. The daemon sees only root."""
     return os.environ.get("SUDO_USER") if os.geteuid() == 0 and os.environ.get("SUDO_UID") else None
 
 
 def asker_of(given: "Given") -> dict[str, object]:
-    """The fields of a request that goes on with a live session, by which the daemon tells whether it is the caller's.
-
-    Raises UsageProblem for an empty --user.
-    """
+    """The fields of a request by which the daemon decides whether a running session is the caller's."""
     user, default = given.text("user"), sudo_caller()
     if user == "":  # it may come from an unset variable: do not use a default
-        raise UsageProblem("use", "--user", "its value is empty", "leave it out, or give one")
+        raise UsageProblem("use", "--user", "its value is empty", "leave it out, or give a value")
     return {name: value for name, value in (("user", user), ("default_user", default)) if value is not None}
 
 

@@ -1,11 +1,10 @@
-"""`waypoint __complete WORDS`: what the completion functions of bash and zsh ask at TAB (model/verbs/completion.py).
+"""`waypoint __complete WORDS`: completion for bash and zsh (model/verbs/completion.py). WORDS are the words after
+`waypoint`, up to the cursor.
 
-WORDS are the words behind `waypoint` up to the cursor.
-
-A TAB must not be felt: client/wire.py says what may be imported here.
+It must be fast: client/wire.py says what may be imported here.
 """
 
-import _signal  # type: ignore[import-not-found, unused-ignore] # `signal` loads enum
+import _signal  # type: ignore[import-not-found, unused-ignore]
 import os
 
 from waypoint.cli.output import write_all
@@ -18,14 +17,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-ANSWER_S = 1.0  # how long the daemon may take to tell names
+ANSWER_S = 1.0  # how long to wait for the names
 
 
 def run(words: list[str]) -> int:
-    """Print what may stand in the place of the last of `words`. Returns the exit status, 0.
+    """Print the completions of the last of `words`. Returns 0.
 
-    Names are asked of a running daemon. If no daemon runs, or this user may not talk to it, no names are offered: no
-    daemon is started, and no error is printed.
+    A running daemon knows the names. Without one, or if this user may not use it, no names are offered and no error is
+    printed.
     """
     offer = offered(words)
     answer = offer.answer(_names(offer) if offer.needs_names else ())

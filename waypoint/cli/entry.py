@@ -81,11 +81,11 @@ def run(argv: list[str]) -> int:
 
 def _run_other(argv: list[str]) -> int:
     """Run a verb that is not of the fast path, or one with options before it."""
-    import _signal  # type: ignore[import-not-found, unused-ignore]
+    import signal
 
     from waypoint.model.verbs import table
 
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # if ignored, the programs of `setup` would all seem to succeed
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, the programs of `setup` would all seem to succeed
     verb, words = table.find(argv)
     given = parse(verb, words)
     if verb.name in PLACES:

@@ -1,5 +1,5 @@
-"""The file that the `waypoint` script runs, as `python -I -S main.py ARGS`. The file is short because Python compiles a
-script anew at every start.
+"""The file that the `waypoint` script runs, as `python -I -S main.py ARGS`. Python compiles it at every start, so it is
+short.
 """
 
 import os

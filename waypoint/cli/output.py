@@ -1,4 +1,4 @@
-"""A command's output: bytes, lines and JSON on stdout, messages on stderr, exit statuses.
+"""Output of commands: bytes, lines and JSON on stdout, messages on stderr, exit statuses.
 
 Loaded by every command: client/wire.py says what may be imported here.
 """
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from waypoint.model.errors import WaypointError
 
-EXIT_FAILED = 125  # `exec` and `run`: waypoint itself failed; all other statuses are those of the command
+EXIT_FAILED = 125  # `exec` and `run`: waypoint itself failed; other statuses are the command's
 EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141  # the status that a shell reports for a program that SIGPIPE has ended
 
@@ -21,13 +21,13 @@ _named: "list[str | None]" = [None]
 
 
 def use_home(named: "str | None") -> None:
-    """All that is said from now on is about the home `named`; None: the one that is used if none is named."""
+    """Set the home that messages are about; None: the default home."""
     _named[0] = named
 
 
 def advice(text: str) -> str:
-    """A text for people in which each command acts on the home of this process, typed where this process was started.
-    All that goes to stderr, errors included, passes through here.
+    """`text` with `--home` added to the commands in it that would otherwise act on another home than this command does.
+    Everything on stderr passes through this function.
     """
     if "waypoint " not in text:
         return text
@@ -36,7 +36,7 @@ def advice(text: str) -> str:
     try:
         plain = find_home()
         home = find_home(_named[0])
-    except UsageProblem:  # the error that is being told
+    except UsageProblem:  # this is the error in `text`
         return text
     if home == plain and "sudo waypoint " not in text:
         return text
@@ -46,7 +46,7 @@ def advice(text: str) -> str:
 
 
 def write_all(fd: int, view: memoryview) -> None:
-    """Write all of `view`, also if another process has made the descriptor non-blocking. Raises OSError."""
+    """Write all of `view`, even if another process has made the descriptor non-blocking."""
     while view:
         try:
             view = view[os.write(fd, view) :]
@@ -64,19 +64,17 @@ def wants_colour() -> bool:
 
 
 def print_lines(lines: list[str]) -> None:
-    """Print lines on stdout. Raises OSError if stdout cannot be written."""
     write_all(1, memoryview("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")))
 
 
 def note(text: str) -> None:
-    """Print a line for people on stderr. Raises OSError if stderr cannot be written."""
+    """Print a line on stderr."""
     write_all(2, memoryview(f"{advice(text)}\n".encode(errors="backslashreplace")))
 
 
 def print_json(value: object) -> None:
-    """Print one JSON value on stdout, in ASCII: on one line, or indented if stdout is a terminal.
-
-    `value` may have records (dataclasses) in it. Raises OSError if stdout cannot be written.
+    """Print one JSON value on stdout, in ASCII: on one line, or indented if stdout is a terminal. `value` may contain
+    records (dataclasses).
     """
     if os.isatty(1):
         import json
@@ -87,46 +85,45 @@ def print_json(value: object) -> None:
 
 
 def print_json_line(value: object) -> None:
-    """As `print_json`, but always on one line: for a command that prints one value after the other."""
+    """As `print_json`, but always on one line: for a command that prints several values."""
     print_lines([json_line(value)])
 
 
 def json_line(value: object) -> str:
-    """The value as `print_json_line` prints it."""
     return plainjson.encode(value)
 
 
 def tell(heading: str, items: object) -> None:
-    """Print a line on stderr for each of `items`. Prints nothing if `items` is not a list."""
+    """Print a line on stderr for each item, if `items` is a list."""
     tell_lines([cleaned(f"{heading}: {item}") for item in (items if isinstance(items, list) else ())])
 
 
 def tell_lines(lines: list[str]) -> None:
-    """Print lines on stderr. Raises OSError if stderr cannot be written."""
+    """Print lines on stderr."""
     for line in lines:
         os.write(2, f"{advice(line)}\n".encode(errors="backslashreplace"))
 
 
 def fail(error: "WaypointError", *, as_json: bool, beside: "dict[str, object] | None" = None) -> int:
-    """Print an error on stderr, with `as_json` also as the one JSON value on stdout, with the members `beside` in it.
+    """Print an error on stderr; with `as_json` also as a JSON value on stdout, with the further members `beside`.
     Returns the exit status.
     """
     complain(str(error))
     if as_json:
         try:
             print_json(error_value(error) | (beside or {}))
-        except OSError:  # stdout cannot be written: stderr has the error, too
+        except OSError:  # stderr has the error, too
             return error.exit_code
     return error.exit_code
 
 
 def error_value(error: "WaypointError") -> "dict[str, object]":
-    """The JSON value that `--json` prints in place of a result."""
+    """What `--json` prints in place of a result."""
     return {"error": error.to_json() | {"next": advice(as_text(error.next_step))}}
 
 
 def complain(text: str) -> None:
-    """Print an error on stderr. Does nothing if stderr cannot be written."""
+    """Print an error on stderr; if stderr cannot be written, do nothing."""
     said = cleaned(advice(text), keep="\n")
     try:
         os.write(2, f"waypoint: {said}\n".encode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""Sessions and commands on this process's own terminal: the proxy copies between the terminal and a client's stream."""
+"""Sessions and commands on this process's terminal. shellwrap's proxy copies between the terminal and the stream."""
 
 from collections.abc import Mapping
 
@@ -16,10 +16,10 @@ _SIGHUP = 1
 
 
 def attach(home: str, branch: str, asker: dict[str, object]) -> int:
-    """Show the session on this terminal until it ends or the user detaches. Returns the exit status: the shell's, 0
-    after a detach. Says at the beginning where the user is now, and at the end what is kept.
+    """Show the session on this terminal until it ends or the user detaches. Returns the exit status: the shell's, or 0
+    after a detach. Prints a greeting, and at the end what is kept.
 
-    `asker`: the fields of the request that say whose session it is. stdin must be a terminal. Raises WaypointError.
+    `asker`: the fields of the request that name the session's owner. stdin must be a terminal.
     """
     rows, cols = terminal_size(0)
     attachment = Attachment(home, branch, rows, cols, asker, _greeting)
@@ -35,7 +35,7 @@ def attach(home: str, branch: str, asker: dict[str, object]) -> int:
 
 
 def run_on_terminal(home: str, branch: str, verb: str, request: dict[str, object]) -> dict[str, object]:
-    """Run an `exec --tty` or `run -t` on this terminal. Returns the fields of its `x` frame. Raises WaypointError."""
+    """Run an `exec --tty` or `run -t` on this terminal. Returns the fields of its `x` frame."""
     rows, cols = terminal_size(0)
     request = {**request, "rows": rows, "cols": cols}
     if verb == "run":
@@ -50,7 +50,7 @@ def run_on_terminal(home: str, branch: str, verb: str, request: dict[str, object
 
 
 def _shell_status(branch: str, attachment: Attachment) -> int:
-    if attachment.end.get("reason") == "detached":  # by the daemon, on request or because this client was too slow
+    if attachment.end.get("reason") == "detached":  # by the daemon: requested, or this client was too slow
         return _say_detached(branch)
     code = attachment.end.get("exit")
     note(f"\n[{_farewell(branch, attachment.end)}]")
@@ -59,37 +59,37 @@ def _shell_status(branch: str, attachment: Attachment) -> int:
 
 def _say_detached(branch: str) -> int:
     """Returns the exit status."""
-    note(f"\n[detached from {branch}]\n[it goes on; to come back: waypoint attach {branch}]")
+    note(f"\n[detached from {branch}]\n[it keeps running; to come back: waypoint attach {branch}]")
     return 0
 
 
 def _greeting(session: Mapping[str, object]) -> bytes:
-    """The line that is shown when a session is entered. `session`: as in the note of docs/protocol.md, section 2."""
+    """The line shown at the start. `session`: as in the note of docs/protocol.md, section 2."""
     base, shared = session.get("base"), session.get("shared")
     of = "this machine" if base == "/" else str(base)
-    but = f", but {', '.join(map(str, shared))} is the machine's own" if isinstance(shared, list) and shared else ""
-    said = f"{session.get('branch')}: everything here is a copy of {of}{but}. Leave: exit, or Ctrl-] d to let it run"
+    but = f", except {', '.join(map(str, shared))}" if isinstance(shared, list) and shared else ""
+    said = f"{session.get('branch')}: everything here is a copy of {of}{but}. To end: exit. To detach: Ctrl-] d"
     return f"[{one_line(said)}]\r\n".encode(errors="backslashreplace")
 
 
 def _farewell(branch: str, end: Mapping[str, object]) -> str:
-    """What to say at the end of a session. `end`: the fields of its `x` frame."""
+    """The line shown at the end. `end`: the fields of the `x` frame."""
     ended = f"{branch} has ended" if isinstance(end.get("exit"), int) else f"{branch} was stopped or killed"
-    if "kept" not in end:  # unknown: the end could not be put on record, or the daemon is of an earlier version
+    if "kept" not in end:  # the end could not be recorded, or the daemon has an earlier version
         return ended
     kept, changed = end["kept"], end.get("changed")
     if not isinstance(kept, dict):
-        before = f"; to go on from before: waypoint shell {branch}" if end.get("before") else ""
-        return f"{ended}; nothing of it is kept{before}"
+        before = f"; to continue from its state before: waypoint shell {branch}" if end.get("before") else ""
+        return f"{ended}; nothing is kept{before}"
     files = "1 file" if changed == 1 else f"{changed} files"
     more = "more than " if end.get("more") else ""
     what = f" ({more}{files} changed)" if isinstance(changed, int) else ""
     how = " with its processes" if kept.get("tier") == "live" else ""
     capture = str(kept.get("capture"))[:SHORT]
     go_on = f"waypoint shell NEW --from {capture}" if end.get("undone") else f"waypoint shell {branch}"
-    return f"{ended}; kept as {capture}{how}{what}; to go on: {go_on}"
+    return f"{ended}; kept as {capture}{how}{what}; to continue: {go_on}"
 
 
 def _status_of(outcome: Outcome) -> int:
-    """The exit status that a shell reports for a program that this signal (SIGHUP if none is known) has ended."""
+    """The exit status that a shell reports for a program ended by this signal (SIGHUP if unknown)."""
     return EXIT_SIGNAL + (outcome.signal if outcome.why is Why.SIGNALLED else _SIGHUP)

@@ -1,4 +1,4 @@
-"""The SDK over the control socket: `from waypoint.client import Client`. Standard library only; it starts fast."""
+"""The SDK over the control socket: `from waypoint.client import Client`. It uses the standard library only."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    # Not imported at once: the command line's fast path loads this package and has no use for the SDK.
+    # Imported on demand: the fast path loads this package, but does not use the SDK.
     if name in ("Client", "Session"):
         from waypoint.client import sdk
 

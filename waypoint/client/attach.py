@@ -1,12 +1,12 @@
-"""The client's end of a stream that is shown on a terminal. If the daemon dies, the next daemon goes on with the
-stream.
+"""Streams that are shown on a terminal. If the daemon dies, the next daemon continues the stream.
 
-The classes implement shellwrap.proxy.Remote. When a stream is cut, the client asks the next daemon to go on, and sends
-it the input that the old daemon had not read. Input that the old daemon had read but not typed is lost.
+The classes implement shellwrap.proxy.Remote. After a cut, the client sends the next daemon the input that the old
+daemon had not read. Input that the old daemon had read, but not yet typed, is lost.
 """
 
 import os
 import time
+from collections.abc import Callable, Mapping
 
 from waypoint.client import wire
 from waypoint.client.link import open_channel, quote_branch
@@ -14,18 +14,14 @@ from waypoint.model import plainjson
 from waypoint.model.errors import Failed, from_json
 from waypoint.model.paths import spelled
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-NOTICE_AFTER_S = 1.0  # how long the client waits for a daemon before it shows NOTICE
+NOTICE_AFTER_S = 1.0  # NOTICE is shown after so long a wait for a daemon
 NOTICE = b"\r\n[waypoint: waiting for the daemon]\r\n"
-# How many daemons in a row may take the request and die before they answer it.
+# How many daemons in a row may accept the request and die before they answer.
 MAX_FRUITLESS = 5
 
 
 class _Connection:
-    """The connection of a stream, which is opened anew with each next daemon."""
+    """The connection of a stream. It is opened again with each new daemon."""
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
         self._home = home
@@ -33,21 +29,21 @@ class _Connection:
         self._on = f"branch {branch}"
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
         self._fruitless = 0
-        self._cut_at: float | None = None  # when the wait for a daemon began (monotonic); None: no notice is due
+        self._cut_at: float | None = None  # time.monotonic() when the wait for a daemon began; None: no notice is due
         self.channel = self._open(request)
 
     def note_open(self) -> None:
-        """Note that a daemon has taken the stream: the count of daemons that died begins anew."""
+        """Note that a daemon has accepted the stream, and reset the count of dead daemons."""
         self._fruitless = 0
         self._cut_at = None
 
     def open_after(self, cut: wire.Cut, request: dict[str, object]) -> None:
-        """Send `request` to the next daemon, with the input that the last one had not read. Raises Failed if
-        MAX_FRUITLESS daemons in a row died.
+        """Send `request` to the next daemon, with the input that the last one had not read. Raises Failed after
+        MAX_FRUITLESS daemons.
         """
         self._fruitless += 1
         if self._fruitless > MAX_FRUITLESS:
-            raise self.failed(f"{MAX_FRUITLESS} daemons in a row went away")
+            raise self.failed(f"{MAX_FRUITLESS} daemons in a row died")
         if self._fruitless == 1:
             self._cut_at = time.monotonic()
         typed = self.channel.out.not_taken("i", cut)
@@ -60,11 +56,11 @@ class _Connection:
         self.channel = self._open(request)
 
     def due_s(self) -> float | None:
-        """Seconds until `notice` returns a text; None if no notice is due."""
+        """Seconds until `notice` returns a text; None if it will not."""
         return None if self._cut_at is None else self._cut_at + NOTICE_AFTER_S - time.monotonic()
 
     def notice(self) -> bytes:
-        """The text to show when the wait for a daemon has become long, once for each wait; b"" at other times."""
+        """NOTICE, once for each long wait for a daemon; b"" at other times."""
         remaining_s = self.due_s()
         if remaining_s is None or remaining_s > 0:
             return b""
@@ -74,7 +70,7 @@ class _Connection:
     def lost_run(self, said: str) -> Failed:
         """The error for a `run` whose daemon has died."""
         look = spelled(self._home, "run", "-b", self._branch, "--", "ps", "ax")
-        next_step = f"see whether it still runs, before you start it again: {look}"
+        next_step = f"see whether it is still running, before you start it again: {look}"
         return Failed("follow the command in", self._on, said, next_step)
 
     def failed(self, said: str) -> Failed:
@@ -91,15 +87,14 @@ class _Connection:
 
 
 class TerminalStream:
-    """A stream between a session of a branch and this terminal. No method blocks, except to start a daemon if none
-    runs.
+    """A stream between a session and this terminal. No method blocks, except to start a daemon.
 
-    `end`: the fields of the `x` frame, once `receive` has returned None.
+    `end`: the fields of the `x` frame, after `receive` has returned None.
     """
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
-        """Ask the daemon for the stream. `request` has the terminal's size as `rows` and `cols`. Raises as
-        `open_channel`; a refusal is raised by `receive`.
+        """Request the stream. `request` has the terminal's size as `rows` and `cols`. Raises as `open_channel`;
+        `receive` raises a refusal.
         """
         self.end: dict[str, object] = {}
         self._size = {"rows": request["rows"], "cols": request["cols"]}
@@ -109,9 +104,8 @@ class TerminalStream:
         return self._connection.channel.fileno()
 
     def receive(self) -> bytes | None:
-        """Output that has arrived; b"" if there is none, None after the stream's end.
-
-        Raises the daemon's error, also if the next daemon refuses to go on; Failed if no daemon can go on.
+        """New output; b"" if there is none, None after the stream's end. Raises the daemon's error, or Failed if no
+        daemon can continue.
         """
         if self.end:
             return None
@@ -135,7 +129,7 @@ class TerminalStream:
         self._connection.channel.out.queue("w", rows.to_bytes(2, "big") + cols.to_bytes(2, "big"))
 
     def repaint(self) -> None:
-        """Does nothing: a command's output cannot be sent again. Full-screen programs repaint after `resize`."""
+        """Do nothing: a command's output cannot be sent again. Full-screen programs repaint after `resize`."""
 
     def due_s(self) -> float | None:
         return self._connection.due_s()
@@ -144,11 +138,11 @@ class TerminalStream:
         self._connection.channel.close()
 
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
-        """The request with which the next daemon goes on. Raises Failed if no other daemon can go on."""
+        """The request for the next daemon. Raises Failed if no other daemon can continue."""
         raise self._connection.failed(str(cut))
 
     def _note(self, facts: dict[str, object]) -> None:
-        """Take the facts of an `n` frame."""
+        """Handle the facts of an `n` frame."""
 
     def _take(self) -> bytes:
         output = bytearray()
@@ -170,7 +164,7 @@ class TerminalStream:
 
 
 class Attachment(TerminalStream):
-    """The stream of the session's own terminal. The daemon repaints the screen at its beginning, also after a cut."""
+    """The stream of the session's own terminal. The daemon repaints the screen at the start, also after a cut."""
 
     def __init__(
         self,
@@ -178,11 +172,11 @@ class Attachment(TerminalStream):
         branch: str,
         rows: int,
         cols: int,
-        asker: "Mapping[str, object] | None" = None,
-        greeting: "Callable[[Mapping[str, object]], bytes] | None" = None,
+        asker: Mapping[str, object] | None = None,
+        greeting: Callable[[Mapping[str, object]], bytes] | None = None,
     ) -> None:
-        """`asker`: `user` and `default_user` of the request (docs/protocol.md, section 2). `greeting`: makes of the
-        facts about the session what is to be seen before its screen, once.
+        """`asker`: `user` and `default_user` of the request (docs/protocol.md, section 2). `greeting`: makes a text
+        from the facts about the session, which is shown once before the screen.
         """
         self._asker = dict(asker or {})
         self._greeting = greeting
@@ -229,6 +223,6 @@ class CommandTerminal(TerminalStream):
     def _request_after(self, cut: wire.Cut) -> dict[str, object]:
         if "id" not in self._first:
             raise self._connection.lost_run(str(cut))
-        if not self._exec_id:  # the command may have begun or not: the next daemon knows, by the id in the request
+        if not self._exec_id:  # the next daemon knows from the id whether the command was started
             return {**self._first, **self._size}
         return {"resume": self._exec_id, "offset": self._received, **self._size}

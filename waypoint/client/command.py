@@ -1,4 +1,4 @@
-"""The client's end of one `exec` or `run`: its input, output, signals and end, across restarts of the daemon.
+"""One `exec` or `run`: its input, output, signals and end, across restarts of the daemon.
 
 Every `waypoint exec` loads this module: wire.py says what may be imported here.
 """
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
     Sink = Callable[[memoryview], None]
 
-INPUT_BYTES = 65536  # most bytes of stdin that are read at a time
-# Bytes of stdin that are buffered for a command which does not read. When the buffer is full, stdin is read no further.
+INPUT_BYTES = 65536  # the most bytes of stdin read at a time
+# Bytes of stdin buffered for a command that does not read. When the buffer is full, the client stops reading stdin.
 MAX_QUEUED_BYTES = 4 * INPUT_BYTES
-# How many daemons in a row may take the stream and die before they send a frame of it.
+# How many daemons in a row may accept the stream and die before they send a frame.
 MAX_FRUITLESS = 5
 _OUTPUT, _ERRORS, _NOTE, _END = b"oenx"
 
 
 class Command:
-    """A command in a session: the constructor sends the request, `wait` passes bytes until the command's end."""
+    """A command in a session. The constructor sends the request; `wait` copies input and output until it ends."""
 
     def __init__(self, home: str, branch: str, verb: str, request: dict[str, object]) -> None:
-        """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`; Failed if the daemon dies over it."""
+        """Send the request. `verb`: `exec` or `run`. Raises as `open_channel`, or Failed if daemons die over it."""
         self._home = home
         self._branch = branch
         self._on = f"branch {branch}"
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
-        self._received = 0  # bytes of output so far: the position from which an exec goes on after a cut
+        self._received = 0  # bytes of output: an exec continues from there after a cut
         self._exec_id = ""
         self._fruitless = 0
         self._input = -1
         self._has_stdin = bool(request.get("stdin"))
         self._stdin_broke = False
-        self.deadline: float | None = None  # of time.monotonic(): when `wait` gives up
-        # A descriptor that wakes `wait` when a signal has arrived (signal.set_wakeup_fd); -1: none. Without it, the
-        # handler of a signal that arrives just before a system call runs only after the next output.
+        self.deadline: float | None = None  # time.monotonic() at which `wait` gives up
+        # A descriptor that wakes `wait` when a signal arrives (signal.set_wakeup_fd); -1: none. Without it, a signal
+        # that arrives just before a system call would be handled only after the next output.
         self.wake_fd = -1
-        # The client chooses the command's id, so that it can repeat the request if the daemon died before it answered.
+        # With an id chosen by the client, the request can be repeated if the daemon dies before it answers.
         self._request = {**request, "id": os.urandom(8).hex()} if verb == "exec" else request
         self._channel = self._open(self._request)
 
@@ -56,9 +56,7 @@ class Command:
         self._channel.out.flush()
 
     def queue_signal(self, name: str) -> None:
-        """As `signal`, but from another thread than the one in `wait`. `wait` sends the signal when `wake_fd` wakes
-        it.
-        """
+        """As `signal`, for another thread than the one in `wait`, which sends the signal when `wake_fd` wakes it."""
         self._channel.out.queue("k", name.encode())
 
     def resize(self, rows: int, cols: int) -> None:
@@ -66,11 +64,11 @@ class Command:
         self._channel.out.flush()
 
     def wait(self, on_output: "Sink", on_errors: "Sink", input_fd: int = -1) -> dict[str, object]:
-        """Pass input and output until the command has ended. Returns the fields of the `x` frame.
+        """Copy input and output until the command has ended. Returns the fields of the `x` frame.
 
-        `on_output` and `on_errors` get views that are valid only during the call. `input_fd`: the descriptor that the
-        command's input is read from; -1: none. Raises the error that the daemon reports, Failed if the stream cannot be
-        resumed, TimeoutError at `deadline`, and any exception of `on_output` and `on_errors`.
+        `on_output` and `on_errors` get views that are valid only during the call. `input_fd`: the source of the
+        command's input; -1: none. Raises the daemon's error, Failed if the stream cannot be resumed, or TimeoutError at
+        `deadline`.
         """
         self._input = input_fd
         try:
@@ -96,9 +94,7 @@ class Command:
                     raise self._lost(str(cut)) from cut
 
     def _wait_ready(self, queued: int) -> None:
-        """Pass on input until there is something to receive. `queued`: bytes that wait to be sent. Raises
-        TimeoutError.
-        """
+        """Copy input until there is something to receive. `queued`: bytes to be sent. Raises TimeoutError."""
         while self._input >= 0 or self.wake_fd >= 0 or self.deadline is not None or queued:
             poll = select.poll()
             if self.wake_fd >= 0:
@@ -110,7 +106,7 @@ class Command:
             if not ready and self._remaining_ms() == 0:
                 raise TimeoutError
             if self.wake_fd in ready:
-                os.read(self.wake_fd, 64)  # the signals' handlers have run by now
+                os.read(self.wake_fd, 64)  # the signal handlers have run
             if self._input in ready:
                 self._read_input()
             queued = self._channel.out.flush()
@@ -125,14 +121,14 @@ class Command:
             data = os.read(self._input, INPUT_BYTES)
         except BlockingIOError:
             return
-        except OSError:  # stdin is closed, or a terminal that has hung up
+        except OSError:  # stdin is closed, or its terminal has hung up
             data = b""
         self._channel.out.queue("i", data)
         if not data:
             self._input = -1
 
     def _pass_on(self, on_output: "Sink", on_errors: "Sink") -> dict[str, object] | None:
-        """Hand all received output over. Returns the fields of the `x` frame, if that has come; else None."""
+        """Pass on all received output. Returns the fields of the `x` frame if it has arrived."""
         while (item := self._channel.take()) is not None:
             kind, payload = item
             self._fruitless = 0
@@ -150,16 +146,14 @@ class Command:
         return None
 
     def _go_on_after(self, cut: wire.Cut) -> None:
-        """Resume the stream with the next daemon, which keeps the output for this client. Raises Failed if no daemon
-        can.
-        """
+        """Resume the stream with the next daemon, which keeps the output for this client. Raises Failed if none can."""
         self._channel.close()
         self._fruitless += 1
         if "id" not in self._request:
             raise self._lost(str(cut))
         if self._fruitless > MAX_FRUITLESS:
-            raise self._lost(f"{MAX_FRUITLESS} daemons in a row went away")
-        # The command's stdin ended with the daemon that fed it, but its output can still be received.
+            raise self._lost(f"{MAX_FRUITLESS} daemons in a row died")
+        # The command's stdin ended with the daemon; its output can still be received.
         self._stdin_broke = self._stdin_broke or self._has_stdin
         if self._has_stdin:
             self._input = -1
@@ -174,14 +168,14 @@ class Command:
         if isinstance(parts, dict):
             raise from_json(parts)
         if self._stdin_broke:
-            raise self._lost("the daemon was replaced, which may have cut the command's input short")
+            raise self._lost("the daemon was replaced, and the command may have got only a part of its input")
         return end
 
     def _lost(self, said: str) -> Failed:
-        next_step = f"see what it has printed: {spelled(self._home, 'logs', self._branch)}"
-        if "id" not in self._request:  # a `run`, whose output the terminal has not shown
+        next_step = f"see the output of the session: {spelled(self._home, 'logs', self._branch)}"
+        if "id" not in self._request:  # the output of a `run` is not on the terminal
             look = spelled(self._home, "run", "-b", self._branch, "--", "ps", "ax")
-            next_step = f"see whether it still runs, before you start it again: {look}"
+            next_step = f"see whether it is still running, before you start it again: {look}"
         return Failed("follow the command in", self._on, said, next_step)
 
 

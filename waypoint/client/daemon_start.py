@@ -1,7 +1,7 @@
-"""Starting the daemon of a home, when a command finds that no process listens on the home's socket.
+"""Starting the daemon of a home.
 
 The command starts the supervisor, which detaches itself, makes sure that it is the only one, and reports when the
-socket listens (docs/protocol.md, section 5).
+socket is ready (docs/protocol.md, section 5).
 """
 
 import os
@@ -14,25 +14,27 @@ from waypoint.client.address import is_inside_session
 from waypoint.model.errors import Failed, HostLacks, from_json
 from waypoint.model.paths import as_root, config_path, is_config_of_home, spelled
 
-READY_S = 60.0  # how long a supervisor may take to report; it may have to wait for another one to end
+READY_S = 60.0  # how long the supervisor may take to report; it may wait for another one to end
 SUPERVISOR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "daemon", "supervisor.py")
 
 
 def start_daemon(home: str) -> int:
-    """Return once a process listens on the control socket of `home`. Many processes may call this at once.
+    """Return when a daemon listens on the control socket of `home`. Many processes may call this at the same time.
 
-    Returns the supervisor's pid, or 0 if the supervisor is just being replaced. Raises HostLacks if this user cannot
-    start a daemon or the home has not been set up, Failed if the daemon does not start.
+    Returns the supervisor's pid, or 0 while it is being replaced. Raises HostLacks if this user cannot start a daemon
+    or the home has not been set up, Failed if the daemon does not start.
     """
     on = f"the daemon of {home}"
     if is_inside_session():
-        raise HostLacks("reach", on, "it cannot be reached from inside a session", "run this outside")
+        raise HostLacks(
+            "reach", on, "it cannot be reached from inside a session", "run the command outside of the session"
+        )
     if os.geteuid() != 0:
         raise HostLacks(
             "start",
             on,
-            "it does not run, and only root can start it",
-            f"sudo {spelled(home, 'ps')} (any command of root's starts it)",
+            "it is not running, and only root can start it",
+            f"sudo {spelled(home, 'ps')} (any command run by root starts it)",
         )
     _check_is_home(home, on)
     reader, writer = os.pipe()
@@ -43,12 +45,12 @@ def start_daemon(home: str) -> int:
                 pass_fds=[writer],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C that is meant for this command does not reach it
+                start_new_session=True,  # a Ctrl-C for this command must not reach it
             )
         finally:
             os.close(writer)
         words = _read_line(reader)
-        supervisor.wait()  # the process that was started ends at once; the supervisor is a fork of it
+        supervisor.wait()  # this process ends at once; the supervisor is its child
     finally:
         os.close(reader)
     if words.startswith("refused "):
@@ -62,9 +64,7 @@ def start_daemon(home: str) -> int:
 
 
 def _check_is_home(home: str, on: str) -> None:
-    """Raise HostLacks if no home has been set up at `home`: a folder that is not Waypoint's is left as it is. Raise
-    Failed if its config.json is no JSON.
-    """
+    """Raise HostLacks if no home has been set up at `home`, Failed if its config.json is not JSON."""
     import json
 
     said = "this home has not been set up"
@@ -72,19 +72,21 @@ def _check_is_home(home: str, on: str) -> None:
         with open(config_path(home), "rb") as file:
             if is_config_of_home(json.load(file)):
                 return
-        said = f"{config_path(home)} is not that of a home of Waypoint"
+        said = f"{config_path(home)} does not belong to a home of Waypoint"
     except ValueError as error:
-        next_step = f"mend it, or remove it and run '{as_root(home, 'setup')}', which loses nothing but its settings"
+        next_step = (
+            f"correct the file, or remove it and run '{as_root(home, 'setup')}', which loses the home's settings only"
+        )
         raise Failed("read", config_path(home), str(error), next_step) from error
     except NotADirectoryError as error:
-        raise HostLacks("start", on, "it is not a folder", "name another folder") from error
+        raise HostLacks("start", on, "it is not a directory", "name another directory") from error
     except OSError as error:
         said += "" if isinstance(error, FileNotFoundError) else f": {error.strerror}"
     raise HostLacks("start", on, said, as_root(home, "setup"))
 
 
 def _read_line(fd: int) -> str:
-    """Read one line, without its newline; empty if the other end is closed without one. Raises Failed after READY_S."""
+    """Read one line, without its newline; "" if the other end is closed. Raises Failed after READY_S."""
     deadline = time.monotonic() + READY_S
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -1,6 +1,5 @@
-"""Following: a session's scrollback as bytes, a home's events one by one, and jobs to their end."""
+"""Following a session's output, a home's events, and jobs."""
 
-import _socket
 from collections.abc import Iterator
 from typing import Literal
 
@@ -11,15 +10,14 @@ from waypoint.model import plainjson
 from waypoint.model.errors import Failed, from_json
 from waypoint.model.paths import socket_path, spelled
 
-# How often in a row `iter_events` asks again after a daemon has died without having told a single event. A daemon that
-# tells one starts the count afresh.
+# How many daemons in a row may die without sending an event before `iter_events` fails.
 MAX_FRUITLESS = 5
 
 
 def iter_logs(home: str, branch: str, *, follow: bool) -> Iterator[bytes]:
-    """Yield the scrollback and, with `follow`, what the terminal shows from then on, until the session ends.
+    """Yield the scrollback and, with `follow`, further output until the session ends.
 
-    Raises the daemon's error, Failed if the daemon goes away: where to go on from cannot be known.
+    Raises the daemon's error, or Failed if the daemon dies: the position in the output is lost then.
     """
     target = f"/v1/sessions/{quote_branch(branch)}/logs"
     try:
@@ -36,7 +34,7 @@ def iter_logs(home: str, branch: str, *, follow: bool) -> Iterator[bytes]:
         finally:
             channel.close()
     except wire.Cut as cut:
-        next_step = f"see what it has printed: {spelled(home, 'logs', branch)}"
+        next_step = f"see the output of the session: {spelled(home, 'logs', branch)}"
         raise Failed("follow", f"branch {branch}", str(cut), next_step) from cut
 
 
@@ -47,11 +45,11 @@ def _check(payload: bytes) -> None:
 
 
 def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[str, object]]:
-    """Yield what the daemon has kept of the events after the number `after` (None: all), and with `follow` what comes.
+    """Yield the stored events after the number `after` (None: all), and with `follow` further events.
 
-    Each is as docs/protocol.md, section 1, has it. If a daemon dies, the next one is asked to go on, which begins with
-    a `restarted`; ends when the daemon is stopped. Raises the daemon's error, HostLacks as `open_channel`, Failed if
-    daemon after daemon dies.
+    An event has the form in docs/protocol.md, section 1. If a daemon dies, the next one continues with a `restarted`
+    event. Ends when the daemon is stopped. Raises the daemon's error, HostLacks as `open_channel`, or Failed if
+    MAX_FRUITLESS daemons in a row die.
     """
     seq, instance = after or 0, ""
     fruitless = 0
@@ -75,24 +73,24 @@ def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[
         try:
             sock = wire.send_request(socket_path(home), "GET", _target(seq, instance, follow=follow))
         except (FileNotFoundError, ConnectionRefusedError):
-            return  # the daemon was stopped: to ask for events is no reason to start another one
+            return  # the daemon was stopped: do not start another one only to follow events
         except PermissionError as error:
             raise not_allowed(home) from error
 
 
 class JobCalls:
-    """The jobs of one home's daemon. They end with their daemon: the next one knows none of them (UnknownName)."""
+    """The jobs of one home's daemon. Jobs end with their daemon: the next one does not know them (UnknownName)."""
 
     def __init__(self, home: str) -> None:
         """Use Client.jobs. `home`: its real path."""
         self._home = home
 
     def list(self) -> "list[JobRecord]":
-        """The jobs that run, and those that ended lately, without their results."""
+        """Running and recently ended jobs, without results."""
         return parse_list(JobRecord, ask(self._home, "GET", "/v1/jobs"), "jobs")
 
     def start(self, kind: Literal["doctor", "gc"]) -> JobRecord:
-        """Begin a job, which goes on when this program ends. Raises StateConflict if a job of this kind runs."""
+        """Start a job, which continues when this program ends. Raises StateConflict if one of this kind is running."""
         answer = ask(self._home, "POST", "/v1/jobs", {"kind": kind}, may_repeat=False)
         return parse(JobRecord, field_of(answer, "job"))
 
@@ -101,17 +99,17 @@ class JobCalls:
         return parse(JobRecord, field_of(ask(self._home, "GET", f"/v1/jobs/{job}"), "job"))
 
     def cancel(self, job: str) -> JobRecord:
-        """End a job before its time. It may still be `running` after ten seconds; `wait` tells of its end."""
+        """Cancel a job. It may still be `running` after ten seconds; `wait` waits for its end."""
         return parse(JobRecord, field_of(ask(self._home, "POST", f"/v1/jobs/{job}/cancel"), "job"))
 
     def wait(self, job: str) -> JobRecord:
-        """The job when it has ended, with its result. Raises UnknownName also if its daemon dies, Failed if the daemon
-        is stopped.
+        """Wait for the end of a job; returns it with its result. Raises UnknownName if it does not exist or its daemon
+        dies, Failed if the daemon is stopped.
         """
         for event in iter_events(self._home, follow=True, after=None):
             facts = event.get("job")
             is_end = isinstance(facts, dict) and facts.get("id") == job and event.get("change") == "ended"
-            # Whoever listens from now on misses no end; what is kept of earlier events need not have this one.
+            # The end may be among events that are no longer kept: ask once at the beginning and after each gap.
             if is_end or event["kind"] in ("begin", "restarted", "lost"):
                 found = self.get(job)
                 if found.state != "running":
@@ -120,12 +118,12 @@ class JobCalls:
             "wait for",
             f"job {job}",
             "the daemon was stopped",
-            "'GET /v1/jobs' lists what there is; start the job again",
+            "start the job again",
         )
 
 
 def _seq_after(event: dict[str, object], seq: int) -> int:
-    """Which event is known to the reader after `event`, if `seq` was it before."""
+    """The number of the last event that the reader knows, after `event`. `seq`: that number before."""
     match event:
         case {"kind": "begin"}:
             return seq
@@ -142,7 +140,7 @@ def _target(seq: int, instance: str, *, follow: bool) -> str:
     return f"/v1/events?after={seq}{known}{'&follow=1' if follow else ''}"
 
 
-def _events(sock: _socket.socket) -> Iterator[dict[str, object]]:
+def _events(sock: wire.Socket) -> Iterator[dict[str, object]]:
     head, data = wire.read_head(sock)
     body = wire.iter_body(sock, head, data)
     if head.status != 200:

@@ -1,4 +1,4 @@
-"""What was: captures, the branches and checkpoints that stand for them, and the log of what moved those."""
+"""SDK for captures, names and the operation log."""
 
 from dataclasses import replace
 
@@ -9,44 +9,40 @@ from waypoint.model.names import parse_name
 
 
 class History:
-    """Of one home. Where a name is asked for, a capture's id or a unique beginning of one (4 digits or more) serves."""
+    """The history of one home. Instead of a name, a capture's id or its first digits (4 or more) can be given."""
 
     def __init__(self, home: str) -> None:
         """Use Client.history. `home`: its real path."""
         self._home = home
 
     def log(self, name: str = "main", *, all: bool = False, limit: int | None = None) -> list[CaptureFacts]:
-        """The captures from `name` back, or with `all` every one there is; the newest first, children before parents.
-
-        Raises UnknownName.
-        """
+        """The capture of `name` and its ancestors, or `all` captures; children before parents, newest first."""
         query = ["all=1"] if all else [f"name={quote_branch(parse_name(name))}"]
         query += [f"limit={limit}"] if limit is not None else []
         answer = ask(self._home, "GET", f"/v1/captures?{'&'.join(query)}")
         return parse_list(CaptureFacts, answer, "captures")
 
     def show(self, name: str) -> CaptureFacts:
-        """What `name` stands for. Raises UnknownName."""
+        """The capture of `name`."""
         answer = ask(self._home, "GET", f"/v1/captures/{quote_branch(parse_name(name))}")
         return parse(CaptureFacts, field_of(answer, "capture"))
 
     def branches(self) -> list[BranchFacts]:
-        """All of them, live or not, sorted by name."""
+        """All branches, live or not, sorted by name."""
         return parse_list(BranchFacts, ask(self._home, "GET", "/v1/branches"), "branches")
 
     def rename(self, branch: str, new: str) -> None:
-        """Raises UnknownName, StateConflict (the branch is live, or there is `new`)."""
+        """Raises StateConflict if the branch is live or `new` exists."""
         self._ask_once(f"/v1/branches/{quote_branch(parse_name(branch))}/rename", {"to": parse_name(new)})
 
     def remove(self, *names: str) -> None:
-        """Remove branches and checkpoints, all of them or none. Captures stay, by their ids.
-
-        Raises UnknownName, StateConflict (a live branch).
+        """Remove branches and checkpoints, all of them or none. Captures stay, under their ids. Raises StateConflict
+        for a live branch.
         """
         self._ask_once("/v1/names/remove", {"names": [parse_name(name) for name in names]})
 
     def operations(self, limit: int | None = None) -> list[OperationFacts]:
-        """The log of what moved a name or a session, the newest first."""
+        """The operations that changed a name or a session, the newest first."""
         query = f"?limit={limit}" if limit is not None else ""
         answer = ask(self._home, "GET", f"/v1/operations{query}")
         return parse_list(OperationFacts, answer, "operations")
@@ -54,26 +50,25 @@ class History:
     def undo(
         self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
     ) -> OperationFacts:
-        """Take back the operation `number`. None: the last one of `branch` that was not taken back; without a `branch`,
-        of $WAYPOINT_BRANCH, or if that is not set, the last one that this user asked for from this login. Returns the
-        entry that the undo made in the log.
+        """Undo the operation `number`. None: the last operation on `branch` that was not undone; without a `branch`, on
+        $WAYPOINT_BRANCH; if that is not set, the last one that this user requested from this login. Returns the log
+        entry of the undo.
 
         A session that is replaced or ended is captured first, with its processes unless `lose_processes`. Raises
-        UnknownName, StateConflict if it cannot be taken back as things are now, CannotCapture if processes cannot be
-        kept.
+        UnknownName, StateConflict if the operation cannot be undone now, CannotCapture if processes cannot be kept.
         """
         return self.take_back(number, branch=branch, lose_processes=lose_processes)[0]
 
     def take_back(
         self, number: int | None = None, *, branch: str | None = None, lose_processes: bool = False
     ) -> tuple[OperationFacts, UndoneFacts]:
-        """As `undo`; also says what was taken back, and how."""
+        """As `undo`; also returns what was undone."""
         body: dict[str, object] = {"number": number, "branch": branch, "lose_processes": lose_processes}
         answer = self._ask_once("/v1/operations/undo", body)
         return parse(OperationFacts, field_of(answer, "operation")), parse(UndoneFacts, field_of(answer, "undone"))
 
     def plan_undo(self, number: int | None = None, *, branch: str | None = None) -> UndoneFacts:
-        """What `undo` would take back and how, and what would not come back. Raises as `undo`; changes nothing."""
+        """What `undo` would do, and what would not come back. Changes nothing."""
         body = {"number": number, "branch": branch, "dry_run": True}
         return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
 
@@ -89,10 +84,7 @@ class History:
         return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
 
     def du(self, *names: str) -> DuFacts:
-        """What holds how much of the disk: all captures and live sessions, or those that `names` stand for.
-
-        Raises UnknownName.
-        """
+        """The disk usage of all captures and live sessions, or of those that `names` mean."""
         query = f"?names={'%20'.join(quote_branch(parse_name(name)) for name in names)}" if names else ""
         return parse(DuFacts, ask(self._home, "GET", f"/v1/usage{query}"))
 

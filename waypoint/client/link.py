@@ -1,4 +1,4 @@
-"""Reaching the daemon of a home, which is started if it does not run."""
+"""Requests to the daemon of a home, which is started if it is not running."""
 
 import os
 
@@ -17,19 +17,18 @@ START_ATTEMPTS = 3
 
 
 def open_channel(home: str, target: str, body: object) -> wire.Channel:
-    """Ask for a stream; the answer is still to be read from the channel.
+    """Request a stream, without reading the answer.
 
-    Raises HostLacks if there is no daemon and none can be started, or if this user may not talk to it; wire.Cut.
+    Raises HostLacks if no daemon is running and none can be started, or if this user may not use it; wire.Cut.
     """
     return reach(home, lambda path: wire.Channel(path, target, body))
 
 
 def ask(home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True) -> object:
-    """One request and its decoded answer.
+    """Send one request and return its decoded answer.
 
-    `may_repeat`: the request does the same if it is made twice, so it is sent again to the next daemon if this one dies
-    before it has answered. Raises the daemon's error, HostLacks as `open_channel` does, Failed if the answer never
-    came.
+    `may_repeat`: whether the request is sent again to the next daemon if this one dies before it answers. Raises the
+    daemon's error, HostLacks as `open_channel`, or Failed if there was no answer.
     """
     return ask_status(home, method, target, body, may_repeat=may_repeat)[1]
 
@@ -37,7 +36,7 @@ def ask(home: str, method: str, target: str, body: object = None, *, may_repeat:
 def ask_status(
     home: str, method: str, target: str, body: object = None, *, may_repeat: bool = True
 ) -> "tuple[int, object]":
-    """As `ask`; the answer's HTTP status comes first."""
+    """As `ask`, with the HTTP status first."""
     for is_last in (False, True):
         try:
             return reach(home, lambda path: wire.request_status(path, method, target, body))
@@ -48,7 +47,7 @@ def ask_status(
 
 
 def ask_running(home: str, method: str, target: str) -> object | None:
-    """As `ask`, but only of a daemon that runs already: returns None if no daemon runs."""
+    """As `ask`, but starts no daemon: returns None if none is running."""
     try:
         return wire.request(socket_path(home), method, target)
     except (FileNotFoundError, ConnectionRefusedError):
@@ -60,13 +59,13 @@ def ask_running(home: str, method: str, target: str) -> object | None:
 
 
 def quote_branch(branch: str) -> str:
-    """A branch's name, quoted as one part of a request's path. Of the characters of a legal name only "/" needs it."""
+    """A branch's name as one part of a request's path. "/" is the only legal character that needs quoting."""
     return branch.replace("/", "%2F")
 
 
 def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
-    next_step = f"see what became of it: {spelled(home, 'op', 'log')}"
-    if method == "GET":  # a GET changes nothing, so nothing is left to be found out
+    next_step = f"see whether it was done: {spelled(home, 'op', 'log')}"
+    if method == "GET":  # it changes nothing
         next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
     return Failed("get an answer to", f"{method} {target}", str(cut), next_step)
 
@@ -74,14 +73,14 @@ def _unanswered(home: str, method: str, target: str, cut: wire.Cut) -> Failed:
 def reach(home: str, act: "Callable[[str], T]") -> "T":
     """Call `act` with the path of the daemon's socket. If no daemon listens, start one and call `act` again.
 
-    Raises HostLacks as `open_channel` does, Failed if no daemon stays up, and what `act` raises.
+    Raises HostLacks as `open_channel`, or Failed if no daemon stays up.
     """
     path = socket_path(home)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
             return act(path)
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            # A daemon may be stopped between its start and this call, so starting is tried more than once.
+            # A daemon may be stopped between its start and this call, so try more than once.
             if attempt == START_ATTEMPTS:
                 next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
                 raise Failed("reach", "the daemon", str(error), next_step) from error
@@ -94,7 +93,7 @@ def reach(home: str, act: "Callable[[str], T]") -> "T":
 
 
 def not_allowed(home: str) -> HostLacks:
-    """What to tell a user whom the daemon's socket does not let in."""
+    """The error for a user who may not use the daemon's socket."""
     import pwd
 
     user = pwd.getpwuid(os.getuid()).pw_name
@@ -102,6 +101,6 @@ def not_allowed(home: str) -> HostLacks:
         "talk to",
         f"the daemon of {home}",
         "this user may not use its socket",
-        f"be root ('sudo {spelled(home)} COMMAND'); or be let in, in place of the user before (for several: --group, "
-        f"with a group of theirs): sudo {spelled(home, 'setup', '--user', user)}",
+        f"use sudo ('sudo {spelled(home)} COMMAND'), or let this user in (this replaces the present user; for several "
+        f"users use --group): sudo {spelled(home, 'setup', '--user', user)}",
     )

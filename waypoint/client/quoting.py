@@ -1,4 +1,4 @@
-"""Quoting: makes the text of a shell's command line from words."""
+"""Making shell text from words."""
 
 import os
 
@@ -17,21 +17,20 @@ def quote(word: str) -> str:
 
 
 def as_json_text(text: str) -> str:
-    """`text`, checked to be encodable in JSON. Python turns argument bytes that are not UTF-8 into surrogates, which
-    are not: then this raises UsageProblem.
+    """Return `text`; raise UsageProblem if JSON cannot encode it. Python turns argument bytes that are not UTF-8 into
+    surrogates, which JSON cannot encode.
     """
     try:
         text.encode()
     except UnicodeEncodeError as error:
         on = f"the text at character {error.start}"
-        step = "write it in UTF-8; 'waypoint exec' takes other bytes in a command of several words"
+        step = "write it in UTF-8, or give the command to 'waypoint exec' as several words, which may have other bytes"
         raise UsageProblem("send", on, "it is not UTF-8", step) from error
     return text
 
 
 def exec_text(words: "list[str] | tuple[str, ...]") -> str:
-    """The shell text of `waypoint exec -- WORDS`: a single word is taken as the text itself, several words are quoted.
-
-    Raises UsageProblem if a single word is not UTF-8.
+    """The shell text of `waypoint exec -- WORDS`: a single word is the text itself, several words are quoted. Raises
+    UsageProblem if a single word is not UTF-8.
     """
     return as_json_text(words[0] if len(words) == 1 else " ".join(map(quote, words)))

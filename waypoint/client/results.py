@@ -1,4 +1,4 @@
-"""From the daemon's answers to records (`waypoint.model.facts`), and the records that are the SDK's alone."""
+"""From the daemon's answers to records (`waypoint.model.facts`), and records that only the SDK has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,17 +11,17 @@ Record = TypeVar("Record")
 """One of the dataclasses of `waypoint.model.facts`."""
 
 WantedTier = Literal["auto", "live", "respawn", "files"]
-"""How faithfully a checkpoint is to keep the processes; `auto` is the best that can be had."""
+"""How completely a checkpoint has to keep the processes; `auto`: as completely as possible."""
 
 
 class StartOptions(TypedDict, total=False):
-    """What may be asked of a new session (docs/protocol.md, `POST /v1/sessions`). What is left out, the daemon decides.
+    """Options of a new session (docs/protocol.md, `POST /v1/sessions`). The daemon chooses those that are missing.
 
-    `from_name`: the branch or capture whose files it goes on from. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
-    `cwd`: a folder that the session must have. `shell`: the path or name of a shell. `env`: of it only the terminal's
-    type, language and time zone are taken. `command`: what runs in place of the user's shell. `allow`: what the session
-    may do beyond the usual. `allow_net`: the only names and networks that it may reach. `memory`, `disk`: limits in
-    bytes; `cpus`: in processors; `pids`: in processes and threads.
+    `from_name`: continue from the files of this branch or capture. `binds`: `HOST:PATH[:ro]`. `user`: a name or number.
+    `cwd`: a directory that exists in the session. `shell`: the path or name of a shell. `env`: only the type of the
+    terminal, language and time zone are used. `command`: runs in place of the shell. `allow`: additional rights.
+    `allow_net`: the only names and networks that the session can reach. Limits: `memory` and `disk` in bytes, `cpus` in
+    processors, `pids` in processes and threads.
     """
 
     from_name: str
@@ -45,8 +45,8 @@ class StartOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a command has ended. `by`: whose code `exit` is, `command` or `waypoint`. `said`: why, in words, if there is
-    more to say than the code. `ended`: the session ended with it.
+    """How a command ended. `by`: whose code `exit` is, `command` or `waypoint`. `said`: the reason in words, if there
+    is one. `ended`: whether the session ended with it.
     """
 
     exit: int
@@ -56,15 +56,15 @@ class Ending:
 
     @property
     def timed_out(self) -> bool:
-        """Waypoint has ended the command at its timeout."""
+        """Whether Waypoint ended the command at its timeout."""
         return self.by == "waypoint" and self.exit == EXIT_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult(Ending):
-    """What a command line printed, and how it ended. `signal`: the last signal that it got at its timeout, such as
-    `INT` or `KILL`; "": none. `new_shell`: it has ended the session's shell (`cd x || exit 1`), and a new one with the
-    state of that one has taken its place. `state_lost`: without that state, which could not be written or is too large.
+    """The output and end of a command line. `signal`: the last signal sent at its timeout, such as `INT` or `KILL`; "":
+    none. `new_shell`: the command ended the session's shell (`cd x || exit 1`), and a new shell with its state replaced
+    it. `state_lost`: without that state, which could not be written or is too large.
     """
 
     output: bytes
@@ -75,7 +75,7 @@ class ExecResult(Ending):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Ending):
-    """What a process in the session printed, and how it ended."""
+    """The output and end of a process in the session."""
 
     stdout: bytes
     stderr: bytes
@@ -83,10 +83,10 @@ class RunResult(Ending):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """Work that the daemon does without a client that waits for it (docs/protocol.md, section 1).
+    """Work that the daemon does in the background (docs/protocol.md, section 1).
 
-    `state`: `running`, `done`, `failed` or `cancelled`. `result`: what the work has given; `error`: the parts of the
-    error that it has failed with. Lists have no results.
+    `state`: `running`, `done`, `failed` or `cancelled`. `result`: the result, but None in lists; `error`: the parts of
+    the error if it failed.
     """
 
     id: str
@@ -101,8 +101,8 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyedProcess:
-    """A process of a live session, and the tier that a capture would reach if there were only this one. `pid`: as the
-    session sees it. `command`: without secrets. `why`: in words, why not `live`, and `remedy` what to do then; else "".
+    """A process of a live session, and the tier that a capture of it alone would reach. `pid`: as seen in the session.
+    `command`: without secrets. `why`, `remedy`: why the tier is not `live`, and what to do; otherwise "".
     """
 
     pid: int
@@ -113,7 +113,7 @@ class SurveyedProcess:
 
 
 def how_ended(end: Mapping[str, object]) -> Ending:
-    """The fields of an `x` frame."""
+    """The ending in the fields of an `x` frame."""
     code = end.get("exit")
     return Ending(
         exit=code if isinstance(code, int) else EXIT_FAILED,
@@ -124,9 +124,8 @@ def how_ended(end: Mapping[str, object]) -> Ending:
 
 
 def parse(kind: type[Record], value: object) -> Record:
-    """The JSON object `value` as a record; fields that a newer daemon adds are left out.
-
-    Raises Failed if `value` is no object or lacks a field.
+    """The JSON object `value` as a record, without fields that only a newer daemon knows. Raises Failed if `value` is
+    not an object or lacks a field.
     """
     try:
         if not isinstance(value, dict):
@@ -138,11 +137,11 @@ def parse(kind: type[Record], value: object) -> Record:
 
 
 def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:
-    """The list in the field `name` of an answer, as records; empty if there is none. Raises as `parse`."""
+    """The list in the field `name` of an answer, as records; empty if there is none."""
     found = field_of(answer, name)
     return [parse(kind, item) for item in found] if isinstance(found, list) else []
 
 
 def field_of(answer: object, name: str) -> object:
-    """One field of an answer; None if the answer has none of this name."""
+    """One field of an answer; None if it is missing."""
     return answer.get(name) if isinstance(answer, dict) else None

@@ -10,13 +10,12 @@ One call at a time per object.
     for copy in Client().fork("ready", count=2):
         print(copy.exec(["make", "-j4"]).output.decode())
 
-In a `with`, a session that was started or forked by this program ends with it; its files are kept.
+A `with` stops the session at its end, if this program started or forked it; the files are kept.
 
     with Client().start("fix") as session:
         if session.exec("make", timeout_s=600).timed_out: ...
 
-Whatever goes wrong is a WaypointError (waypoint.model.errors) with the four parts of its message. A call that finds no
-daemon starts one, if this user may.
+All errors are WaypointErrors (waypoint.model.errors). A call that finds no daemon starts one, if this user may.
 """
 
 import contextlib
@@ -56,7 +55,7 @@ class Client:
     """One home and its daemon."""
 
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
-        """`home` None: $WAYPOINT_HOME, else this machine's. Nothing is asked of the daemon yet."""
+        """`home` None: $WAYPOINT_HOME, else this machine's. Does not contact the daemon."""
         self.home = find_home(os.fspath(home) if home is not None else None)
 
     def sessions(self, *, all: bool = False) -> list[SessionFacts]:
@@ -65,25 +64,24 @@ class Client:
         return parse_list(SessionFacts, answer, "sessions")
 
     def start(self, branch: str = "main", **options: Unpack[StartOptions]) -> "Session":
-        """Start the branch's session, or find the live one, which keeps the setting it has.
-
-        Returns once the session runs; `facts` of the result is what the daemon says of it.
+        """Start the branch's session, or return the live one, which keeps its options. Returns when the session is
+        running.
         """
         status, answer = ask_status(self.home, "POST", "/v1/sessions", {"branch": parse_name(branch), **options})
         facts = parse(SessionFacts, field_of(answer, "session"))
         return Session(self, branch, facts, is_new=status == _CREATED)
 
     def session(self, branch: str = "main", *, user: str | None = None) -> "Session":
-        """The session of `branch`; the daemon is not asked whether it is live. `user`: the owner, if the session is
-        another user's: without it `exec`, `run` and `attach` raise StateConflict.
+        """The session of `branch`, without asking the daemon whether it is live. `user`: the owner, if that is another
+        user; without it `exec`, `run` and `attach` raise StateConflict.
         """
         return Session(self, parse_name(branch), user=user)
 
     def fork(self, name: str, *branches: str, count: int | None = None, prefix: str | None = None) -> list["Session"]:
-        """Live sessions on new `branches`, all of them or none, each a copy of what `name` stands for.
+        """Start sessions on new `branches`, all of them or none, each a copy of the capture `name`.
 
-        In place of branches, `count`: as many, named `<prefix>-1` and so on (`prefix` None: `name`). A `name` that is a
-        live branch is captured as it is now. Raises StateConflict if a branch exists.
+        Instead of branches, `count`: so many, named `<prefix>-1` and so on (`prefix` None: `name`). If `name` is a live
+        branch, its session is captured now. Raises StateConflict if a branch exists.
         """
         body: dict[str, object] = {"name": parse_name(name), "branches": [parse_name(branch) for branch in branches]}
         body |= {"count": count, "prefix": prefix}
@@ -93,16 +91,16 @@ class Client:
 
     @property
     def jobs(self) -> JobCalls:
-        """Work that the daemon does without a client that waits for it."""
+        """Work that the daemon does in the background."""
         return JobCalls(self.home)
 
     @property
     def history(self) -> History:
-        """Captures, branches, and the log of what moved them."""
+        """Captures, branches and the operation log."""
         return History(self.home)
 
     def restore(self, name: str, *, only: Literal["files", "shell"] | None = None) -> "Session":
-        """As Session.restore, on the branch that the capture was taken on; if `name` is a branch, on this branch."""
+        """As Session.restore, on the branch where the capture was taken; if `name` is a branch, on this branch."""
         answer = ask(self.home, "POST", "/v1/restores", {"name": parse_name(name), "only": only}, may_repeat=False)
         facts = parse(SessionFacts, field_of(answer, "session"))
         return Session(self, facts.branch, facts)
@@ -111,36 +109,35 @@ class Client:
         return parse(StatusFacts, ask(self.home, "GET", "/v1/status"))
 
     def running(self) -> StatusFacts | None:
-        """The status of the daemon; None if no daemon runs (none is started)."""
+        """The status of the daemon; None if none is running. Starts no daemon."""
         answer = ask_running(self.home, "GET", "/v1/status")
         return None if answer is None else parse(StatusFacts, answer)
 
     def strangers(self) -> list[StrangerFacts]:
-        """What lies in the home and is unknown to its names.db; it is kept."""
+        """Files and processes of the home that its names.db does not know. They are kept."""
         return parse_list(StrangerFacts, ask(self.home, "GET", "/v1/strangers"), "strangers")
 
     def doctor(self) -> list[Capability]:
-        """Try every capability on a throw-away session. Takes seconds."""
+        """Try every capability on a temporary session. Takes seconds."""
         answer = ask(self.home, "POST", "/v1/doctor")
         return parse_list(Capability, answer, "capabilities")
 
     def events(self, *, follow: bool = True, after: int | None = None) -> Iterator[dict[str, object]]:
-        """What has happened, as far back as the daemon keeps it, and with `follow` what happens from now on.
+        """The events that the daemon has kept, and with `follow` further events.
 
-        `after`: only what follows the event with this `seq`. Each event is an object as in docs/protocol.md, section 1;
-        the first is a `begin`. Goes on with the next daemon, after a `restarted`; ends when the daemon is stopped.
+        `after`: only events after the one with this `seq`. Events are as in docs/protocol.md, section 1; the first one
+        is a `begin`. Continues with the next daemon, after a `restarted`; ends when the daemon is stopped.
         """
         return iter_events(self.home, follow=follow, after=after)
 
     def stop_daemon(self) -> None:
-        """Stop the daemon and its supervisor, if they run; back when the daemon has ended.
-
-        Sessions go on. The next call that needs a daemon starts one.
+        """Stop the daemon and its supervisor, if they are running, and wait for the end of the daemon. Sessions
+        continue. The next call that needs a daemon starts one.
         """
         status = self.running()
         if status is None:
             return
-        with contextlib.suppress(ProcessLookupError):  # it has just ended
+        with contextlib.suppress(ProcessLookupError):  # it has ended
             ended = os.pidfd_open(status.pid)
             try:
                 ask_running(self.home, "POST", "/v1/daemon/stop")
@@ -150,8 +147,8 @@ class Client:
 
 
 class Session:
-    """The session of one branch. A `with` ends what this object has begun, and nothing else: if Client.start or
-    Client.fork has made the session, and it still lives, it is stopped, and its files are kept.
+    """The session of one branch. At the end of a `with` it is stopped, and its files are kept, if Client.start or
+    Client.fork has created it for this object.
     """
 
     def __init__(
@@ -163,8 +160,8 @@ class Session:
         user: str | None = None,
         is_new: bool = False,
     ) -> None:
-        """Use Client.start or Client.session. `known`: what was answered at the start. `user`: as in Client.session.
-        `is_new`: the session was made for this object.
+        """Use Client.start or Client.session. `known`: the facts at the start. `user`: as in Client.session. `is_new`:
+        whether the session was created for this object.
         """
         self._client = client
         self._begun = known.id if known is not None and is_new else None
@@ -178,23 +175,23 @@ class Session:
     def __exit__(self, *_: object) -> None:
         if self._begun is None:
             return
-        with contextlib.suppress(UnknownName, StateConflict):  # it has ended meanwhile
+        with contextlib.suppress(UnknownName, StateConflict):  # it has ended
             if self.refresh().id == self._begun:
                 self.stop()
 
     @property
     def facts(self) -> SessionFacts:
-        """What the daemon has said of the session at its start; if this object has not started it, what it says now."""
+        """The facts at the start of the session; if this object has not started it, the present ones."""
         return self._known if self._known is not None else self.refresh()
 
     def refresh(self) -> SessionFacts:
-        """Ask the daemon for the facts of now. Raises UnknownName if the branch has no session."""
+        """The present facts. Raises UnknownName if the branch has no session."""
         answer = ask(self._client.home, "GET", self._path())
         self._known = parse(SessionFacts, field_of(answer, "session"))
         return self._known
 
     def survey(self) -> list[SurveyedProcess]:
-        """Its processes, each with the tier that a capture would reach, before anybody needs one."""
+        """The processes, each with the tier that a capture of it would reach."""
         return parse_list(SurveyedProcess, ask(self._client.home, "GET", f"{self._path()}/survey"), "processes")
 
     def exec(
@@ -211,8 +208,8 @@ class Session:
 
         `timeout_s` counts from the command's start; at most 0.5 s later the call returns with `exit` 124.
         `wait_prompt_s`: how long to wait for a busy shell (default 5). `tty`: pagers and questions as on a terminal.
-        `on_output` gets each piece as it comes; then the result's `output` is empty. Goes on with the next daemon if
-        this one dies, but with `stdin`.
+        `on_output` gets the output as it arrives; the result's `output` is empty then. If the daemon dies, the next one
+        continues, except with `stdin`.
         """
         text = as_json_text(command) if isinstance(command, str) else exec_text(list(command))
         request: dict[str, object] = {"text": text, "tty": tty, "stdin": stdin is not None}
@@ -237,9 +234,7 @@ class Session:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> RunResult:
-        """Run a separate process in the session: a program and its arguments. Ends with Failed if the daemon dies
-        meanwhile.
-        """
+        """Run a separate process in the session: a program and its arguments. Raises Failed if the daemon dies."""
         request: dict[str, object] = {"argv": [as_json_text(word) for word in argv], "stdin": stdin is not None}
         request |= {"cwd": cwd, "env": dict(env or {})}
         output, errors = bytearray(), bytearray()
@@ -251,17 +246,17 @@ class Session:
         return Attachment(self._client.home, self.branch, rows, cols, {"user": self._user})
 
     def logs(self, *, follow: bool = False) -> Iterator[bytes]:
-        """The terminal's scrollback, piece by piece; with `follow`, then what comes, until the session ends."""
+        """The terminal's scrollback in pieces; with `follow`, also further output until the session ends."""
         return iter_logs(self._client.home, self.branch, follow=follow)
 
     def checkpoint(
         self, name: str, *, message: str = "", tier: WantedTier = "auto", force: bool = False, park: bool = False
     ) -> CheckpointFacts:
-        """Capture the session, which goes on, and let `name` stand for the capture.
+        """Capture the session under the name `name`. The session continues.
 
-        `tier`: raise CannotCapture rather than keep less than this. `force`: move a checkpoint of that name, which is
-        a StateConflict otherwise. `park`: end the session with the checkpoint; its processes are kept (CannotCapture
-        if they cannot be) unless `tier` is `respawn` or `files`.
+        `tier`: raise CannotCapture if this tier cannot be reached. `force`: move the name if a checkpoint has it
+        already; otherwise that is a StateConflict. `park`: end the session afterwards; raises CannotCapture if its
+        processes cannot be kept, unless `tier` is `respawn` or `files`.
         """
         body = {"name": parse_name(name), "message": message, "tier": tier, "force": force, "park": park}
         return parse(CheckpointFacts, self._ask_once("checkpoint", body))
@@ -269,10 +264,10 @@ class Session:
     def restore(
         self, name: str, *, only: Literal["files", "shell"] | None = None, lose_processes: bool = False
     ) -> SessionFacts:
-        """Bring back what `name` stands for, in place; start the session with it if it is not live.
+        """Go back to the capture `name`, in place of the session if there is one.
 
-        What is replaced is captured first, with its processes unless `lose_processes`: CannotCapture if they cannot be
-        kept. Attached terminals stay attached.
+        The replaced session is captured first, with its processes unless `lose_processes`; raises CannotCapture if they
+        cannot be kept. Attached terminals stay attached.
         """
         body: dict[str, object] = {"name": parse_name(name), "only": only, "lose_processes": lose_processes}
         answer = self._ask_once("restore", body)
@@ -281,9 +276,8 @@ class Session:
         return self._known
 
     def stop(self, *, discard: bool = False, checkpoint: str | None = None) -> StopFacts:
-        """End the session and keep its files as the branch's tip, or throw them away.
-
-        `checkpoint`: the name of a checkpoint that is made first, with the processes, and becomes the branch's tip.
+        """End the session and keep its files as the branch's tip, or delete them. `checkpoint`: first make a checkpoint
+        of this name, with the processes, which becomes the tip.
         """
         return parse(StopFacts, self._ask_once("stop", {"discard": discard, "checkpoint": checkpoint}))
 
@@ -318,7 +312,7 @@ def _sink(on_output: OnOutput | None, output: bytearray) -> Callable[[memoryview
 
 @contextlib.contextmanager
 def _readable(content: bytes | None) -> Iterator[int]:
-    """A descriptor from which `content` can be read; -1 for None."""
+    """A descriptor to read `content` from; -1 for None."""
     if content is None:
         yield -1
         return

@@ -15,6 +15,8 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Iterator
+from types import FrameType
 
 from waypoint.daemon import listening, siblings
 from waypoint.daemon.background import detach, log, open_log, own_environment
@@ -23,11 +25,6 @@ from waypoint.linux.storage import files, ownership
 from waypoint.linux.tasks import lock_holder, pidfd
 from waypoint.model.errors import HostLacks
 from waypoint.model.paths import daemon_lock_path, log_path, start_lock_path, supervisor_lock_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
 
 # Seconds that another supervisor gets to end when it is asked to, because no client can reach its socket: the socket's
 # name is gone.
@@ -186,7 +183,7 @@ class Supervisor:
         watch.poll(timeout_s * 1000)
         return self._asked_to_stop
 
-    def _note_stop(self, number: int, frame: "FrameType | None") -> None:
+    def _note_stop(self, number: int, frame: FrameType | None) -> None:
         self._asked_to_stop = True
 
 
@@ -198,7 +195,7 @@ def _has_byte(pipe: int) -> bool:
 
 
 @contextlib.contextmanager
-def _start_lock_held(home: str) -> "Iterator[None]":
+def _start_lock_held(home: str) -> Iterator[None]:
     """Hold the home's start lock for the `with`: supervisors start one at a time. Raises OSError."""
     if not os.path.isdir(home):
         raise FileNotFoundError(errno.ENOENT, "there is no such home", home)

@@ -1,14 +1,10 @@
-"""JSON through the C parts of the standard library's own module, without loading that module.
-
-`import json` takes 8 ms, nearly all of it to import `re`. The scanner and the encoder behind it are written in C and do
-not need `re`.
-"""
+"""JSON for the fast path, by the C module behind `json` (client/wire.py has the reason)."""
 
 import _json
 
 
 class _Settings:
-    """The attributes that `_json.make_scanner` reads; the values are the defaults of json.JSONDecoder."""
+    """The attributes that `_json.make_scanner` reads, with the defaults of json.JSONDecoder."""
 
     strict = True
     object_hook = None
@@ -18,13 +14,12 @@ class _Settings:
     parse_constant = float
 
 
-_scan = _json.make_scanner(_Settings())  # type: ignore[arg-type]  # typeshed asks for a scanner; any object serves
+_scan = _json.make_scanner(_Settings())  # type: ignore[arg-type]  # typeshed expects a scanner; any object works
 
 
 def encode(value: object) -> str:
-    """`value` as one line of ASCII; a record (dataclass) is an object with its fields.
-
-    Raises TypeError or ValueError for a value that JSON does not have, as NaN.
+    """`value` as one line of ASCII; a record (dataclass) becomes an object. Raises TypeError or ValueError for a value
+    that JSON lacks, such as NaN.
     """
     encoder = _json.make_encoder(
         markers={},
@@ -41,7 +36,7 @@ def encode(value: object) -> str:
 
 
 def fields(record: object) -> dict[str, object]:
-    """The fields of a record (dataclass), by name. Raises TypeError if `record` is none."""
+    """The fields of a record (dataclass), by name. Raises TypeError for other objects."""
     names = getattr(record, "__dataclass_fields__", None)
     if names is None:
         raise TypeError(f"{type(record).__name__} has no form in JSON")
@@ -49,14 +44,14 @@ def fields(record: object) -> dict[str, object]:
 
 
 def decode(data: bytes | str) -> object:
-    """The value of a JSON text (UTF-8, with or without white space around it). Raises ValueError if it is not one."""
+    """The value of a JSON text in UTF-8. Raises ValueError if it is not JSON."""
     text = (data if isinstance(data, str) else data.decode()).strip(" \t\r\n")
     try:
         value, end = _scan(text, 0)
     except StopIteration as stop:
         raise ValueError(f"not JSON at character {stop.value}") from None
     except SystemError:
-        # Python 3.11's scanner raises its error only if json.decoder is loaded, and returns nothing at all otherwise.
+        # Python 3.11's scanner can raise its own error only if json.decoder is loaded.
         raise ValueError("not JSON") from None
     if end != len(text):
         raise ValueError(f"more than one JSON value, from character {end}")
@@ -64,7 +59,7 @@ def decode(data: bytes | str) -> object:
 
 
 def decode_object(data: bytes | str) -> dict[str, object]:
-    """As `decode`, for a text that must be a JSON object. Raises ValueError if it is not."""
+    """As `decode`, for a JSON object. Raises ValueError for other values."""
     value = decode(data)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")

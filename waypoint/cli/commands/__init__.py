@@ -1,1 +1,1 @@
-"""The verbs on sessions and on this machine that are not on the fast path, one file each."""
+"""The verbs that are not on the fast path. Each function returns the exit status and raises WaypointError, OSError."""

@@ -10,7 +10,6 @@ from waypoint.model.verbs import Given
 
 
 def run(given: Given) -> int:
-    """The exit status. Raises WaypointError, OSError."""
     for event in Client(given.text("home")).events(follow=given.flag("follow")):
         if given.flag("json"):
             print_json_line(event)
@@ -35,13 +34,13 @@ def _words(event: dict[str, object]) -> str:
         case {"kind": "lost", "count": count}:
             return f"{count} events are no longer kept"
         case {"kind": "restarted"}:
-            return "another daemon has taken over"
+            return "a new daemon has started"
         case _:
             return json_line(event)
 
 
 def _progress(job: dict[str, object]) -> str:
-    """Such as `running, 3 of 8 items, 1.4 MiB`."""
+    """For example `running, 3 of 8 items, 1.4 MiB`."""
     words = [str(job.get("state"))]
     match job.get("progress"):
         case {"items": int(items), "items_total": total} if items:

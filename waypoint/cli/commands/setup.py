@@ -14,16 +14,15 @@ from waypoint.model.packages import make_importable
 from waypoint.model.paths import spelled
 from waypoint.model.verbs import Given
 
-# The program that does the work on this machine. It reports on stdout in lines of JSON.
+# The program that sets up this machine. It reports on stdout in lines of JSON.
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(waypoint.__file__)), "setup", "work_program.py")
 
 
 def run(given: Given) -> int:
-    """Returns the exit status. Raises WaypointError."""
     client = Client(given.text("home"))
     check, remove = given.flag("check"), given.flag("remove")
     if check and remove:
-        raise UsageProblem("use", "--check", "--check and --remove exclude each other", "leave one out")
+        raise UsageProblem("use", "--check", "it cannot be combined with --remove", "leave one of them out")
     if check:
         carry_out("check", client.home)
         status = client.running()
@@ -37,8 +36,8 @@ def run(given: Given) -> int:
 
 
 def _install(client: Client, options: dict[str, str | None]) -> None:
-    """Install, then make sure that a daemon runs and that it knows the new settings. A user who is not root, but may
-    use the home, gets completion alone.
+    """Install, then make sure that a daemon with the new settings runs. A user who is not root, but may use the home,
+    gets completion only.
     """
     given = [word for name, value in options.items() if value is not None for word in (name, value)]
     if os.geteuid() != 0 and not given and client.running() is not None:
@@ -50,25 +49,23 @@ def _install(client: Client, options: dict[str, str | None]) -> None:
     if given:
         client.stop_daemon()  # the next daemon reads who may use it
     status = client.status()
-    note(f"the daemon runs (pid {status.pid}); sessions: {status.sessions}")
+    note(f"the daemon is running (pid {status.pid}); sessions: {status.sessions}")
     if status.pool == "copy":
-        said = "every checkpoint copies the files that its session has changed, as this home was made without btrfs"
+        said = "every checkpoint copies the changed files of its session, because this home was created without btrfs"
         doctor, remove = spelled(client.home, "doctor"), spelled(client.home, "setup", "--remove")
-        note(f"{said}\n  next: see the row 'btrfs pool' of '{doctor}'; then begin anew: {remove}")
+        note(f"{said}\n  next: see the row 'btrfs pool' of '{doctor}'; then start again: {remove}")
 
 
 def _remove(client: Client, *, yes: bool) -> int:
-    """Remove the home, if the user agrees to it; of a user who is not root, first the own completion. Returns the exit
-    status.
-    """
+    """Remove the home after a confirmation. For a user who is not root, first remove the user's own completion."""
     if os.geteuid() != 0:
         carry_out("remove-completion", client.home, "--share", _own_share())
     elif not yes and os.path.lexists(client.home):
         if not sys.stdin.isatty():
-            said = "that ends all sessions and throws away all that was kept, and nobody can be asked: no terminal"
-            next_step = f"see what is in it: {spelled(client.home, 'ps', '--all')}; then say --yes"
+            said = "this deletes all sessions and captures, and without a terminal it cannot ask for confirmation"
+            next_step = f"see what is in it: {spelled(client.home, 'ps', '--all')}; then add --yes"
             raise UsageProblem("remove", f"the home {client.home}", said, next_step)
-        if not _agrees(f"End all sessions and throw away everything kept in {client.home}?"):
+        if not _agrees(f"End all sessions and delete everything in {client.home}?"):
             return EXIT_INTERRUPTED
     if os.geteuid() == 0 or os.path.lexists(client.home) or client.running() is not None:
         carry_out("remove", client.home)
@@ -86,15 +83,13 @@ def _agrees(question: str) -> bool:
 
 
 def _own_share() -> str:
-    """The caller's folder for data (XDG Base Directory Specification)."""
+    """The caller's data directory (XDG Base Directory Specification)."""
     named = os.environ.get("XDG_DATA_HOME", "")
     return named if os.path.isabs(named) else os.path.expanduser("~/.local/share")
 
 
 def carry_out(verb: str, home: str, *options: str) -> list[dict[str, Any]]:
-    """Run the program, and print its reports on stderr. Returns the rows of `doctor`. Raises the error that the program
-    reports.
-    """
+    """Run the program, and print its reports on stderr. Returns the rows of `doctor`; raises reported errors."""
     words = [verb, home, *options]
     for option, variable in (("--criu", "WAYPOINT_CRIU"), ("--root", "WAYPOINT_SETUP_ROOT")):
         words += [option, os.environ[variable]] if os.environ.get(variable) else []
@@ -114,6 +109,6 @@ def carry_out(verb: str, home: str, *options: str) -> list[dict[str, Any]]:
         ended = f"ended with status {program.returncode}"
         if program.returncode < 0:
             ended = f"was killed by signal {-program.returncode}"
-        next_step = "run it again; if it ends so again, please report its messages above"
+        next_step = "run it again; if it fails again, please report the messages above"
         raise Failed("set up", home, f"its program {ended}", next_step)
     return rows

@@ -10,15 +10,11 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.linux.calls import libc
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from waypoint.linux.calls.paths import StrPath
+from waypoint.linux.calls.paths import StrPath
 
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _IN_ROOT = 0x01, 0x02, 0x04, 0x10  # RESOLVE_*
 MISPLACED = errno.EXDEV
@@ -46,7 +42,7 @@ def open_in_root(folder_fd: int, path: str, flags: int) -> int:
     return _open(folder_fd, path, flags, 0, 0)
 
 
-def is_in_root(root: "StrPath", path: str) -> bool:
+def is_in_root(root: StrPath, path: str) -> bool:
     """Whether `path` exists in the folder `root`; follows links as `open_in_root` does."""
     try:
         with _opened_folder(root) as folder:
@@ -56,7 +52,7 @@ def is_in_root(root: "StrPath", path: str) -> bool:
     return True
 
 
-def read_in_root(root: "StrPath", path: str, most_bytes: int, *, across: bool = False) -> bytes | None:
+def read_in_root(root: StrPath, path: str, most_bytes: int, *, across: bool = False) -> bytes | None:
     """The first `most_bytes` of the regular file at `path` in the folder `root`; None if there is none that can be
     read. Follows links as `open_in_root` does, never blocks. `across`: also read on mounts below the folder.
     """
@@ -71,7 +67,7 @@ def read_in_root(root: "StrPath", path: str, most_bytes: int, *, across: bool = 
 
 
 @contextlib.contextmanager
-def _opened_folder(path: "StrPath") -> "Iterator[int]":
+def _opened_folder(path: StrPath) -> Iterator[int]:
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield fd
@@ -85,7 +81,7 @@ def _open(folder_fd: int, path: str, flags: int, mode: int, resolve: int) -> int
 
 
 @contextlib.contextmanager
-def _near(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
+def _near(folder_fd: int, path: str) -> Iterator[tuple[int, str]]:
     """Split a long path: a folder of `path` below `folder_fd`, and the rest of `path`, short enough for the kernel."""
     with contextlib.ExitStack() as held:
         while len(path) > _MOST_PATH:
@@ -98,7 +94,7 @@ def _near(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
 
 
 @contextlib.contextmanager
-def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> "Iterator[int]":
+def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
     """`open_beneath`, closed when the `with` ends."""
     fd = open_beneath(folder_fd, path, flags)
     try:
@@ -108,7 +104,7 @@ def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> "Iterator[int]"
 
 
 @contextlib.contextmanager
-def parent_of(folder_fd: int, path: str) -> "Iterator[tuple[int, str]]":
+def parent_of(folder_fd: int, path: str) -> Iterator[tuple[int, str]]:
     """The folder of `path` below `folder_fd`, and the last name of `path`: for calls with a `dir_fd`, which must not
     follow the name.
     """
@@ -150,7 +146,7 @@ class MountPlace(NamedTuple):
     path: str = ""
 
     @contextlib.contextmanager
-    def opened_fd(self) -> "Iterator[int]":
+    def opened_fd(self) -> Iterator[int]:
         """A descriptor of the mount point or, once something is mounted there, of that mount's root. Raises OSError
         MISPLACED, with `path` as its path, if the mount point is missing or behind a link.
         """
@@ -165,7 +161,7 @@ class MountPlace(NamedTuple):
             yield fd
 
     @contextlib.contextmanager
-    def opened(self) -> "Iterator[str]":
+    def opened(self) -> Iterator[str]:
         """As `opened_fd`, but the descriptor's name (`name_of`). An OSError of the `with` block with this name gets the
         real path instead.
         """

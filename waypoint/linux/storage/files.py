@@ -8,10 +8,7 @@ import errno
 import fcntl
 import os
 import stat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 
 def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -99,7 +96,7 @@ def lock_folder(path: str) -> int:
 
 
 @contextlib.contextmanager
-def locked(path: str) -> "Iterator[int]":
+def locked(path: str) -> Iterator[int]:
     """Hold the lock of `path` (see `lock`) during the `with` block."""
     fd = lock(path, wait=True)
     try:

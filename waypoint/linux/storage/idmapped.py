@@ -9,14 +9,11 @@ import contextlib
 import functools
 import os
 import struct
+from collections.abc import Iterator
 
 from waypoint.linux.calls import libc
 from waypoint.linux.calls.paths import StrPath
 from waypoint.linux.storage import mounts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _AT_EMPTY_PATH = 0x1000
 _MOUNT_ATTR_IDMAP = 0x100000
@@ -71,7 +68,7 @@ def attach(source: StrPath, target: StrPath, userns: int) -> None:
 
 
 @contextlib.contextmanager
-def opened(folder: StrPath, userns: int | None) -> "Iterator[int]":
+def opened(folder: StrPath, userns: int | None) -> Iterator[int]:
     """An O_PATH descriptor of `folder` for the `with` block, with the map of `userns`, if given."""
     fd = os.open(folder, os.O_PATH | os.O_CLOEXEC) if userns is None else clone(folder, userns)
     try:
@@ -81,7 +78,7 @@ def opened(folder: StrPath, userns: int | None) -> "Iterator[int]":
 
 
 @contextlib.contextmanager
-def acting_as(uid: int, gid: int) -> "Iterator[None]":
+def acting_as(uid: int, gid: int) -> Iterator[None]:
     """In the `with` block, the calling thread creates files as the host's `uid` and `gid` (setfsuid(2)), and an overlay
     that it mounts works on its layers as this user. The thread keeps its capabilities. Needs CAP_SETPCAP, unless the
     caller is this user.

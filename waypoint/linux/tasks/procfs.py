@@ -9,14 +9,11 @@ import functools
 import os
 import resource
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from waypoint.linux.calls import libc
 from waypoint.linux.storage import beneath
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Numbers of the system calls in which a waiting shell is blocked (syscalls(2)).
 _CALLS: dict[str, dict[int, str]] = {
@@ -281,7 +278,7 @@ def _is_right_below(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def opened_mount(pid: int, target: str, fstype: str) -> "Iterator[int]":
+def opened_mount(pid: int, target: str, fstype: str) -> Iterator[int]:
     """An O_PATH descriptor of the root of the mount that process `pid` has at `target`, a folder, for the `with` block.
 
     Raises OSError MISPLACED (beneath.py) if that is no mount of the kind `fstype`: the process's mount points can be
