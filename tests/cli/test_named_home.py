@@ -10,7 +10,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.cli.test_next_steps import next_of
+from tests.advice import next_of
 from tests.homes import Completed, Home, open_home
 from tests.repo import tree
 from tests.waiting import PATIENCE_S

@@ -1,31 +1,29 @@
-"""What a message advises is done as it is printed, in a situation that really gives the message: it helps, and nothing
-is worse afterwards.
+"""The commands in the next step of an error are executed as printed, in a situation that gives this error: they
+succeed, and nothing is lost.
 """
 
+import contextlib
 import json
+import os
 import re
-import shlex
 import shutil
+import signal
 import sqlite3
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import pexpect
 import pytest
 
-from tests.cli.next_rows import ROWS, Row, beside
+from tests.advice import commands_in, follow, make_programs, next_of, state
+from tests.chaos import victims
 from tests.cli.test_setup import as_nobody
-from tests.homes import Completed, Home, open_home
-from waypoint.client.link import ask
-from waypoint.model.errors import WaypointError
+from tests.homes import Home, open_home
+from tests.waiting import PATIENCE_S, wait_until
+from waypoint.linux.tasks import pidfd
 
 pytestmark = pytest.mark.privileged
-
-# As sudo does: the command runs as root, without variables of the caller's.
-SUDO = '#!/bin/sh\nunset WAYPOINT_HOME WAYPOINT_BRANCH\nexec "$@"\n'
-COMMAND = re.compile(r"'([^']+)'|`([^`]+)`|((?:sudo )?waypoint [^'`;,()]+)")
 
 
 @pytest.fixture(scope="module")
@@ -40,128 +38,195 @@ def stocked() -> Iterator[Home]:
         yield home
 
 
-def make_programs(home: Home) -> None:
-    """Make the programs that `follow` finds first: this checkout's `waypoint`, and a `sudo`."""
-    programs = home.path.parent / "bin"
-    programs.mkdir()
-    words = " ".join(map(shlex.quote, home.argv()))
-    for name, text in (("waypoint", f'#!/bin/sh\nexec {words} "$@"\n'), ("sudo", SUDO)):
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
+@contextlib.contextmanager
+def nothing_lost(home: Home, *given_up: str) -> Iterator[None]:
+    """Check that captures, names and live sessions are kept, except the names and branches `given_up`."""
+    before = state(home)
+    yield
+    after = state(home)
+    assert before["captures"] <= after["captures"]
+    assert before["names"] - set(given_up) <= after["names"]
+    kept = {branch: one for branch, one in before["sessions"].items() if branch not in given_up}
+    assert kept.items() <= after["sessions"].items()
+    for branch in ("main", "other"):
+        assert home.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
 
 
-def state(home: Home) -> dict[str, Any]:
-    """What no advice may cost: captures, names, and the shells of live sessions with their variables."""
-    log = home.must("log", "--all", "--json").json()
-    captures, names = {row["capture"] for row in log}, {name for row in log for name in row["names"]}
-    sessions = {row["branch"]: row["id"] for row in home.must("ps", "--json").json()}
-    return {"captures": captures, "names": names, "sessions": sessions}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`wrong`: the command that fails. `before`: commands that lead there. `fill`: values for words in capitals.
+    `gives_up`: names and branches that the advised command removes or replaces. `again`: `wrong` succeeds afterwards.
+    `inside`: the commands are typed inside the session on `main`.
+    """
+
+    wrong: str
+    before: tuple[str, ...] = ()
+    fill: Mapping[str, str | Callable[[Home], str]] = field(default_factory=dict)
+    gives_up: tuple[str, ...] = ()
+    again: bool = False
+    inside: bool = False
 
 
-def next_of(output: str) -> str:
-    """The step in what a command printed: in its message, or in its answer in JSON."""
-    if output.startswith("{"):
-        return str(json.loads(output)["error"]["next"])
-    found = re.search(r"^  next: (.*)$", output, re.MULTILINE)
-    assert found, output
-    return found[1]
+def last_operation(home: Home) -> str:
+    return str(home.must("op", "log", "-n", "1", "--json").json()[0]["number"])
 
 
-def is_of(printed: str, advice: str) -> bool:
-    return re.search(".+".join(map(re.escape, advice.split("{}"))), printed) is not None
-
-
-def commands_in(printed: str, home: Home, row: Row) -> list[str]:
-    """The commands of a printed step, with what a reader fills in. The part before `, or` is another way to go on."""
-    text = printed.rpartition(", or ")[2] if row.advice.startswith(", or ") else printed
-    found = [next(filter(None, groups)).strip() for groups in COMMAND.findall(text)]
-    return fill(home, row, found)
-
-
-def fill(home: Home, row: Row, texts: Iterable[str]) -> list[str]:
-    """The texts with what a reader fills in."""
-    found = list(texts)
-    for word, filled in row.fill.items():
-        if any(word in text for text in found):
-            by = filled if isinstance(filled, str) else filled(home)
-            found = [re.sub(rf"\b{word}\b", by, text) for text in found]
-    return found
-
-
-def follow(home: Home, command: str) -> Completed:
-    """Type the command at a terminal. A shell that it opens is left with `exit`, a question is answered with yes."""
-    env = {**home.env, "PATH": f"{home.path.parent}/bin:{home.env['PATH']}", "SHELL": "/bin/sh"}
-    terminal = pexpect.spawn("sh", ["-c", command], env=env, encoding="utf-8", timeout=60, dimensions=(50, 200))
-    said = ""
-    while met := terminal.expect([pexpect.EOF, r"[#$] (?:\x1b\S*)?$", r"\[y/N\]: $"]):
-        said += (terminal.before or "") + str(terminal.after)
-        terminal.sendline(["", "exit 0", "y"][met])
-    terminal.wait()
-    return Completed(said + (terminal.before or ""), "", terminal.exitstatus or 0)
+ROWS = (
+    Row(wrong="ps --nosuch"),
+    Row(wrong="fork noted -n 0"),
+    Row(wrong="restore nosuch"),
+    Row(wrong="rm nosuch"),
+    Row(wrong="branch delete nosuch"),
+    Row(wrong="undo 99999"),
+    Row(
+        wrong="undo -b nosuch",
+        before=("shell undone -d", "checkpoint to-undo -b undone"),
+        fill={"N": last_operation},
+        gives_up=("undone", "to-undo"),
+    ),
+    Row(wrong="rm removed", before=("shell removed -d",), gives_up=("removed",), again=True),
+    Row(wrong="shell unequal -d --pids 200", before=("shell unequal -d",), gives_up=("unequal",), again=True),
+    Row(wrong="show", inside=True),
+    Row(wrong="gc", inside=True),
+    Row(wrong="show other", inside=True),
+    Row(
+        wrong="shell nobodys -d --user root",
+        before=("shell nobodys -d --user nobody --cwd /",),
+        gives_up=("nobodys",),
+    ),
+    Row(
+        wrong="checkpoint noted-2 -b noted",
+        fill={"NEW": "from-noted"},
+    ),
+    Row(wrong="exec -b unborn -- true", again=True),
+    Row(wrong="exec -b ended -- true", before=("shell ended -d", "exec -b ended -- true", "stop ended")),
+    Row(
+        wrong="stop done-with --discard",
+        before=("shell done-with -d", "stop done-with"),
+        gives_up=("done-with",),
+    ),
+    Row(
+        wrong="undo -b one-of-1",
+        before=("shell several -d", "fork several -n 2 --prefix one-of"),
+        gives_up=("one-of-1", "one-of-2"),
+    ),
+    Row(wrong="shell forked-2 --from forked -d", before=("shell forked -d",)),
+    Row(wrong="restore fresh", before=("shell fresh -d",), fill={"NAME": "of-fresh"}),
+    Row(wrong="restore noted --new only-files --only files"),
+    Row(wrong="setup --user nosuch-user"),
+    Row(wrong="setup --group nosuch-group"),
+)
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        pytest.param(row, id=row.advice, marks=[pytest.mark.soak(part="advice")] if number % 5 else [])
+        pytest.param(row, id=row.wrong, marks=[pytest.mark.soak(part="advice")] if number % 3 else [])
         for number, row in enumerate(ROWS)
     ],
 )
-def test_a_step_that_is_followed_helps_and_costs_nothing(stocked: Home, row: Row) -> None:
-    for words in row.before:
-        stocked.must(*fill(stocked, row, words))
+def test_the_advised_commands_succeed_and_nothing_is_lost(stocked: Home, row: Row) -> None:
+    for line in row.before:
+        stocked.must(*line.split())
     within = ["run", "--", "waypoint"] if row.inside else []
-    refused = stocked.cli(*within, *fill(stocked, row, row.meet))
+    refused = stocked.cli(*within, *row.wrong.split())
     assert refused.code not in (0, 1)
-    printed = next_of(refused.stdout or refused.stderr)
-    assert is_of(printed, row.advice), printed
-    before = state(stocked)
-    try:
-        commands = [row.follow] if row.follow else commands_in(printed, stocked, row)
-        assert commands, f"nothing to do in: {printed}"
+    commands = commands_in(next_of(refused.stderr))
+    assert commands, f"no command in: {refused.stderr}"
+    with nothing_lost(stocked, *row.gives_up):
         for command in commands:
+            for word, value in row.fill.items():
+                by = value if isinstance(value, str) else value(stocked)
+                command = re.sub(rf"\b{word}\b", by, command)
             done = stocked.cli("run", "--", "sh", "-c", command) if row.inside else follow(stocked, command)
             assert done.code == 0, f"{command}: {done.stdout}"
         if row.again:
-            stocked.must(*row.meet)
-    finally:
-        if Path(beside(stocked)).exists():
-            stocked.must("--home", beside(stocked), "setup", "--remove", "--yes")
-    after = state(stocked)
-    assert before["captures"] <= after["captures"]
-    assert before["names"] - set(row.gives_up) <= after["names"]
-    assert before["sessions"].items() - after["sessions"].items() <= {
-        (branch, before["sessions"].get(branch)) for branch in row.gives_up
-    }
-    for branch in ("main", "other"):
-        assert stocked.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
+            stocked.must(*row.wrong.split())
 
 
-# --- situations of their own
-
-
-@pytest.mark.soak(part="advice")
-@pytest.mark.requires("public-checkout")
-def test_who_is_not_let_in_is_let_in_by_what_is_advised(stocked: Home) -> None:
+def test_a_user_without_access_gets_it_by_the_advised_command(stocked: Home) -> None:
     done = as_nobody(stocked, "ps")
     assert done.returncode == 3
-    printed = next_of(done.stderr)
-    let_in = "or be let in, in place of the user before (for several: --group, with a group of theirs): sudo {}"
-    assert is_of(printed, "be root ('sudo {} COMMAND'); " + let_in)
-    as_root, let_in = re.findall(r"sudo waypoint [^'),]+", printed)
+    as_root, let_in = re.findall(r"sudo waypoint [^'),]+", next_of(done.stderr))
     assert follow(stocked, as_root.replace("COMMAND", "ps")).code == 0
     assert follow(stocked, let_in).code == 0
     assert as_nobody(stocked, "ps").returncode == 0
     stocked.must("daemon", "stop")
     done = as_nobody(stocked, "ps")
-    printed = next_of(done.stderr)
-    assert is_of(printed, "sudo {} (any command of root's starts it)")
-    assert follow(stocked, printed.partition(" (")[0]).code == 0
+    assert follow(stocked, next_of(done.stderr).partition(" (")[0]).code == 0
     assert as_nobody(stocked, "ps").returncode == 0
     assert stocked.must("exec", "--", "echo $here").stdout == "1\n"
 
 
-def test_a_damaged_record_is_mended_with_a_copy_and_costs_nothing_else(stocked: Home) -> None:
+# --- faults
+
+
+@pytest.mark.soak(part="advice")
+@pytest.mark.parametrize(
+    ("words", "shows"),
+    [
+        ("logs -f main", "here=1"),
+        ("exec -i -b other -- echo on-$((40 + 2)); read x", "on-42"),
+        ("run -b main -- sh -c 'echo on; exec sleep 1001'", "sleep 1001"),
+    ],
+)
+def test_after_the_daemon_was_killed_the_advised_command_shows_the_state(stocked: Home, words: str, shows: str) -> None:
+    options, _, text = words.partition(" -- ")
+    argv = [*options.split(), *(["--", text] if text else [])]
+    if words.startswith("run"):
+        argv = [*options.split(), "--", "sh", "-c", "echo on; exec sleep 1001"]
+    with (
+        nothing_lost(stocked),
+        subprocess.Popen(
+            stocked.argv(*argv),
+            env=stocked.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as command,
+    ):
+        assert command.stdout is not None
+        assert os.read(command.stdout.fileno(), 1)
+        (daemon,) = victims.pids(stocked, "daemon")
+        ended = pidfd.open(daemon)
+        os.kill(daemon, signal.SIGKILL)
+        assert pidfd.wait_ended(ended, PATIENCE_S)
+        os.close(ended)
+        said = command.communicate(timeout=PATIENCE_S)[1].decode()
+        assert command.returncode not in (0, 1), said
+        (advised,) = commands_in(next_of(said))
+        assert shows in follow(stocked, advised).stdout
+
+
+@pytest.mark.soak(part="advice")
+def test_if_the_daemon_cannot_start_the_advised_command_shows_its_log(stocked: Home) -> None:
+    stocked.must("daemon", "stop")
+    lock = stocked.runtime / "supervisor.lock"
+    wait_until(lambda: not victims.pids(stocked, "supervisor"), "the supervisor has ended")
+    lock.unlink()
+    lock.mkdir()
+    try:
+        done = stocked.cli("ps")
+        assert done.code == 125
+        (advised,) = commands_in(next_of(done.stderr))
+        assert "cannot start: [Errno 21] Is a directory" in follow(stocked, advised).stdout
+    finally:
+        lock.rmdir()
+
+
+@pytest.mark.soak(part="advice")
+def test_a_session_whose_processes_cannot_be_kept_is_replaced_by_the_advised_command(stocked: Home) -> None:
+    nested = "unshare -Ur sh -c 'echo > /srv/on; exec sleep 1004' & until [ -s /srv/on ]; do :; done"
+    stocked.must("shell", "nested", "-d", "--allow", "userns")
+    stocked.must("exec", "-b", "nested", "--", nested)
+    refused = stocked.cli("restore", "noted", "-b", "nested")
+    assert refused.code == 5
+    with nothing_lost(stocked, "nested"):
+        assert follow(stocked, commands_in(next_of(refused.stderr))[-1]).code == 0
+    stocked.must("stop", "nested")
+
+
+def test_a_damaged_record_is_replaced_from_a_copy_of_names_db(stocked: Home) -> None:
     database, copy = stocked.path / "names.db", stocked.path.parent / "copy.db"
     capture = stocked.must("show", "noted", "--json").json()["capture"]
     stocked.must("daemon", "stop")
@@ -172,16 +237,11 @@ def test_a_damaged_record_is_mended_with_a_copy_and_costs_nothing_else(stocked: 
     db.close()
     refused = stocked.cli("show", "noted")
     assert refused.code == 10
-    assert f"cannot read capture {capture} of the home {stocked.path}: its record is damaged" in refused.stderr
-    printed = next_of(refused.stderr)
-    assert is_of(
-        printed, "put a copy of {} back in its place after '{}'; until then only what needs this record does not work"
-    )
-    assert stocked.must("exec", "--", "echo $here").stdout == "1\n"  # all else works
+    assert capture in refused.stderr
+    assert stocked.must("exec", "--", "echo $here").stdout == "1\n"  # everything else works
     stocked.must("ps", "--all")
-    command = re.search("'(waypoint [^']+)'", printed)
-    assert command
-    assert follow(stocked, command[1]).code == 0
+    (stop,) = commands_in(next_of(refused.stderr))
+    assert follow(stocked, stop).code == 0
     for log in stocked.path.glob("names.db-*"):
         log.unlink()
     shutil.copy(copy, database)
@@ -189,41 +249,29 @@ def test_a_damaged_record_is_mended_with_a_copy_and_costs_nothing_else(stocked: 
     assert stocked.must("exec", "--", "echo $here").stdout == "1\n"
 
 
-def test_a_daemon_that_does_not_run_starts_with_the_next_command(stocked: Home) -> None:
-    stocked.must("daemon", "stop")
-    done = stocked.cli("daemon", "status")
-    assert done.code == 4
-    assert next_of(done.stderr) == "none is needed: it starts with the next command that needs it"
-    assert stocked.must("exec", "-b", "main", "--", "echo $here").stdout == "1\n"
-    stocked.must("daemon", "status")
-
-
-@pytest.mark.parametrize("follow", ["mend", "remove"])
-def test_a_broken_config_json_is_mended_or_made_anew_and_nothing_is_lost(stocked: Home, follow: str) -> None:
-    config, before = stocked.path / "config.json", state(stocked)
-    whole = config.read_bytes()
-    stocked.must("daemon", "stop")
-    config.write_text("{")
-    try:
-        for words in (("ps",), ("setup",)):
-            done = stocked.cli(*words)
-            assert done.code == 125
-            assert str(config) in done.stderr
-            assert "mend it, or remove it and run" in next_of(done.stderr)
-        if follow == "remove":
-            config.unlink()
-            stocked.must("setup")
-            kept = json.loads(whole)
-            made = json.loads(config.read_bytes())
-            assert (made["home_id"], made["format"]) == (kept["home_id"], kept["format"])
-    finally:
-        config.write_bytes(whole)
-    assert state(stocked) == before
-    assert stocked.must("exec", "-b", "main", "--", "echo $here").stdout == "1\n"
+@pytest.mark.parametrize("repair", ["correct", "remove"])
+def test_a_broken_config_json_can_be_corrected_or_replaced_by_setup(stocked: Home, repair: str) -> None:
+    config = stocked.path / "config.json"
+    with nothing_lost(stocked):
+        whole = config.read_bytes()
+        stocked.must("daemon", "stop")
+        config.write_text("{")
+        try:
+            for words in (("ps",), ("setup",)):
+                done = stocked.cli(*words)
+                assert done.code == 125
+                assert str(config) in done.stderr
+            if repair == "remove":
+                config.unlink()
+                stocked.must("setup")
+                kept, made = json.loads(whole), json.loads(config.read_bytes())
+                assert (made["home_id"], made["format"]) == (kept["home_id"], kept["format"])
+        finally:
+            config.write_bytes(whole)
 
 
 @pytest.mark.soak(part="advice")
-def test_a_home_that_cannot_be_removed_is_when_what_is_in_the_way_has_gone() -> None:
+def test_setup_removes_a_home_after_foreign_mounts_and_files_were_removed() -> None:
     with open_home("removed") as home:
         mounted, own = home.path / "mounted", home.path / "own"
         mounted.mkdir()
@@ -231,44 +279,23 @@ def test_a_home_that_cannot_be_removed_is_when_what_is_in_the_way_has_gone() -> 
         home.must("shell", "main", "-d")
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(mounted)], check=True)
         done = home.cli("setup", "--remove", "--yes")
-        assert (done.code, next_of(done.stderr)) == (4, "umount it first")
+        assert done.code == 4
         assert str(mounted) in done.stderr
         home.must("exec", "-b", "main", "--", "true")
         subprocess.run(["umount", str(mounted)], check=True)
         mounted.rmdir()
-        done = home.cli("setup", "--remove", "--yes")
-        assert (done.code, next_of(done.stderr)) == (4, "remove or move it, and run this again")
+        assert home.cli("setup", "--remove", "--yes").code == 4
         assert own.is_file()
         own.unlink()
         home.must("setup", "--remove", "--yes")
         assert not home.path.exists()
 
 
-def test_in_a_folder_that_was_removed_one_is_told_to_go_elsewhere(stocked: Home, tmp_path: Path) -> None:
+def test_a_command_in_a_removed_directory_is_refused(stocked: Home, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     script = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
     argv = ["sh", "-c", script, "sh", str(gone), *stocked.argv("shell", "elsewhere", "-d")]
     done = subprocess.run(argv, env=stocked.env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "this folder: it was removed" in done.stderr
-    assert next_of(done.stderr) == "go to another one (cd /)"
-    subprocess.run(stocked.argv("shell", "elsewhere", "-d"), env=stocked.env, cwd="/", check=True)
-    stocked.must("stop", "elsewhere", "--discard")
-
-
-def test_what_a_request_must_be_like_is_described_where_is_said(stocked: Home) -> None:
-    with pytest.raises(WaypointError) as refused:
-        ask(str(stocked.path), "POST", "/v1/forks", {"name": "noted", "count": 0})
-    assert refused.value.next_step == "GET /v1/openapi.json describes every request"
-    described = ask(str(stocked.path), "GET", "/v1/openapi.json")
-    assert "/v1/forks" in described["paths"]
-
-
-def test_a_job_that_is_unknown_is_looked_for_and_started_again(stocked: Home) -> None:
-    home = str(stocked.path)
-    with pytest.raises(WaypointError) as refused:
-        ask(home, "GET", "/v1/jobs/0123456789abcdef")
-    assert refused.value.next_step == "'GET /v1/jobs' lists what there is; start the job again"
-    job = ask(home, "POST", "/v1/jobs", {"kind": "gc"})["job"]["id"]
-    assert job in [row["id"] for row in ask(home, "GET", "/v1/jobs")["jobs"]]
+    assert "this directory: it was removed" in done.stderr

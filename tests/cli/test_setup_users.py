@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_next_steps import follow, make_programs, next_of
+from tests.advice import follow, make_programs, next_of
 from tests.cli.test_setup import SCRIPTS, as_nobody, config, written
 from tests.cli.test_setup import bare as bare
 from tests.homes import Home

@@ -17,7 +17,7 @@ import pexpect
 import pytest
 
 from tests.acceptance.small_base import make_base
-from tests.cli.test_next_steps import follow, make_programs, next_of, state
+from tests.advice import follow, make_programs, next_of, state
 from tests.homes import Home
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.client import Client, Session

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cli.test_next_steps import next_of
+from tests.advice import next_of
 from tests.homes import MIB, Completed, Home
 from tests.session import ledger
 from tests.session.full_disks import Disk, fill, make_room

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_next_steps import next_of
+from tests.advice import next_of
 from tests.homes import Home, open_home
 from tests.session.causes import REFUSED, Refused
 from waypoint.client import Client, Session

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_next_steps import next_of
+from tests.advice import next_of
 from tests.homes import Completed, Home
 from tests.places import ROOT
 from waypoint.client import Client, Session

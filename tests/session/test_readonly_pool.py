@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.advice import next_of
 from tests.chaos import victims
-from tests.cli.test_next_steps import next_of
 from tests.homes import MIB, Completed, Home, open_home
 from tests.session import ledger
 from tests.upper.grounds import loops_of, wait_for_no_loop
