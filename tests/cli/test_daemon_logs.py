@@ -113,4 +113,4 @@ def test_a_home_without_a_log_is_told(tmp_path: Path) -> None:
     for words in ([], ["-f"]):
         done = Home(tmp_path).cli("daemon", "logs", *words)
         assert done.code == 2
-        assert "no daemon has logged anything there" in done.stderr
+        assert "there is no log in this home" in done.stderr

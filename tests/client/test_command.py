@@ -155,7 +155,7 @@ def test_it_gives_up_when_daemon_after_daemon_dies_over_it(socket: Path, sinks: 
         assert talk.request()[1] == {"resume": "e1", "offset": 0}
 
     scripts: list[Script] = [dies, *[dies_at_once] * MAX_FRUITLESS]
-    with listening(socket, *scripts), pytest.raises(Failed, match="daemons in a row went away"):
+    with listening(socket, *scripts), pytest.raises(Failed, match="daemons in a row died"):
         sinks.wait(start())
 
 
