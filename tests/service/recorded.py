@@ -1,7 +1,4 @@
-"""A home of which only names, turns and the operation log are real, for taking operations back.
-
-Sessions are rows on record, which start and end as fast as they are written.
-"""
+"""A home for tests of undo: names, turns and the operation log are real; sessions are only rows in names.db."""
 
 import asyncio
 import contextlib
@@ -25,7 +22,7 @@ from waypoint.store.names import Names
 
 
 class RecordedSessions:
-    """In place of the registry, and of the calls that end sessions and bring them back: moves what is on record.
+    """A fake of the registry and of `checkpoint` and `restore`: changes only the record.
 
     `gate`: each deed waits for it. `afterwards`: called when a deed is done, before the undo goes on.
     """
@@ -70,7 +67,7 @@ class RecordedSessions:
         async with self._deed("restore", branch, name):
             assert not loss.agreed
             restore(self._names, branch, self._names.resolve(name))
-        live: Any = SimpleNamespace(again=None)  # all that anybody asks of the session
+        live: Any = SimpleNamespace(again=None)  # the only attribute that is used
         return Restored(live, None, ["it lacks something"])
 
     @contextlib.asynccontextmanager
@@ -83,7 +80,7 @@ class RecordedSessions:
 
 
 def restore(names: Names, branch: str, origin: Capture) -> Capture:
-    """In place; starts the branch's session if there is none. What was put aside."""
+    """Restore in place, or start the branch's session. Returns the capture of the replaced session."""
     new, old = row_of(branch), next((row for row in names.live() if row.branch == branch), None)
     aside = capture_of(old or new)
     with names.change("reserve") as change:
@@ -103,7 +100,7 @@ def sessions(names: Names) -> RecordedSessions:
 
 
 class History:
-    """The service functions on a home of names and recorded sessions."""
+    """The service functions, on a home of names and recorded sessions."""
 
     def __init__(self, names: Names, sessions: RecordedSessions) -> None:
         self._home: Any = SimpleNamespace(names=names, sessions=sessions)
@@ -150,8 +147,8 @@ def state(names: Names) -> tuple[object, ...]:
 
 
 def park(names: Names, tip: Capture) -> Capture:
-    """A session on `main` is ended with a checkpoint `parked`: to take this back is a deed and two names. Returns what
-    is kept.
+    """End a session on `main` with a checkpoint `parked`, whose undo is one deed and two moves of names. Returns the
+    checkpoint's capture.
     """
     row = row_of("main")
     begin(names, row, tip.id)

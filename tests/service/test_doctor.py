@@ -1,4 +1,4 @@
-"""Trials of the machine block for seconds: they have threads of their own, and end when nobody wants their answer."""
+"""`doctor`: its trials have threads of their own and can be cancelled; its rows about the home."""
 
 import asyncio
 import threading
@@ -52,7 +52,7 @@ ANSWER = [Capability(name="overlay", state="ok")]
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
-    """One event for each trial that has begun; the trial ends when it is set, or when its process is killed."""
+    """One event for each trial that has begun. Setting it, or killing the trial's process, ends the trial."""
     events: list[threading.Event] = []
 
     def try_everything(_home: object, *, on_start: Callable[[Any], None]) -> list[Capability]:
@@ -66,7 +66,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[threading.Event]:
     return events
 
 
-def test_trials_take_no_thread_that_others_need(begun: list[threading.Event]) -> None:
+def test_trials_do_not_use_the_shared_threads(begun: list[threading.Event]) -> None:
     async def try_meanwhile() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         asked = [asyncio.create_task(activity.doctor(HOME)) for _ in range(5)]
@@ -81,7 +81,7 @@ def test_trials_take_no_thread_that_others_need(begun: list[threading.Event]) ->
     asyncio.run(try_meanwhile())
 
 
-def test_a_trial_that_waits_for_its_turn_is_cancelled_at_once(begun: list[threading.Event]) -> None:
+def test_a_trial_that_has_not_begun_is_cancelled_at_once(begun: list[threading.Event]) -> None:
     async def cancel_the_last() -> None:
         first = [asyncio.create_task(activity.doctor(HOME)) for _ in range(2)]
         await asyncio.to_thread(wait_until, lambda: len(begun) == 2, "two trials have begun")
@@ -99,7 +99,7 @@ def test_a_trial_that_waits_for_its_turn_is_cancelled_at_once(begun: list[thread
 
 
 def rows_of(home: Any, begun: list[threading.Event]) -> dict[str, Capability]:
-    """What the doctor says of the home, by name."""
+    """The doctor's rows, by name."""
 
     async def try_once() -> list[Capability]:
         trial = asyncio.ensure_future(activity.doctor(home))
@@ -110,7 +110,7 @@ def rows_of(home: Any, begun: list[threading.Event]) -> dict[str, Capability]:
     return {one.name: one for one in asyncio.run(try_once())}
 
 
-def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Event]) -> None:
+def test_doctor_reports_what_sessions_lack(begun: list[threading.Event]) -> None:
     found = rows_of(HOME, begun)
     row, ids = found["what is mounted here"], found["ids of their own"]
     refused = found["refused to live sessions"]
@@ -144,7 +144,7 @@ def test_what_of_the_machine_is_in_no_session_is_told(begun: list[threading.Even
         (replace(SOUND, errors=3), "degraded", "the disk has failed 3 reads, writes or checks; 700 MiB", "dmesg"),
     ],
 )
-def test_how_the_pool_stands_is_told(
+def test_doctor_reports_the_state_of_the_pool(
     begun: list[threading.Event], outlook: Outlook, state: str, why: str, remedy: str
 ) -> None:
     home: Any = SimpleNamespace(

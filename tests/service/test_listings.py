@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """`home`: a home of nothing but `names`."""
+    """`home`: a home that has only `names`."""
 
     home: Any
     names: Names
@@ -92,7 +92,9 @@ STEPPED_BACK = [*(1000.0 + number for number in range(PIECE)), *(10.0 + number f
     [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [1.0, 9.0, 2.0, 3.0], [5.0, 5.0, 5.0, 5.0], STEPPED_BACK],
     ids=["straight", "backwards", "one step back", "one moment", "a step back in a long history"],
 )
-def test_all_captures_come_children_first_whatever_the_clock_did(place: Place, times: list[float]) -> None:
+def test_all_captures_are_listed_children_first_also_if_the_clock_was_set_back(
+    place: Place, times: list[float]
+) -> None:
     made = put_chain(place.names, times)
     beside = put_chain(place.names, [2.5])
     found = [one.capture for one in log(place, all=True)]
@@ -274,7 +276,7 @@ def test_a_dry_run_of_gc_leaves_out_what_another_gc_has_forgotten(
     assert done.removed == []
 
 
-def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_loop(
+def test_a_request_for_a_foreign_capture_reads_the_history_in_a_thread(
     place: Place, chain: list[Capture], decoded: list[bool]
 ) -> None:
     (foreign,) = put_chain(place.names, [1.0])
@@ -289,7 +291,7 @@ def test_a_session_that_asks_for_a_foreign_name_has_its_history_read_beside_the_
 
 
 @pytest.mark.parametrize("words", [["log", "-n", str(COUNT)], [COMPLETE, "restore", ""]], ids=["log", "TAB"])
-def test_the_names_of_a_long_history_are_looked_up_beside_the_loop(
+def test_names_in_a_long_history_are_looked_up_in_a_thread(
     place: Place, chain: list[Capture], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     live: Any = SimpleNamespace(branch="main", hooks_running=0)
@@ -316,7 +318,7 @@ def test_the_names_of_a_long_history_are_looked_up_beside_the_loop(
 # --- measuring
 
 
-def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_during_a_measurement_share_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[str] = []
     may_end = threading.Event()
 
@@ -348,7 +350,7 @@ def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monke
         asked = [asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)) for _ in range(20)]
         await asyncio.to_thread(wait_until, lambda: bool(measured), "one measures")
         asked.append(asyncio.ensure_future(session_facts.of_live(live, pool, lambda _: True)))
-        asked[0].cancel()  # the client that has begun it leaves: the others are answered all the same
+        asked[0].cancel()  # the client that began the measurement leaves
         may_end.set()
         assert [one.upper_bytes for one in await asyncio.gather(*asked[1:])] == [1] * 20
         assert measured == [row.tree]
@@ -357,7 +359,7 @@ def test_who_asks_for_a_session_while_it_is_measured_gets_the_same_figures(monke
     asyncio.run(ask())
 
 
-def test_the_usage_of_so_many_names_is_refused(place: Place) -> None:
+def test_du_refuses_too_many_names(place: Place) -> None:
     names = " ".join(f"b{number}" for number in range(MOST_NAMES + 1))
     with pytest.raises(UsageProblem, match="at most 256"):
         asyncio.run(usage.du(place.home, DuQuery(names=names)))

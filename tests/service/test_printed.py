@@ -1,4 +1,4 @@
-"""What `--json` prints inside of a session is, byte for byte, what the same facts are printed as outside."""
+"""`--json` inside a session prints the same bytes as outside."""
 
 import types
 import typing
@@ -20,7 +20,7 @@ VALUES: dict[Any, Any] = {str: "über\x1b\u2028/<\N{ROCKET}", int: 1 << 40, floa
 
 
 def value_of(hint: Any) -> Any:
-    """A value of a type of the facts, with all that JSON could write in more than one way."""
+    """A value of a type of the facts, with characters and numbers that JSON can write in several ways."""
     arguments = get_args(hint)
     match get_origin(hint):
         case origin if origin is Literal:
@@ -41,13 +41,13 @@ def hints_of(kind: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_facts_are_printed_as_outside(kind: type[Any]) -> None:
+def test_facts_are_the_same_json_inside_and_outside(kind: type[Any]) -> None:
     facts = value_of(kind)
     sent = plainjson.decode(msgspec.json.encode(facts))  # through the daemon's answer
     assert Printed("", facts).as_json() == f"{json_line(sent)}\n"
     assert Printed("", [facts]).as_json() == f"{json_line([results.parse(kind, sent)])}\n"
 
 
-def test_an_error_is_printed_as_outside() -> None:
+def test_an_error_is_the_same_json_inside_and_outside() -> None:
     error = UnknownName("use", "'ü\x1b'", "it is nowhere", "try another")
     assert refusal(["show", "ü", "--json"], error).text == f"{json_line(error_value(error))}\n"

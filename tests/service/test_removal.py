@@ -1,4 +1,4 @@
-"""Which captures `gc` removes: what a name, an operation that is kept, or a reader needs stays."""
+"""Which captures `gc` removes: those that no name, no kept operation and no reader needs."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from waypoint.store.names import Names
 from waypoint.upper.contract import Outlook
 
 NEVER, ALWAYS = float("inf"), 0.0
-"""Since when operations are kept."""
+"""Values of `since`: keep no operation, keep all."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def captures(names: Names, tmp_path: Path) -> Captures:
 
 
 def chain(names: Names, count: int, branch: str = "main") -> list[Capture]:
-    """So many captures, each of which goes on from the one before; the branch's tip is the last."""
+    """A chain of captures, the last of which is the branch's tip."""
     made: list[Capture] = []
     for _ in range(count):
         row = row_of(branch)
@@ -52,9 +52,7 @@ def move(names: Names, name: str, capture: Capture | None) -> None:
         change.put(name, Ref(kind="checkpoint", capture=capture.id) if capture else None)
 
 
-def test_a_name_keeps_what_it_stands_for_and_only_the_records_of_what_that_goes_on_from(
-    names: Names, captures: Captures
-) -> None:
+def test_a_name_keeps_its_capture_and_only_the_records_of_the_ancestors(names: Names, captures: Captures) -> None:
     first, named, third, tip = chain(names, 4)
     name_it(names, "good", named)
     assert remove(captures, names) == [first.id, third.id]
@@ -68,7 +66,7 @@ def test_a_name_keeps_what_it_stands_for_and_only_the_records_of_what_that_goes_
     assert remove(captures, names) == []
 
 
-def test_records_that_no_kept_capture_descends_from_go_too(names: Names, captures: Captures) -> None:
+def test_records_without_a_kept_descendant_are_removed(names: Names, captures: Captures) -> None:
     main, other = chain(names, 3), chain(names, 2, "other")
     move(names, "main", None)
     assert remove(captures, names) == [one.id for one in [*main, other[0]]]
@@ -80,9 +78,7 @@ def test_records_that_no_kept_capture_descends_from_go_too(names: Names, capture
     assert names.removed() == set()
 
 
-def test_what_an_operation_can_bring_back_stays_as_long_as_the_operation_is_kept(
-    names: Names, captures: Captures
-) -> None:
+def test_a_kept_operation_keeps_the_captures_that_its_undo_needs(names: Names, captures: Captures) -> None:
     first, second = chain(names, 2)
     name_it(names, "x", first)
     move(names, "x", second)
@@ -97,7 +93,7 @@ def test_what_an_operation_can_bring_back_stays_as_long_as_the_operation_is_kept
             plan(names.ref, operation)
 
 
-def test_what_was_put_aside_stays_as_long_as_its_operation_is_kept(names: Names, captures: Captures) -> None:
+def test_a_kept_restore_keeps_the_capture_of_the_replaced_session(names: Names, captures: Captures) -> None:
     (tip,) = chain(names, 1)
     old, new = row_of("main"), row_of("main")
     aside = capture_of(old)
@@ -112,7 +108,7 @@ def test_what_was_put_aside_stays_as_long_as_its_operation_is_kept(names: Names,
     assert remove(captures, names) == [aside.id]
 
 
-def test_it_is_an_entry_in_the_log_that_nobody_takes_back(names: Names, captures: Captures) -> None:
+def test_a_removal_is_an_entry_in_the_log(names: Names, captures: Captures) -> None:
     chain(names, 3)
     assert remove(captures, names, ALWAYS) == []
     before = names.last_number()
@@ -121,10 +117,10 @@ def test_it_is_an_entry_in_the_log_that_nobody_takes_back(names: Names, captures
     said = f"removed 2 captures, operations before {before + 1} cannot be taken back any more"
     assert (entry.verb, entry.note, entry.moves) == ("gc", said, {})
     remove(captures, names, ALWAYS)
-    assert names.last_number() == before + 1, "nothing was done, so nothing is said"
+    assert names.last_number() == before + 1, "an entry without a removal"
 
 
-def test_what_is_read_stays_and_what_was_removed_cannot_be_read(names: Names, captures: Captures) -> None:
+def test_a_capture_that_is_held_stays_and_a_removed_one_cannot_be_held(names: Names, captures: Captures) -> None:
     first, second, _ = chain(names, 3)
     with captures.hold(first):
         assert remove(captures, names) == [second.id]
@@ -134,9 +130,7 @@ def test_what_is_read_stays_and_what_was_removed_cannot_be_read(names: Names, ca
     assert remove(captures, names) == [first.id]
 
 
-def test_after_a_failure_nothing_is_removed_and_all_can_be_read(
-    names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_removal_removes_nothing(names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = chain(names, 2)
 
     def fail(*_: object) -> None:
@@ -156,13 +150,13 @@ SHORT, ROOM = Outlook(free_bytes=10, headroom_bytes=20), Outlook(free_bytes=20, 
 
 
 def home_with(names: Names, captures: Captures, looks: list[Outlook]) -> Any:
-    """A home whose pool stands as `looks` says, one after the other."""
+    """A home whose pool reports `looks`, one after the other."""
     answers = iter(looks)
     pool = SimpleNamespace(settle=lambda: None, outlook=lambda: next(answers))
     return SimpleNamespace(names=names, captures=captures, pool=pool, due_for_removal={})
 
 
-def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
+def test_a_short_disk_removes_the_oldest_captures_until_there_is_room(
     names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [one.id for one in chain(names, 2 * housekeeping.AT_ONCE + 5)]
@@ -175,7 +169,7 @@ def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
     def make_room(keep_s: float) -> int:
         return housekeeping._Work(home, job, keep_s).make_room()
 
-    assert make_room(3600.0) == 0, "what an operation that is kept needs stays, however short the disk is"
+    assert make_room(3600.0) == 0, "a kept operation keeps its captures on a short disk, too"
     assert [one.verb for one in names.operations() if one.verb == "gc"] == []
     assert make_room(-1.0) == 2 * housekeeping.AT_ONCE
     assert dropped == made[: 2 * housekeeping.AT_ONCE]
@@ -184,13 +178,13 @@ def test_where_the_disk_runs_short_the_oldest_go_until_there_is_room(
     assert make_room(-1.0) == 4, "all but the branch's tip"
     said = [one.note.partition(",")[0] for one in names.operations() if one.verb == "gc"]
     assert said == ["removed 4 captures", "removed 8 captures", "removed 8 captures"]
-    assert make_room(-1.0) == 0, "nothing goes where there is room"
+    assert make_room(-1.0) == 0, "a capture was removed without need"
 
 
-def test_what_could_not_be_removed_is_removed_later_though_nothing_asks_for_room_any_more(
+def test_a_failed_removal_from_disk_is_repeated_later(
     names: Names, captures: Captures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pool was too full to remove anything, and then a session has ended that had filled it."""
+    """As in a full pool, until a session ends that has filled it."""
     made = [one.id for one in chain(names, 3)][:2]
     tried: list[str] = []
 
@@ -215,7 +209,7 @@ def test_what_could_not_be_removed_is_removed_later_though_nothing_asks_for_room
     assert [one.note.partition(",")[0] for one in names.operations() if one.verb == "gc"] == ["removed 2 captures"]
 
 
-def test_the_oldest_go_first_where_only_some_are_to_go(names: Names, captures: Captures) -> None:
+def test_a_removal_with_a_limit_begins_with_the_oldest(names: Names, captures: Captures) -> None:
     made = [one.id for one in chain(names, 5)]
     assert remove(captures, names, limit=2) == made[:2]
     assert remove(captures, names, limit=1) == made[2:3]

@@ -1,6 +1,6 @@
-"""Taking operations back: what is checked, what is written at once, and who waits meanwhile.
+"""Undo: its checks, its transactions, and which requests wait meanwhile.
 
-Names and turns are real; sessions are rows on record, which start and end as fast as they are written.
+Names and turns are real; sessions are only rows in names.db (recorded.py).
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from tests.store.test_names_store import begin, capture_of, end, name_it, row_of
 from tests.waiting import DEADLINE_S
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import UndoFacts
-from waypoint.model.records import Capture, Operation
+from waypoint.model.records import Capture, Operation, Ref
 from waypoint.store import reading
 from waypoint.store.names import Names
 from waypoint.store.reading import PIECE
 
 
-def test_an_undo_says_what_it_took_back(names: Names, history: History, tip: Capture) -> None:
+def test_an_undo_reports_the_operation_that_it_took_back(names: Names, history: History, tip: Capture) -> None:
     [before] = asyncio.run(history.operations(1))
     told = undo(history)
     assert (told.undone.number, told.undone.verb, told.undone.undo) == (before.number, "checkpoint", before.undo)
@@ -40,7 +40,7 @@ def test_an_undo_without_sessions_is_one_transaction(
     assert verbs == ["undo"]
 
 
-def test_an_undo_of_a_restore_brings_back_what_was_put_aside(
+def test_an_undo_of_a_restore_brings_back_the_replaced_session(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
     row = row_of("main")
@@ -57,7 +57,7 @@ def test_an_undo_of_a_restore_brings_back_what_was_put_aside(
     assert ref is not None
     assert ref.capture == later.id
     assert told.undone.undo == f"bring back what was on main, let main be {later.id[:12]} again"
-    # The restore by which that was done is part of the undo: the next undo goes further back.
+    # The undo has made a restore, which is a part of it: the next undo takes back an earlier operation.
     last = names.last_to_undo(lambda _: True)
     assert last is not None
     assert last.number == restored - 1
@@ -102,10 +102,9 @@ def test_a_session_that_ends_during_the_undo_is_a_conflict(
     assert names.ref("parked") is not None
 
 
-def test_what_others_do_elsewhere_is_no_conflict(
+def test_operations_on_other_names_during_an_undo_are_no_conflict(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
-    """The negative control of the two above."""
     park(names, tip)
     sessions.afterwards = lambda: (begin(names, row_of("other")), name_it(names, "other-c", tip))
     undo(history)
@@ -113,7 +112,7 @@ def test_what_others_do_elsewhere_is_no_conflict(
     assert {row.branch for row in names.live()} == {"main", "other"}
 
 
-def test_several_sessions_are_ended_at_the_same_time(
+def test_an_undo_ends_several_sessions_at_the_same_time(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
     rows = [row_of(f"f-{number}") for number in (1, 2, 10)]
@@ -134,7 +133,7 @@ def test_several_sessions_are_ended_at_the_same_time(
     assert sorted(names.refs()) == ["main", "one"]
 
 
-def test_others_wait_until_the_undo_is_through(
+def test_requests_on_the_same_names_wait_for_the_end_of_an_undo(
     names: Names, history: History, sessions: RecordedSessions, tip: Capture
 ) -> None:
     park(names, tip)
@@ -149,7 +148,7 @@ def test_others_wait_until_the_undo_is_through(
             asyncio.create_task(history.remove(["parked"])),
             asyncio.create_task(history.remove(["one"])),
         ]
-        await asyncio.wait_for(begun[2], DEADLINE_S)  # not concerned
+        await asyncio.wait_for(begun[2], DEADLINE_S)  # `one` is not a name of the undo
         for _turn in range(20):
             await asyncio.sleep(0)
         assert [task.done() for task in begun] == [False, False, True]
@@ -174,15 +173,85 @@ def test_two_undos_at_once_take_back_two_operations(
 
     told = asyncio.run(run())
     assert sessions.done == [("restore", "main", kept.id), ("park", "main")]
-    degraded = {one.undone.number: one.undone.degraded for one in told}  # each takes what it comes to first
+    degraded = {one.undone.number: one.undone.degraded for one in told}
     assert degraded == {number: ["main: it lacks something"], number - 1: []}
     assert len(told) == 2
 
 
-# --- what cannot be, although no name has moved
+# --- several undos, and undos of undos
 
 
-def test_a_branch_with_a_live_session_is_not_removed(names: Names, history: History, tip: Capture) -> None:
+def checkpoint(names: Names, name: str) -> Capture:
+    """Checkpoint the live session on `main`."""
+    [row] = names.live()
+    tip = names.ref("main")
+    assert tip is not None
+    made = capture_of(row, parents=[tip.capture] if tip.capture else [])
+    with names.change("checkpoint") as change:
+        change.add(made)
+        change.advance("main", made.id)
+        change.create(name, Ref(kind="checkpoint", capture=made.id))
+    return made
+
+
+def numbers_of(names: Names, verb: str) -> list[int]:
+    return [one.number for one in reversed(names.operations()) if one.verb == verb]
+
+
+def test_an_undo_of_an_earlier_checkpoint_removes_only_its_name(names: Names, history: History) -> None:
+    begin(names, row_of("main"))
+    first, second, third = (checkpoint(names, name) for name in "abc")
+    told = undo(history, numbers_of(names, "checkpoint")[1])
+    assert told.undone.undo == "remove the name b"
+    assert {name: ref.capture for name, ref in names.refs().items()} == {"main": third.id, "a": first.id, "c": third.id}
+    undo(history)
+    assert {name: ref.capture for name, ref in names.refs().items()} == {"main": second.id, "a": first.id}
+    assert undo(history).undone.undo == "remove the name a"
+    assert set(names.refs()) == {"main"}
+
+
+def test_a_step_of_a_branch_that_has_moved_on_cannot_be_taken_back(names: Names, history: History) -> None:
+    begin(names, row_of("main"))
+    [row] = names.live()
+    step = capture_of(row)
+    with names.change("checkpoint") as change:  # as a fork of the live branch makes it
+        change.add(step)
+        change.advance("main", step.id)
+    checkpoint(names, "a")
+    with pytest.raises(StateConflict, match="main has been moved since"):
+        undo(history, numbers_of(names, "checkpoint")[0])
+
+
+def test_undos_can_be_taken_back_again_and_again(names: Names, history: History, tip: Capture) -> None:
+    for turn in range(4):
+        was_there = names.ref("one") is not None
+        first = undo(history, names.last_number())
+        named = numbers_of(names, "checkpoint")[0]
+        assert (names.ref("one") is not None) == (turn % 2 == 1) != was_there
+        found = names.operation(named)
+        assert found is not None
+        assert found.undone == (turn % 2 == 0)
+        assert first.operation is not None
+        assert [one.undone for one in names.operations()[:2]] == [False, True]
+
+
+def test_the_entry_of_an_undo_has_the_moves_of_its_parts(names: Names, history: History, tip: Capture) -> None:
+    kept = park(names, tip)
+    told = undo(history).operation
+    assert told is not None
+    assert (told.sessions, set(told.moves)) == ({"main": (False, True)}, {"main", "parked"})
+    ends = undo(history, told.number).operation
+    assert ends is not None
+    assert (
+        ends.undo == f"start again, from what was kept, main, let main be {tip.id[:12]} again, remove the name parked"
+    )
+    assert (names.live(), names.ref("main").capture) == ([], kept.id)  # type: ignore[union-attr]
+
+
+# --- conflicts although no name has moved
+
+
+def test_an_undo_does_not_remove_a_branch_with_a_live_session(names: Names, history: History, tip: Capture) -> None:
     asyncio.run(history.rename("main", "new"))
     number = names.last_number()
     begin(names, row_of("new"), tip.id)
@@ -192,7 +261,9 @@ def test_a_branch_with_a_live_session_is_not_removed(names: Names, history: Hist
     assert state(names) == before
 
 
-def test_a_name_does_not_come_back_beside_one_that_excludes_it(names: Names, history: History, tip: Capture) -> None:
+def test_an_undo_does_not_restore_a_name_that_another_one_excludes(
+    names: Names, history: History, tip: Capture
+) -> None:
     asyncio.run(history.rename("main", "new"))
     number = names.last_number()
     name_it(names, "main/below", tip)
@@ -202,7 +273,9 @@ def test_a_name_does_not_come_back_beside_one_that_excludes_it(names: Names, his
     assert state(names) == before
 
 
-def test_a_name_comes_back_where_its_own_new_one_was_in_the_way(names: Names, history: History, tip: Capture) -> None:
+def test_an_undo_of_a_rename_may_restore_a_name_that_the_new_one_excludes(
+    names: Names, history: History, tip: Capture
+) -> None:
     asyncio.run(history.rename("main", "a/b"))
     asyncio.run(history.rename("a/b", "a"))
     undo(history)
@@ -227,7 +300,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
-def test_an_undo_costs_the_same_however_long_the_log_is(
+def test_an_undo_does_not_read_a_long_log_of_undone_operations(
     names: Names, history: History, tip: Capture, decoded: list[bool]
 ) -> None:
     name_it(names, "last", tip)
@@ -244,15 +317,15 @@ MANY = 3000
 
 
 def repeat(names: Names, number: int, undone_by: int | None = None) -> None:
-    """Log the operation `number` so many times more."""
+    """Log the operation `number` MANY times more."""
     record = names._execute("SELECT record FROM operations WHERE number = ?", (number,)).fetchone()[0]
     with names.change("many") as change:
         for _ in range(MANY):
             change._execute("INSERT INTO operations (undone_by, record) VALUES (?, ?)", (undone_by, record))
 
 
-@pytest.mark.parametrize("is_last", [True, False], ids=["the newest of all", "behind those of others"])
-def test_the_last_operation_of_a_branch_is_found_in_one_scan_beside_the_loop(
+@pytest.mark.parametrize("is_last", [True, False], ids=["newest", "after those of others"])
+def test_the_last_operation_of_a_branch_is_found_in_one_scan_in_a_thread(
     names: Names, history: History, tip: Capture, decoded: list[bool], *, is_last: bool
 ) -> None:
     begin(names, row_of("other"), tip.id)

@@ -1,4 +1,4 @@
-"""What a session's own processes may touch: the names of the branch that the session is on, and of no other one."""
+"""Requests of a session's own processes: they may use only the names and captures of the session's branch."""
 
 import asyncio
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ WITHIN = Caller(branch="main")
 
 
 def operation(names: Names, *refs: Ref | None, by: Caller | None = None, after_s: float = 1.0) -> Operation:
-    """One on `main`, that has also given the name `cp` to each of `refs` in turn."""
+    """An operation on `main` that has also moved the name `cp` from the first to the last of `refs`."""
     own = names.ref("main")
     assert own is not None
     moves = {"main": Move(before=own, after=own), "cp": Move(before=refs[0], after=refs[-1])}
@@ -42,7 +42,7 @@ def own(names: Names) -> Capture:
 
 
 def taken(names: Names) -> Capture:
-    """A capture on `main`, which is made if there is none."""
+    """A new capture on `main`."""
     sealed = begin_and_end(names)
     with names.change("checkpoint") as change:
         found = placed(change, capture_of(row_of("main")))
@@ -79,14 +79,14 @@ def move(names: Names, old: str, new: str | None) -> None:
             change.put(new, ref)
 
 
-def test_what_was_captured_on_an_earlier_branch_of_the_name_is_not_its(names: Names, own: Capture) -> None:
+def test_captures_of_an_earlier_branch_of_the_same_name_do_not_belong_to_the_branch(names: Names, own: Capture) -> None:
     move(names, "main", None)
     later = taken(names)
     assert not belongs_to(names, ref_of(own), "main")
     assert belongs_to(names, ref_of(later), "main")
 
 
-def test_a_branch_that_is_renamed_keeps_what_was_captured_on_it(names: Names, own: Capture) -> None:
+def test_a_renamed_branch_keeps_its_captures(names: Names, own: Capture) -> None:
     move(names, "main", "renamed")
     assert belongs_to(names, ref_of(own), "renamed")
     assert branch_of(names, own.id) == branch_of(names, "own") == "renamed"
@@ -100,8 +100,8 @@ def test_a_branch_that_is_renamed_keeps_what_was_captured_on_it(names: Names, ow
     assert branch_of(names, "own") == "main", "nothing has this name"
 
 
-def test_of_a_capture_without_its_branchs_identity_the_time_decides(names: Names, own: Capture) -> None:
-    """Captures had none once."""
+def test_captures_without_the_identity_of_their_branch_belong_by_time(names: Names, own: Capture) -> None:
+    """Captures of earlier versions have no such identity."""
     ref = names.ref("main")
     assert ref is not None
     move(names, "main", None)
@@ -117,7 +117,7 @@ def test_of_a_capture_without_its_branchs_identity_the_time_decides(names: Names
         branch_of(names, aged[0].id)
 
 
-def test_an_operation_that_moved_a_name_of_another_branch_is_not_one_from_within(names: Names, own: Capture) -> None:
+def test_an_operation_on_names_of_another_branch_is_not_visible_inside(names: Names, own: Capture) -> None:
     other = ref_of(other_of(names, own, branch="other", branch_created=1.0))
     assert is_from_within(names, operation(names, None, ref_of(own)), "main")
     assert not is_from_within(names, operation(names, other, ref_of(own)), "main")
@@ -125,21 +125,20 @@ def test_an_operation_that_moved_a_name_of_another_branch_is_not_one_from_within
     assert is_from_within(names, operation(names, None, other, by=WITHIN), "main")
 
 
-def test_what_was_asked_for_within_an_earlier_branch_of_the_name_is_not_its(names: Names, own: Capture) -> None:
+def test_operations_of_an_earlier_branch_of_the_same_name_are_not_visible_inside(names: Names, own: Capture) -> None:
     assert not is_from_within(names, operation(names, None, ref_of(own), by=WITHIN, after_s=-1.0), "main")
 
 
 def test_a_fork_to_a_name_that_is_taken_takes_no_turn(names: Names, own: Capture) -> None:
     def turn(*_names: str) -> None:
-        raise AssertionError("whoever waits for the turn of a branch while it has another one holds that one up")
+        raise AssertionError("the fork waits for a turn")
 
     sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names), turn=turn)
     with pytest.raises(StateConflict, match="there is a branch of this name"):
         asyncio.run(forking.fork(sessions, "own", ["main"]))
 
 
-def test_a_process_whose_session_was_replaced_asks_again() -> None:
-    """It goes on in the session that has replaced it."""
+def test_a_request_from_a_replaced_session_is_refused() -> None:
     home: Any = SimpleNamespace(sessions=SimpleNamespace(find=lambda _branch: None), places_inside=asyncio.Semaphore(1))
     live: Any = SimpleNamespace(branch="main", hooks_running=0)
     refused = asyncio.run(serve(home, live, ["status"]))
@@ -148,13 +147,13 @@ def test_a_process_whose_session_was_replaced_asks_again() -> None:
 
 
 @pytest.mark.parametrize("verb", ["fork", "checkpoint"])
-def test_whether_a_name_is_free_is_asked_without_writing(
+def test_a_taken_name_is_refused_without_a_transaction(
     names: Names, own: Capture, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """Whoever writes waits for all others that do, and the event loop with it."""
+    """A transaction in the event loop would wait for those of other threads."""
 
     def change(_verb: str) -> None:
-        raise AssertionError("it was written to names.db")
+        raise AssertionError("a transaction was begun")
 
     monkeypatch.setattr(names, "change", change)
     sessions: Any = SimpleNamespace(resources=SimpleNamespace(names=names))
@@ -171,8 +170,8 @@ def of(uid: int) -> Any:
     return SimpleNamespace(setting=SimpleNamespace(user=SimpleNamespace(uid=uid)))
 
 
-def test_who_is_neither_root_nor_trusted_gets_no_more_sessions_than_are_good_for_all() -> None:
-    """Those that are being started are counted, too."""
+def test_sessions_of_a_user_without_full_rights_are_bounded() -> None:
+    """Unfinished starts count, too."""
     rows = {True: [of(7)] * (MOST_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
     resources: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]), trusted=9)
     steps = {WITHIN: "ask for it outside of the session", Caller(uid=7): "stop some of them: 'waypoint ps' lists them"}
@@ -189,10 +188,10 @@ def test_who_is_neither_root_nor_trusted_gets_no_more_sessions_than_are_good_for
     check_crowd(resources, 1000)
 
 
-def test_checkpoints_of_a_branch_are_bounded_where_one_of_its_processes_asks(
+def test_checkpoints_that_a_session_makes_itself_are_bounded(
     names: Names, own: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`own` is one already."""
+    """`own` is the first one."""
     monkeypatch.setattr(acts, "MOST_NAMED", 3)
     other = begin_and_end(names, "other")
     for name in ("of-other-1", "of-other-2", "of-other-3"):
@@ -211,7 +210,7 @@ def live_on(branch: str) -> Any:
     return SimpleNamespace(branch=branch, hooks_running=0, inside=SimpleNamespace(moving=asyncio.Lock()))
 
 
-def test_requests_of_all_sessions_have_few_places_and_a_session_moves_once_at_a_time(
+def test_places_are_bounded_and_a_session_moves_once_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asyncio.run(_few_places(monkeypatch))
@@ -236,12 +235,12 @@ async def _few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.sleep(0)
     while not all(live.inside.moving.locked() for live in lives):
         await asyncio.sleep(0)
-    assert begun == ["one", "two"]  # a session that waits for itself has no place
+    assert begun == ["one", "two"]  # the waiting requests of session one have no places
     may_end.set()
     assert [answer.text for answer in await asyncio.gather(*asked)] == [live.branch for live in order]
 
 
-def test_a_request_that_has_waited_while_its_session_was_replaced_is_not_served() -> None:
+def test_a_request_whose_session_was_replaced_while_it_waited_is_refused() -> None:
     asyncio.run(_replaced_meanwhile())
 
 
