@@ -64,7 +64,11 @@ async def branches(home: Home) -> Pages[BranchFacts]:
 
 async def names(home: Home) -> Pages[NameFacts]:
     """All branches and checkpoints, sorted by name."""
-    return _iter_names(home.names, home.sessions.running)
+    live = home.sessions.running
+    return (
+        [NameFacts(name=name, kind=ref.kind, live=name in live) for name, ref in piece.items()]
+        for piece in home.names.iter_refs()
+    )
 
 
 async def rename(home: Home, branch: str, request: RenameRequest) -> None:
@@ -233,11 +237,6 @@ def _iter_branches(names: Names, live: set[str]) -> Pages[BranchFacts]:
             for name, ref in refs.items()
             if ref.capture is None or name in tips
         ]
-
-
-def _iter_names(names: Names, live: set[str]) -> Pages[NameFacts]:
-    for piece in names.iter_refs():
-        yield [NameFacts(name=name, kind=ref.kind, live=name in live) for name, ref in piece.items()]
 
 
 def _branch(name: str, ref: Ref, tip: Capture | None, *, is_live: bool) -> BranchFacts:

@@ -1,7 +1,6 @@
 """The verbs inside a session that change nothing: ps, logs, log, show, op log, status, and completion."""
 
 import asyncio
-import dataclasses
 from collections import deque
 
 from waypoint.branch.graph import limited
@@ -44,7 +43,7 @@ async def log(home: Home, live: LiveSession, given: Given) -> Printed:
 
 async def show(home: Home, live: LiveSession, given: Given) -> Printed:
     facts = await history.show(home, (await own.capture(home, live.branch, given.required("name"))).id)
-    facts = _in_sight(home, live.branch, facts)
+    facts = own.in_sight(home, live.branch, facts)
     return Printed(as_text(headed(capture_facts(facts))), facts)
 
 
@@ -74,11 +73,7 @@ async def completion(home: Home, live: LiveSession, words: list[str]) -> str:
 async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFacts]:
     """As `history.log`, without names of other branches."""
     pages = await history.log(home, query)
-    return await asyncio.to_thread(lambda: [_in_sight(home, branch, one) for page in pages for one in page])
-
-
-def _in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:
-    return dataclasses.replace(capture, names=own.in_sight(home, branch, capture.names))
+    return await asyncio.to_thread(lambda: [own.in_sight(home, branch, one) for page in pages for one in page])
 
 
 class _Silent:

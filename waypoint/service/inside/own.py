@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import dataclasses
 
 from waypoint.branch.graph import walk_back
 from waypoint.branch.undo import is_from_within
 from waypoint.model.errors import StateConflict, UnknownName
+from waypoint.model.facts import CaptureFacts
 from waypoint.model.records import Capture, Operation
 from waypoint.service.home import Home
 
@@ -24,11 +26,11 @@ async def capture(home: Home, branch: str, name: str) -> Capture:
     return await asyncio.to_thread(_find_capture, home, branch, name)
 
 
-def in_sight(home: Home, branch: str, names: list[str]) -> list[str]:
-    """Those of `names` that processes of the session on `branch` may see: checkpoints and `branch` itself, but no other
-    branch. `names` stand for captures in the history of `branch`.
-    """
-    return [name for name in names if name == branch or (ref := home.names.ref(name)) is None or ref.kind != "branch"]
+def in_sight(home: Home, branch: str, capture: CaptureFacts) -> CaptureFacts:
+    """The facts about a capture in the history of `branch` without the names of other branches."""
+    refs = {name: home.names.ref(name) for name in capture.names}
+    names = [name for name, ref in refs.items() if name == branch or ref is None or ref.kind != "branch"]
+    return dataclasses.replace(capture, names=names)
 
 
 def _find_capture(home: Home, branch: str, name: str) -> Capture:
