@@ -15,8 +15,8 @@ import pytest
 from tests.store.test_names_store import capture_of, row_of
 from waypoint.capture import pause
 from waypoint.capture.captures import Captures
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.sweeping import sweep
-from waypoint.capture.taking import Wanted
 from waypoint.linux.tasks import pauses
 from waypoint.model.errors import Failed, HostLacks
 from waypoint.model.facts import StrangerFacts
@@ -56,7 +56,7 @@ class Owner:
 
     def sweep(self) -> list[StrangerFacts]:
         """As a daemon does when it starts."""
-        return sweep(self.names, self.captures.shelves([]))
+        return sweep(self.names, self.captures.inventories([]))
 
     def is_there(self, made: Capture) -> bool:
         parts = {made.layers.files.tree in self.pool.list(), (self.home / "hot" / made.id).exists()}
@@ -96,11 +96,11 @@ class TestOnDisk:
             assert os.path.isdir(first.files)
         assert not owner.is_there(made)
 
-    def test_what_happens_while_a_criu_is_looked_for_is_no_reason_to_keep_less(self, owner: Owner) -> None:
+    def test_an_accident_while_criu_is_searched_is_an_error(self, owner: Owner) -> None:
         captures = Captures(owner.home, owner.pool, owner.names, _killed_criu, _no_spawn)
         subject: Any = SimpleNamespace(processes=lambda: [1], facts=SimpleNamespace(branch="main"))
         with pytest.raises(Failed, match="it was killed"):
-            captures.take(subject, Wanted(None, "checkpoint"))
+            captures.take(subject, CaptureOptions(None, "checkpoint"))
         assert owner.sweep() == []
 
     def test_a_capture_that_nobody_holds_is_dropped_at_once(self, owner: Owner) -> None:
@@ -116,7 +116,7 @@ class TestOnDisk:
         assert not owner.is_there(made)
         assert owner.is_there(other)
 
-    def test_the_sweep_removes_what_was_doomed_and_is_on_no_record(self, owner: Owner) -> None:
+    def test_the_sweep_removes_disposable_captures_that_are_not_on_record(self, owner: Owner) -> None:
         kept, lost = owner.make(), owner.make(on_record=False)
         with owner.names.change("test") as change:
             for made in (kept, lost):
@@ -125,14 +125,14 @@ class TestOnDisk:
         assert owner.is_there(kept)
         assert not owner.is_there(lost)
 
-    def test_the_sweep_keeps_what_nobody_has_doomed_and_tells(self, owner: Owner) -> None:
+    def test_the_sweep_reports_and_keeps_unknown_captures(self, owner: Owner) -> None:
         stranger = owner.make(on_record=False)
         for _daemon in range(2):
             found = owner.sweep()
             assert {(one.kind, one.id) for one in found} == {("files", stranger.id), ("capture", stranger.id)}
             assert owner.is_there(stranger)
 
-    def test_the_sweep_keeps_what_an_older_copy_of_the_database_has_doomed(self, owner: Owner) -> None:
+    def test_the_sweep_with_an_older_copy_of_the_database_keeps_its_disposable_captures(self, owner: Owner) -> None:
         """In the copy the capture is being taken; it was put on record since."""
         made = owner.make(on_record=False)
         with owner.names.change("test") as change:
@@ -150,7 +150,7 @@ class TestOnDisk:
             assert {one.id for one in older.sweep()} == {made.id}
             assert older.is_there(made)
 
-    def test_a_record_that_the_transaction_takes_back_leaves_the_doom(self, owner: Owner) -> None:
+    def test_after_a_failed_transaction_the_capture_stays_disposable(self, owner: Owner) -> None:
         made = owner.make(on_record=False)
         with owner.names.change("test") as change:
             change.add_disposable(made.id)

@@ -1,17 +1,18 @@
 """The order in which a capture is taken, and that a failure at any of its steps leaves a session that runs."""
 
 import errno
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.store.test_names_store import SETTING
 from waypoint.capture import taking
 from waypoint.capture.layers.hot import Hot
-from waypoint.capture.layers.layer import Area, Layer, Part, Taking
+from waypoint.capture.layers.layer import Area, CaptureOptions, Layer, Part, Taking
 from waypoint.capture.layers.subject import SubjectFacts
-from waypoint.capture.taking import Dumper, Order, Wanted
 from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, FilesLayer, Fixed
@@ -100,11 +101,12 @@ class LoggedPause:
 
     def stop_clock(self) -> None:
         self._log.note("hold")
-        self.ms = 1.0
+        self.ms += 1.0
 
     def end(self) -> None:
         if self._on:
-            self._on, self.ms = False, 1.0
+            self._on = False
+            self.ms += 1.0
             self._log.note("thaw")
 
 
@@ -115,18 +117,20 @@ class Stage:
         self.log = Log()
         layers = tuple(LoggedLayer(kind, self.log) for kind in ("shell", "files", "processes", "terminal"))
         monkeypatch.setattr(taking, "LAYERS", layers)
-        monkeypatch.setattr(taking, "Pause", lambda *_: LoggedPause(self.log))
+        monkeypatch.setattr(taking, "Pause", lambda _cgroup: LoggedPause(self.log))
         self._area = Area(None, Hot(folder))  # type: ignore[arg-type]  # the layers do not ask for the pool
 
-    def take(self, wanted: Wanted, *, with_criu: bool = True) -> Capture:
-        program = CriuProgram(path=Path("criu"), version="1", origin="chosen")
-        dumper = Dumper(program, Criu(program.path)) if with_criu else Dumper(None, None, "there is none")
-        subject = LoggedSubject(self.log)
-        capture_id = new_id()
-        try:
-            return taking.take(Order(self._area, subject, dumper, capture_id, wanted))  # type: ignore[arg-type]
-        finally:
-            self._area.hot.remove(capture_id)
+    def take(self, options: CaptureOptions, *, with_criu: bool = True) -> Capture:
+        subject: Any = LoggedSubject(self.log)
+        with ThreadPoolExecutor(2) as beside:
+            asked = Taking(new_id(), subject, self._area, options, beside, why_no_criu="there is none")
+            if with_criu:
+                asked.program = CriuProgram(path=Path("criu"), version="1", origin="chosen")
+                asked.criu = Criu(asked.program.path)
+            try:
+                return taking.take(asked)
+            finally:
+                self._area.hot.remove(asked.capture_id)
 
 
 @pytest.fixture
@@ -139,8 +143,8 @@ def order(verb: str, kinds: str = "shell files processes terminal") -> list[str]
 
 
 BACKWARDS = "terminal processes files shell"
-LIVE = Wanted("live", "checkpoint")
-BEST = Wanted(None, "checkpoint")
+LIVE = CaptureOptions("live", "checkpoint")
+BEST = CaptureOptions(None, "checkpoint")
 
 
 def refused() -> CriuRefused:
@@ -168,21 +172,23 @@ def test_the_layers_are_taken_in_the_order_of_the_table(stage: Stage) -> None:
     ]
 
 
-def test_a_session_that_is_held_neither_thaws_nor_goes_on(stage: Stage) -> None:
-    stage.take(Wanted("live", "replaced", hold=True))
+def test_keep_frozen_leaves_the_session_frozen(stage: Stage) -> None:
+    stage.take(CaptureOptions("live", "replaced", keep_frozen=True))
     assert "hold" in stage.log.steps
     assert not {"thaw", "go on"} & set(stage.log.steps)
 
 
-def test_of_tier_files_the_processes_are_left_out(stage: Stage) -> None:
-    stage.take(Wanted("files", "checkpoint"))
+def test_a_capture_of_tier_files_has_no_processes(stage: Stage) -> None:
+    stage.take(CaptureOptions("files", "checkpoint"))
     assert "freeze" in stage.log.steps
     assert [step for step in stage.log.steps if step.startswith("processes")] == []
 
 
 @pytest.mark.parametrize("wanted", [BEST, LIVE], ids=["best", "live"])
 @pytest.mark.parametrize("accident", [died(), Failed("start", "CRIU", "the launcher has died"), refused()], ids=type)
-def test_what_happens_once_is_made_good_by_a_second_try(stage: Stage, wanted: Wanted, accident: WaypointError) -> None:
+def test_after_one_accident_the_capture_is_tried_again(
+    stage: Stage, wanted: CaptureOptions, accident: WaypointError
+) -> None:
     stage.log.meets["processes finish"] = [accident]
     taken = stage.take(wanted)
     assert (taken.tier, taken.degraded) == ("live", [])
@@ -194,7 +200,9 @@ def test_what_happens_once_is_made_good_by_a_second_try(stage: Stage, wanted: Wa
 @pytest.mark.parametrize(
     "accidents", [[died(), died()], [refused(), died()], [died(), refused()]], ids=["twice", "second", "first"]
 )
-def test_what_happened_never_costs_the_processes(stage: Stage, wanted: Wanted, accidents: list[WaypointError]) -> None:
+def test_an_accident_in_either_of_two_tries_is_an_error(
+    stage: Stage, wanted: CaptureOptions, accidents: list[WaypointError]
+) -> None:
     stage.log.meets["processes finish"] = [*accidents]
     with pytest.raises(CriuAccident, match="CRIU was killed"):
         stage.take(wanted)
@@ -203,14 +211,14 @@ def test_what_happened_never_costs_the_processes(stage: Stage, wanted: Wanted, a
     assert stage.log.steps[-1] == "go on"
 
 
-def test_what_criu_refuses_twice_is_taken_without_its_processes(stage: Stage) -> None:
+def test_processes_that_criu_refuses_twice_are_left_out(stage: Stage) -> None:
     stage.log.meets["processes finish"] = [refused(), refused()]
     taken = stage.take(BEST)
     assert (taken.tier, taken.paused_ms) == ("respawn", 3.0)
     assert taken.degraded == ["without its processes: it has an io_uring"]
 
 
-def test_what_cannot_be_dumped_is_taken_without_its_processes(stage: Stage) -> None:
+def test_processes_that_cannot_be_dumped_are_left_out(stage: Stage) -> None:
     stage.log.fails["processes ready"] = CannotCapture("dump", "the processes", "io_uring")
     stage.take(BEST)
     first, second = stage.log.steps.index("go on"), stage.log.steps.index("freeze")
@@ -219,13 +227,15 @@ def test_what_cannot_be_dumped_is_taken_without_its_processes(stage: Stage) -> N
     assert stage.log.steps[-4:] == ["go on", *order("record", "shell files terminal")]
 
 
-@pytest.mark.parametrize("hold", [False, True], ids=["goes-on", "held"])
+@pytest.mark.parametrize("keep_frozen", [False, True], ids=["goes-on", "held"])
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", ["shell", "files", "processes", "terminal"])
-def test_a_failure_at_any_step_leaves_a_session_that_runs(stage: Stage, kind: str, verb: str, *, hold: bool) -> None:
+def test_a_failure_at_any_step_leaves_the_session_running(
+    stage: Stage, kind: str, verb: str, *, keep_frozen: bool
+) -> None:
     stage.log.fails[f"{kind} {verb}"] = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        stage.take(Wanted("live", "checkpoint", hold=hold))
+        stage.take(CaptureOptions("live", "checkpoint", keep_frozen=keep_frozen))
     steps = stage.log.steps
     assert steps.count("go on") == 1
     assert steps[-1] == "go on" or verb == "record"
@@ -238,15 +248,15 @@ def test_a_failure_at_any_step_leaves_a_session_that_runs(stage: Stage, kind: st
         assert steps.index("shell cancel") < (steps.index("thaw") if "thaw" in steps else len(steps))
 
 
-@pytest.mark.parametrize("hold", [False, True], ids=["goes-on", "held"])
+@pytest.mark.parametrize("keep_frozen", [False, True], ids=["goes-on", "held"])
 @pytest.mark.parametrize("also", ["shell cancel", "terminal cancel", "thaw"])
-def test_a_failure_of_the_undoing_leaves_a_session_that_runs(stage: Stage, also: str, *, hold: bool) -> None:
+def test_a_failure_while_cancelling_leaves_the_session_running(stage: Stage, also: str, *, keep_frozen: bool) -> None:
     stage.log.fails |= {
         "files finish": CannotCapture("dump", "it", "it broke"),
         also: OSError(errno.EIO, "the disk is broken"),
     }
     with pytest.raises(OSError, match="broken"):
-        stage.take(Wanted("live", "checkpoint", hold=hold))
+        stage.take(CaptureOptions("live", "checkpoint", keep_frozen=keep_frozen))
     assert stage.log.steps[-6:] == [*order("cancel"), "thaw", "go on"], "of the second try"
     assert stage.log.steps.count("go on") == 2
 
@@ -258,7 +268,7 @@ def test_a_thaw_that_fails_lets_the_terminal_go_on(stage: Stage) -> None:
     assert stage.log.steps[-2:] == ["thaw", "go on"]
 
 
-def test_a_freeze_that_fails_leaves_a_session_that_runs(stage: Stage) -> None:
+def test_a_freeze_that_fails_leaves_the_session_running(stage: Stage) -> None:
     stage.log.fails["freeze for a dump"] = CannotCapture("stop", "the processes", "one is traced")
     with pytest.raises(CannotCapture, match="traced"):
         stage.take(LIVE)

@@ -45,7 +45,7 @@ READS_ENVIRONMENT: dict[str, str] = {
 TOUCHES_KERNEL: dict[str, str] = {}
 """Files outside waypoint/linux that may use ctypes, ioctl or /proc."""
 
-HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/holding.py": "it has a thread do what comes at the end"}
+HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "it has a thread do what comes at the end"}
 """Files in which a coroutine may hold a capture by `Captures.hold`."""
 
 SEVERAL_OUTCOMES: dict[str, str] = {

@@ -15,7 +15,7 @@ from waypoint.model.facts import OperationFacts, UndoFacts
 from waypoint.model.records import Capture, LiveRow, Ref
 from waypoint.model.requests import OperationsQuery, RemoveRequest, RenameRequest, UndoRequest
 from waypoint.service import history as service_history
-from waypoint.session.checkpoint import Loss, Wish
+from waypoint.session.checkpoint import CheckpointOptions, LossConsent
 from waypoint.session.restore import Restored
 from waypoint.session.turns import Turns
 from waypoint.store.names import Names
@@ -52,18 +52,23 @@ class RecordedSessions:
         return self.find(branch)
 
     async def checkpoint(
-        self, _sessions: object, branch: str, wish: Wish, loss: Loss, agree: Callable[[], Awaitable[object]]
+        self,
+        _sessions: object,
+        branch: str,
+        options: CheckpointOptions,
+        loss: LossConsent,
+        agree: Callable[[], Awaitable[object]],
     ) -> Capture:
         async with self._deed("park", branch):
             row = self.find(branch)
             assert row is not None
-            assert (wish, loss.agreed) == (Wish(park=True, undone=True), False)
+            assert (options, loss.agreed) == (CheckpointOptions(park=True, undone=True), False)
             await agree()
             kept = msgspec.structs.replace(capture_of(row), tier="live")
             end(self._names, row, kept)
         return kept
 
-    async def restore(self, _sessions: object, branch: str, name: str, loss: Loss) -> Restored:
+    async def restore(self, _sessions: object, branch: str, name: str, loss: LossConsent) -> Restored:
         async with self._deed("restore", branch, name):
             assert not loss.agreed
             restore(self._names, branch, self._names.resolve(name))

@@ -160,7 +160,7 @@ def test_a_taken_name_is_refused_without_a_transaction(
     taken = own.id[:6]
     asked = {
         "fork": lambda: forking.fork(sessions, "own", [taken]),
-        "checkpoint": lambda: checkpointing.checkpoint(sessions, "main", checkpointing.Wish(taken)),
+        "checkpoint": lambda: checkpointing.checkpoint(sessions, "main", checkpointing.CheckpointOptions(taken)),
     }
     with pytest.raises(StateConflict, match="the beginning of a capture's id"):
         asyncio.run(asked[verb]())

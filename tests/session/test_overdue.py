@@ -44,7 +44,7 @@ def stop(home: Home, *options: str) -> None:
     assert (done.code, done.stdout) == (125, "")
     assert "cannot put on record that the session has ended on branch main: " in done.stderr
     assert "No space left on device" in done.stderr
-    again = "it is put on record within a second then, and until then nothing new begins on this branch"
+    again = "then it is put on record within a second; until then nothing new begins on this branch"
     assert f"\n  next: free some disk space there; nothing is lost; {again}\n" in done.stderr
 
 

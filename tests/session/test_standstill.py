@@ -15,7 +15,7 @@ from shellwrap.ring import Ring
 from tests.session.stage import Client, Stage
 from tests.store.conftest import names as names
 from tests.store.test_names_store import begin, begin_and_end, capture_of, row_of
-from waypoint.capture.taking import Wanted
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.linux.tasks import cgroups, pauses
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RING_FILE
@@ -99,8 +99,8 @@ async def test_a_restore_of_files_announces_its_pause_and_does_not_need_the_even
     def note(step: str) -> None:
         steps.append((step, pauses.are_under_way()))
 
-    def take(_subject: object, wanted: Wanted) -> Capture:
-        assert wanted.hold
+    def take(_subject: object, options: CaptureOptions) -> Capture:
+        assert options.keep_frozen
         note("frozen")
         return taken
 
@@ -121,7 +121,7 @@ async def test_a_restore_of_files_announces_its_pause_and_does_not_need_the_even
 
     def work() -> None:
         try:
-            restore.exchange_files(resources, live, subject, origin)
+            restore.exchange_files(resources, live, origin, subject)
         except Failed as error:
             problems.append(error)
 

@@ -21,7 +21,7 @@ MOST_OPEN_FILES = 500_000
 
 def check(area: Area, subject: Subject, tier: Tier | None) -> None:
     """Raise CannotCapture if the processes have more than MOST_OPEN_FILES, Failed if the disk would have too little
-    room left. `tier`: as `Wanted.tier`.
+    room left. `tier`: as `CaptureOptions.tier`.
     """
     processes = subject.processes() if tier != "files" else []
     if tier != "files":

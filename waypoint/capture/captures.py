@@ -8,21 +8,22 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from waypoint.capture import bounds, sealing, taking
+from waypoint.capture import bounds, sealing
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
-from waypoint.capture.layers.layer import Area, Place
+from waypoint.capture.layers.layer import Area, CaptureOptions, Place, Taking
 from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.programs import PROGRAMS
 from waypoint.capture.layers.shell import SHELL, KeptShell, ask_in_room
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
 from waypoint.capture.sealing import LastWords
-from waypoint.capture.sweeping import Shelf
-from waypoint.capture.taking import Dumper, Order, Wanted
+from waypoint.capture.sweeping import Inventory
+from waypoint.capture.taking import drop_layers, take
 from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError
 from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, EndReason, LiveRow, ProcessesLayer, ShellLayer
@@ -62,27 +63,29 @@ class Captures:
         self._spawn_beside = spawn_beside
         self._lock = threading.Lock()
         self._holders: dict[str, int] = {}
-        self._doomed: set[str] = set()
-        self._leaving: set[str] = set()
+        self._drop_after_hold: set[str] = set()
+        self._removing: set[str] = set()
 
-    def take(self, subject: Subject, wanted: Wanted) -> Capture:
-        """Take a capture of a live session, which goes on. The capture is on no record yet: the caller records it, or
-        calls `drop`.
+    def take(self, subject: Subject, options: CaptureOptions) -> Capture:
+        """Take a capture of a live session, which goes on. The caller then records the capture, or calls `drop`.
 
         Raises CannotCapture if the tier `live` is wanted and the processes cannot be dumped, StateConflict if the
-        session has ended meanwhile, Failed for what has happened (CRIU was killed, the disk is full). After a failure
-        the session goes on as it was, and nothing of the capture is left.
+        session has just ended, Failed for an accident (CRIU was killed, the disk is full). After a failure the session
+        goes on, and nothing of the capture is left.
         """
         self._area.pool.check_writable()
         capture_id = new_id()
         with self._names.change("capture") as change:
             change.add_disposable(capture_id)  # until it is on record
         try:
-            bounds.check(self._area, subject, wanted.tier)
-            dumper = self._dumper(subject, wanted)
-            return taking.take(Order(self._area, subject, dumper, capture_id, wanted))
+            bounds.check(self._area, subject, options.tier)
+            with ThreadPoolExecutor(2) as beside:
+                taking = Taking(capture_id, subject, self._area, options, beside)
+                if options.tier not in ("files", "respawn"):
+                    self._find_dumper(taking)
+                return take(taking)
         except BaseException as error:
-            taking.drop_layers(self._area, capture_id)
+            drop_layers(self._area, capture_id)
             if isinstance(error, WaypointError | OSError) and not subject.processes():
                 branch = subject.facts.branch
                 next_step = f"its files are kept: 'waypoint shell {branch}' starts it from them"
@@ -93,16 +96,17 @@ class Captures:
                 raise Failed("capture", f"branch {subject.facts.branch}", said, next_step) from error
             raise
 
-    def _dumper(self, subject: Subject, wanted: Wanted) -> Dumper:
-        """Raises Failed: that no CRIU was found because of what happened is no reason to keep less."""
-        if wanted.tier in ("files", "respawn"):
-            return Dumper(None, None)
+    def _find_dumper(self, taking: Taking) -> None:
+        """Find the CRIU for `taking`, or why there is none. An accident of the search (Failed) is no reason to capture
+        less, and is raised.
+        """
+        facts = taking.subject.facts
         try:
-            program = self._find_criu()
+            taking.program = self._find_criu()
         except HostLacks as error:
-            return Dumper(None, None, error.said)
-        facts = subject.facts
-        return Dumper(program, Criu(program.path, self._spawn_beside(facts.init_pid, facts.cgroup)))
+            taking.why_no_criu = error.said
+        else:
+            taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid, facts.cgroup))
 
     def ask_shell(self, subject: Subject) -> ShellLayer | None:
         """The state of a session's shell, for `seal`: of one that is about to end, and has left none. Blocks."""
@@ -113,27 +117,27 @@ class Captures:
         return sealing.seal(self._area.pool, self._names, row, reason, last)
 
     @contextlib.contextmanager
-    def hold(self, capture: Capture) -> "Iterator[Held]":
+    def hold(self, capture: Capture) -> "Iterator[HeldCapture]":
         """Pin a capture: until the `with` block ends, its parts stay on disk, even if the capture is dropped.
 
         Raises UnknownName if the capture was removed since it was looked up.
         """
         with self._lock:
-            if capture.id in self._leaving:
+            if capture.id in self._removing:
                 raise content_removed(capture.id)
             self._holders[capture.id] = self._holders.get(capture.id, 0) + 1
         try:
-            yield Held(self._area, capture, self._find_criu)
+            yield HeldCapture(self._area, capture, self._find_criu)
         finally:
             with self._lock:
                 self._holders[capture.id] -= 1
                 is_last = not self._holders[capture.id]
                 if is_last:
                     del self._holders[capture.id]
-                is_doomed = is_last and capture.id in self._doomed
-                self._doomed -= {capture.id} if is_doomed else set()
-            if is_doomed:
-                taking.drop_layers(self._area, capture.id, capture.layers)
+                is_dropped = is_last and capture.id in self._drop_after_hold
+                self._drop_after_hold.discard(capture.id if is_last else "")
+            if is_dropped:
+                drop_layers(self._area, capture.id, capture.layers)
 
     def drop(self, capture: Capture) -> None:
         """Remove all that the capture has on disk: at once, or at the end of the last `hold` of it. The capture must
@@ -141,9 +145,9 @@ class Captures:
         """
         with self._lock:
             if capture.id in self._holders:
-                self._doomed.add(capture.id)
+                self._drop_after_hold.add(capture.id)
                 return
-        taking.drop_layers(self._area, capture.id, capture.layers)
+        drop_layers(self._area, capture.id, capture.layers)
 
     @contextlib.contextmanager
     def removing(self) -> "Iterator[Callable[[Iterable[str]], set[str]]]":
@@ -155,7 +159,7 @@ class Captures:
         def take(capture_ids: Iterable[str]) -> set[str]:
             with self._lock:
                 free = set(capture_ids) - self._holders.keys()
-                self._leaving |= free
+                self._removing |= free
             taken.update(free)
             return free
 
@@ -163,7 +167,7 @@ class Captures:
             yield take
         except BaseException:
             with self._lock:
-                self._leaving -= taken
+                self._removing -= taken
             raise
 
     def add_disposable(self, change: Change, captures: Iterable[Capture]) -> None:
@@ -172,7 +176,7 @@ class Captures:
             change.add_disposable(capture.id)
             change.add_disposable(capture.layers.files.tree)
 
-    def shelves(self, live: Iterable[LiveRow]) -> list[Shelf]:
+    def inventories(self, live: Iterable[LiveRow]) -> list[Inventory]:
         """Where captures and the trees of sessions lie, for the sweep. On record are: what belongs to a recorded
         capture that was not removed, and what belongs to a session of `live`.
         """
@@ -182,8 +186,8 @@ class Captures:
         folders = {capture.id for capture in captures}
         pool, hot = self._area.pool, self._area.hot
         return [
-            Shelf("files", Path(pool.folder), trees, pool.list, pool.path, pool.remove),
-            Shelf("capture", hot.folder, folders, hot.list, lambda ident: str(hot.folder / ident), hot.remove),
+            Inventory("files", Path(pool.folder), trees, pool.list, pool.path, pool.remove),
+            Inventory("capture", hot.folder, folders, hot.list, lambda ident: str(hot.folder / ident), hot.remove),
         ]
 
     def sizes(self, capture: Capture) -> dict[str, int | None]:
@@ -200,7 +204,7 @@ class Captures:
         return self._area.hot.used_bytes(), self._area.hot.logs_bytes()
 
 
-class Held:
+class HeldCapture:
     """A pinned capture, as `Captures.hold` yields it. To be used only within the `with` block of `hold`."""
 
     def __init__(self, area: Area, capture: Capture, find_criu: FindCriu) -> None:

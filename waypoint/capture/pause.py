@@ -1,4 +1,4 @@
-"""The time for which a session stands still, so that its files, memory and terminal are of one moment."""
+"""The pauses of a session during a capture, in which its files, memory and terminal are of one moment."""
 
 import contextlib
 import time
@@ -9,9 +9,7 @@ from waypoint.processes.freeze import freeze_for_dump
 
 
 class Pause:
-    """The pause of one session; each object is used once. `ms`: the length of the pause in milliseconds, 0 before the
-    end of the pause.
-    """
+    """The pauses of one session, one for each try at a capture. `ms`: the length of those that have ended, together."""
 
     def __init__(self, cgroup: str) -> None:
         self._cgroup = cgroup
@@ -21,32 +19,33 @@ class Pause:
         self.ms = 0.0
 
     def announce(self) -> None:
-        """Let no page of a long list be made from now on (pauses.py). To be called some milliseconds before `begin`.
-        Call `end` in any case.
-        """
+        """Stop the making of long lists (pauses.py) some milliseconds before `begin`. Requires a call of `end`."""
         self._announced.enter_context(pauses.announced())
 
     def begin(self, *, for_dump: bool) -> None:
-        """Freeze the session. With `for_dump`, freeze it at a moment at which CRIU can stop all its tasks.
+        """Freeze the session; with `for_dump` at a moment when CRIU can stop all its tasks. Requires a call of `end`.
 
-        Raises CannotCapture if no such moment is found, OSError if a task does not stop in time. Call `end` in any
-        case.
+        Raises CannotCapture if there is no such moment, OSError if a task does not stop in time.
         """
         self._is_frozen = True
-        self._began = freeze_for_dump(self._cgroup) if for_dump else self._freeze()
+        if for_dump:
+            self._began = freeze_for_dump(self._cgroup)
+        else:
+            began = time.monotonic()
+            cgroups.freeze(self._cgroup)
+            self._began = began
         reach(Step.FROZEN)
 
     def stop_clock(self) -> None:
-        """Set `ms`: what comes from now on is no part of the pause, for example a session that is held and then ended.
-        Does nothing the second time.
-        """
-        if self._began and not self.ms:
-            self.ms = max(0.001, round(1000 * (time.monotonic() - self._began), 3))
+        """End the measured pause, for example of a session that stays frozen and is then ended. Idempotent."""
+        if self._began:
+            self.ms += max(0.001, 1000 * (time.monotonic() - self._began))
+            self._began = 0.0
             self._announced.close()
             reach(Step.THAWED)
 
     def end(self) -> None:
-        """Thaw the session, if it is frozen because of this pause. May be called more than once. Raises OSError."""
+        """Thaw the session if this pause has frozen it. Idempotent. Raises OSError."""
         try:
             if self._is_frozen:
                 self._is_frozen = False
@@ -54,8 +53,3 @@ class Pause:
         finally:
             self.stop_clock()
             self._announced.close()
-
-    def _freeze(self) -> float:
-        began = time.monotonic()
-        cgroups.freeze(self._cgroup)
-        return began

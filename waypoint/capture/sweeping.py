@@ -18,7 +18,7 @@ from waypoint.store.names import Names
 log = logging.getLogger(__name__)
 
 
-class Shelf(NamedTuple):
+class Inventory(NamedTuple):
     """Where things of one kind lie under the ids of captures or sessions.
 
     `place`: the folder that bears the mark of the database. `known`: the ids that are on record. `ids`: lists the ids
@@ -37,14 +37,14 @@ class Shelf(NamedTuple):
         return sorted(ident for ident in self.ids() if ident not in self.known)
 
 
-def sweep(names: Names, shelves: Iterable[Shelf]) -> list[StrangerFacts]:
-    """Remove the left-overs from the shelves, and mark their places as those of `names`. Returns the strangers.
+def sweep(names: Names, inventories: Iterable[Inventory]) -> list[StrangerFacts]:
+    """Remove the left-overs from the inventories, and mark their places as those of `names`. Returns the strangers.
 
     To be called before anything is made in the home. A left-over that cannot be removed is logged, and is a stranger
     from then on. If the disk is full, places keep their old marks, and the next daemon does the same again.
     """
-    shelves = list(shelves)
-    strangers = [stranger for shelf in shelves for stranger in _sweep_one(names, shelf)]
+    inventories = list(inventories)
+    strangers = [stranger for inventory in inventories for stranger in _sweep_one(names, inventory)]
     if strangers:
         said = "%d things in this home are unknown to its names.db, and are kept; the first: %s"
         log.warning(said, len(strangers), strangers[0].path)
@@ -52,27 +52,27 @@ def sweep(names: Names, shelves: Iterable[Shelf]) -> list[StrangerFacts]:
         # In this order: an id that is disposable in a folder of another database must not be when the folder is ours.
         with names.change("sweep") as change:
             identity = change.begin_sweep()
-        for place in {shelf.place for shelf in shelves}:
+        for place in {inventory.place for inventory in inventories}:
             put_mark(place, identity)
     except (Failed, OSError) as error:
         log.warning("cannot mark the places of names.db: %s", error)
     return strangers
 
 
-def _sweep_one(names: Names, shelf: Shelf) -> list[StrangerFacts]:
-    disposable = names.disposable() if has_mark(shelf.place, names.identity()) else set()
+def _sweep_one(names: Names, inventory: Inventory) -> list[StrangerFacts]:
+    disposable = names.disposable() if has_mark(inventory.place, names.identity()) else set()
     strangers = []
-    for ident in shelf.unknown():
-        if ident not in disposable or not _remove(shelf, ident):
-            strangers.append(StrangerFacts(kind=shelf.kind, id=ident, path=shelf.path(ident)))
+    for ident in inventory.unknown():
+        if ident not in disposable or not _remove(inventory, ident):
+            strangers.append(StrangerFacts(kind=inventory.kind, id=ident, path=inventory.path(ident)))
     return strangers
 
 
-def _remove(shelf: Shelf, ident: str) -> bool:
+def _remove(inventory: Inventory, ident: str) -> bool:
     """Remove a left-over. Returns whether that has worked."""
     try:
-        shelf.remove(ident)
+        inventory.remove(ident)
     except (WaypointError, OSError) as error:
-        log.error("cannot remove the left-over %s: %s", shelf.path(ident), error)
+        log.error("cannot remove the left-over %s: %s", inventory.path(ident), error)
         return False
     return True

@@ -12,9 +12,10 @@ from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture, run_hooks
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
-from waypoint.session import lacking, session_facts
 from waypoint.session import restore as restoring
-from waypoint.session.checkpoint import Loss
+from waypoint.session import session_facts
+from waypoint.session.checkpoint import LossConsent
+from waypoint.session.losses import copy_losses
 
 
 async def checkpoint(home: Home, branch: str, request: CheckpointRequest) -> CheckpointFacts:
@@ -29,10 +30,10 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
     """
     begin = time.monotonic()
     tier = None if request.tier == "auto" else request.tier
-    wish = checkpointing.Wish(
+    options = checkpointing.CheckpointOptions(
         request.name, tier, request.message, force=request.force, park=request.park, within=within
     )
-    kept = await checkpointing.checkpoint(home.sessions, branch, wish, prepare=before_capture)
+    kept = await checkpointing.checkpoint(home.sessions, branch, options, prepare=before_capture)
     live = None if request.park else home.sessions.find(branch)
     failed = await run_hooks(live, "post-checkpoint") if live is not None else []
     standing = home.names.standing(kept.id)
@@ -59,7 +60,7 @@ async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFa
     elif request.only == "files":
         restored = await restoring.restore_files(home.sessions, branch, request.name)
     else:
-        loss = Loss(request.lose_processes, f"waypoint restore {request.name} -b {branch} --lose-processes")
+        loss = LossConsent(request.lose_processes, f"waypoint restore {request.name} -b {branch} --lose-processes")
         restored = await restoring.restore(home.sessions, branch, request.name, loss)
         failed = await run_hooks(restored.live, "post-restore")
     kept = restored.replaced
@@ -94,7 +95,7 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
             branch=live.branch,
             pid=live.record.init_pid,
             ms=taken_ms,
-            session=dataclasses.replace(session_facts.of_start(live), degraded=[*lacking.of_copy(live, origin), *said]),
+            session=dataclasses.replace(session_facts.of_start(live), degraded=[*copy_losses(live, origin), *said]),
         )
         for live, said in zip(lives, failed, strict=True)
     ]

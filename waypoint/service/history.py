@@ -20,8 +20,8 @@ from waypoint.service.home import Home
 from waypoint.service.shapes import Pages
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import user_name
-from waypoint.session.checkpoint import Loss, Wish, checkpoint
-from waypoint.session.lacking import of_kept
+from waypoint.session.checkpoint import CheckpointOptions, LossConsent, checkpoint
+from waypoint.session.losses import kept_losses
 from waypoint.session.restore import restore, restore_files, restore_shell
 from waypoint.store import callers
 from waypoint.store.names import Names
@@ -156,7 +156,7 @@ async def _take_back(home: Home, number: int, *, lose_processes: bool) -> UndoFa
             write(change, operation, steps, [])
     degraded: list[str] = []
     if steps.deeds:
-        loss = Loss(lose_processes, f"waypoint undo {operation.number} --lose-processes")
+        loss = LossConsent(lose_processes, f"waypoint undo {operation.number} --lose-processes")
         ends = asyncio.Barrier(max(1, sum(deed.act == "end" for deed in steps.deeds)))
         works = {deed.branch: _carry_out(home, deed, loss, ends) for deed in steps.deeds}
         carried_out = await home.sessions.share_turns(works)
@@ -202,7 +202,7 @@ def _asked_by(by: Caller | None) -> str:
     return " ".join(filter(None, [f"by {user_name(by.uid)}" if by.uid is not None else "", works_on]))
 
 
-async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) -> list[str]:
+async def _carry_out(home: Home, deed: Deed, loss: LossConsent, ends: asyncio.Barrier) -> list[str]:
     """Carry out `deed`. Returns, in words, what could not be brought back or was not kept. `ends`: the barrier of all
     deeds that end a session. No session ends before all are captured: if one cannot be captured, none ends.
     """
@@ -213,11 +213,13 @@ async def _carry_out(home: Home, deed: Deed, loss: Loss, ends: asyncio.Barrier) 
                 if await sessions.settled(deed.branch) is None:
                     await ends.wait()
                     return []
-                kept = await checkpoint(sessions, deed.branch, Wish(park=True, undone=True), loss, ends.wait)
+                kept = await checkpoint(
+                    sessions, deed.branch, CheckpointOptions(park=True, undone=True), loss, ends.wait
+                )
             except BaseException:
                 await ends.abort()
                 raise
-            return of_kept(kept, "ended")
+            return kept_losses(kept, "ended")
         case "restore" if deed.only == "files":
             return (await restore_files(sessions, deed.branch, origin)).degraded
         case "restore" if deed.only == "shell":

@@ -40,7 +40,7 @@ from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
 from waypoint.session.adopt import adopt_all
 from waypoint.session.birth import rights
-from waypoint.session.live.overdue import Overdue
+from waypoint.session.live.pending_records import PendingRecords
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, SessionChange
@@ -119,12 +119,19 @@ class Home:
         find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
         spawner = CriuSpawner(self._launcher, str(self._places.kit.criu_run), self._places.dumps)
         self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside)
-        launcher, overdue, writing = self._launcher, Overdue(), self._watch.writing
         self.users: HomeUsers = config
         self.egress = Egress(self._places.runtime, self._places.ids.owner_of_router(), host_mounts)
         resources = Resources(
-            *(self._places, self.names, self.pool, writing, self._relieve_whole, self.captures, launcher, spawner),
-            *(overdue, self.egress),
+            places=self._places,
+            names=self.names,
+            pool=self.pool,
+            writing=self._watch.writing,
+            relieve=self._relieve_whole,
+            captures=self.captures,
+            launcher=self._launcher,
+            criu=spawner,
+            pending_records=PendingRecords(),
+            egress=self.egress,
             trusted=self.users.trusted_uid,
         )
         self.sessions = Registry(resources)

@@ -18,8 +18,8 @@ from waypoint.model.times import iso_time
 from waypoint.service.background.jobs import Job
 from waypoint.service.home import RELIEVE_S, Home, Relief
 from waypoint.service.usage import home_bytes
+from waypoint.session.adopt import inventories
 from waypoint.session.birth import rights
-from waypoint.session.live.shelves import shelves_of
 from waypoint.upper.contract import mib
 
 Result = TypeVar("Result")
@@ -199,11 +199,11 @@ class _Work:
         is_bound = rights.is_bound(self._home.sessions.resources)
         there = {} if is_bound else {(one.kind, one.id): one for one in self._home.present_strangers()}
         gone = []
-        for shelf in shelves_of(self._home.sessions.resources) if there else ():
-            for ident in shelf.unknown():
-                stranger = there.get((shelf.kind, ident))
+        for inventory in inventories(self._home.sessions.resources) if there else ():
+            for ident in inventory.unknown():
+                stranger = there.get((inventory.kind, ident))
                 if stranger is not None and not self.is_cancelled:
-                    is_gone = self._try(stranger.path, lambda shelf=shelf, ident=ident: shelf.remove(ident))  # type: ignore[misc]
+                    is_gone = self._try(stranger.path, functools.partial(inventory.remove, ident))
                     gone += [stranger] if is_gone else []
         return gone
 

@@ -23,12 +23,13 @@ from waypoint.processes.survey import Surveyed
 from waypoint.service.home import Home
 from waypoint.service.session_hooks import before_capture
 from waypoint.service.shapes import Pages, Peer, Stream
-from waypoint.session import lacking, session_facts
+from waypoint.session import session_facts
 from waypoint.session import start as starting
 from waypoint.session.birth import rights
 from waypoint.session.birth.users import Asker, check_owner
-from waypoint.session.checkpoint import Wish, checkpoint
+from waypoint.session.checkpoint import CheckpointOptions, checkpoint
 from waypoint.session.live.session import LiveSession
+from waypoint.session.losses import copy_losses
 
 
 async def sessions(home: Home, query: SessionsQuery) -> Pages[SessionFacts]:
@@ -49,7 +50,7 @@ async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionF
     started = await starting.start(home.sessions, request, peer.uid)
     found = session_facts.of_start(started.live)
     if started.origin is not None:
-        found = dataclasses.replace(found, degraded=lacking.of_copy(started.live, started.origin) or None)
+        found = dataclasses.replace(found, degraded=copy_losses(started.live, started.origin) or None)
     return found, started.is_new
 
 
@@ -64,7 +65,9 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
         said = "what a checkpoint keeps cannot be thrown away as well"
         raise UsageProblem("stop", f"branch {branch}", said, "leave out --discard or --checkpoint")
     else:
-        capture = await checkpoint(home.sessions, branch, Wish(request.checkpoint, park=True), prepare=before_capture)
+        capture = await checkpoint(
+            home.sessions, branch, CheckpointOptions(request.checkpoint, park=True), prepare=before_capture
+        )
     if capture is None:
         return StopFacts(branch=branch)
     return StopFacts(branch=branch, capture=capture.id, exit=capture.exit, tier=capture.tier, degraded=capture.degraded)

@@ -9,11 +9,12 @@ import logging
 import os
 import signal
 
-from waypoint.capture.sweeping import sweep
+from waypoint.capture.sweeping import Inventory, sweep
 from waypoint.launch import criu_guard
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.facts import StrangerFacts
+from waypoint.model.ids import is_id
 from waypoint.model.records import LiveRow
 from waypoint.processes import tcp_repair
 from waypoint.session.end import Sealed, end_unheld
@@ -21,7 +22,6 @@ from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
-from waypoint.session.live.shelves import shelves_of
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.session.rewind import is_under_way, see_through, sweep_views
 from waypoint.store.marks import has_mark
@@ -90,10 +90,41 @@ def _swept(resources: Resources) -> list[StrangerFacts]:
         log.error("nothing is removed from this home: %s", error)
         return []
     try:
-        return sweep(resources.names, shelves_of(resources))
+        return sweep(resources.names, inventories(resources))
     except StoreDamaged as error:
         log.error("nothing is removed from this home: %s", error)
         return []
+
+
+def inventories(resources: Resources) -> list[Inventory]:
+    """What lies in the home. The processes of sessions come first: what they use may only be removed after them."""
+    places, names = resources.places, resources.names
+    rows = [*names.live(), *names.live(ready=False)]
+    sessions = {row.session for row in rows}
+    runtime = places.sessions
+
+    def groups() -> list[str]:
+        return [group for group in cgroups.children(places.cgroup) if is_id(group)]
+
+    def records() -> list[str]:
+        return [folder.name for folder in runtime.iterdir() if not folder.name.startswith(".")]
+
+    def end(session: str) -> None:
+        cgroups.end(places.cgroup_of(session))
+
+    return [
+        # A cgroup cannot bear a mark: it belongs to the database that the mark of the runtime folder names.
+        Inventory("processes", runtime, sessions, groups, places.cgroup_of, end),
+        *resources.captures.inventories(rows),
+        Inventory(
+            "session",
+            runtime,
+            sessions,
+            records,
+            lambda session: str(runtime / session),
+            functools.partial(record.remove_folder, runtime),
+        ),
+    ]
 
 
 def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
@@ -117,7 +148,7 @@ def _let_run(entry: RuntimeRecord) -> None:
 def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -> None:
     """Seal the files of a session whose processes and daemon are gone. `entry`: its runtime record, if one is left.
 
-    If that fails, it is tried again (`Overdue`): one damaged branch must not keep the whole home from opening.
+    If that fails, it is tried again (`PendingRecords`): one damaged branch must not keep the whole home from opening.
     """
 
     same_boot = entry is not None and entry.boot_id == procfs.boot_id()
@@ -128,7 +159,7 @@ def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -
     try:
         end()
     except (WaypointError, OSError) as error:
-        resources.overdue.add(row.branch, "the session has ended", end, error)
+        resources.pending_records.add(row.branch, "the session has ended", end, error)
 
 
 def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
@@ -146,7 +177,7 @@ def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
     try:
         take_back()
     except (WaypointError, OSError) as error:
-        resources.overdue.add(row.branch, "the start of a session was taken back", take_back, error)
+        resources.pending_records.add(row.branch, "the start of a session was taken back", take_back, error)
 
 
 def _end_dumps(resources: Resources) -> None:

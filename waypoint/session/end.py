@@ -143,7 +143,7 @@ class Endings:
                     live.kept = {**live.kept, "undone": True}
         except (WaypointError, OSError) as error:
             write = functools.partial(end_unheld, resources, row, live.record.cgroup, conclusion)
-            raise resources.overdue.add(row.branch, "the session has ended", write, error) from error
+            raise resources.pending_records.add(row.branch, "the session has ended", write, error) from error
         else:
             await reach_in_loop(Step.CONCLUDED)
             return capture

@@ -12,7 +12,6 @@ from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.names import parse_name
 from waypoint.model.records import LiveRow
 from waypoint.session.end import Endings, Sealed
-from waypoint.session.live.anew import write_anew
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.turns import Carried, Turns
@@ -90,7 +89,7 @@ class Registry:
         first. Raises Failed if that is not possible (disk full).
         """
         async with self._turns.take(*names):
-            await self.resources.overdue.settle(*names)
+            await self.resources.pending_records.settle(*names)
             yield
 
     async def share_turns(self, works: Mapping[str, Coroutine[Any, Any, Carried]]) -> list[Carried]:
@@ -107,7 +106,7 @@ class Registry:
         live = self.find(branch)
         if live is not None and live.ending is not None:
             await asyncio.wait([live.ending])
-            await self.resources.overdue.settle(branch)
+            await self.resources.pending_records.settle(branch)
             live = self.find(branch)
         return live
 
@@ -152,10 +151,10 @@ class Registry:
     async def close(self) -> None:
         """Wait for the endings under way, then release all sessions, which go on without a daemon."""
         await self.endings.settle()
-        await self.resources.overdue.close()
+        await self.resources.pending_records.close()
         for live in self.live:
             try:
-                write_anew(live, self.resources.places.sessions)
+                live.restore_runtime_folder(self.resources.places.sessions)
             except OSError as error:
                 log.error("the session on %s cannot be found by the next daemon: %s", live.branch, error)
             live.release()

@@ -2,14 +2,15 @@
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable
 from typing import NamedTuple
 
+from waypoint.capture.layers.layer import CaptureOptions
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.sealing import placed
 from waypoint.capture.steps import Step, reach, reach_in_loop
-from waypoint.capture.taking import Wanted
 from waypoint.launch.ground import start_plan
 from waypoint.linux.tasks import cgroups, pauses
 from waypoint.model.errors import StateConflict
@@ -20,13 +21,12 @@ from waypoint.session.birth import birth as births
 from waypoint.session.birth import rights
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
 from waypoint.session.birth.users import change_of
-from waypoint.session.checkpoint import Loss, capture, capture_by, capture_to_end, drop
+from waypoint.session.checkpoint import LossConsent, capture, capture_to_end, drop, in_capture_thread
 from waypoint.session.end import Kept
-from waypoint.session.lacking import of_copy, of_kept
-from waypoint.session.live.holding import holding
-from waypoint.session.live.resources import Resources
+from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import let_go_on
+from waypoint.session.losses import copy_losses, kept_losses
 from waypoint.session.registry import Registry
 from waypoint.session.rewind import noted, rewind_files
 from waypoint.session.start import bring_up
@@ -70,7 +70,7 @@ def branch_of(names: Names, name: str) -> str:
     return name if ref is not None and ref.kind == "branch" else reading.branch_of(names, names.resolve(name))
 
 
-async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Restored:
+async def restore(sessions: Registry, branch: str, name: str, consent: LossConsent) -> Restored:
     """Restore the capture that `name` stands for, as the session on `branch`.
 
     A live session on `branch` is captured, with its processes unless `loss` is agreed, then replaced. The new session
@@ -89,10 +89,10 @@ async def restore(sessions: Registry, branch: str, name: str, loss: Loss) -> Res
         if live is None:
             replaced = _tip_beside(sessions.resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
-            return Restored(live, replaced, of_copy(live, origin))
+            return Restored(live, replaced, copy_losses(live, origin))
         async with holding(sessions.resources.captures, origin):  # until it is the branch's tip
-            new, aside = await _replace(sessions, live, birth, name, loss)
-        return Restored(new, aside, [*of_copy(new, origin), *of_kept(aside, "replaced")])
+            new, aside = await _replace(sessions, live, birth, name, consent)
+        return Restored(new, aside, [*copy_losses(new, origin), *kept_losses(aside, "replaced")])
 
 
 def _check_rights(resources: Resources, branch: str, name: str, origin: Capture) -> None:
@@ -125,18 +125,13 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
             replaced = _tip_beside(resources, branch, origin)
             (live,) = await bring_up(sessions, [birth], "restore")
             return Restored(live, replaced, [])
-        done: list[Exchanged] = []
-
-        def exchange(subject: Subject) -> Capture:
-            done.append(exchange_files(resources, live, subject, origin))
-            return done[0].aside
-
         async with holding(resources.captures, origin):
-            aside = await capture_by(resources, live, exchange)
-        return Restored(live, aside, of_kept(aside, "replaced"), done[0])
+            exchange = functools.partial(exchange_files, resources, live, origin)
+            done = await in_capture_thread(resources, live, exchange)
+        return Restored(live, done.aside, kept_losses(done.aside, "replaced"), done)
 
 
-def exchange_files(resources: Resources, live: LiveSession, subject: Subject, origin: Capture) -> Exchanged:
+def exchange_files(resources: Resources, live: LiveSession, origin: Capture, subject: Subject) -> Exchanged:
     """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
     `subject`: the session as a capture sees it. The session stands still all the time, so all of it is in one thread:
@@ -144,7 +139,7 @@ def exchange_files(resources: Resources, live: LiveSession, subject: Subject, or
     """
     with contextlib.ExitStack() as standing:
         standing.enter_context(pauses.announced())
-        taken = resources.captures.take(subject, Wanted(None, "replaced", hold=True))
+        taken = resources.captures.take(subject, CaptureOptions(None, "replaced", keep_frozen=True))
         captured = time.monotonic()
         standing.callback(subject.go_on)
         standing.callback(cgroups.thaw, live.record.cgroup)
@@ -178,7 +173,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
             raise StateConflict("restore the shell on", f"branch {branch}", said, way)
         then = await asyncio.to_thread(_read_state, resources, origin)
         await check_shell(live.shell, branch, then)
-        taken = await capture(resources, live, Wanted(None, "replaced"))
+        taken = await capture(resources, live, CaptureOptions(None, "replaced"))
         try:
             if taken.layers.shell is None or taken.layers.shell.moment != "now":
                 refuse(branch, "it does not answer")
@@ -188,7 +183,7 @@ async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
             raise
         aside = await asyncio.to_thread(_record_aside, resources, live, taken, "shell")
         stays = await put_back(live.shell, branch, now, then, f"waypoint restore {name} --only shell")
-        return Restored(live, aside, [*stays, *of_kept(taken, "replaced")])
+        return Restored(live, aside, [*stays, *kept_losses(taken, "replaced")])
 
 
 def _read_state(resources: Resources, origin: Capture) -> ShellDump:
@@ -213,7 +208,7 @@ def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only:
 
 
 async def _replace(
-    sessions: Registry, live: LiveSession, birth: Birth, name: str, loss: Loss
+    sessions: Registry, live: LiveSession, birth: Birth, name: str, consent: LossConsent
 ) -> tuple[LiveSession, Capture]:
     """Replace the session `live` by the one that `birth` describes, which goes on from the capture `name`. Returns the
     new session, and the capture of the old one.
@@ -223,7 +218,8 @@ async def _replace(
     """
     resources = sessions.resources
     await births.reserve(resources, [birth], instead_of=live)
-    taking = capture_to_end(resources, live, Wanted(None, "replaced", hold=True), f"restore {name} in place of", loss)
+    options = CaptureOptions(None, "replaced", keep_frozen=True)
+    taking = capture_to_end(resources, live, options, f"restore {name} in place of", consent)
     aside, new = await _exchange(resources, live, birth, taking)
     try:
         if isinstance(aside, BaseException):

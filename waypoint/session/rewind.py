@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waypoint.capture.captures import Held
+from waypoint.capture.captures import HeldCapture
 from waypoint.launch import externals
 from waypoint.launch.ground import homes
 from waypoint.launch.ground.places import SharedPlaces
@@ -47,7 +47,7 @@ def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> Re
         return _rewind(resources, live, held)
 
 
-def _rewind(resources: Resources, live: LiveSession, held: Held) -> Rewound:
+def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewound:
     origin, wanted = held.capture, held.files
     resources.places.follow_host()
     present = resources.pool.path(live.record.row.tree)

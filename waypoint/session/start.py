@@ -14,19 +14,17 @@ from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
 from waypoint.model.requests import StartRequest
 from waypoint.session.birth.birth import Birth, bring_up_all, plan_birth
-from waypoint.session.birth.rights import called, check_base, check_name, check_own, looking
-from waypoint.session.birth.setting import plan_setting
-from waypoint.session.birth.unchanged import check_live, check_processes
+from waypoint.session.birth.rights import as_caller, called, check_base, check_name, check_own
+from waypoint.session.birth.setting import check_live_setting, check_restored_setting, plan_setting
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
-from waypoint.session.live.holding import holding
-from waypoint.session.live.resources import Resources
+from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
 from waypoint.session.live.subject import LiveSubject
 from waypoint.session.registry import Registry, Unreachable
 
 
-class Begun(NamedTuple):
+class Started(NamedTuple):
     """`is_new`: whether this start has made the session. `origin`: the capture that it then went on from, if any."""
 
     live: LiveSession
@@ -34,7 +32,7 @@ class Begun(NamedTuple):
     origin: Capture | None = None
 
 
-async def start(sessions: Registry, request: StartRequest, uid: int) -> Begun:
+async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
     """Start the branch's session, unless it is live.
 
     `uid`: the user who asks. Raises UsageProblem, UnknownName, StateConflict, NotAllowed, and as `bring_up_all`.
@@ -42,16 +40,17 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Begun:
     branch, resources = parse_name(request.branch), sessions.resources
     if uid != 0:  # others speak for nobody but themselves
         request = msgspec.structs.replace(request, default_user=None)
+    caller = functools.partial(as_caller, resources)
     asker = Asker(request.user, request.default_user, uid)
     command = f"shell {branch}" if request.from_name is None else f"shell {branch} --from {request.from_name}"
     async with sessions.turn(branch):
         found = await sessions.settled(branch)
         if found is not None:
-            record, look = found.record, functools.partial(looking, resources)
+            record = found.record
             check_own(resources, record.row.setting.user, "go on with", f"branch {branch}")
             check_owner(f"branch {branch}", record.row.setting.user, asker, command, is_live=True)
-            await asyncio.to_thread(check_live, request, record.row.setting, record.limits, look)
-            return Begun(found, is_new=False)
+            await asyncio.to_thread(check_live_setting, request, record.row.setting, record.limits, caller)
+            return Started(found, is_new=False)
         check_base(resources, request.base or "/")  # before anything in it is read
         await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
@@ -61,16 +60,16 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Begun:
             check_owner(on, origin.setting.user, asker, command, is_live=False)
         async with holding(resources.captures, *([origin] if origin else [])) as held:
             tree = held[0].files if held else None
-            own, look = origin.setting if origin else None, functools.partial(looking, resources)
-            setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, look)
+            own = origin.setting if origin else None
+            setting = await asyncio.to_thread(plan_setting, request, uid, own, tree, caller)
         processes = origin is not None and origin.tier == "live"
         if origin is not None and processes:
-            check_processes(branch, request, setting, origin)
+            check_restored_setting(branch, request, setting, origin)
         size = (request.rows, request.cols)
         birth = await asyncio.to_thread(plan_birth, resources, branch, origin, setting, size, processes=processes)
         birth = birth._replace(must_enter=request.cwd is not None)
         (live,) = await bring_up(sessions, [birth], "start")
-        return Begun(live, is_new=True, origin=origin)
+        return Started(live, is_new=True, origin=origin)
 
 
 async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> list[LiveSession]:
@@ -118,7 +117,7 @@ async def _end_lost(resources: Resources, lost: Unreachable, conclusion: Conclus
     try:
         return await asyncio.to_thread(end)
     except (WaypointError, OSError) as error:
-        raise resources.overdue.add(lost.row.branch, "the session has ended", end, error) from error
+        raise resources.pending_records.add(lost.row.branch, "the session has ended", end, error) from error
 
 
 def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture | None:

@@ -1,6 +1,6 @@
-"""The interface of a layer: one aspect of a session, with the verbs by which a capture takes it and brings it back."""
+"""The interface of a layer: one aspect of a session, which a capture saves and restores."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,16 @@ from typing import ClassVar, NamedTuple
 
 from waypoint.capture.layers.hot import Hot
 from waypoint.capture.layers.subject import Subject
-from waypoint.model.records import Capture, FilesLayer, ProcessesLayer, ProgramsLayer, ShellLayer, TerminalLayer
+from waypoint.model.records import (
+    Capture,
+    FilesLayer,
+    ProcessesLayer,
+    ProgramsLayer,
+    Reason,
+    ShellLayer,
+    TerminalLayer,
+    Tier,
+)
 from waypoint.processes.criu.options import ERRORS_ONLY, OnNotice
 from waypoint.processes.criu.rpc import Criu, CriuProgram
 from waypoint.processes.criu.worker import Spawn
@@ -18,28 +27,43 @@ LayerRecord = FilesLayer | ProcessesLayer | ProgramsLayer | ShellLayer | Termina
 
 
 class Area(NamedTuple):
-    """The places of a home's captures: their upper trees are in the pool, all other parts are in the hot area."""
+    """Where a home's captures are stored: upper trees in the pool, everything else in the hot area."""
 
     pool: Pool
     hot: Hot
 
 
+class CaptureOptions(NamedTuple):
+    """The requested capture. `tier` None: `live` if the processes can be dumped, else `respawn`. `keep_frozen`: leave
+    the session frozen and its terminal held; the caller then ends the session, or thaws it and calls `Subject.go_on`.
+    `degraded`: failures before the capture, for `Capture.degraded`.
+    """
+
+    tier: Tier | None
+    reason: Reason
+    message: str = ""
+    keep_frozen: bool = False
+    degraded: Sequence[str] = ()
+
+
 @dataclass(slots=True)
 class Taking:
-    """One capture that is being taken, as its layers see it.
+    """One capture that is being taken.
 
-    `beside`: two threads, for work that goes on beside the taking thread. `program` and `criu`: the CRIU that dumps the
-    session; None unless the tier of the capture is `live`. `log_level`: how much CRIU writes to its log. `degraded`: in
-    words, what the capture keeps less faithfully than it might. `files_changed`: files have changed since the pause
-    began (CRIU has given an open file a name).
+    `beside`: two threads for parallel work. `program` and `criu`: the CRIU that dumps the session; None for a tier
+    without processes, or if no CRIU works (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines
+    for `Capture.degraded`; `files_changed`, whether files have changed since the pause began (CRIU has named an open
+    file).
     """
 
     capture_id: str
     subject: Subject
     area: Area
+    options: CaptureOptions
     beside: ThreadPoolExecutor
     program: CriuProgram | None = None
     criu: Criu | None = None
+    why_no_criu: str = ""
     log_level: int = ERRORS_ONLY
     degraded: list[str] = field(default_factory=list)
     files_changed: bool = False
@@ -47,10 +71,10 @@ class Taking:
 
 @dataclass(slots=True)
 class Place:
-    """Where a capture is brought back to. `tree`: the name of the upper tree for its files. `folder`: the runtime
-    folder of the new session, `cgroup` its group, in which CRIU runs, `aside` a group that does not exist yet. `root`,
-    `externals`, `criu_path`, `spawn`, `on_notice`: for CRIU (processes/criu/external_names.py, options.py). Set by the
-    restore: `pid`, the host's pid of the restored pid 1; `lost`, in words, what of the processes did not come back.
+    """The target of a restore. `tree`: the upper tree for the files. `folder`: the new session's runtime folder.
+    `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
+    `spawn`, `on_notice`: for CRIU (processes/criu/external_names.py, options.py). Set by the restore: `pid`, the host's
+    pid of the restored pid 1; `lost`, descriptions of what was not restored.
     """
 
     tree: str = ""
@@ -67,18 +91,16 @@ class Place:
 
 
 class Part:
-    """One layer's part in a capture that is being taken. `taking.py` calls the methods in this order:
+    """One layer's work in a capture. `taking.py` calls the methods in this order:
 
     * `prepare`, then `ready`, while the session runs. `prepare` begins slow work, `ready` waits for it.
     * `begin`, then `finish`, while the session is frozen. `begin` begins slow work, `finish` waits for it. Since all
       parts begin before the first one finishes, the layers work at the same time.
     * `release`, while the session is still frozen: the last step before the thaw.
-    * `record`, after the pause (the session runs, or is held). Returns the layer's record; None: the capture does not
-      have the layer.
+    * `record`, after the pause. Returns the layer's record; None if the capture lacks the layer.
 
-    If a method before `record` raises, `cancel` is called once on every part, before the session is thawed, and no
-    other method after it. `cancel` leaves the session as it was, and does not raise. `Layer.drop` removes the files
-    that the part has made.
+    If a method before `record` raises, `cancel` is called once on every part before the thaw, and nothing after it.
+    `cancel` restores the session's state, and does not raise. `Layer.drop` removes the part's files.
     """
 
     def __init__(self, taking: Taking) -> None:
@@ -105,27 +127,23 @@ class Layer:
     kind: ClassVar[str]
 
     def part(self, taking: Taking) -> Part:
-        """The layer's part in a capture that is about to be taken."""
         raise AssertionError(f"{self.kind} has none")
 
     def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
-        """Raise, before anything is made, if it can be known that `copies` copies of the layer cannot be brought back.
-        `leaving`: pids of the processes that the copy replaces, and that end when it is there.
+        """Raise StoreDamaged, CannotCapture or Failed if `copies` copies of the layer certainly cannot be restored.
 
-        Raises StoreDamaged, CannotCapture or Failed.
+        `leaving`: pids of the processes that the copy replaces.
         """
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Bring the layer of `origin` back to `place`. After a failure a part of it may stay: the caller removes
-        `place`.
-        """
+        """Restore the layer of `origin` to `place`. After a failure the caller removes `place`."""
 
     def size(self, area: Area, capture: Capture) -> int | None:
-        """Bytes on disk; None if the capture does not have the layer. May walk over all files."""
+        """Bytes on disk; None if the capture lacks the layer. May walk over all files."""
         record = getattr(capture.layers, self.kind)
         return None if record is None else record.size_bytes
 
     def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
-        """Remove what the layer has on disk outside of the capture's folder in the hot area. Does nothing if there is
-        nothing. `record` None: the capture does not have the layer, or taking the capture has failed.
+        """Remove the layer's files outside of the capture's folder in the hot area, if there are any. `record` None:
+        the capture lacks the layer, or taking it has failed.
         """

@@ -21,8 +21,7 @@ from waypoint.processes.criu.causes import CriuAccident
 from waypoint.session.birth import fresh, revive, shell_back, start_again
 from waypoint.session.birth.rights import bounded, check_crowd
 from waypoint.session.live import record
-from waypoint.session.live.holding import holding
-from waypoint.session.live.resources import Resources
+from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
 from waypoint.upper.contract import NEXT_STEPS
 
@@ -106,7 +105,7 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
     """Record that the sessions of `births` are being started. Births that restore processes all have the same origin.
 
     `instead_of`: the live session of the branch, which the new one is to replace. Raises StateConflict, and as
-    `Held.check` if it can be known that the processes cannot be restored; then nothing is recorded.
+    `HeldCapture.check` if it can be known that the processes cannot be restored; then nothing is recorded.
     """
     origin = births[0].origin
     await asyncio.to_thread(resources.pool.check_writable)
@@ -136,9 +135,7 @@ def naming_a_way(branch: str, origin: Capture) -> Iterator[None]:
 
 
 def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leaving: Sequence[int]) -> None:
-    """As `Held.check`, for the settings of `births`. Reads the origin's files, and removes them if they are dropped
-    meanwhile: not on the loop.
-    """
+    """As `HeldCapture.check`, for the settings of `births`. Blocks."""
     with resources.captures.hold(origin) as held:
         held.check(len(births), leaving)
         needed, limits = held.memory_bytes, births[0].row.setting.limits
@@ -235,7 +232,7 @@ def _limit_tree(resources: Resources, tree: str, most_bytes: int) -> list[str]:
 
 async def undo(resources: Resources, row: LiveRow) -> None:
     """Remove all of a session that was being started. Raises nothing, as the caller reports the error that made the
-    start fail: what fails here is tried again, and nothing begins on the branch until then (`Overdue`).
+    start fail: what fails here is tried again, and nothing begins on the branch until then (`PendingRecords`).
     """
 
     def take_back() -> None:
@@ -246,7 +243,7 @@ async def undo(resources: Resources, row: LiveRow) -> None:
     try:
         await asyncio.to_thread(take_back)
     except (WaypointError, OSError) as error:
-        resources.overdue.add(row.branch, "the start of a session was taken back", take_back, error)
+        resources.pending_records.add(row.branch, "the start of a session was taken back", take_back, error)
 
 
 def _clear(resources: Resources, row: LiveRow) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from waypoint.capture.captures import Held
+from waypoint.capture.captures import HeldCapture
 from waypoint.capture.layers.layer import Place
 from waypoint.launch.criu import APART_SEEN
 from waypoint.launch.criu_process import furnish
@@ -27,9 +27,8 @@ from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow, Setting
 from waypoint.processes.criu.external_names import name_externals
 from waypoint.session.live import record
-from waypoint.session.live.holding import holding
 from waypoint.session.live.record import RuntimeRecord
-from waypoint.session.live.resources import Resources
+from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
 from waypoint.terminal.exec.command_record import carry_over
 from waypoint.terminal.inside.inbox import mark_captured
@@ -42,7 +41,7 @@ async def revive(
     resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
 ) -> LiveSession:
     """Restore the processes of `origin` on the tree of `row`, which is a copy of the origin's files. `size`: rows and
-    columns of the terminal. `bounds`: as of `fresh.launch`. The caller has checked the origin (`Held.check`).
+    columns of the terminal. `bounds`: as of `fresh.launch`. The caller has checked the origin (`HeldCapture.check`).
 
     Raises CannotCapture with CRIU's reason, Failed, OSError; the caller removes what is left then (`birth.undo`).
     """
@@ -114,7 +113,7 @@ def _age_s(capture: Capture) -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - capture.clock
 
 
-def _plan_spec(resources: Resources, row: LiveRow, held: Held, size: tuple[int, int]) -> StartSpec:
+def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> StartSpec:
     """The plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order.
 
     Raises Failed if the base, or a folder that was bound into the session, does not exist any more.

@@ -130,8 +130,8 @@ def check_base(resources: Resources, base: str) -> None:
 
 
 @contextlib.contextmanager
-def looking(resources: Resources) -> Iterator[None]:
-    """In the `with` block, the calling thread sees what whoever asks may see of the machine's files."""
+def as_caller(resources: Resources) -> Iterator[None]:
+    """Give the calling thread the file permissions of the caller during the `with` block."""
     uid = _bound_user(resources)
     if uid is None:
         yield

@@ -1,30 +1,32 @@
-"""From a request to the setting of a session."""
+"""The setting of a session: from a request, and whether a request may change it."""
 
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+import msgspec
+
 from waypoint.egress.allowed import check as check_reachable
 from waypoint.launch.ground import start_plan
 from waypoint.launch.ground.limits import checked
-from waypoint.model.errors import UsageProblem
-from waypoint.model.records import SessionLimits, Setting
+from waypoint.model.errors import StateConflict, UsageProblem
+from waypoint.model.records import Bind, Capture, SessionLimits, Setting
 from waypoint.model.requests import StartRequest
 from waypoint.session.birth.users import change_of, find_user, user_name
 from waypoint.upper import layout
 
-Looking = Callable[[], AbstractContextManager[None]]
+AsCaller = Callable[[], AbstractContextManager[None]]
+"""Gives the calling thread the file permissions of the caller during a `with` block (rights.as_caller)."""
 
 
 def plan_setting(
-    request: StartRequest, uid: int, origin: Setting | None, tree: str | None, looking: Looking
+    request: StartRequest, uid: int, origin: Setting | None, tree: str | None, as_caller: AsCaller
 ) -> Setting:
     """The setting of the new session: each value is the one in the request, else the one in `origin`, else a default.
 
-    `uid`: the user who asks. `origin`, `tree`: setting and upper tree of the capture that the session goes on from.
-    `looking`: what is bound is looked at in this context. Another user than the one in `origin` gets neither its binds
-    nor its shell, which that one has chosen: what is bound is bound with the rights of whose session it is. Raises
-    UsageProblem.
+    `uid`: the caller. `origin`, `tree`: setting and upper tree of the capture from which the session starts. Sources of
+    binds are examined `as_caller`. Another user than the one in `origin` gets neither the binds nor the shell of
+    `origin`: they were chosen by its user, and binds have the permissions of the session's user.
     """
     base = origin.base if origin else "/"
     if request.base is not None:
@@ -43,7 +45,7 @@ def plan_setting(
     else:
         user = origin.user if origin else find_user(base, request.default_user or user_name(uid))
     own = origin if origin and not change_of(origin.user, user) else None
-    with looking():
+    with as_caller():
         binds = [start_plan.parse_bind(text) for text in request.binds] or (own.binds if own else [])
         for bind in binds:
             start_plan.check_bind(bind)
@@ -63,7 +65,6 @@ def plan_setting(
 
 
 def _allow_net(request: StartRequest, origin: Setting | None) -> list[str]:
-    """Raises UsageProblem for what is neither a name nor a network."""
     check_reachable(request.allow_net)
     if request.allow_net and (request.net or (origin.net if origin else "private")) != "private":
         raise UsageProblem("use", "--allow-net", "only a private network can be narrowed", "see --help")
@@ -71,7 +72,6 @@ def _allow_net(request: StartRequest, origin: Setting | None) -> list[str]:
 
 
 def _limits(request: StartRequest, origin: SessionLimits) -> SessionLimits:
-    """Raises UsageProblem if a session could not live with them."""
     return checked(
         SessionLimits(
             memory=request.memory or origin.memory,
@@ -83,9 +83,7 @@ def _limits(request: StartRequest, origin: SessionLimits) -> SessionLimits:
 
 
 def _shell(request: StartRequest, base: str, origin: Setting | None, tree: str | None) -> str:
-    """The path of the shell that is asked for; empty: that of the user. Raises UsageProblem if there is no such program
-    in the session's files.
-    """
+    """The path of the requested shell; "" for the user's login shell."""
     if request.shell is not None:
         roots = [base] if tree is None else [layout.upper_of(tree), base]
         found = start_plan.find_program(roots, request.shell)
@@ -99,3 +97,72 @@ def _shell(request: StartRequest, base: str, origin: Setting | None, tree: str |
         return origin.shell
     found = start_plan.find_program([base], request.default_shell) if request.default_shell else None
     return "" if found is None or start_plan.is_plain(found) else found
+
+
+def check_live_setting(request: StartRequest, setting: Setting, limits: SessionLimits, as_caller: AsCaller) -> None:
+    """Raise StateConflict if the request asks for another setting than the branch's live session has.
+
+    `setting`, `limits`: of that session; the limits are those in force. `as_caller`: as for `plan_setting`. Blocks.
+    """
+    said = "it has a live session"
+    if request.from_name is not None:
+        next_step = f"stop it first: waypoint stop {request.branch}"
+        raise StateConflict("start", f"branch {request.branch}", said, next_step)
+    with as_caller():
+        others = [*_other_limits(request, limits), *_other_settings(request, setting)]
+    if others:
+        next_step = f"leave that out to go on with it, or stop it first: waypoint stop {request.branch}"
+        raise StateConflict(
+            "start", f"branch {request.branch}", f"{said}, with another {' and '.join(others)}", next_step
+        )
+
+
+def _other_limits(request: StartRequest, limits: SessionLimits) -> list[str]:
+    asked = ((name, getattr(request, name)) for name in limits.__struct_fields__)
+    return [f"--{name}" for name, value in asked if value is not None and value != getattr(limits, name)]
+
+
+def _other_settings(request: StartRequest, setting: Setting) -> list[str]:
+    others = []
+    if request.base is not None and start_plan.real_path(request.base, "look at", request.base) != setting.base:
+        others.append("--base")
+    if request.binds:
+        asked = [start_plan.parse_bind(text) for text in request.binds]
+        if _places(asked) != _places(setting.binds):
+            others.append("--bind")
+    others += ["--net"] if request.net not in (None, setting.net) else []
+    others += ["--allow-net"] if request.allow_net and {*request.allow_net} != {*setting.allow_net} else []
+    others += ["--allow"] if request.allow and {*request.allow} != {*setting.allow} else []
+    others += ["--cwd"] if request.cwd not in (None, setting.cwd) else []
+    program = start_plan.shell_argv(setting)[0][0]
+    others += ["--shell"] if request.shell not in (None, program, os.path.basename(program)) else []
+    return others + (["command"] if request.command not in ([], setting.command) else [])
+
+
+def _places(binds: list[Bind]) -> set[tuple[str, str, bool]]:
+    return {(bind.source, bind.target, bind.readonly) for bind in binds}
+
+
+def check_restored_setting(branch: str, request: StartRequest, setting: Setting, origin: Capture) -> None:
+    """Raise UsageProblem if the processes of `origin` cannot be restored with the requested `setting`: some settings
+    cannot change, and with too little memory the kernel would kill the processes.
+    """
+    names, before = ("base", "binds", "net", "allow_net", "user", "shell", "allow"), _plain(origin.setting)
+    changed = [name for name in names if getattr(_plain(setting), name) != getattr(before, name)]
+    changed += ["cwd"] if request.cwd not in (None, origin.setting.cwd) else []
+    changed += ["command"] if request.command else []
+    if changed:
+        said = f"it comes back with its processes, whose {' and '.join(changed)} cannot be changed"
+        raise UsageProblem("start", f"branch {branch}", said, "leave that out, or start from a capture of tier files")
+    processes, most = origin.layers.processes, setting.limits.memory
+    if processes is not None and most is not None and processes.size_bytes > most:
+        said = f"its processes need {processes.size_bytes >> 20} MiB of memory, and may have {most >> 20} MiB"
+        raise UsageProblem(
+            "start", f"branch {branch}", said, f"give --memory {2 * processes.size_bytes >> 20}M or more"
+        )
+
+
+def _plain(setting: Setting) -> Setting:
+    """The setting without `Bind.as_user`, which no request can set."""
+    binds = [msgspec.structs.replace(bind, as_user=False) for bind in setting.binds]
+    return msgspec.structs.replace(setting, binds=binds)

@@ -1,24 +1,26 @@
 """The resources that all sessions of a home share."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
-from waypoint.capture.captures import Captures
+from waypoint.capture.captures import Captures, HeldCapture
 from waypoint.egress.egress import Egress
 from waypoint.launch.criu_process import CriuSpawner
 from waypoint.launch.ground.places import SharedPlaces
 from waypoint.launch.launcher_link import Launcher
-from waypoint.session.live.overdue import Overdue
+from waypoint.model.records import Capture
+from waypoint.session.live.pending_records import PendingRecords
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 
 class Resources(NamedTuple):
-    """`pool`: for the upper trees of live sessions. Only `captures` uses the upper trees of captures. `writing`: for a
-    `with` block in which the daemon writes any amount into the pool; the pool grows in time. `relieve`: frees all of
-    the disk that nothing keeps, and returns whether that is anything. `trusted`: the user who may do all that root may;
-    None: nobody.
+    """`pool`: for the upper trees of live sessions; only `captures` uses the upper trees of captures. `writing`: keeps
+    the pool growing in time during a `with` block in which the daemon writes much into it. `relieve`: frees disk space
+    that nothing needs, and returns whether there was any. `trusted`: the user who may do all that root may, if any.
     """
 
     places: SharedPlaces
@@ -29,6 +31,20 @@ class Resources(NamedTuple):
     captures: Captures
     launcher: Launcher
     criu: CriuSpawner
-    overdue: Overdue
+    pending_records: PendingRecords
     egress: Egress
     trusted: int | None = None
+
+
+@contextlib.asynccontextmanager
+async def holding(captures: Captures, *origins: Capture) -> AsyncIterator[list[HeldCapture]]:
+    """`Captures.hold` of all `origins`, for the event loop. Captures that were dropped meanwhile are removed in a
+    thread at the end, also if the caller is cancelled: a tree may have any number of files.
+    """
+    with contextlib.ExitStack() as entered:  # takes a lock and looks at no file
+        held = [entered.enter_context(captures.hold(origin)) for origin in origins]
+        kept = entered.pop_all()
+    try:
+        yield held
+    finally:
+        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(kept.close)))

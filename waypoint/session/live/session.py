@@ -21,6 +21,7 @@ from waypoint.model.paths import COMMAND_FILE, RING_FILE, RUN_FOLDER, TYPED_AHEA
 from waypoint.model.records import Capture
 from waypoint.model.requests import AttachRequest, ExecRequest, LogsRequest, RunRequest
 from waypoint.model.streams import Inlet, Outlet
+from waypoint.session.live import record as records
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.run import Host, run_process, status_place
 from waypoint.terminal.exec.command_line import FIRST_PROMPT_S, CommandLine
@@ -86,7 +87,7 @@ class LiveSession:
         self.record = record
         self.shell_path = shell_of(record.row.setting)
         self.ending: asyncio.Task[Capture | None] | None = None
-        self.capturing: asyncio.Task[Capture] | None = None  # the capture that is being taken, or was taken last
+        self.capturing: asyncio.Task[object] | None = None  # the current or last capture
         self.measuring: asyncio.Task[SessionFacts] | None = None  # the facts that are collected, or were last
         self.successor: LiveSession | None = None  # the session that has replaced this one on its branch
         self.kept: dict[str, object] = {}  # what those who are attached at the end are told of what is kept
@@ -222,6 +223,23 @@ class LiveSession:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._no_streams.wait(), CLIENTS_S)
         self.release()
+
+    def restore_runtime_folder(self, sessions: Path) -> None:
+        """Write the runtime folder below `sessions` again if somebody has removed it: without it the next daemon cannot
+        find the session. To be called right before `release`, when nothing else uses the session.
+
+        After an OSError the folder may be incomplete, and the next daemon ends the session.
+        """
+        folder = sessions / self.record.row.session
+        if (folder / records.RECORD).exists():
+            return
+        records.remove_folder(sessions, folder.name)
+        folder.mkdir(mode=0o700, parents=True)
+        size = self.terminal.ring.save(str(folder / RING_FILE), self.terminal.reader.spill)
+        with open(folder / RING_FILE, "r+b") as ring:
+            os.posix_fallocate(ring.fileno(), 0, max(size, os.fstat(ring.fileno()).st_size))
+        self.shell.file.move(str(folder / COMMAND_FILE))
+        records.save(folder, self.record)  # last: the record tells the next daemon that the rest is complete
 
     def release(self) -> None:
         """Close all descriptors and files of the session. A session that lives goes on."""
