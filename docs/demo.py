@@ -1,6 +1,6 @@
-"""`sudo ./dev demo`: a real session, from start to end, in a temporary home. Everything it prints was just done.
+"""`sudo ./dev demo`: a real session from start to end in a temporary home. Prints what it really did.
 
-Exits with 1 if anything turned out otherwise than it says.
+Exits with 1 if a command did not do what the demo says.
 """
 
 import json
@@ -19,7 +19,40 @@ import pexpect
 
 ROOT = Path(__file__).resolve().parents[1]
 WAYPOINT = [sys.executable, "-I", "-S", str(ROOT / "waypoint/cli/main.py")]
-VICTIM = "/etc/debian_version"
+DELETED_FILE = "/etc/debian_version"
+
+SERVE = """\
+#!/usr/bin/env python3
+import http.server
+
+count = 0
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        global count
+        count += 1
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"request {count}, work.txt contains: {open('work.txt').read()}".encode())
+
+    def log_message(self, *_):
+        pass
+
+
+http.server.HTTPServer(("", 80), Handler).serve_forever()
+"""
+FETCH = """\
+#!/usr/bin/env python3
+import time, urllib.request
+
+for attempt in range(100):  # the server may not listen yet
+    try:
+        print(urllib.request.urlopen("http://127.0.0.1").read().decode(), end="")
+        break
+    except OSError:
+        time.sleep(0.1)
+"""
 
 
 class Demo:
@@ -37,133 +70,122 @@ class Demo:
     def say(self, text: str) -> None:
         print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}", flush=True)
 
-    def show(self, *args: str, code: int = 0) -> str:
-        """Run and print one command; anything but exit status `code` ends the demo."""
-        print("$ waypoint " + " ".join(_quoted(arg) for arg in args), flush=True)
+    def show(self, *args: str, note: str = "", code: int = 0, stdin: str = "") -> str:
+        """Run and print one command; any other exit status than `code` ends the demo. `note`: a comment behind it."""
+        command = "$ waypoint " + " ".join(_quoted(arg) for arg in args)
+        print(f"{command}   # {note}" if note else command, flush=True)
         begin = time.perf_counter()
         done = subprocess.run(
-            [*WAYPOINT, *args], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            [*WAYPOINT, *args], env=self.env, input=stdin, capture_output=True, text=True, check=False
         )
         taken_ms = 1000 * (time.perf_counter() - begin)
-        text = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
-        if text:
-            print(text.rstrip("\n"))
-        print(f"   [{taken_ms:.0f} ms]", flush=True)
+        if text := (done.stdout + done.stderr).rstrip("\n"):
+            print(text)
+        print(
+            f"   (exit status {done.returncode}, {taken_ms:.0f} ms)" if code else f"   ({taken_ms:.0f} ms)", flush=True
+        )
         if done.returncode != code:
             raise SystemExit(f"demo: expected exit status {code}, got {done.returncode}")
-        return done.stdout.decode(errors="replace")
+        return done.stdout
 
-    def exec(self, text: str, branch: str = "demo") -> str:
-        return self.show("exec", "-b", branch, "--", text)
+    def exec(self, text: str, branch: str = "demo", note: str = "", code: int = 0) -> str:
+        return self.show("exec", "-b", branch, "--", text, note=note, code=code)
 
-    def code(self, *args: str) -> int:
-        """Run one command, print its last line and its exit status, and return that."""
-        done = subprocess.run(
-            [*WAYPOINT, *args], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, check=False
+    def put(self, path: str, content: str) -> None:
+        command = f"cat >{path} && chmod 755 {path}"
+        self.show(
+            "run", "-i", "-b", "demo", "--", "sh", "-c", command, note=f"stdin: {Path(path).name}.py", stdin=content
         )
-        print("$ waypoint " + " ".join(_quoted(arg) for arg in args))
-        lines = done.stdout.decode(errors="replace").strip().splitlines()
-        print(f"{lines[-1] if lines else ''}\n   [exit {done.returncode}]", flush=True)
-        return done.returncode
-
-    def facts(self, *args: str) -> object:
-        return json.loads(subprocess.run([*WAYPOINT, *args], env=self.env, capture_output=True, check=True).stdout)
 
 
 def _quoted(arg: str) -> str:
-    return arg if arg.replace("-", "").replace("/", "").isalnum() else "'" + arg.replace("'", "'\\''") + "'"
+    if arg.replace("-", "").replace("/", "").isalnum() or arg == "--":
+        return arg
+    return f"'{arg}'" if "'" not in arg else f'"{arg}"'
 
 
 def demonstrate(demo: Demo) -> None:
-    warm_up(demo)
-    demo.say("This moment gets a name. Everything goes on meanwhile.")
-    demo.show("checkpoint", "warm", "-b", "demo", "-m", "server up, 3 hits counted")
-    demo.exec("hits; jobs")
+    start(demo)
+    demo.say("Checkpoint: this state gets the name `warm`. The session continues.")
+    demo.show("checkpoint", "warm", "-b", "demo", note="prints name, id, tier `live`: processes are kept; the pause")
+    demo.show("run", "-b", "demo", "--", "fetch")
 
-    disaster(demo)
+    restore(demo)
     try_fixes(demo)
 
-    demo.say("A person attaches to the same terminal and sees what the agent runs there.")
-    _attach_and_exec(demo)
+    demo.say("A person attaches to the session's terminal, and sees what an agent runs there.")
+    attach_and_exec(demo)
 
-    demo.say("The daemon is killed. The session does not notice; the next command simply works.")
-    status = demo.facts("daemon", "status", "--json")
-    assert isinstance(status, dict)
-    print(f"$ kill -9 {status['pid']}")
-    os.kill(status["pid"], signal.SIGKILL)
+    demo.say("The daemon is killed. The session does not notice, and the next command works.")
+    facts = subprocess.run([*WAYPOINT, "daemon", "status", "--json"], env=demo.env, capture_output=True, check=True)
+    daemon = json.loads(facts.stdout)["pid"]
+    print(f"$ kill -9 {daemon}   # the daemon")
+    os.kill(daemon, signal.SIGKILL)
     demo.exec("greet")
 
-    demo.say("What was, and what taking each step back would do.")
-    demo.show("log", "demo", "--graph", "--all")
-    demo.show("op", "log", "-n", "4")
-
-    demo.say("The sessions end. The machine is as it was, the work is kept.")
+    demo.say("The sessions end and their files are kept. The machine is as it was.")
     demo.show("stop", "--all")
-    for path in (VICTIM, "/usr/share/doc"):
-        print(f"on the machine: {path} {'is there' if Path(path).exists() else 'IS GONE'}")
+    for path in (DELETED_FILE, "/usr/share/doc"):
         if not Path(path).exists():
-            raise SystemExit("demo: the machine was changed")
+            raise SystemExit(f"demo: the machine lost {path}")
+        print(f"on the machine: {path} still exists")
 
 
-def warm_up(demo: Demo) -> None:
-    demo.say(
-        "A session starts on a copy-on-write view of this machine, and is warmed up: a folder, a variable, a function,"
-    )
-    demo.say("a web server on port 80 of its own network, a program with a number in its memory, changed files.")
-    demo.show("shell", "-d", "demo")
+def start(demo: Demo) -> None:
+    demo.say("A session starts. It sees all files of this machine; its changes go to a copy.")
+    demo.show("shell", "-d", "demo", note="-d: do not attach; prints the branch")
+    demo.say("Two small scripts go into the session: `serve` counts requests in its memory, `fetch` makes one.")
+    demo.put("/usr/local/bin/serve", SERVE)
+    demo.put("/usr/local/bin/fetch", FETCH)
+    demo.say("The session gets a folder, a variable, a function, changed files and a running web server.")
     demo.exec("cd /srv && export GREETING=hello && greet() { echo $GREETING from $PWD; }")
-    demo.exec(f"rm -rf {VICTIM}; echo 'precious work' > work.txt; echo 'print(1/0)' > app.py")
-    demo.exec("python3 -m http.server 80 >/dev/null 2>&1 &")
-    demo.exec(f'mkfifo /tmp/hit /tmp/hits; python3 -c "{_COUNTER}" &')
-    demo.exec("hits() { echo >/tmp/hit; cat /tmp/hits; }; hits; hits; hits; greet; jobs")
-    demo.exec("for i in $(seq 100); do (exec 9<>/dev/tcp/127.0.0.1/80) 2>/dev/null && break; sleep 0.1; done")
-    demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
+    demo.exec(f"rm {DELETED_FILE}; echo 'precious work' >work.txt; echo 'print(1/0)' >app.py")
+    demo.exec("serve &", note="on port 80 of the session's own network")
+    for _ in range(3):
+        demo.show("run", "-b", "demo", "--", "fetch")
 
 
-def disaster(demo: Demo) -> None:
+def restore(demo: Demo) -> None:
     demo.say("Disaster: the work is deleted, the server killed, the variable gone.")
-    demo.exec("rm -rf /srv/* /usr/share/doc; kill %1 %2; unset GREETING; cd /; ls /srv")
-    demo.say("Back in place: files, processes with their memory, shell. The count goes on where it was.")
+    demo.exec("rm -rf /srv/* /usr/share/doc; kill %1; unset GREETING; cd /")
+    demo.say(
+        "Restore: files, shell and the server with its memory are back. It had counted 3 requests at the checkpoint."
+    )
     demo.show("restore", "warm", "-b", "demo")
-    said = demo.exec("greet; hits; jobs; cat work.txt")
-    if not said.startswith("hello from /srv\n4 hits\n") or "precious work" not in said:
-        raise SystemExit("demo: that is not what it was")
-    demo.show("run", "-b", "demo", "--", "python3", "-c", _FETCH)
+    said = demo.exec("greet; cat work.txt; jobs")
+    fetched = demo.show("run", "-b", "demo", "--", "fetch", note="request 4 again")
+    if not said.startswith("hello from /srv\nprecious work\n") or not fetched.startswith("request 4,"):
+        raise SystemExit("demo: the session is not as it was at the checkpoint")
+    demo.say("The log of operations says what undoing each of them would do.")
+    demo.show("op", "log", "-n", "3")
 
 
 def try_fixes(demo: Demo) -> None:
-    demo.say("Three fixes side by side, each in a copy of everything, on the same path and the same port.")
+    demo.say("Fork: three fixes of app.py side by side, each in its own copy of everything, with its own port 80.")
     demo.show("fork", "warm", "fix-1", "fix-2", "fix-3")
-    for branch, text in (("fix-1", "print(1/1"), ("fix-2", "print(1//0)"), ("fix-3", "print(0/1)")):
-        demo.exec(f"echo '{text}' > app.py", branch=branch)
-    scores = [demo.code("exec", "-b", branch, "--", "python3 app.py") for branch in ("fix-1", "fix-2", "fix-3")]
-    if [score == 0 for score in scores] != [False, False, True]:
-        raise SystemExit(f"demo: the fixes ended with {scores}")
-    for branch in ("demo", "fix-3"):
-        demo.show("run", "-b", branch, "--", "python3", "-c", _FETCH.replace("work.txt", "app.py"))
-    demo.say("The winner gets a name, the others go without a trace.")
+    for branch, text, code in (("fix-1", "print(1/1", 1), ("fix-2", "print(1//0)", 1), ("fix-3", "print(0/1)", 0)):
+        demo.exec(f"echo '{text}' >app.py && python3 app.py", branch, code=code)
+    demo.show("run", "-b", "fix-3", "--", "fetch", note="each copy has its own server, which continues to count")
+    demo.say("The fix that works gets a name, the others are discarded.")
     demo.show("checkpoint", "fixed", "-b", "fix-3")
     demo.show("stop", "fix-1", "fix-2", "--discard")
     demo.show("ps")
+    demo.show("log", "demo", "--graph", "--all")
 
 
-_FETCH = "import urllib.request as u; print(u.urlopen('http://127.0.0.1/work.txt').read().decode(), end='')"
-_COUNTER = "n = 0\nwhile True: open('/tmp/hit').read(); n += 1; open('/tmp/hits', 'w').write(f'{n} hits\\n')"
-
-
-def _attach_and_exec(demo: Demo) -> None:
-    print("$ waypoint attach demo        (on a terminal of its own)")
+def attach_and_exec(demo: Demo) -> None:
+    print("$ waypoint attach demo   # on a second terminal")
     person = pexpect.spawn(
         WAYPOINT[0], [*WAYPOINT[1:], "attach", "demo"], env=demo.env, encoding="utf-8", dimensions=(24, 80)
     )
     person.expect("srv#|srv\\$")
-    demo.show("exec", "-b", "demo", "--", "echo the agent says hello")
+    demo.exec("echo the agent says hello", note="on the first terminal")
     person.expect("the agent says hello\r\n")
-    print("   the person's terminal showed: the agent says hello")
+    print("   the second terminal showed: the agent says hello")
     person.send("\x1dd")  # Ctrl-] d
     person.expect(pexpect.EOF)
     person.close()
-    print("   the person pressed Ctrl-] d and is back")
+    print("   Ctrl-] d on the second terminal left the session running")
 
 
 @contextmanager
@@ -183,17 +205,17 @@ def main() -> int:
     before = mounts_of_the_machine()
     with temporary_home() as home:
         demo = Demo(home)
-        demo.say("A home for sessions, in a temporary folder.")
+        demo.say("Set-up: a home for sessions, in a temporary folder.")
         demo.show("setup")
         try:
             demonstrate(demo)
         finally:
-            demo.say("Everything goes: sessions, daemon, home.")
+            demo.say("Everything is removed: sessions, daemon, home.")
             demo.show("stop", "--all", "--discard")
             demo.show("setup", "--remove", "--yes")
     if mounts_of_the_machine() != before:
         raise SystemExit("demo: it left mounts behind")
-    print("\nNothing of it is left on this machine.")
+    print("\nNothing of the demo is left on this machine.")
     return 0
 
 
