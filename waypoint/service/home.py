@@ -89,52 +89,56 @@ class Home:
 
     def __init__(self, path: Path, config: "_Config", criu: str | None, host_mounts: int | None) -> None:
         """`criu`: the path of a CRIU that was chosen, None: any that works. `host_mounts`: as for `make_places`."""
+        loop = asyncio.get_running_loop()
         self.path = path
         self.started = time.time()
-        self.stop_daemon: Callable[[], None] = _do_nothing
+        self.users: HomeUsers = config
+        self.keep_operations_s = config.keep_operations_s
+        self.stop_daemon: Callable[[], None] = lambda: None
         self.relief: Relief | None = None
         self._relieved_at = float("-inf")
         self._compaction: asyncio.TimerHandle | None = None
-        self.keep_operations_s = KEEP_OPERATIONS_S
         self.strangers: list[StrangerFacts] = []
         # By id: captures that are off the record and not yet off the disk. Only a `gc` job uses this.
         self.due_for_removal: dict[str, Capture] = {}
-        name = home_id(str(path))
-        places = make_places(path, Path(runtime_folder(str(path))), name, config.ids.first, host_mounts)
+        self.places_inside = asyncio.Semaphore(PLACES_INSIDE)
+        self.events = Events(loop)
+        self.jobs = Jobs(self.events)
+
+        runtime = Path(runtime_folder(str(path)))
+        places = make_places(path, runtime, home_id(str(path)), config.ids.first, host_mounts)
         self._places = places._replace(filters=config.seccomp)
         self._launcher = Launcher(places.limiter.entered)
-        self._host_watch = HostWatch(self._places.host) if self._places.host is not None else None
-        self.places_inside = asyncio.Semaphore(PLACES_INSIDE)
-        self.events = Events(asyncio.get_running_loop())
-        self.jobs = Jobs(self.events)
+        self._host_watch = HostWatch(places.host) if places.host is not None else None
+
         reserve = Reserve(path)
         reserve.make_room()
         self.names = Names(path / "names.db", reserve)
         self.names.on_operation = self.events.tell_operation
         _check_pool(path, self.names)
         self.pool = open_pool(path, "auto", config.pool, reserve.make_room)
-        loop = asyncio.get_running_loop()
-        self._watch = PoolWatch(self.pool, self._places.cgroup, lambda: loop.call_soon_threadsafe(self.relieve_later))
+        self._watch = PoolWatch(self.pool, places.cgroup, lambda: loop.call_soon_threadsafe(self.relieve_later))
+
         tries = functools.partial(trial, home=path)
         find_criu = criu_find.remembered(lambda: criu_find.find(path, tries=tries, chosen=criu))
-        spawner = CriuSpawner(self._launcher, str(self._places.kit.criu_run), self._places.dumps)
+        spawner = CriuSpawner(self._launcher, str(places.kit.criu_run), places.dumps)
         self.captures = Captures(path, self.pool, self.names, find_criu, spawner.beside)
-        self.users: HomeUsers = config
-        self.egress = Egress(self._places.runtime, self._places.ids.owner_of_router(), host_mounts)
-        resources = Resources(
-            places=self._places,
-            names=self.names,
-            pool=self.pool,
-            writing=self._watch.writing,
-            relieve=self._relieve_whole,
-            captures=self.captures,
-            launcher=self._launcher,
-            criu=spawner,
-            pending_records=PendingRecords(),
-            egress=self.egress,
-            trusted=self.users.trusted_uid,
+        self.egress = Egress(places.runtime, places.ids.owner_of_router(), host_mounts)
+        self.sessions = Registry(
+            Resources(
+                places=self._places,
+                names=self.names,
+                pool=self.pool,
+                writing=self._watch.writing,
+                relieve=self._relieve_whole,
+                captures=self.captures,
+                launcher=self._launcher,
+                criu=spawner,
+                pending_records=PendingRecords(),
+                egress=self.egress,
+                trusted=config.trusted_uid,
+            )
         )
-        self.sessions = Registry(resources)
 
     @classmethod
     async def open(
@@ -156,7 +160,6 @@ class Home:
         os.makedirs(path, mode=0o700, exist_ok=True)
         config = _config(path)
         home = cls(Path(path).resolve(), config, criu, host_mounts)
-        home.keep_operations_s = config.keep_operations_s
         if not home.names.live():
             home._launcher.open()  # it starts meanwhile; but sessions that wait for a daemon are adopted first
         if serve_inside is not None:
@@ -294,10 +297,6 @@ def _check_pool(home: Path, names: Names) -> None:
         said = f"it is gone, and {home}/names.db knows {known} captures and sessions with files in it"
         next_step = f"put it back ({IMAGE}, or the folder {FOLDER}); or begin afresh: {how_to_move_away(names.path)}"
         raise StoreDamaged("open", f"the pool of {home}", said, next_step)
-
-
-def _do_nothing() -> None:
-    return
 
 
 class _Ids(msgspec.Struct):
