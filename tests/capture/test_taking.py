@@ -79,6 +79,9 @@ class LoggedSubject:
         )
         self._log = log
 
+    def processes(self) -> list[int]:
+        return []
+
     def leader(self) -> int:
         return 0
 

@@ -3,39 +3,26 @@ count that each has (witness.py).
 """
 
 import collections
-import contextlib
 import json
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from tests.chaos import victims, witness
+from tests.chaos import witness
 from tests.chaos.accidents import Accidents
 from tests.homes import Home
-from tests.waiting import DEADLINE_S, holds_within, wait_until
+from tests.waiting import wait_until
 from waypoint.client.sdk import Client
 from waypoint.model.errors import StateConflict, UnknownName
 from waypoint.model.facts import UndoneFacts
 
 ADD = 'ask add; steps=$((steps + 1)); echo "tally $steps"'
-_HAS_ENDED = "kill -0 $witness 2>&- || { wait $witness; echo $?; }"
-
-
-class Harmed(Exception):
-    """A CRIU that was killed as it dumped the session on `branch` has ended a program of the session: the only thing
-    that it may do (docs/criu.md, "When CRIU is killed").
-    """
-
-    def __init__(self, branch: str) -> None:
-        super().__init__(branch)
-        self.branch = branch
 
 
 class Moving:
     """`live`: the branches with a session, `kept`: the checkpoints, each with its count. `former`: by the number of an
     operation that has replaced a session, and the branch, its count. `touched`: the checkpoints that the operation at
-    hand has made or brought back. `harmed`: how many sessions a killed CRIU has harmed.
+    hand has made or brought back.
     """
 
     def __init__(self, home: Home, choose: random.Random) -> None:
@@ -46,7 +33,6 @@ class Moving:
         self.kept: dict[str, int] = {}
         self.former: dict[tuple[int, str], int] = {}
         self.touched: set[str] = set()
-        self.harmed = 0
         self.number = 0
 
     def begin(self) -> None:
@@ -86,21 +72,6 @@ class Moving:
         del self.live[branch]
         if branch == "main":
             self.go_on_with_main()
-
-    @contextlib.contextmanager
-    def mourning(self) -> Iterator[None]:
-        """If a session turns out to be harmed in the `with` block, it is replaced, and so are the checkpoints that may
-        show it as it is.
-        """
-        try:
-            yield
-        except Harmed as error:
-            self.harmed += 1
-            assert self.harmed <= self.accidents.killed("criu"), "more was harmed than CRIUs were killed"
-            for name in self.touched & self.kept.keys():
-                if len(self.kept) > 1:
-                    self.forget(name)
-            self.throw_away(error.branch)
 
     # --- what is there
 
@@ -173,15 +144,10 @@ def to_undo(moving: Moving, branch: str) -> UndoneFacts | None:
 
 
 def look(client: Client, branch: str) -> dict[str, int]:
-    """What each witness in the session says. Raises Harmed if their program was ended by a killed CRIU."""
+    """The count of each witness in the session."""
     session = client.session(branch)
     *said, steps = session.exec("ask look; echo $steps").output.splitlines()
-    if not said or not said[0].startswith(b"{"):
-        # It has ended, or is about to, as its peer has.
-        holds_within(DEADLINE_S, lambda: session.exec(_HAS_ENDED).output != b"")
-        status = session.exec(_HAS_ENDED).output.strip()
-        assert status in {b"%d" % one for one in victims.STATUS_BY_CRIU}, f"{branch}: {said}, ended with {status!r}"
-        raise Harmed(branch)
+    assert said, f"{branch}: the witness does not answer"
     seen = re.findall(rb"tally (\d+)", b"".join(session.logs()))
     return {**json.loads(said[0]), "steps": int(steps), "tally": int(seen[-1])}
 

@@ -14,10 +14,6 @@ from tests.waiting import wait_until
 from waypoint.linux.tasks import cgroups
 
 PARTS = ("daemon", "supervisor", "launcher", "criu", "client")
-STATUS_BY_CRIU = {128 + signal.SIGTRAP, 128 + signal.SIGPIPE}
-"""As its shell sees it, the exit status of a program that runs CRIU's code in the moment in which that CRIU is killed.
-Such a program may end (docs/criu.md, "When CRIU is killed").
-"""
 
 
 def kill(home: Home, parts: tuple[str, ...], command: subprocess.Popen[bytes]) -> list[str]:

@@ -10,7 +10,6 @@ from tests.homes import Home
 from tests.processes_now import name_of
 from tests.waiting import wait_until
 from waypoint.client import Client
-from waypoint.launch import criu_guard
 from waypoint.linux.tasks import cgroups
 from waypoint.model.ids import is_id
 
@@ -79,8 +78,8 @@ def criu_pids(home: Home) -> list[int]:
 
 
 def dumping_pids(home: Home) -> list[int]:
-    """Of every CRIU that dumps for the home, and of its helpers, but not of its guard."""
-    return [pid for pid in _members(group_of(home), "dumps/*") if name_of(pid) != criu_guard.NAME]
+    """Of every CRIU that dumps for the home, and of its helpers."""
+    return _members(group_of(home), "dumps/*")
 
 
 def _members(group: Path, below: str) -> list[int]:

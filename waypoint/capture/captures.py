@@ -40,7 +40,7 @@ FindCriu = Callable[[], CriuProgram]
 happened while one was looked for.
 """
 
-SpawnBeside = Callable[[int, str], Spawn]
+SpawnBeside = Callable[[int], Spawn]
 """From the host's pid of a session's pid 1, and the session's cgroup, to the function that starts a CRIU that can dump
 this session.
 """
@@ -106,7 +106,7 @@ class Captures:
         except HostLacks as error:
             taking.why_no_criu = error.said
         else:
-            taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid, facts.cgroup))
+            taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid))
 
     def ask_shell(self, subject: Subject) -> ShellLayer | None:
         """The state of a session's shell, for `seal`: of one that is about to end, and has left none. Blocks."""

@@ -21,7 +21,7 @@ from waypoint.linux.tasks import procfs
 from waypoint.model.errors import CannotCapture, Failed, WaypointError, as_text, cleaned
 from waypoint.model.records import Capture, Layers, Machine, Tier
 from waypoint.processes.criu.cause_table import DISK_FULL
-from waypoint.processes.criu.causes import CriuFailed
+from waypoint.processes.criu.causes import KILLED, CriuFailed
 from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
 
 log = logging.getLogger(__name__)
@@ -59,18 +59,57 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
     """
     if taking.criu is None:
         raise CannotCapture("dump", "the processes", taking.why_no_criu, "see 'waypoint doctor'")
+    subject = taking.subject
+    before = _programs(subject)
     try:
         return _attempt(taking, pause, "live")
     except (CriuFailed, Failed, OSError) as error:
         first = error
-    log.warning("capture of %s, first try: %s", taking.subject.facts.branch, first)
+    log.warning("capture of %s, first try: %s", subject.facts.branch, first)
     drop_layers(taking.area, taking.capture_id)
     try:
-        return _attempt(taking, pause, "live", EVERYTHING)
+        taken = _attempt(taking, pause, "live", EVERYTHING)
     except CannotCapture as error:
         if isinstance(first, CannotCapture):
             raise
+        _add_ended_programs(first, [first], before, subject)
         raise first from error
+    except CriuFailed as error:
+        _add_ended_programs(error, [first, error], before, subject)
+        raise
+    taken.degraded.extend(_ended_programs([first], before, subject))
+    return taken
+
+
+def _programs(subject: Subject) -> dict[int, str]:
+    """Name and pid within the session of each process of the session, by its pid on the host."""
+    found = {}
+    for pid in subject.processes():
+        with contextlib.suppress(ProcessLookupError):
+            found[pid] = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)})"
+    return found
+
+
+def _ended_programs(errors: Sequence[BaseException], before: dict[int, str], subject: Subject) -> list[str]:
+    """If one of `errors` is that CRIU was killed, a sentence about the processes of `before` that have ended since: a
+    killed CRIU may end the program that it works on (docs/criu.md). Empty if no process has ended.
+    """
+    if not any(isinstance(error, CriuFailed) and error.diagnosis.name in KILLED for error in errors):
+        return []
+    now = {*subject.processes()}
+    ended = ", ".join(sorted(name for pid, name in before.items() if pid not in now))
+    said = "CRIU was killed while it captured the session, and these programs have ended since"
+    return [f"{said}: {ended}"] if ended else []
+
+
+def _add_ended_programs(
+    error: BaseException, errors: Sequence[BaseException], before: dict[int, str], subject: Subject
+) -> None:
+    """Add the sentence of `_ended_programs` to `error`, with which the capture fails."""
+    for said in _ended_programs(errors, before, subject):
+        if isinstance(error, WaypointError):
+            error.said += f"; {said}"
+            error.next_step = "restore an earlier checkpoint if the session needs them, and try again"
 
 
 def is_disk_full(error: WaypointError) -> bool:

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from typing import NoReturn
 
-from waypoint.launch.criu_guard import CriuGuard, fork_guarded
 from waypoint.launch.externals import mount_apart
 from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.linux.calls import hard_limits
@@ -27,7 +26,7 @@ APART_SEEN = f"{_RUN}/{APART}"
 
 
 Announce = Callable[[list[int]], None]
-"""Called when only execve is left to do, with a pidfd of the process and, if it has a guard, one of the guard."""
+"""Called when only execve is left to do, with a pidfd of the process."""
 
 
 def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoReturn:
@@ -36,15 +35,14 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
     CRIU joins the session's network namespace, so that it neither dumps that nor searches the host's connections. It
     runs in a cgroup of its own, because the session's will be frozen.
     """
-    # If CRIU were killed while it runs a system call in a task of the session, that task might die too (docs/criu.md).
+    # If CRIU is killed while its code runs in a task of the session, that task may end, too (docs/criu.md).
     with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
         procfs.set_oom_score(-1000)
-    guard = fork_guarded(spec.session)
     session = os.pidfd_open(spec.pid)
     _make_private()
     mounts.bind(spec.run, _RUN)
     namespaces.setns(session, namespaces.CLONE_NEWNET)
-    _become(spec, fds, announce, guard)
+    _become(spec, fds, announce)
 
 
 def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
@@ -63,19 +61,12 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     _become(spec, fds[:_OWN_FDS], announce)
 
 
-def _become(
-    spec: CriuBeside | CriuInto, fds: list[int], announce: Announce, guard: CriuGuard | None = None
-) -> NoReturn:
+def _become(spec: CriuBeside | CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     program = os.path.realpath(spec.argv[0], strict=True)  # raises while the failure can still be reported
     # CRIU, also as the session's root, makes folders in /tmp, and leaves them if it is killed. It may need other files
     # there: its program, that program's libraries, the interpreter of a script.
     mounts.keep_writes_apart(_TMP, needed=program)
-    own = os.pidfd_open(os.getpid())
-    if guard is None:
-        announce([own])
-    else:
-        guard.wait_ready()
-        announce([own, guard.pidfd])
+    announce([os.pidfd_open(os.getpid())])
     socket, words = (os.dup(fd) for fd in fds)
     null = os.open("/dev/null", os.O_RDONLY)
     for fd, place in ((null, 0), (words, 1), (words, 2), (socket, CRIU_SOCKET_FD)):

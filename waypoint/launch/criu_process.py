@@ -21,9 +21,6 @@ from waypoint.model.ids import new_id
 from waypoint.processes.criu.options import Notice, OnNotice
 from waypoint.processes.criu.worker import CriuCommand, Process, Spawn
 
-# Seconds that a guard may work on after its CRIU has ended, before it is killed. Some milliseconds are usual.
-GUARD_S = 5.0
-
 
 class LaunchedCriu:
     """A CRIU process that is not the daemon's child: the daemon waits for it and kills it by its pidfd."""
@@ -31,23 +28,18 @@ class LaunchedCriu:
     def __init__(self, started: Started, group: str) -> None:
         """`group`: the cgroup that CRIU has for itself and its helpers; "": it runs in the cgroup of a session."""
         self.pid = started.pid
-        self._pidfds = started.handles  # CRIU's, and its guard's if it has one
+        (self._pidfd,) = started.handles
         self._group = group
 
     def wait(self) -> int:
-        """Block until CRIU and its guard have ended, then end the helpers that CRIU has left in its own group, and
-        remove the group.
+        """Block until CRIU has ended, then end the helpers that CRIU has left in its own group, and remove the group.
 
         Returns 0, since only the launcher could learn the exit status.
         """
-        if self._pidfds:
-            criu, *guards = self._pidfds
-            select.select([criu], [], [])
-            for guard in guards:
-                pidfd.wait_ended(guard, GUARD_S)
-            for fd in self._pidfds:
-                os.close(fd)
-            self._pidfds = []
+        if self._pidfd >= 0:
+            select.select([self._pidfd], [], [])
+            os.close(self._pidfd)
+            self._pidfd = -1
             if self._group:
                 with contextlib.suppress(TimeoutError):  # a helper cannot be killed: its group stays
                     cgroups.end(self._group)
@@ -56,8 +48,8 @@ class LaunchedCriu:
     def kill(self) -> None:
         """Send SIGKILL, if CRIU has not ended."""
         with contextlib.suppress(ProcessLookupError):
-            if self._pidfds:
-                pidfd.send_signal(self._pidfds[0], signal.SIGKILL)
+            if self._pidfd >= 0:
+                pidfd.send_signal(self._pidfd, signal.SIGKILL)
 
 
 class CriuSpawner:
@@ -74,19 +66,15 @@ class CriuSpawner:
         self._dumps = dumps
         self._loop = asyncio.get_running_loop()
 
-    def beside(self, init_pid: int, session: str) -> Spawn:
-        """The function for a dump of a session. `init_pid`: the pid of the session's pid 1 as the host sees it.
-        `session`: the session's cgroup.
-        """
+    def beside(self, init_pid: int) -> Spawn:
+        """The function for a dump of the session whose pid 1 is `init_pid`, as the host sees it."""
 
         def spawn(command: CriuCommand) -> Process:
             group = f"{self._dumps}/{new_id()}"
             cgroups.create(group)
             try:
                 argv = command.argv(CRIU_SOCKET_FD)
-                spec = CriuBeside(
-                    pid=init_pid, session=session, run=self._run, cgroup=group, argv=argv, env=command.env
-                )
+                spec = CriuBeside(pid=init_pid, run=self._run, cgroup=group, argv=argv, env=command.env)
                 return self._start(spec, command, group)
             except BaseException:
                 cgroups.end(group)

@@ -122,11 +122,10 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
     """Start a CRIU that is to dump the session with init `pid`.
 
     Two descriptors are sent with the request: CRIU's socket, and the file for its stdout and stderr. `run`: the host
-    folder that becomes CRIU's /run. `cgroup`: the cgroup that CRIU runs in. `session`: the session's cgroup.
+    folder that becomes CRIU's /run. `cgroup`: the cgroup that CRIU runs in.
     """
 
     pid: int
-    session: str
     run: str
     cgroup: str
     argv: list[str]

@@ -6,11 +6,9 @@ Runs once, before the daemon does anything else in the home. The functions block
 import contextlib
 import functools
 import logging
-import os
-import signal
+import time
 
 from waypoint.capture.sweeping import Inventory, sweep
-from waypoint.launch import criu_guard
 from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed, StoreDamaged, WaypointError
 from waypoint.model.facts import StrangerFacts
@@ -30,8 +28,10 @@ log = logging.getLogger(__name__)
 
 _STANDS = "; it stands still until a daemon can finish the restore of its files that was broken off"
 
-DUMP_S = 0.15
-"""How long a CRIU of the last daemon may still take to end by itself: it and all sessions wait for that."""
+IDLE_S = 7.0
+"""A CRIU of the last daemon that uses no processor for so many seconds hangs, and is killed."""
+MOST_S = 40.0
+"""A CRIU of the last daemon is killed after so many seconds in any case: clients wait 60 s for a daemon."""
 
 
 def adopt_all(sessions: Registry) -> list[StrangerFacts]:
@@ -183,30 +183,20 @@ def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
 def _end_dumps(resources: Resources) -> None:
     """Wait for the dumps of the last daemon to end, before anything is done with the dumped sessions.
 
-    A CRIU whose daemon is gone notices that at its next step, gives up, and leaves the session as CRIU found it:
-    frozen. A CRIU that does not end within DUMP_S is killed, because it writes gigabytes or hangs; its guard, which is
-    not, then sets back the tasks in which CRIU was at work. A CRIU that cannot even be killed is logged and left: each
-    CRIU has a group of its own (`CriuSpawner`).
+    A CRIU whose daemon is gone gives up when it has written all memory, and leaves the session frozen, as it found it.
+    To kill it earlier may harm the session (docs/criu.md), so only a CRIU that hangs is killed. A CRIU that cannot be
+    killed is logged and left: each CRIU has a cgroup of its own (`CriuSpawner`).
     """
     dumps = resources.places.dumps
-    try:
-        cgroups.wait_empty(dumps, DUMP_S)
-    except TimeoutError:
+    started_at, used_usec = time.monotonic(), -1
+    while time.monotonic() - started_at < MOST_S and used_usec != (used_usec := cgroups.cpu_usec(dumps)):
+        with contextlib.suppress(TimeoutError):
+            cgroups.wait_empty(dumps, IDLE_S)
+            break
+    else:
         log.warning("a CRIU did not end with the daemon that had started it: it is killed")
-        _kill_all_but_guards(dumps)
     try:
         cgroups.end(dumps)
     except TimeoutError as error:
         log.error("a CRIU of the last daemon cannot be killed: %s", error)
     cgroups.create(dumps)
-
-
-def _kill_all_but_guards(dumps: str) -> None:
-    """Kill each CRIU below the cgroup `dumps` with its helpers, and wait until its guard has ended by itself."""
-    for name in cgroups.children(dumps):
-        for pid in cgroups.members(f"{dumps}/{name}"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                if procfs.stat(pid).name != criu_guard.NAME:
-                    os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):
-        cgroups.wait_empty(dumps)

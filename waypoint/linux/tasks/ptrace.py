@@ -10,53 +10,37 @@ import errno
 import os
 import signal
 import struct
-from typing import NamedTuple
 
 from waypoint.linux.calls import libc
 from waypoint.linux.tasks import mappings
 
-_CONT, _DETACH, _POKEUSER, _SYSCALL = 7, 17, 6, 24
+_CONT, _DETACH, _SYSCALL = 7, 17, 24
 _GETREGS, _SETREGS = 12, 13
-_GETEVENTMSG = 0x4201
-_SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
+_SEIZE, _INTERRUPT = 0x4206, 0x4207
 _GETSIGMASK, _SETSIGMASK = 0x420A, 0x420B
 _EVERY_SIGNAL = b"\xff" * 8
-_O_TRACEEXIT, _O_SUSPEND_SECCOMP = 0x40, 1 << 21
+_O_SUSPEND_SECCOMP = 1 << 21
 _WALL = 0x40000000
-_EVENT_EXIT = 6
-_EVENT_STOP = 128
-_GROUP_STOPS = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _MASK_BYTES = 8
 _REGISTERS = struct.Struct("<27Q")  # struct user_regs_struct of x86-64
 REGISTERS_BYTES = _REGISTERS.size
 _AX, _ORIG_AX, _IP, _SP = 10, 15, 16, 19
 _ARGUMENTS = (14, 13, 12)  # di, si, dx: the first three
 _SYSCALL_CODE = b"\x0f\x05"
-_DEBUG_CONTROL = 848 + 7 * 8  # offsetof(struct user, u_debugreg[7]) of x86-64
 
 
-class Stop(NamedTuple):
-    """Why a task has stopped. `signal`: the signal that is about to be delivered, 0 if none is. `is_exit`: the task has
-    begun to end. `is_group_stop`: its process is stopped, as by SIGSTOP.
+def seize(tid: int, *, unfiltered: bool = False) -> None:
+    """Become the tracer of a task, which runs on.
+
+    `unfiltered`: while the task is traced, no filter of system calls (seccomp(2)) applies to it, if the kernel can do
+    that and the caller itself has no filter. Raises PermissionError if the task is traced already or must not be
+    traced, ProcessLookupError if it has ended.
     """
-
-    signal: int
-    is_exit: bool
-    is_group_stop: bool
-
-
-def seize(tid: int, *, tell_exit: bool = False, unfiltered: bool = False) -> None:
-    """Become the tracer of a task, which runs on. `tell_exit`: the task stops (`Stop.is_exit`) before it ends, also if
-    SIGKILL ends it. `unfiltered`: no filter of system calls (seccomp(2)) holds for the task as long as it is traced, if
-    the caller has none itself. Raises PermissionError if it is traced already, or may not be; ProcessLookupError if it
-    is gone.
-    """
-    options = _O_TRACEEXIT if tell_exit else 0
     if unfiltered:
-        with contextlib.suppress(OSError):  # also if the kernel knows nothing of that; then as without it
-            libc.call("ptrace", _SEIZE, tid, 0, options | _O_SUSPEND_SECCOMP)
+        with contextlib.suppress(OSError):
+            libc.call("ptrace", _SEIZE, tid, 0, _O_SUSPEND_SECCOMP)
             return
-    libc.call("ptrace", _SEIZE, tid, 0, options)
+    libc.call("ptrace", _SEIZE, tid, 0, 0)
 
 
 def interrupt(tid: int) -> None:
@@ -64,35 +48,19 @@ def interrupt(tid: int) -> None:
     libc.call("ptrace", _INTERRUPT, tid, 0, 0)
 
 
-def wait(tid: int) -> Stop | None:
-    """Block until a seized task stops; None if it has ended."""
+def wait(tid: int) -> int | None:
+    """Block until a seized task stops. Returns the signal that is about to be delivered to it, 0 if none is; None if
+    the task has ended.
+    """
     _, status = os.waitpid(tid, _WALL)
     if not os.WIFSTOPPED(status):
         return None
-    number, event = os.WSTOPSIG(status), status >> 16
-    if event:
-        return Stop(0, event == _EVENT_EXIT, event == _EVENT_STOP and number in _GROUP_STOPS)
-    return Stop(number, is_exit=False, is_group_stop=False)
-
-
-def go_on(tid: int, stop: Stop) -> None:
-    """Let a task go on from `stop` as if nobody traced it."""
-    if stop.is_group_stop:
-        libc.call("ptrace", _LISTEN, tid, 0, 0)
-    else:
-        libc.call("ptrace", _CONT, tid, 0, stop.signal)
+    return 0 if status >> 16 else os.WSTOPSIG(status)
 
 
 def detach(tid: int) -> None:
     """Let a stopped task go, untraced."""
     libc.call("ptrace", _DETACH, tid, 0, 0)
-
-
-def exit_status(tid: int) -> int:
-    """The status, as of waitpid(2), with which a task that has stopped at its exit is going to end."""
-    status = ctypes.c_ulong()
-    libc.call("ptrace", _GETEVENTMSG, tid, 0, ctypes.addressof(status))
-    return status.value
 
 
 def registers(tid: int) -> bytes:
@@ -112,11 +80,6 @@ def set_signal_mask(tid: int, mask: bytes) -> None:
     """Set which signals a stopped task blocks. `mask`: 8 bytes, bit N - 1 for signal N."""
     buffer = ctypes.create_string_buffer(mask, _MASK_BYTES)
     libc.call("ptrace", _SETSIGMASK, tid, _MASK_BYTES, ctypes.addressof(buffer))
-
-
-def clear_breakpoints(tid: int) -> None:
-    """Switch off all hardware breakpoints of a stopped task. x86-64 only."""
-    libc.call("ptrace", _POKEUSER, tid, _DEBUG_CONTROL, 0)
 
 
 def system_call(tid: int, code: int, number: int, *args: int, data: bytes) -> int:
@@ -166,9 +129,9 @@ def _go_to(tid: int, request: int, wanted: int) -> bool:
         stop = wait(tid)
         if stop is None:
             raise ProcessLookupError(errno.ESRCH, "it has ended")
-        if stop.signal == wanted:
+        if stop == wanted:
             return is_to_stop
-        is_to_stop |= stop.signal == signal.SIGSTOP
+        is_to_stop |= stop == signal.SIGSTOP
 
 
 def _signal_mask(tid: int) -> bytes:

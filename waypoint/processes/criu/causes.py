@@ -13,6 +13,8 @@ from waypoint.processes.criu.cause_table import CAUSES
 
 MAX_LOG_BYTES = 1 << 20
 TRY_AGAIN = "try again; if it happens again, see 'waypoint doctor'"
+KILLED = frozenset({"died", "silent"})
+"""The names of the diagnoses of a CRIU that was killed."""
 
 # Error lines that are no reason for a failure. CRIU writes the first one in every run without CAP_SYS_RESOURCE and goes
 # on; the others only say that the run has failed.
