@@ -28,7 +28,6 @@ SLEEPS: dict[str, str] = {
     "waypoint/service/background/host_watch.py": "nothing tells that a swarm of mounts is over",
     "waypoint/launch/ground/places.py": "systemd moves a process into a scope without an event for it",
     "tests/bench/session.py": "what is counted there is what happens in a time of rest",
-    "tests/chaos/crowd.py": "it sleeps inside a session, to find out whether that is disturbed",
     "tests/session/test_outages.py": "the distance of two kills, and the age of a daemon, are nothing but time",
     "tests/waiting.py": "the one place where tests ask again and again, with a deadline",
 }
@@ -50,7 +49,6 @@ HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "it has a
 
 SEVERAL_OUTCOMES: dict[str, str] = {
     "tests/session/test_exec_signals.py": "zsh says one of two of what was interrupted, by where the signal meets it",
-    "tests/chaos/moving.py": "a program that a killed CRIU has ended is known by its status",
     "tests/daemon/test_fuzz.py": "garbage gets any answer that the protocol knows",
 }
 """Files with tests that accept one of several exit statuses."""
