@@ -29,7 +29,7 @@ def value_of(home: Home, branch: str, word: str) -> str:
     return home.must("exec", "-b", branch, "--", f"echo ${word}").stdout.strip()
 
 
-def test_a_checkpoint_tells_its_name_id_tier_and_pause(home: Home, branch: str) -> None:
+def test_checkpoint_prints_name_id_tier_and_pause(home: Home, branch: str) -> None:
     done = home.must("checkpoint", f"{branch}-c", "-b", branch)
     found = re.fullmatch(rf"{branch}-c  ([0-9a-f]{{12}})  live  paused \d+ ms\n", done.stdout)
     assert found
@@ -37,7 +37,7 @@ def test_a_checkpoint_tells_its_name_id_tier_and_pause(home: Home, branch: str) 
     assert done.stderr == ""
 
 
-def test_with_json_it_has_exactly_these_keys(home: Home, branch: str) -> None:
+def test_checkpoint_json_has_exactly_these_keys(home: Home, branch: str) -> None:
     found = home.must("checkpoint", f"{branch}-c", "-b", branch, "-m", "a message", "--json").json()
     assert set(found) == KEYS
     assert (found["name"], found["image"], found["tier"]) == (f"{branch}-c", None, "live")
@@ -51,13 +51,13 @@ def test_the_branch_may_come_from_the_environment(home: Home, branch: str) -> No
     home.must("restore", f"{branch}-c", env={"WAYPOINT_BRANCH": branch})
 
 
-def test_a_named_tier_is_what_is_kept(home: Home, branch: str) -> None:
+def test_checkpoint_reaches_the_requested_tier(home: Home, branch: str) -> None:
     for tier in ("files", "respawn"):
         found = home.must("checkpoint", f"{branch}-{tier}", "-b", branch, "--tier", tier, "--json").json()
         assert found["tier"] == tier
 
 
-def test_what_is_not_kept_is_told_on_stderr(home: Home, branch: str) -> None:
+def test_what_a_checkpoint_cannot_keep_is_reported_on_stderr(home: Home, branch: str) -> None:
     assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
     done = home.must("checkpoint", f"{branch}-c", "-b", branch)
     assert re.fullmatch(rf"{branch}-c  [0-9a-f]{{12}}  respawn  paused \d+ ms\n", done.stdout)
@@ -87,7 +87,7 @@ def test_wrong_usage_has_status_2(home: Home, args: list[str]) -> None:
     assert (done.code, done.stdout) == (2, "")
 
 
-def test_a_branch_that_is_not_there_or_not_live_is_told(home: Home, branch: str) -> None:
+def test_a_checkpoint_of_a_missing_or_stopped_branch_is_refused(home: Home, branch: str) -> None:
     assert home.cli("checkpoint", "x", "-b", "nosuch").code == 2
     home.must("stop", branch)
     done = home.cli("checkpoint", f"{branch}-c", "-b", branch)
@@ -113,7 +113,7 @@ def test_a_stop_with_a_checkpoint_keeps_the_processes(home: Home, branch: str) -
     assert value_of(home, branch, "mine") == "42"
 
 
-def test_a_stop_with_a_checkpoint_is_of_one_session_that_is_kept(home: Home, branch: str) -> None:
+def test_a_stop_with_a_checkpoint_takes_one_session_and_no_discard(home: Home, branch: str) -> None:
     for args in ([branch, "other"], ["--all"], [branch, "--discard"]):
         assert home.cli("stop", *args, "--checkpoint", f"{branch}-c").code == 2
     home.must("checkpoint", f"{branch}-c", "-b", branch)
@@ -146,7 +146,7 @@ def test_a_restore_is_on_the_branch_that_the_capture_was_taken_on(home: Home, br
     home.must("stop", "main", f"{branch}-f", "--discard")
 
 
-def test_a_restore_says_what_it_has_replaced_and_how_to_get_that_back(home: Home, branch: str) -> None:
+def test_restore_reports_the_replaced_session_and_how_to_get_it_back(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "mine=before")
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     home.must("exec", "-b", branch, "--", "mine=after")
@@ -206,9 +206,7 @@ def test_restore_on_a_new_branch_leaves_the_old_one(home: Home, branch: str) -> 
     assert (found["branch"], found["state"]) == (f"{branch}-m", "live")
 
 
-def test_restore_with_json_prints_the_same_record_in_place_and_beside_and_measures_nothing(
-    home: Home, branch: str
-) -> None:
+def test_restore_json_has_the_same_keys_in_place_and_on_a_new_branch(home: Home, branch: str) -> None:
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     in_place = home.must("restore", f"{branch}-c", "-b", branch, "--json").json()
     beside = home.must("restore", f"{branch}-c", "--new", f"{branch}-n", "--json").json()
@@ -240,12 +238,12 @@ def test_an_existing_new_branch_is_refused(home: Home, branch: str) -> None:
         ["nosuch", "--new", "new", "--only", "files"],
     ],
 )
-def test_what_cannot_be_restored_has_status_2(home: Home, args: list[str]) -> None:
+def test_restore_of_an_unknown_name_exits_with_2(home: Home, args: list[str]) -> None:
     done = home.cli("restore", *args)
     assert (done.code, done.stdout) == (2, "")
 
 
-def test_nobody_reading_ends_a_verb_of_the_fast_path_in_silence(home: Home, branch: str) -> None:
+def test_a_closed_pipe_ends_a_verb_of_the_fast_path_silently(home: Home, branch: str) -> None:
     words = home.argv("checkpoint", f"{branch}-c", "-b", branch)
     done = subprocess.run(
         ["/bin/bash", "-c", '"$@" | :; echo ${PIPESTATUS[0]}', "-", *words],

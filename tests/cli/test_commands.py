@@ -36,7 +36,7 @@ def test_an_unknown_verb_is_wrong_usage() -> None:
     assert "nosuch" in done.stderr
 
 
-def test_a_home_that_was_not_set_up_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_home_that_was_not_set_up_is_an_error(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("h") / "none"
     done = subprocess.run(
         [str(ROOT / "dev"), "waypoint", "--home", str(home), "ps"], capture_output=True, text=True, check=False
@@ -93,7 +93,7 @@ def test_ps_lists_live_sessions(home: Home, branch: str) -> None:
 
 
 @pytest.mark.privileged
-def test_ps_all_lists_what_could_be_started_again(home: Home, branch: str) -> None:
+def test_ps_all_lists_branches_that_can_be_started_again(home: Home, branch: str) -> None:
     home.must("stop", branch)
     assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
     [found] = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == branch]
@@ -103,7 +103,7 @@ def test_ps_all_lists_what_could_be_started_again(home: Home, branch: str) -> No
 
 @pytest.mark.privileged
 @pytest.mark.requires("criu")
-def test_a_branch_whose_programs_were_kept_is_told_as_parked(home: Home, branch: str) -> None:
+def test_a_branch_with_kept_processes_is_listed_as_parked(home: Home, branch: str) -> None:
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--park")
     [found] = [one for one in home.must("ps", "--all", "--json").json() if one["branch"] == branch]
     assert found["state"] == "parked"
@@ -117,7 +117,7 @@ def test_ps_has_no_colours_in_a_pipe(home: Home, branch: str) -> None:
 
 
 @pytest.mark.privileged
-def test_nobody_reading_ends_a_command_in_silence(home: Home, branch: str) -> None:
+def test_a_closed_pipe_ends_a_command_silently(home: Home, branch: str) -> None:
     for verb in ("ps", f"logs {branch}"):
         command = " ".join(home.argv(*verb.split()))
         done = subprocess.run(
@@ -131,7 +131,7 @@ def test_nobody_reading_ends_a_command_in_silence(home: Home, branch: str) -> No
 
 
 @pytest.mark.privileged
-def test_stop_keeps_the_files_and_says_where(home: Home, branch: str) -> None:
+def test_stop_keeps_the_files_and_prints_the_capture(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "echo kept > /var/tmp/kept")
     [found] = home.must("stop", branch, "--json").json()
     assert found["branch"] == branch
@@ -141,7 +141,7 @@ def test_stop_keeps_the_files_and_says_where(home: Home, branch: str) -> None:
 
 
 @pytest.mark.privileged
-def test_stop_may_discard(home: Home, branch: str) -> None:
+def test_stop_can_discard_the_files(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "echo kept > /var/tmp/kept")
     done = home.must("stop", branch, "--discard")
     assert done.stdout == f"{branch}  discarded\n"
@@ -149,7 +149,7 @@ def test_stop_may_discard(home: Home, branch: str) -> None:
 
 
 @pytest.mark.privileged
-def test_stop_of_several_goes_on_after_one_that_is_not_there(home: Home, branch: str) -> None:
+def test_stop_of_several_continues_after_an_unknown_branch(home: Home, branch: str) -> None:
     done = home.cli("stop", "nosuch", branch)
     assert done.code == 2
     assert "nosuch" in done.stderr
@@ -164,12 +164,12 @@ def test_stop_takes_its_branch_from_the_option_and_the_environment_too(home: Hom
 
 
 @pytest.mark.privileged
-def test_stop_all_and_names_exclude_each_other(home: Home) -> None:
+def test_stop_all_cannot_be_combined_with_names(home: Home) -> None:
     assert home.cli("stop", "--all", "x").code == 2
 
 
 @pytest.mark.privileged
-def test_logs_have_what_the_terminal_showed(home: Home, branch: str) -> None:
+def test_logs_print_the_output_of_the_terminal(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "echo seen$((1+1))")
     assert "seen2" in home.must("logs", branch).stdout
     assert "seen2" in home.must("logs", "-b", branch).stdout
@@ -185,7 +185,7 @@ def test_logs_follow_until_the_session_ends(home: Home, branch: str) -> None:
 
 
 @pytest.mark.privileged
-def test_logs_of_an_unknown_branch_are_told(home: Home) -> None:
+def test_logs_of_an_unknown_branch_are_an_error(home: Home) -> None:
     done = home.cli("logs", "nosuch")
     assert (done.code, done.stdout) == (2, "")
 
@@ -206,14 +206,14 @@ def test_daemon_stop_leaves_sessions_running_and_the_next_command_starts_it(home
 
 
 @pytest.mark.privileged
-def test_stopping_a_daemon_that_does_not_run_is_fine_and_starts_none(home: Home) -> None:
+def test_stopping_a_stopped_daemon_succeeds_and_starts_none(home: Home) -> None:
     home.must("daemon", "stop")
     home.must("daemon", "stop")
     assert home.cli("daemon", "status").code == 4
 
 
 @pytest.mark.privileged
-def test_daemon_status_has_the_facts(home: Home) -> None:
+def test_daemon_status_prints_the_facts(home: Home) -> None:
     found = home.must("ps", "--json") and home.must("daemon", "status", "--json").json()
     assert {"pid", "version", "sessions", "home", "started"} <= set(found)
     assert str(found["pid"]) in home.must("daemon", "status").stdout
@@ -228,7 +228,7 @@ def test_a_home_may_be_named_before_the_verb(home: Home, verb: str) -> None:
 
 @pytest.mark.privileged
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_daemon_run_serves_until_it_is_told_to_stop(home: Home, name: str) -> None:
+def test_daemon_run_serves_until_a_signal(home: Home, name: str) -> None:
     home.must("daemon", "stop")
     with subprocess.Popen(home.argv("daemon", "run"), env=home.env, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
@@ -266,7 +266,7 @@ def test_many_commands_at_once_start_one_daemon(home: Home) -> None:
 
 
 @pytest.mark.privileged
-def test_doctor_tells_what_works(home: Home) -> None:
+def test_doctor_reports_the_capabilities(home: Home) -> None:
     done = home.cli("doctor", "--json")
     found = done.json()
     assert found

@@ -90,7 +90,7 @@ LINES = [
 @pytest.mark.privileged
 @pytest.mark.requires("zsh")
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_a_real_shell_completes(named: Home, shell: str, tmp_path: Path) -> None:
+def test_bash_and_zsh_complete(named: Home, shell: str, tmp_path: Path) -> None:
     with shell_on(named, shell, tmp_path) as terminal:
         for line, expected in LINES:
             assert expected in completed(terminal, line), f"{shell}: {line}"
@@ -109,7 +109,7 @@ def test_all_possibilities_are_listed(named: Home, shell: str, tmp_path: Path) -
 @pytest.mark.privileged
 @pytest.mark.requires("zsh")
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_it_works_where_waypoint_is_not_in_the_path(named: Home, shell: str, tmp_path: Path) -> None:
+def test_completion_works_if_waypoint_is_not_in_path(named: Home, shell: str, tmp_path: Path) -> None:
     with shell_on(named, shell, tmp_path, is_installed=False) as terminal:
         assert "waypoint restore noted _" in completed(terminal, "waypoint restore not")
 
@@ -118,7 +118,7 @@ def test_it_works_where_waypoint_is_not_in_the_path(named: Home, shell: str, tmp
 @pytest.mark.privileged
 @pytest.mark.requires("zsh")
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_without_a_daemon_it_is_silent_and_starts_none(shell: str, tmp_path: Path) -> None:
+def test_completion_without_a_daemon_is_silent_and_starts_none(shell: str, tmp_path: Path) -> None:
     with open_home("quiet") as home:
         home.must("checkpoint", "noted", "-b", home.must("shell", "-d").stdout.strip())
         home.must("daemon", "stop")
@@ -134,7 +134,7 @@ def asked(home: Home, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("state", ["no home", "no folder", "nonsense"])
-def test_whatever_is_wrong_nothing_is_said(state: str, tmp_path: Path) -> None:
+def test_completion_prints_no_errors(state: str, tmp_path: Path) -> None:
     words = ["restore", ""]
     if state == "nonsense":
         words = ["restore", "\udcff", "--home", "/proc/1/root", ""]
@@ -145,7 +145,7 @@ def test_whatever_is_wrong_nothing_is_said(state: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.privileged
-def test_a_daemon_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+def test_completion_gives_up_on_a_silent_daemon(tmp_path: Path) -> None:
     home = Home(tmp_path / "h")
     home.runtime.mkdir(mode=0o711, parents=True)
     try:
@@ -160,7 +160,7 @@ def test_a_daemon_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None
 
 
 @pytest.mark.privileged
-def test_a_tab_loads_little(named: Home) -> None:
+def test_completion_imports_few_modules(named: Home) -> None:
     python, *rest = named.argv("__complete", "restore", "")
     done = subprocess.run(
         [python, "-X", "importtime", *rest], env=named.env, capture_output=True, text=True, check=True

@@ -29,7 +29,7 @@ def quiet() -> Iterator[Home]:
         yield home
 
 
-def test_it_prints_the_log_without_a_daemon(quiet: Home) -> None:
+def test_daemon_logs_work_without_a_daemon(quiet: Home) -> None:
     printed = quiet.must("daemon", "logs").stdout
     assert printed == log_of(quiet).read_text()
     assert "] serving\n" in printed
@@ -38,7 +38,7 @@ def test_it_prints_the_log_without_a_daemon(quiet: Home) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10_000])
-def test_it_prints_the_last_lines_of_both_files(quiet: Home, limit: int) -> None:
+def test_daemon_logs_print_the_last_lines_of_both_files(quiet: Home, limit: int) -> None:
     older = Path(f"{log_of(quiet)}.1")
     older.write_text("".join(f"old {number}\n" for number in range(100)))
     try:
@@ -59,7 +59,7 @@ def next_line(process: "subprocess.Popen[bytes]", text: str) -> bytes:
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.parametrize("limit", [[], ["-n", "1"], ["-n", "1000"]], ids=str)
-def test_it_follows_the_log_into_the_next_file(limit: list[str]) -> None:
+def test_daemon_logs_follow_into_the_next_file(limit: list[str]) -> None:
     with open_home("follow") as home:
         first = log_of(home).read_text().splitlines()
         command = home.argv("daemon", "logs", "-f", *limit)
@@ -103,13 +103,13 @@ def test_the_log_is_for_root_alone_and_has_no_secrets() -> None:
 
 
 @pytest.mark.requires("public-checkout")
-def test_who_may_not_read_it_is_told_who_may(quiet: Home) -> None:
+def test_a_user_without_access_to_the_log_is_told_to_use_sudo(quiet: Home) -> None:
     done = as_nobody(quiet, "daemon", "logs")
     assert done.returncode == 3
     assert f"next: sudo waypoint --home {quiet.path} daemon logs\n" in done.stderr
 
 
-def test_a_home_without_a_log_is_told(tmp_path: Path) -> None:
+def test_a_home_without_a_log_is_an_error(tmp_path: Path) -> None:
     for words in ([], ["-f"]):
         done = Home(tmp_path).cli("daemon", "logs", *words)
         assert done.code == 2

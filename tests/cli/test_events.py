@@ -37,7 +37,7 @@ def kill_daemon(home: Home) -> None:
 
 
 @pytest.mark.requires("criu")
-def test_operations_are_told_exactly_as_the_log_has_them(home: Home) -> None:
+def test_operation_events_match_op_log(home: Home) -> None:
     begin = told(home)[-1]["seq"]
     known = {one["number"] for one in home.must("op", "log", "--json").json()}
     home.must("shell", "ops", "-d")
@@ -56,7 +56,7 @@ def test_operations_are_told_exactly_as_the_log_has_them(home: Home) -> None:
 
 
 @pytest.mark.requires("criu")
-def test_sessions_are_told_when_they_start_are_replaced_and_end(home: Home) -> None:
+def test_sessions_have_events_for_start_replacement_and_end(home: Home) -> None:
     begin = told(home)[-1]["seq"]
     home.must("shell", "told", "-d")
     first = next(one for one in home.must("ps", "--json").json() if one["branch"] == "told")
@@ -73,7 +73,7 @@ def test_sessions_are_told_when_they_start_are_replaced_and_end(home: Home) -> N
     assert events[1]["session"] == events[2]["session"] != first["id"]
 
 
-def test_a_session_that_is_adopted_has_not_started(home: Home) -> None:
+def test_an_adopted_session_has_no_start_event(home: Home) -> None:
     home.must("shell", "adopted", "-d")
     kill_daemon(home)
     assert [one for one in told(home) if one["kind"] == "session" and one["branch"] == "adopted"] == []
@@ -82,7 +82,7 @@ def test_a_session_that_is_adopted_has_not_started(home: Home) -> None:
     assert ended["change"] == "ended"
 
 
-def test_people_get_one_line_for_each_event(home: Home) -> None:
+def test_events_are_printed_as_one_line_each(home: Home) -> None:
     home.must("shell", "lines", "-d")
     home.must("stop", "lines", "--discard")
     lines = home.must("events").stdout.splitlines()
@@ -104,7 +104,7 @@ def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
         process.kill()
 
 
-def test_following_goes_on_with_the_next_daemon_and_ends_with_the_last(home: Home) -> None:
+def test_following_events_continues_with_the_next_daemon(home: Home) -> None:
     home.must("daemon", "status")
     command = home.argv("events", "--follow", "--json")
     with subprocess.Popen(command, env=home.env, stdout=subprocess.PIPE, text=True) as following, ended(following):
@@ -125,7 +125,7 @@ def test_following_goes_on_with_the_next_daemon_and_ends_with_the_last(home: Hom
     assert home.must("stop", "followed", "--discard")
 
 
-def test_the_sdk_follows_too(home: Home, client: Client) -> None:
+def test_the_sdk_follows_events(home: Home, client: Client) -> None:
     events = client.events()
     begin = next(events)
     assert begin["kind"] == "begin"
@@ -169,7 +169,7 @@ def doctor_processes(home: Home) -> list[int]:
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.requires("criu")
-def test_the_doctor_can_be_a_job(home: Home) -> None:
+def test_doctor_can_run_as_a_job(home: Home) -> None:
     home.must("daemon", "status")
     job = ask(home, "POST", "/v1/jobs", {"kind": "doctor"})
     assert (job["kind"], job["state"]) == ("doctor", "running")
@@ -185,7 +185,7 @@ def test_the_doctor_can_be_a_job(home: Home) -> None:
 
 @pytest.mark.soak(part="faults")
 @pytest.mark.requires("criu")
-def test_a_doctor_that_is_cancelled_leaves_nothing(home: Home) -> None:
+def test_a_cancelled_doctor_leaves_nothing(home: Home) -> None:
     home.must("daemon", "status")
     job = ask(home, "POST", "/v1/jobs", {"kind": "doctor"})
     wait_until(lambda: bool(doctor_processes(home)), "the doctor's process runs")

@@ -41,7 +41,7 @@ def read_until(process: "subprocess.Popen[bytes]", words: bytes) -> bytes:
     return found
 
 
-def test_the_status_is_the_commands(home: Home, branch: str) -> None:
+def test_exec_exits_with_the_status_of_the_command(home: Home, branch: str) -> None:
     assert [home.cli("exec", "-b", branch, "--", f"(exit {code})").code for code in (0, 1, 2, 125, 255)] == [
         0,
         1,
@@ -51,14 +51,14 @@ def test_the_status_is_the_commands(home: Home, branch: str) -> None:
     ]
 
 
-def test_one_word_is_shell_text_and_several_are_words(home: Home, branch: str) -> None:
+def test_one_word_is_shell_text_and_several_words_are_quoted(home: Home, branch: str) -> None:
     assert home.must("exec", "-b", branch, "--", "echo $((6*7)) | tr 4 5").stdout == "52\n"
     assert (
         home.must("exec", "-b", branch, "--", "printf", "%s|", "a b", "$x", "it's", "", "*").stdout == "a b|$x|it's||*|"
     )
 
 
-def test_words_may_hold_any_bytes(home: Home, branch: str) -> None:
+def test_words_may_contain_any_bytes(home: Home, branch: str) -> None:
     word = bytes(set(range(1, 256)))
     done = subprocess.run(
         [*home.argv("exec", "-b", branch, "--", "printf", "%s"), word], env=home.env, capture_output=True, check=True
@@ -66,7 +66,7 @@ def test_words_may_hold_any_bytes(home: Home, branch: str) -> None:
     assert done.stdout == word
 
 
-def test_text_that_is_not_utf8_is_refused_in_words(home: Home, branch: str) -> None:
+def test_text_that_is_not_utf8_is_refused(home: Home, branch: str) -> None:
     done = subprocess.run(
         [*home.argv("exec", "-b", branch, "--"), b"echo \xff"], env=home.env, capture_output=True, check=False
     )
@@ -79,7 +79,7 @@ def test_output_is_byte_for_byte(home: Home, branch: str) -> None:
     assert done.raw == b"\0\1\r\n\xff\x1b]xerr\n"
 
 
-def test_without_i_the_command_reads_nothing(home: Home, branch: str) -> None:
+def test_without_i_the_command_has_no_input(home: Home, branch: str) -> None:
     assert home.must("exec", "-b", branch, "--", "wc -c", stdin=b"some").stdout.strip() == "0"
 
 
@@ -88,11 +88,11 @@ def test_with_i_input_is_streamed_while_output_comes(home: Home, branch: str) ->
     assert home.must("exec", "-b", branch, "-i", "--", "cat", stdin=content).raw == content
 
 
-def test_with_i_a_command_that_does_not_read_ends_all_the_same(home: Home, branch: str) -> None:
+def test_with_i_a_command_that_does_not_read_ends(home: Home, branch: str) -> None:
     assert home.must("exec", "-b", branch, "-i", "--", "head -c 3", stdin=b"abcdef" * 1_000_000).stdout == "abc"
 
 
-def test_with_i_input_that_has_no_end_does_not_keep_it(home: Home, branch: str) -> None:
+def test_with_i_endless_input_does_not_keep_the_command_running(home: Home, branch: str) -> None:
     with started(home, "exec", "-b", branch, "-i", "--", "read x; echo got $x", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(b"line\n")
@@ -101,7 +101,7 @@ def test_with_i_input_that_has_no_end_does_not_keep_it(home: Home, branch: str) 
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_closed_streams_are_no_trouble(home: Home, branch: str) -> None:
+def test_exec_works_with_closed_standard_streams(home: Home, branch: str) -> None:
     command = " ".join(["exec", *home.argv("exec", "-b", branch, "-i", "--", "'cat; echo done'")])
     done = subprocess.run(["/bin/sh", "-c", f"{command} <&-"], env=home.env, capture_output=True, check=True)
     assert done.stdout == b"done\n"
@@ -110,7 +110,7 @@ def test_closed_streams_are_no_trouble(home: Home, branch: str) -> None:
     assert b"cannot write to stdout: Bad file descriptor" in done.stderr
 
 
-def test_a_folder_and_variables_may_be_given_for_one_command(home: Home, branch: str) -> None:
+def test_a_directory_and_variables_can_be_set_for_one_command(home: Home, branch: str) -> None:
     where = home.must("exec", "-b", branch, "--", "pwd").stdout
     text = 'pwd; echo "$A|$B"; mine=here; cd /'
     done = home.must("exec", "-b", branch, "--cwd", "/usr/lib", "--env", "A=1 '2'", "--env=B=$x", "--", text)
@@ -128,7 +128,7 @@ def test_a_folder_and_variables_may_be_given_for_one_command(home: Home, branch:
 
 @pytest.mark.parametrize("verb", ["exec", "run"])
 @pytest.mark.parametrize("option", ["--env=A", "--env==1", "--env=1A=2", "--env=A B=2", "--cwd="])
-def test_a_setting_that_makes_no_sense_is_wrong_usage(home: Home, branch: str, verb: str, option: str) -> None:
+def test_a_wrong_directory_or_variable_is_wrong_usage(home: Home, branch: str, verb: str, option: str) -> None:
     done = home.cli(verb, "-b", branch, option, "--", "true")
     assert (done.code, done.stdout) == (2, "")
     assert option[:5] in done.stderr
@@ -195,7 +195,7 @@ def test_a_command_that_ends_the_shell_leaves_the_session_and_its_programs(home:
 # --- json
 
 
-def test_json_has_the_outcome(home: Home, branch: str) -> None:
+def test_json_has_the_result_of_the_command(home: Home, branch: str) -> None:
     done = home.cli("exec", "-b", branch, "--json", "--", "echo häuser; exit_with() { return $1; }; exit_with 3")
     found = done.json()
     assert done.code == 3
@@ -210,14 +210,14 @@ def test_json_has_bytes_that_are_no_text_in_base64(home: Home, branch: str) -> N
     assert base64.b64decode(found["output_base64"]) == b"a\xffb"
 
 
-def test_json_tells_of_a_timeout_and_of_a_session_that_ended(home: Home, branch: str) -> None:
+def test_json_reports_a_timeout_and_the_end_of_the_session(home: Home, branch: str) -> None:
     found = home.cli("exec", "-b", branch, "--json", "--timeout", "0.2", "--", "sleep 60").json()
     assert (found["exit"], found["by"]) == (124, "waypoint")
     found = home.cli("exec", "-b", branch, "--json", "--", "exit 5").json()
     assert (found["exit"], found["by"], found["ended"]) == (5, "command", True)
 
 
-def test_json_tells_of_a_failure_of_waypoint(home: Home) -> None:
+def test_json_reports_a_failure_of_waypoint(home: Home) -> None:
     done = home.cli("exec", "-b", "nosuch", "--json", "--", "true")
     found = done.json()
     assert done.code == 125
@@ -225,7 +225,7 @@ def test_json_tells_of_a_failure_of_waypoint(home: Home) -> None:
     assert set(found["error"]) == {"code", "exit", "tried", "on", "said", "next"}
 
 
-def test_a_shell_that_cannot_take_the_command_is_an_error_with_a_way(home: Home, branch: str) -> None:
+def test_exec_on_a_busy_shell_fails_with_a_next_step(home: Home, branch: str) -> None:
     busy = f"{branch}-busy"
     home.must("shell", busy, "-d", "--", "sleep", "1000")
     words = ["exec", "-b", busy, "--wait-prompt", "0.1"]
@@ -249,7 +249,7 @@ def test_a_shell_that_cannot_take_the_command_is_an_error_with_a_way(home: Home,
     home.must("stop", busy, "--discard")
 
 
-def test_a_command_whose_session_is_replaced_says_where_to_go_on(home: Home, branch: str) -> None:
+def test_a_command_whose_session_is_replaced_reports_where_to_continue(home: Home, branch: str) -> None:
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
     words = ["exec", "-b", branch, "--json", "--", f"waypoint restore {branch}-cp"]
     done = home.cli(*words)
@@ -285,14 +285,14 @@ def test_the_third_ctrl_c_in_a_row_kills(home: Home, branch: str, on_terminal: S
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_signal_to_us_goes_to_the_command(home: Home, branch: str, name: str, code: int) -> None:
+def test_signals_to_waypoint_exec_reach_the_command(home: Home, branch: str, name: str, code: int) -> None:
     with started(home, "exec", "-b", branch, "--", SLEEPER) as process:
         read_until(process, b"begun\n")
         process.send_signal(signal.Signals[name])
         assert process.wait(PATIENCE_S) == code
 
 
-def test_a_signal_that_our_caller_ignores_is_ignored(home: Home, branch: str) -> None:
+def test_signals_that_the_caller_ignores_stay_ignored(home: Home, branch: str) -> None:
     command = " ".join(home.argv("exec", "-b", branch, "--", "'echo begun; read x </tmp/go'"))
     home.must("exec", "-b", branch, "--", "mkfifo /tmp/go")
     with subprocess.Popen(
@@ -304,7 +304,7 @@ def test_a_signal_that_our_caller_ignores_is_ignored(home: Home, branch: str) ->
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_when_the_reader_goes_the_command_is_interrupted_and_the_session_free(home: Home, branch: str) -> None:
+def test_the_command_is_interrupted_if_the_reader_of_its_output_is_gone(home: Home, branch: str) -> None:
     command = " ".join(home.argv("exec", "-b", branch, "--", "yes"))
     done = subprocess.run(
         ["/bin/bash", "-c", f"{command} | head -n 2; echo ${{PIPESTATUS[0]}}"],
@@ -318,7 +318,7 @@ def test_when_the_reader_goes_the_command_is_interrupted_and_the_session_free(ho
     assert home.must("exec", "-b", branch, "--", "echo free").stdout == "free\n"
 
 
-def test_output_that_cannot_be_written_is_told(home: Home, branch: str) -> None:
+def test_output_that_cannot_be_written_is_an_error(home: Home, branch: str) -> None:
     with (
         open("/dev/full", "wb") as full,
         started(home, "exec", "-b", branch, "--", "yes", stdout=full.fileno()) as process,
@@ -342,7 +342,7 @@ def test_a_slow_reader_loses_nothing(home: Home, branch: str) -> None:
 
 
 @pytest.mark.soak(part="faults")
-def test_a_daemon_that_is_killed_is_not_noticed(home: Home, branch: str) -> None:
+def test_a_killed_daemon_is_not_noticed(home: Home, branch: str) -> None:
     with started(
         home, "exec", "-b", branch, "--", "for i in $(seq 200); do echo $i; sleep 0.01; done; (exit 9)"
     ) as process:
@@ -369,7 +369,7 @@ def test_with_tty_the_command_has_this_terminal(branch: str, on_terminal: Spawn)
     assert is_cooked(terminal)
 
 
-def test_with_tty_ctrl_c_is_a_key(branch: str, on_terminal: Spawn) -> None:
+def test_with_tty_ctrl_c_is_passed_to_the_command(branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("exec", "-b", branch, "--tty", "--", SLEEPER)
     terminal.expect(b"begun")
     terminal.send(b"\x03")
@@ -380,7 +380,7 @@ def test_a_child_in_the_background_does_not_hold_the_command(home: Home, branch:
     assert home.must("exec", "-b", branch, "--", "sleep 1000 & echo done").stdout.endswith("done\n")
 
 
-def test_a_read_that_was_broken_off_leaves_nothing_for_the_hooks(home: Home, branch: str, on_terminal: Spawn) -> None:
+def test_input_of_an_interrupted_read_does_not_reach_the_hooks(home: Home, branch: str, on_terminal: Spawn) -> None:
     """bash gives what the one had read ahead to its next `read`, of whatever file."""
     home.must("exec", "-b", branch, "--", "yes waypoint | head -c 100M >/tmp/large")
     terminal = on_terminal("attach", branch)

@@ -49,10 +49,12 @@ class TestBranches:
             home.must("exec", "-b", name, "--", f"mine={name}")
         assert home.must("exec", "-b", f"{ready}-a", "--", "echo $mine").stdout == f"{ready}-a\n"
 
-    def test_a_number_of_them_is_named_after_the_checkpoint(self, home: Home, ready: str) -> None:
+    def test_a_number_of_forks_is_named_after_the_checkpoint(self, home: Home, ready: str) -> None:
         assert home.must("fork", ready, "-n", "2").stdout == f"{ready}-1\n{ready}-2\n"
 
-    def test_what_is_not_kept_of_a_live_branch_is_told_on_stderr(self, home: Home, ready: str, branch: str) -> None:
+    def test_what_a_fork_of_a_live_branch_cannot_keep_is_reported_on_stderr(
+        self, home: Home, ready: str, branch: str
+    ) -> None:
         assert home.must("fork", branch, f"{ready}-whole").stderr == ""
         assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
         done = home.must("fork", branch, f"{ready}-a", f"{ready}-b")
@@ -64,7 +66,7 @@ class TestBranches:
         assert as_json.stderr == done.stderr  # the records have no place for it
         assert home.must("fork", branch, f"{ready}-c", "--", "true").stderr == done.stderr
 
-    def test_what_a_checkpoint_lacks_is_told_with_each_of_its_forks(self, home: Home, ready: str, branch: str) -> None:
+    def test_what_a_checkpoint_lacks_is_reported_for_its_forks(self, home: Home, ready: str, branch: str) -> None:
         assert home.must("exec", "-b", branch, "--", TRACED).stdout.endswith("yes")
         told = home.must("checkpoint", f"{ready}.p", "-b", branch).stderr
         assert home.must("fork", f"{ready}.p", f"{ready}-a").stderr.startswith(told)
@@ -72,10 +74,10 @@ class TestBranches:
         session = home.must("restore", f"{ready}.p", "--new", f"{ready}-j", "--json").json()
         assert [f"degraded: {item}\n" for item in session["degraded"]] == [told]
 
-    def test_a_prefix_names_them(self, home: Home, ready: str) -> None:
+    def test_a_prefix_names_the_forks(self, home: Home, ready: str) -> None:
         assert home.must("fork", ready, "-n2", "--prefix", f"{ready}.p").stdout == f"{ready}.p-1\n{ready}.p-2\n"
 
-    def test_json_is_a_list_of_records(self, home: Home, ready: str) -> None:
+    def test_fork_json_is_a_list_of_records(self, home: Home, ready: str) -> None:
         found = home.must("fork", ready, "-n", "2", "--json").json()
         assert [set(one) for one in found] == [{"branch", "pid", "ms", "exit", "degraded", *AGAIN}] * 2
         assert [(one["branch"], one["exit"]) for one in found] == [(f"{ready}-1", None), (f"{ready}-2", None)]
@@ -83,12 +85,12 @@ class TestBranches:
             os.kill(one["pid"], 0)
             assert one["ms"] > 0
 
-    def test_a_live_branch_is_forked_as_it_is_now(self, home: Home, branch: str, ready: str) -> None:
+    def test_a_fork_of_a_live_branch_has_its_present_state(self, home: Home, branch: str, ready: str) -> None:
         home.must("exec", "-b", branch, "--", "mine=now")
         home.must("fork", branch, f"{ready}-a")
         assert home.must("exec", "-b", f"{ready}-a", "--", "echo $mine").stdout == "now\n"
 
-    def test_all_or_none_are_made(self, home: Home, branch: str, ready: str) -> None:
+    def test_all_forks_are_made_or_none(self, home: Home, branch: str, ready: str) -> None:
         before = live_branches(home)
         done = home.cli("fork", ready, f"{ready}-a", branch)
         assert (done.code, done.stdout) == (4, "")
@@ -120,7 +122,7 @@ class TestBranches:
 class TestCommand:
     pytestmark = needs_sessions
 
-    def test_its_output_stands_behind_the_branch(self, home: Home, ready: str) -> None:
+    def test_each_line_of_output_begins_with_the_branch(self, home: Home, ready: str) -> None:
         done = home.must("fork", ready, f"{ready}-a", f"{ready}-long", "--", "echo $mine {i} {branch}; printf end")
         assert sorted(done.stdout.splitlines()) == [
             f"{ready}-a    | 42 1 {ready}-a",
@@ -142,7 +144,7 @@ class TestCommand:
             own = [line for line in lines if line.startswith(f"{ready}-{number} | ")]
             assert own == [f"{ready}-{number} | {number}-{x}-{number}" for x in range(1, 2001)]
 
-    def test_they_run_at_once(self, home: Home, branch: str, tmp_path: Path) -> None:
+    def test_the_commands_in_forks_run_at_the_same_time(self, home: Home, branch: str, tmp_path: Path) -> None:
         """Each waits for the other, at a FIFO in a folder that they share."""
         tmp_path.chmod(0o755)
         os.mkfifo(tmp_path / "fifo")
@@ -152,26 +154,26 @@ class TestCommand:
         assert done.stdout == f"{branch}-s-2 | met\n"
         home.must("stop", f"{branch}-s", f"{branch}-s-1", f"{branch}-s-2", "--discard")
 
-    def test_one_that_fails_is_told_and_the_status_is_1(self, home: Home, ready: str) -> None:
+    def test_a_failed_command_is_reported_with_exit_status_1(self, home: Home, ready: str) -> None:
         done = home.cli("fork", ready, "-n", "2", "--", "echo {i}; [ {i} = 1 ] || (exit 3)")
         assert done.code == 1
         assert sorted(done.stdout.splitlines()) == [f"{ready}-1 | 1", f"{ready}-2 | 2"]
         assert done.stderr == f"waypoint: {ready}-2: the command ended with status 3\n"
         assert {f"{ready}-1", f"{ready}-2"} <= live_branches(home)
 
-    def test_with_json_the_output_is_in_the_records(self, home: Home, ready: str) -> None:
+    def test_fork_json_has_the_output(self, home: Home, ready: str) -> None:
         done = home.cli("fork", ready, "-n", "2", "--json", "--", "printf 'a {i}\\n'; (exit {i})")
         assert done.code == 1
         found = [(one["branch"], one["exit"], one["output"]) for one in done.json()]
         assert found == [(f"{ready}-1", 1, "a 1\n"), (f"{ready}-2", 2, "a 2\n")]
         assert {"pid", "ms"} <= set(done.json()[0])
 
-    def test_bytes_that_are_no_text_are_there_as_base64(self, home: Home, ready: str) -> None:
+    def test_fork_json_has_bytes_that_are_not_text_in_base64(self, home: Home, ready: str) -> None:
         [found] = home.must("fork", ready, "-n", "1", "--json", "--", r"printf '\377'").json()
         assert (found["output"], found["output_base64"]) == ("\ufffd", "/w==")
 
     @pytest.mark.soak(part="faults")
-    def test_a_failure_of_waypoint_itself_is_in_the_records(self, home: Home, ready: str) -> None:
+    def test_fork_json_has_failures_of_waypoint(self, home: Home, ready: str) -> None:
         home.must("shell", f"{ready}-s", "-d", "--", "sleep", "1000")  # nothing there reads a command line
         done = home.cli("fork", f"{ready}-s", f"{ready}-a", "--json", "--", "true")
         assert done.code == 1
@@ -181,7 +183,7 @@ class TestCommand:
         assert (found["error"]["on"], found["error"]["code"]) == (f"branch {ready}-a", "conflict")
         assert found["said"].endswith(f"next: {found['error']['next']}")
 
-    def test_an_interrupt_reaches_all_of_them(self, home: Home, ready: str) -> None:
+    def test_an_interrupt_reaches_the_commands_in_all_forks(self, home: Home, ready: str) -> None:
         with started(home, "fork", ready, "-n", "2", "--", "echo begun; sleep 60") as process:
             assert process.stdout is not None
             seen = b""
@@ -194,7 +196,7 @@ class TestCommand:
         for number in (1, 2):
             assert home.must("exec", "-b", f"{ready}-{number}", "--", "echo $mine").stdout == "42\n"
 
-    def test_nobody_reading_ends_them(self, home: Home, ready: str) -> None:
+    def test_a_closed_pipe_ends_the_commands_in_forks(self, home: Home, ready: str) -> None:
         words = home.argv("fork", ready, "-n", "2", "--", "yes")
         done = subprocess.run(
             ["/bin/bash", "-c", '"$@" | head -n 1; echo ${PIPESTATUS[0]}', "-", *words],
@@ -215,7 +217,7 @@ class TestCommand:
         assert plain.before == f"{ready}-p | seen\r\n".encode()
 
 
-def test_a_line_is_printed_when_it_is_whole(capfd: pytest.CaptureFixture[str]) -> None:
+def test_only_whole_lines_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
     lines = Lines(["a", "long"], coloured=False, on_break=lambda: None)
     for branch, data in [("a", b"one "), ("long", b"other\nthird"), ("a", b"line\n\nlast"), ("long", b""), ("a", b"")]:
         lines(branch, data)

@@ -129,7 +129,7 @@ def picture(parents: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_it_draws_as_git_does(name: str) -> None:
+def test_the_graph_looks_like_gits(name: str) -> None:
     parents, expected = DRAWINGS[name]
     assert picture(parents) == expected.lstrip("\n")
 
@@ -174,7 +174,7 @@ def arrivals(lines: list[tuple[str, str | None]], top: int) -> set[str]:
 
 @pytest.mark.requires("git")
 @pytest.mark.parametrize("name", sorted(set(DRAWINGS) - {"nothing", "two parents", "cut off below"}))
-def test_git_agrees(name: str, tmp_path: Path) -> None:
+def test_the_graph_matches_that_of_git(name: str, tmp_path: Path) -> None:
     """But that it leaves more room behind a node with two parents, and does not part what is unrelated."""
     parents, expected = DRAWINGS[name]
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t"]

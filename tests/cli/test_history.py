@@ -47,7 +47,7 @@ def test_the_log_goes_back_from_a_branch(home: Home, branch: str, made: list[str
     assert re.fullmatch(rf"{one[:12]} \({branch}-one\) live \d+s ago  message one", lines[1])
 
 
-def test_the_log_is_that_of_the_branch_that_is_meant(home: Home, branch: str, made: list[str]) -> None:
+def test_the_log_uses_the_given_or_default_branch(home: Home, branch: str, made: list[str]) -> None:
     expected = home.must("log", branch, "--json").json()
     assert home.must("log", "-b", branch, "--json").json() == expected
     assert home.must("log", "--json", env={"WAYPOINT_BRANCH": branch}).json() == expected
@@ -66,33 +66,33 @@ def test_the_graph_shows_where_a_fork_went(home: Home, branch: str, made: list[s
     assert [made[number][:12] in lines[start + at] for number, at in ((2, 0), (1, 1), (0, 3))] == [True] * 3
 
 
-def test_the_graph_of_one_line_is_a_line(home: Home, branch: str, made: list[str]) -> None:
+def test_the_graph_of_a_single_branch_is_a_line(home: Home, branch: str, made: list[str]) -> None:
     lines = home.must("log", branch, "--graph").stdout.splitlines()
     assert [line[:14] for line in lines] == [f"* {made[1][:12]}", f"* {made[0][:12]}"]
 
 
-def test_a_capture_without_a_name_is_in_the_whole_log(home: Home, branch: str, made: list[str]) -> None:
+def test_the_log_of_all_has_captures_without_a_name(home: Home, branch: str, made: list[str]) -> None:
     home.must("rm", f"{branch}-three")
     home.must("branch", "delete", f"{branch}-f", "--stop")
     [line] = [line for line in home.must("log", "--all").stdout.splitlines() if made[2][:12] in line]
     assert line.startswith(f"{made[2][:12]} live ")
 
 
-def test_what_a_message_holds_does_nothing_to_the_terminal(home: Home, branch: str) -> None:
+def test_control_characters_in_a_message_are_not_printed(home: Home, branch: str) -> None:
     home.must("checkpoint", f"{branch}-c", "-b", branch, "-m", "first \x1b[31m\nsecond")
     assert home.must("log", branch).stdout.endswith("  first ?[31m\n")
     assert home.must("log", branch, "--json").json()[0]["message"] == "first \x1b[31m\nsecond"
 
 
 @pytest.mark.parametrize("args", [["nosuch"], ["bad name"], ["a", "-b", "b"], ["-n", "0"]])
-def test_a_log_of_what_is_not_there_has_status_2(home: Home, args: list[str]) -> None:
+def test_the_log_of_an_unknown_name_exits_with_2(home: Home, args: list[str]) -> None:
     assert home.cli("log", *args).code == 2
 
 
 # --- show
 
 
-def test_show_has_all_that_is_known(home: Home, branch: str, made: list[str]) -> None:
+def test_show_json_has_all_facts(home: Home, branch: str, made: list[str]) -> None:
     found = home.must("show", f"{branch}-two", "--json").json()
     assert {"capture", "image", "names", "parents", "tier", "layers", "base", "created"} <= set(found)
     assert (found["capture"], found["parents"]) == (made[1], [made[0]])
@@ -102,7 +102,7 @@ def test_show_has_all_that_is_known(home: Home, branch: str, made: list[str]) ->
     assert "PATH" in found["environment"]
 
 
-def test_show_is_for_people_too(home: Home, branch: str, made: list[str]) -> None:
+def test_show_prints_facts_for_people(home: Home, branch: str, made: list[str]) -> None:
     facts = dict(re.findall(r"^ *(\w+) +(.*)$", home.must("show", made[1][:8]).stdout, re.MULTILINE))
     assert (facts["capture"], facts["parents"]) == (made[1], made[0])
     assert facts["names"] == f"{branch}, {branch}-two"
@@ -110,7 +110,7 @@ def test_show_is_for_people_too(home: Home, branch: str, made: list[str]) -> Non
     assert "PATH" in facts["environment"].split()
 
 
-def test_show_tells_of_a_session_that_was_never_captured(home: Home, branch: str) -> None:
+def test_show_works_for_a_session_without_captures(home: Home, branch: str) -> None:
     home.must("shell", f"{branch}-new", "-d", "--net", "none", "--pids", "200", "--bind", "/opt:/srv/opt:ro")
     facts = dict(re.findall(r"^ *(\w+) +(.*)$", home.must("show", f"{branch}-new").stdout, re.MULTILINE))
     assert (facts["branch"], facts["capture"], facts["network"]) == (f"{branch}-new", "none yet", "none")
@@ -122,7 +122,7 @@ def test_show_tells_of_a_session_that_was_never_captured(home: Home, branch: str
 
 
 @pytest.mark.parametrize("name", ["nosuch", "bad name", "abc"])
-def test_what_is_not_there_cannot_be_shown(home: Home, name: str) -> None:
+def test_show_of_an_unknown_name_exits_with_2(home: Home, name: str) -> None:
     assert home.cli("show", name).code == 2
 
 
@@ -154,13 +154,13 @@ def test_a_live_branch_is_deleted_only_with_stop(home: Home, branch: str) -> Non
     assert {branch, f"{branch}-x"} & set(branches(home)) == set()
 
 
-def test_only_branches_are_deleted(home: Home, branch: str, made: list[str]) -> None:
+def test_branch_delete_refuses_checkpoints(home: Home, branch: str, made: list[str]) -> None:
     for name in (f"{branch}-two", "nosuch"):
         assert home.cli("branch", "delete", "--stop", branch, name).code == 2
     assert branches(home)[branch]["live"] is True
 
 
-def test_a_branch_that_is_not_live_is_renamed(home: Home, branch: str, made: list[str]) -> None:
+def test_a_stopped_branch_can_be_renamed(home: Home, branch: str, made: list[str]) -> None:
     assert home.cli("branch", "rename", branch, f"{branch}-new").code == 4
     home.must("stop", branch)
     assert home.cli("branch", "rename", branch, f"{branch}-one").code == 4
@@ -189,7 +189,7 @@ def test_names_are_removed_all_or_none(home: Home, branch: str, made: list[str])
 # --- op log and undo
 
 
-def test_the_operations_say_what_they_moved_and_what_undo_would_do(home: Home, branch: str, made: list[str]) -> None:
+def test_op_log_shows_what_was_moved_and_what_undo_would_do(home: Home, branch: str, made: list[str]) -> None:
     last, fork, *_ = home.must("op", "log", "-n", "2", "--json").json()
     assert {"number", "at", "verb", "moves", "sessions", "undone", "undoes", "undo", "said", "note"} == set(last)
     assert last["verb"] == "checkpoint"
@@ -202,7 +202,7 @@ def test_the_operations_say_what_they_moved_and_what_undo_would_do(home: Home, b
     assert f"no: {branch}-f has been moved since" in second
 
 
-def test_a_branch_that_is_new_moves_no_name(home: Home) -> None:
+def test_a_new_branch_moves_no_name(home: Home) -> None:
     home.must("shell", "new-one", "-d")
     try:
         line = home.must("op", "log", "-n", "1").stdout.splitlines()[1]
@@ -223,7 +223,7 @@ def test_a_checkpoint_can_be_undone(home: Home, branch: str, made: list[str]) ->
     assert home.must("op", "log", "-n", "2").stdout.count("was undone") == 1
 
 
-def test_an_operation_can_be_named(home: Home, branch: str, made: list[str]) -> None:
+def test_undo_takes_the_number_of_an_operation(home: Home, branch: str, made: list[str]) -> None:
     home.must("rm", f"{branch}-one")
     number = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
     home.must("rm", f"{branch}-two")
@@ -297,7 +297,7 @@ def test_a_discard_cannot_be_undone(home: Home, branch: str) -> None:
 
 
 @pytest.mark.requires("criu")
-def test_a_restore_follows_the_branch_that_was_renamed(home: Home) -> None:
+def test_restore_finds_a_renamed_branch(home: Home) -> None:
     home.must("shell", "was", "-d")
     home.must("exec", "-b", "was", "--", "kept=yes")
     home.must("checkpoint", "was-cp", "-b", "was", "--park")

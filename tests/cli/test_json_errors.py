@@ -52,18 +52,18 @@ def test_an_error_is_one_json_value_with_its_parts(home: Home, words: str, on: s
 
 
 @pytest.mark.parametrize("words", ["ps", "op log -n 1", "--home {home} ps", "branch"])
-def test_before_the_verb_the_option_means_the_same(home: Home, words: str) -> None:
+def test_json_may_be_given_before_the_verb(home: Home, words: str) -> None:
     done = home.cli("--json", *words.format(home=home.path).split())
     assert (done.code, type(done.json())) == (0, list), done
 
 
 @pytest.mark.parametrize("words", ["nosuch", "run -- true", "show nosuch"])
-def test_before_the_verb_it_makes_errors_json_too(home: Home, words: str) -> None:
+def test_json_before_the_verb_makes_errors_json(home: Home, words: str) -> None:
     done = home.cli("--json", *words.split())
     assert (done.code, set(done.json()["error"])) == (2, PARTS), done
 
 
-def test_what_removes_names_says_which(home: Home) -> None:
+def test_removals_print_the_removed_names_as_json(home: Home) -> None:
     home.must("shell", "doomed", "-d")
     home.must("checkpoint", "doomed-cp", "-b", "doomed")
     assert home.must("rm", "doomed-cp", "--json").json() == {"removed": ["doomed-cp"]}
@@ -76,7 +76,7 @@ def test_without_json_nothing_is_on_stdout(home: Home) -> None:
         assert home.cli(*words.split()).stdout == ""
 
 
-def test_a_stop_that_fails_for_one_tells_of_the_others(home: Home) -> None:
+def test_a_stop_that_fails_for_one_session_reports_the_others(home: Home) -> None:
     home.must("shell", "there", "-d")
     done = home.cli("stop", "nosuch", "there", "--discard", "--json")
     assert done.code == 2
@@ -85,7 +85,7 @@ def test_a_stop_that_fails_for_one_tells_of_the_others(home: Home) -> None:
     assert [one["branch"] for one in found["stopped"]] == ["there"]
 
 
-def test_a_command_of_its_own_has_its_own_json(home: Home) -> None:
+def test_json_after_the_command_belongs_to_the_command(home: Home) -> None:
     done = home.cli("exec", "-b", "nosuch", "ls", "--json")
     assert (done.code, done.stdout) == (125, "")
     done = home.cli("--home", str(home.path), "exec", "--timeout", "nonsense", "ls", "--json")
@@ -96,7 +96,7 @@ def test_a_command_of_its_own_has_its_own_json(home: Home) -> None:
 
 @pytest.mark.parametrize("words", ["--timeout nonsense ls", "--nosuch", "--tty ls", "-b '' ls", ""])
 @pytest.mark.parametrize("first", [False, True], ids=["", "--home first"])
-def test_the_value_of_an_exec_always_says_whose_its_status_is(home: Home, words: str, *, first: bool) -> None:
+def test_exec_json_always_says_whose_the_exit_status_is(home: Home, words: str, *, first: bool) -> None:
     before = ["--home", str(home.path)] if first else []
     done = home.cli(*before, "exec", "--json", *(word.strip("'") for word in words.split()))
     found = done.json()
@@ -107,7 +107,7 @@ def test_the_value_of_an_exec_always_says_whose_its_status_is(home: Home, words:
 @pytest.mark.parametrize(
     "words", ["attach a -b b", "logs a -b b", "checkpoint x -b ''", "exec -b '' ls", "run -b '' ls"]
 )
-def test_every_verb_finds_its_branch_in_one_way(home: Home, words: str) -> None:
+def test_every_verb_refuses_two_branches_and_an_empty_branch(home: Home, words: str) -> None:
     done = home.cli(*(word.strip("'") for word in words.split()))
     assert done.code == 2, done
     assert "cannot use" in done.stderr

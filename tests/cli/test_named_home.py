@@ -44,7 +44,7 @@ def texts_with_commands() -> set[str]:
     return {text for text in found if SHOWN.search(text)}
 
 
-def test_every_command_in_what_the_program_says_names_another_home() -> None:
+def test_commands_in_messages_get_the_home_if_it_is_not_the_default() -> None:
     texts = texts_with_commands()
     assert len(texts) > 50
     wrong = []
@@ -57,13 +57,13 @@ def test_every_command_in_what_the_program_says_names_another_home() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_behind_sudo_a_home_that_a_variable_named_is_named() -> None:
+def test_commands_with_sudo_get_the_home_of_the_variable() -> None:
     assert on_home("be root: sudo waypoint ps", HOME, HOME) == f"be root: sudo waypoint --home '{HOME}' ps"
     assert on_home("be root: sudo waypoint ps", SYSTEM_HOME, HOME) == "be root: sudo waypoint ps"
     assert on_home("waypoint ps", SYSTEM_HOME, HOME) == f"waypoint --home {SYSTEM_HOME} ps"
 
 
-def test_what_is_no_command_stays() -> None:
+def test_text_that_is_not_a_command_is_unchanged() -> None:
     for text in ("waypoint: the home has 2 captures", "cannot open /usr/bin/waypoint shell", "waypoint runs"):
         assert on_home(text, HOME, SYSTEM_HOME) == text
 
@@ -104,7 +104,7 @@ def asked(home: Home, *words: str) -> Completed:
         (("exec", "-b", "gone", "--json", "--", "true"), "to start it: waypoint --home {} shell gone -d"),
     ],
 )
-def test_what_a_command_prints_names_the_home_that_it_was_given(named: Home, words: tuple[str, ...], step: str) -> None:
+def test_printed_commands_name_the_given_home(named: Home, words: tuple[str, ...], step: str) -> None:
     done = asked(named, *words)
     said = done.stderr + (next_of(done.stdout) if "--json" in words else "")
     assert step.format(named.path) in said, said
@@ -112,7 +112,7 @@ def test_what_a_command_prints_names_the_home_that_it_was_given(named: Home, wor
 
 
 @pytest.mark.privileged
-def test_a_terminal_is_left_with_advice_that_names_the_home(named: Home) -> None:
+def test_the_farewell_of_a_terminal_names_the_home(named: Home) -> None:
     argv = named.argv("--home", str(named.path), "shell", "left")
     for leave, said in (
         ("\x1dd", "to come back: waypoint --home {} attach left]"),
@@ -126,12 +126,12 @@ def test_a_terminal_is_left_with_advice_that_names_the_home(named: Home) -> None
 
 
 @pytest.mark.privileged
-def test_a_home_that_a_variable_names_is_not_named_again(named: Home) -> None:
+def test_a_home_from_the_variable_is_not_added(named: Home) -> None:
     refused = named.cli("exec", "-b", "gone", "--", "true")
     assert "to start it: waypoint shell gone -d" in refused.stderr
 
 
 @pytest.mark.privileged
-def test_inside_a_session_no_home_is_named(named: Home) -> None:
+def test_inside_a_session_no_home_is_added(named: Home) -> None:
     done = asked(named, "run", "-b", "main", "--", "waypoint", "undo", "9999")
     assert "see 'waypoint op log'" in done.stdout + done.stderr

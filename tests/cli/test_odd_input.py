@@ -33,7 +33,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", ["/proc/h", "/proc/1/root", "/etc/hostname", "/etc/hostname/h", "/dev/null", "/proc"])
-def test_what_cannot_be_a_home_is_refused(path: str) -> None:
+def test_a_path_that_cannot_be_a_home_is_refused(path: str) -> None:
     home = Home(Path(path))
     refused(home.cli("setup"), 2, path)
     for words in (["ps"], ["doctor"], ["daemon", "run"], ["setup", "--check"]):
@@ -45,7 +45,7 @@ def test_what_cannot_be_a_home_is_refused(path: str) -> None:
     [{"letter.txt": "mine"}, {"config.json": '{"name": "mine"}'}, {"config.json": "{}", "letter.txt": "mine"}],
     ids=["no config.json", "a config.json of something else", "an empty one among other files"],
 )
-def test_a_folder_with_something_else_in_it_becomes_no_home(place: Path, files: dict[str, str]) -> None:
+def test_a_directory_with_foreign_files_is_refused_as_a_home(place: Path, files: dict[str, str]) -> None:
     place.mkdir()
     for name, content in files.items():
         (place / name).write_text(content)
@@ -58,7 +58,7 @@ def test_a_folder_with_something_else_in_it_becomes_no_home(place: Path, files: 
 
 
 @pytest.mark.soak(part="setup")
-def test_the_next_step_leads_to_a_home(place: Path) -> None:
+def test_the_advised_setup_creates_a_home(place: Path) -> None:
     place.mkdir()
     (place / "letter.txt").write_text("mine")
     said = Home(place).cli("setup").stderr
@@ -72,7 +72,7 @@ def test_the_next_step_leads_to_a_home(place: Path) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_a_new_file_systems_own_folder_does_not_make_it_foreign() -> None:
+def test_an_empty_file_system_with_lost_and_found_can_be_a_home() -> None:
     home = Home(Path(make_temp_root()) / f"new-{os.getpid()}")
     (home.path / "lost+found").mkdir(parents=True)
     try:
@@ -87,7 +87,7 @@ def test_a_new_file_systems_own_folder_does_not_make_it_foreign() -> None:
 
 @pytest.mark.parametrize("user", ["²", "\uff11", "٣", str(2**32 - 1), str(2**64), "9" * 5000, "-1", "1_0"])
 @pytest.mark.parametrize("base", ["/", "other"])
-def test_what_is_no_user_is_refused(home: Home, place: Path, user: str, base: str) -> None:
+def test_an_invalid_user_is_refused(home: Home, place: Path, user: str, base: str) -> None:
     place.mkdir()
     where = [] if base == "/" else ["--base", str(place)]
     refused(home.cli("shell", "odd", "-d", f"--user={user}", *where), 2, "give --user NAME")
@@ -95,7 +95,7 @@ def test_what_is_no_user_is_refused(home: Home, place: Path, user: str, base: st
 
 
 @pytest.mark.parametrize("path", ["/proc/1/root", "/proc/1/cwd", "/proc/1/ns/net"])
-def test_a_path_that_the_kernel_follows_for_nobody_is_refused(home: Home, path: str) -> None:
+def test_a_link_that_cannot_be_followed_is_refused(home: Home, path: str) -> None:
     try:
         os.path.realpath(path)
         code = 0  # here the kernel follows it
@@ -111,7 +111,7 @@ def test_a_path_that_the_kernel_follows_for_nobody_is_refused(home: Home, path: 
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.requires("criu")
-def test_a_caller_that_ignores_the_ends_of_children_gets_a_home() -> None:
+def test_setup_works_if_the_caller_ignores_sigchld() -> None:
     def ignore() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
@@ -124,7 +124,7 @@ def test_a_caller_that_ignores_the_ends_of_children_gets_a_home() -> None:
         assert (done.returncode, done.stdout) == (0, b""), done.stderr
 
 
-def test_a_number_that_nothing_can_hold_is_wrong_usage(home: Home) -> None:
+def test_too_large_numbers_are_wrong_usage(home: Home) -> None:
     """tests/cli/test_verbs.py tries other numbers on the parser."""
     for words in (["log", "-n"], ["op", "log", "-n"], ["undo"], ["fork", "main", "-n"]):
         done = home.cli(*words, str(2**63))
@@ -133,7 +133,7 @@ def test_a_number_that_nothing_can_hold_is_wrong_usage(home: Home) -> None:
     assert "bug" not in (home.path / "daemon.log").read_text()
 
 
-def test_a_full_stdout_is_said_in_words(home: Home) -> None:
+def test_a_full_stdout_is_reported(home: Home) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             home.argv("daemon", "status"), env=home.env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -155,7 +155,7 @@ def broken_criu(place: Path) -> str:
 
 
 @pytest.mark.soak(part="setup")
-def test_a_broken_criu_of_ones_own_choice_is_named_with_a_way_out(home: Home, broken_criu: str) -> None:
+def test_a_broken_criu_in_waypoint_criu_is_reported_with_a_next_step(home: Home, broken_criu: str) -> None:
     bad = {"WAYPOINT_CRIU": broken_criu}
     home.must("daemon", "stop")
     try:

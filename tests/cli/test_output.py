@@ -27,7 +27,7 @@ def printed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cap
     return capfd.readouterr().out
 
 
-def test_records_and_what_lies_in_them_become_objects(printed: str) -> None:
+def test_nested_records_become_json_objects(printed: str) -> None:
     [fork, other] = json.loads(printed)
     assert list(fork) == ["branch", "pid", "ms", "session"]
     assert fork["session"]["branch"] == SESSION.branch
@@ -36,18 +36,18 @@ def test_records_and_what_lies_in_them_become_objects(printed: str) -> None:
     assert other == {"exit": None, "pair": [1, "x"]}
 
 
-def test_nothing_but_ascii_is_printed(printed: str) -> None:
+def test_json_is_printed_in_ascii(printed: str) -> None:
     assert printed.isascii()
 
 
-def test_a_program_gets_one_line_and_a_person_many(printed: str, request: pytest.FixtureRequest) -> None:
+def test_json_is_one_line_in_a_pipe_and_indented_on_a_terminal(printed: str, request: pytest.FixtureRequest) -> None:
     is_terminal = "terminal" in request.node.name
     assert printed.endswith("\n")
     assert (printed.count("\n") > 1) == is_terminal
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_one_of_many_values_is_always_one_line(
+def test_a_json_value_of_a_series_is_always_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, is_terminal: bool
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda fd: is_terminal)
@@ -55,7 +55,7 @@ def test_one_of_many_values_is_always_one_line(
     assert capfd.readouterr().out == '{"names": ["\\u00e4"]}\n'
 
 
-def test_what_has_no_form_in_json_is_a_bug() -> None:
+def test_a_value_without_a_json_form_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="set has no form in JSON"):
         print_json({"a": set()})
 
@@ -71,13 +71,13 @@ HOSTILE = "name \x1b[2J\x07\x9b\r of ä"
         (lambda: output.print_lines(table(["NAME"], [[HOSTILE]])), "NAME\nname ?[2J??? of ä\n"),
     ],
 )
-def test_what_a_terminal_would_act_on_is_not_printed(
+def test_control_characters_are_not_printed(
     capfd: pytest.CaptureFixture[str], show: Callable[[], object], seen: str
 ) -> None:
     show()
     assert "".join(capfd.readouterr()) == seen
 
 
-def test_nor_is_it_in_the_log_of_the_daemon(tmp_path: Path) -> None:
+def test_control_characters_are_not_in_the_log_of_the_daemon(tmp_path: Path) -> None:
     record = logging.LogRecord("waypoint", logging.ERROR, "", 0, "CRIU said: %s\n\tat", (HOSTILE,), None)
     assert lifetime._BoundedLog(str(tmp_path)).format(record) == "CRIU said: name ?[2J??? of ä\n\tat"

@@ -87,14 +87,14 @@ OWN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("arrange", FOREIGN.values(), ids=FOREIGN)
-def test_what_others_could_put_in_place_is_refused(place: Path, arrange: Callable[[Path], object]) -> None:
+def test_a_home_that_others_could_replace_is_refused(place: Path, arrange: Callable[[Path], object]) -> None:
     arrange(place)
     with pytest.raises(HostLacks):
         check_home(str(place / "above/home"))
 
 
 @pytest.mark.parametrize("arrange", OWN.values(), ids=OWN)
-def test_what_is_in_roots_hands_is_taken(place: Path, arrange: Callable[[Path], object]) -> None:
+def test_a_home_in_roots_directories_is_accepted(place: Path, arrange: Callable[[Path], object]) -> None:
     arrange(place)
     before = len(os.listdir("/proc/self/fd"))
     check_home(str(place / "above/home"))
@@ -102,7 +102,7 @@ def test_what_is_in_roots_hands_is_taken(place: Path, arrange: Callable[[Path], 
 
 
 @pytest.mark.parametrize("arrange", [give, lambda path: link(path, "/etc/hostname"), lambda path: os.mkfifo(path)])
-def test_settings_are_read_from_a_file_of_roots(place: Path, arrange: Callable[[Path], object]) -> None:
+def test_settings_are_read_only_from_a_file_of_root(place: Path, arrange: Callable[[Path], object]) -> None:
     path = place / "config.json"
     if arrange is give:
         path.write_text("{}")
@@ -122,7 +122,7 @@ def bare(place: Path) -> Iterator[Home]:
     OPEN.discard(home)
 
 
-def test_setup_takes_no_folder_that_is_a_users(bare: Home) -> None:
+def test_setup_refuses_a_directory_of_a_user(bare: Home) -> None:
     bare.path.mkdir(mode=0o755)
     give(bare.path)
     done = bare.cli("setup")
@@ -134,14 +134,14 @@ def test_setup_takes_no_folder_that_is_a_users(bare: Home) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_setup_closes_a_folder_of_roots(bare: Home) -> None:
+def test_setup_closes_roots_directory_to_others(bare: Home) -> None:
     bare.path.mkdir(mode=0o755)
     assert f"closed {bare.path} to others" in bare.must("setup").stderr
     assert stat.S_IMODE(bare.path.stat().st_mode) == 0o700
 
 
 @pytest.mark.soak(part="setup")
-def test_no_daemon_starts_on_what_a_user_has_put_in_place(bare: Home, place: Path) -> None:
+def test_no_daemon_starts_on_files_that_a_user_has_placed(bare: Home, place: Path) -> None:
     """The next step of each message is followed."""
     bare.must("setup")
     with ending(lock_holder.signed_by(str(bare.runtime / "supervisor.lock"))):  # it writes to the log when it ends
@@ -180,7 +180,7 @@ def test_no_daemon_starts_on_what_a_user_has_put_in_place(bare: Home, place: Pat
     OPEN.discard(moved)
 
 
-def test_the_next_daemon_looks_again(place: Path) -> None:
+def test_each_daemon_checks_the_owner_again(place: Path) -> None:
     with kept_home(place / "above/h") as home:
         home.start()
         daemon, supervisor = home.daemon_pid(), home.supervisor_pid()

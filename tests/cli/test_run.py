@@ -14,45 +14,45 @@ from tests.waiting import PATIENCE_S, wait_until
 pytestmark = pytest.mark.privileged
 
 
-def test_stdout_stderr_and_status_are_the_processes(home: Home, branch: str) -> None:
+def test_run_passes_on_stdout_stderr_and_status(home: Home, branch: str) -> None:
     done = home.cli("run", "-b", branch, "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (done.stdout, done.stderr, done.code) == ("out\n", "err\n", 3)
 
 
-def test_words_are_the_processes_arguments_as_they_are(home: Home, branch: str) -> None:
+def test_words_become_the_arguments_of_the_process_unchanged(home: Home, branch: str) -> None:
     assert home.must("run", "-b", branch, "printf", "%s|", "a b", "$x", "", "--json").stdout == "a b|$x||--json|"
 
 
-def test_it_is_apart_from_the_shell(home: Home, branch: str) -> None:
+def test_run_does_not_change_the_shell(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "cd /usr; mine=1")
     assert home.must("run", "-b", branch, "--", "sh", "-c", "echo $mine.").stdout == ".\n"
 
 
-def test_it_starts_where_it_is_told_to(home: Home, branch: str) -> None:
+def test_run_starts_in_the_given_directory(home: Home, branch: str) -> None:
     assert home.must("run", "-b", branch, "--cwd", "/usr/lib", "pwd").stdout == "/usr/lib\n"
 
 
-def test_its_environment_can_be_added_to(home: Home, branch: str) -> None:
+def test_run_adds_to_the_environment(home: Home, branch: str) -> None:
     done = home.must("run", "-b", branch, "--env", "A=1 2=$x", "--env", "B=", "--", "sh", "-c", 'echo "$A|${B-unset}"')
     assert done.stdout == "1 2=$x|\n"
 
 
-def test_without_i_it_reads_nothing(home: Home, branch: str) -> None:
+def test_run_without_i_has_no_input(home: Home, branch: str) -> None:
     assert home.must("run", "-b", branch, "--", "wc", "-c", stdin=b"some").stdout.strip() == "0"
 
 
-def test_with_i_input_is_streamed(home: Home, branch: str) -> None:
+def test_run_with_i_streams_input(home: Home, branch: str) -> None:
     content = os.urandom(3_000_000)
     assert home.must("run", "-b", branch, "-i", "--", "cat", stdin=content).raw == content
 
 
-def test_a_program_that_is_not_there_is_told_as_a_shell_does(home: Home, branch: str) -> None:
+def test_a_missing_program_has_the_exit_status_of_a_shell(home: Home, branch: str) -> None:
     done = home.cli("run", "-b", branch, "--", "/no/such/program")
     assert done.code == 127
     assert "/no/such/program" in done.stderr
 
 
-def test_when_the_reader_goes_the_process_ends_as_in_a_pipeline(home: Home, branch: str) -> None:
+def test_the_process_gets_sigpipe_if_the_reader_is_gone(home: Home, branch: str) -> None:
     command = " ".join(home.argv("run", "-b", branch, "--", "yes"))
     done = subprocess.run(
         ["/bin/bash", "-c", f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}"],
@@ -65,14 +65,14 @@ def test_when_the_reader_goes_the_process_ends_as_in_a_pipeline(home: Home, bran
     wait_until(lambda: home.cli("run", "-b", branch, "--", "pgrep", "-x", "yes").stdout == "", "the process has ended")
 
 
-def test_a_signal_to_us_goes_to_the_process(home: Home, branch: str) -> None:
+def test_signals_to_waypoint_run_reach_the_process(home: Home, branch: str) -> None:
     with started(home, "run", "-b", branch, "--", "sh", "-c", "echo begun; exec sleep 60") as process:
         read_until(process, b"begun\n")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 143
 
 
-def test_it_is_lost_with_its_daemon_and_says_so(home: Home, branch: str) -> None:
+def test_a_run_fails_if_its_daemon_dies(home: Home, branch: str) -> None:
     with started(home, "run", "-b", branch, "--", "sh", "-c", "echo begun; exec sleep 60") as process:
         read_until(process, b"begun\n")
         os.kill(daemon_pid(home), signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_it_is_lost_with_its_daemon_and_says_so(home: Home, branch: str) -> None
 
 
 @pytest.mark.soak(part="timing")
-def test_with_t_it_has_a_terminal_of_its_own_that_follows_ours(branch: str, on_terminal: Spawn) -> None:
+def test_with_t_the_process_has_a_terminal_of_the_same_size(branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("run", "-b", branch, "-it", "--", "bash", "--norc", "-i")
     terminal.expect(b"[#$] ")
     terminal.send(b"tty; stty size; echo $TERM\r")

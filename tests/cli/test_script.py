@@ -38,11 +38,11 @@ EXPECTED = f"waypoint, version {__version__}\n"
 
 
 @pytest.mark.parametrize("packages", ["site-packages", "dist-packages"])
-def test_it_finds_the_package_beside_itself(tmp_path: Path, packages: str) -> None:
+def test_the_script_finds_the_package_beside_itself(tmp_path: Path, packages: str) -> None:
     assert version_by(str(install(tmp_path / "p", packages)), "--version") == EXPECTED
 
 
-def test_it_starts_python_without_site(tmp_path: Path) -> None:
+def test_the_script_starts_python_without_site(tmp_path: Path) -> None:
     script = install(tmp_path / "p", "site-packages")
     recorder = tmp_path / "p/bin" / VERSION
     recorder.unlink()
@@ -54,7 +54,7 @@ def test_it_starts_python_without_site(tmp_path: Path) -> None:
     assert words[3] == "exec -- a b\n"
 
 
-def test_it_may_be_a_link_to_a_link(tmp_path: Path) -> None:
+def test_the_script_can_be_a_link_to_a_link(tmp_path: Path) -> None:
     script = install(tmp_path / "p", "site-packages")
     (tmp_path / "far").symlink_to(script)
     (tmp_path / "d").mkdir()
@@ -62,14 +62,14 @@ def test_it_may_be_a_link_to_a_link(tmp_path: Path) -> None:
     assert version_by(str(tmp_path / "d/waypoint"), "--version") == EXPECTED
 
 
-def test_it_may_be_found_on_the_path(tmp_path: Path) -> None:
+def test_the_script_works_from_path(tmp_path: Path) -> None:
     script = install(tmp_path / "p", "site-packages")
     path = f"{script.parent}:{os.environ['PATH']}"
     assert version_by("/bin/sh", "-c", "waypoint --version", PATH=path) == EXPECTED
     assert version_by("/bin/sh", "-c", f"cd {script.parent} && sh waypoint --version", PATH=path) == EXPECTED
 
 
-def test_words_reach_the_command_as_they_are(tmp_path: Path) -> None:
+def test_words_are_passed_unchanged(tmp_path: Path) -> None:
     script = install(tmp_path / "p", "site-packages")
     done = subprocess.run([script, "exec", "--timeout", "a  b'\"$x"], capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -63,7 +63,7 @@ def as_nobody(
     )
 
 
-def test_it_makes_a_home_that_works(bare: Home) -> None:
+def test_setup_creates_a_working_home(bare: Home) -> None:
     done = bare.must("setup")
     assert done.stdout == ""
     assert f"made {bare.path}" in done.stderr
@@ -73,7 +73,7 @@ def test_it_makes_a_home_that_works(bare: Home) -> None:
     assert bare.must("exec", "--", "echo works").stdout == "works\n"
 
 
-def test_a_second_time_it_changes_nothing(bare: Home) -> None:
+def test_a_second_setup_changes_nothing(bare: Home) -> None:
     bare.must("setup")
     before = {path: path.stat().st_mtime_ns for path in bare.path.glob("config*")}
     again = bare.must("setup")
@@ -81,7 +81,7 @@ def test_a_second_time_it_changes_nothing(bare: Home) -> None:
     assert {path: path.stat().st_mtime_ns for path in bare.path.glob("config*")} == before
 
 
-def test_it_keeps_what_else_is_in_the_configuration(bare: Home) -> None:
+def test_setup_keeps_other_settings_of_the_configuration(bare: Home) -> None:
     bare.must("setup")
     (bare.path / "config.json").write_text(json.dumps({**config(bare), "later": [1]}))
     bare.must("setup", "--group", "root")
@@ -89,7 +89,7 @@ def test_it_keeps_what_else_is_in_the_configuration(bare: Home) -> None:
     assert config(bare)["group_gid"] == 0
 
 
-def test_check_tells_what_is_missing_and_changes_nothing(bare: Home) -> None:
+def test_check_reports_missing_parts_and_changes_nothing(bare: Home) -> None:
     done = bare.cli("setup", "--check")
     assert done.code == 3
     assert "next: " in done.stderr
@@ -131,7 +131,7 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
 
 
 @pytest.mark.soak(part="setup")
-def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
+def test_remove_works_if_the_daemon_is_broken(bare: Home) -> None:
     bare.must("setup")
     bare.must("shell", "-d")
     bare.must("daemon", "stop")
@@ -141,7 +141,7 @@ def test_remove_works_without_a_daemon_that_works(bare: Home) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_remove_ends_a_daemon_that_has_no_supervisor(bare: Home) -> None:
+def test_remove_ends_a_daemon_without_a_supervisor(bare: Home) -> None:
     bare.must("setup")
     path = bare.runtime / "supervisor.lock"
     supervisor = pidfd.open(lock_holder.signed_by(str(path)))
@@ -167,7 +167,7 @@ def test_remove_ends_a_daemon_whose_runtime_folder_was_removed(bare: Home) -> No
 
 
 @pytest.mark.soak(part="setup")
-def test_remove_leaves_what_is_not_its_own(bare: Home) -> None:
+def test_remove_keeps_foreign_files(bare: Home) -> None:
     bare.must("setup")
     (bare.path / "letter.txt").write_text("mine")
     done = bare.cli("setup", "--remove", "--yes")
@@ -178,7 +178,7 @@ def test_remove_leaves_what_is_not_its_own(bare: Home) -> None:
     bare.must("setup", "--remove", "--yes")
 
 
-def test_remove_touches_no_folder_that_is_no_home(tmp_path: Path) -> None:
+def test_remove_refuses_a_directory_that_is_not_a_home(tmp_path: Path) -> None:
     (tmp_path / "pool").mkdir()
     (tmp_path / "pool/file").write_text("mine")
     done = Home(tmp_path).cli("setup", "--remove", "--yes")
@@ -186,7 +186,7 @@ def test_remove_touches_no_folder_that_is_no_home(tmp_path: Path) -> None:
     assert (tmp_path / "pool/file").read_text() == "mine"
 
 
-def test_check_and_remove_exclude_each_other(bare: Home) -> None:
+def test_check_cannot_be_combined_with_remove(bare: Home) -> None:
     assert bare.cli("setup", "--check", "--remove").code == 2
 
 
@@ -194,7 +194,7 @@ def test_check_and_remove_exclude_each_other(bare: Home) -> None:
 
 
 @pytest.mark.requires("public-checkout")
-def test_only_root_may_by_default(bare: Home) -> None:
+def test_by_default_only_root_has_access(bare: Home) -> None:
     bare.must("setup")
     done = as_nobody(bare, "ps")
     assert done.returncode == 3
@@ -202,7 +202,7 @@ def test_only_root_may_by_default(bare: Home) -> None:
 
 
 @pytest.mark.requires("public-checkout")
-def test_a_user_may_who_was_named(bare: Home) -> None:
+def test_the_named_user_has_access(bare: Home) -> None:
     bare.must("setup", "--user", "nobody")
     done = as_nobody(bare, "shell", "theirs", "-d")
     assert done.stdout == "theirs\n", done.stderr
@@ -211,7 +211,7 @@ def test_a_user_may_who_was_named(bare: Home) -> None:
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
-def test_members_of_a_group_may_that_was_named(bare: Home) -> None:
+def test_members_of_the_named_group_have_access(bare: Home) -> None:
     bare.must("setup", "--group", "games")
     assert as_nobody(bare, "ps").returncode == 3
     assert as_nobody(bare, "ps", groups=[grp.getgrnam("games").gr_gid]).returncode == 0
@@ -219,7 +219,7 @@ def test_members_of_a_group_may_that_was_named(bare: Home) -> None:
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.requires("public-checkout")
-def test_who_may_can_be_changed_while_sessions_run(bare: Home) -> None:
+def test_access_can_be_changed_while_sessions_run(bare: Home) -> None:
     bare.must("setup")
     bare.must("shell", "-d")
     bare.must("exec", "--", "here=1")
@@ -229,7 +229,7 @@ def test_who_may_can_be_changed_while_sessions_run(bare: Home) -> None:
 
 
 @pytest.mark.parametrize("args", [["--user", "nosuch-user"], ["--group", "nosuch-group"]])
-def test_an_unknown_name_is_told_and_nothing_is_made(bare: Home, args: list[str]) -> None:
+def test_an_unknown_user_is_refused_and_nothing_is_created(bare: Home, args: list[str]) -> None:
     done = bare.cli("setup", *args)
     assert done.code == 2
     assert args[1] in done.stderr
@@ -237,7 +237,7 @@ def test_an_unknown_name_is_told_and_nothing_is_made(bare: Home, args: list[str]
 
 
 @pytest.mark.soak(part="setup")
-def test_the_checkouts_own_command_sets_up_too(bare: Home) -> None:
+def test_setup_works_from_a_checkout(bare: Home) -> None:
     subprocess.run([ROOT / "dev", "waypoint", "setup"], env=bare.env, check=True, capture_output=True)
     assert config(bare)["home_id"] == bare.id
 
@@ -269,7 +269,7 @@ def test_completion_is_written_once_and_removed_with_the_last_home(bare: Home) -
 
 
 @pytest.mark.soak(part="setup")
-def test_a_home_that_is_gone_keeps_no_completion(bare: Home) -> None:
+def test_completion_is_removed_although_another_home_is_gone(bare: Home) -> None:
     bare.must("setup")
     script = bare.root / SCRIPTS[0]
     script.write_text(script.read_text().replace("# homes: [", '# homes: ["/nonexistent", '))
@@ -278,7 +278,7 @@ def test_a_home_that_is_gone_keeps_no_completion(bare: Home) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_a_folder_that_others_use_stays(bare: Home) -> None:
+def test_a_shared_completion_directory_stays(bare: Home) -> None:
     bare.must("setup")
     (bare.root / SCRIPTS[0]).with_name("theirs").touch()
     bare.must("setup", "--remove", "--yes")
@@ -300,7 +300,7 @@ def test_without_systemd_there_is_no_unit(bare: Home) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_where_systemd_runs_a_unit_is_written_and_removed(bare: Home) -> None:
+def test_with_systemd_a_unit_is_written_and_removed(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
     bare.must("setup")
     lines = unit_of(bare).read_text().splitlines()
@@ -328,7 +328,7 @@ def test_systemd_understands_the_unit(bare: Home) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) -> None:
+def test_the_unit_serves_the_home_until_it_is_stopped(bare: Home) -> None:
     """As systemd would with KillMode=process: SIGTERM to the main process alone."""
     (bare.root / "run/systemd/system").mkdir(parents=True)
     bare.must("setup")
@@ -350,7 +350,7 @@ def test_what_the_unit_starts_serves_the_home_until_it_is_stopped(bare: Home) ->
 
 @pytest.mark.soak(part="setup")
 @pytest.mark.parametrize("victims", [["supervisor"], ["supervisor", "daemon"]], ids=" and ".join)
-def test_the_main_process_of_the_unit_outlives_what_is_killed(bare: Home, victims: list[str]) -> None:
+def test_the_units_main_process_survives_killed_daemons(bare: Home, victims: list[str]) -> None:
     bare.must("setup")
     command, *words = bare.argv("daemon", "run")
     with subprocess.Popen([command, *words], env=bare.env, stderr=subprocess.PIPE) as main:
@@ -373,5 +373,5 @@ def test_odd_paths_are_quoted_in_the_unit(path: str) -> None:
     assert undone == ["/usr/bin/python3", "main.py", "--home", path, "daemon", "run"]
 
 
-def test_the_machines_own_home_has_the_plain_name() -> None:
+def test_the_unit_of_the_machines_home_has_the_plain_name() -> None:
     assert unit.name_of("/var/lib/waypoint") == "waypoint.service"

@@ -15,7 +15,7 @@ from tests.places import home_id
 pytestmark = [pytest.mark.soak(part="setup"), pytest.mark.privileged]
 
 
-def test_a_removal_that_ends_half_way_has_removed_the_unit_first(bare: Home) -> None:
+def test_an_interrupted_removal_has_removed_the_unit_first(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
     bare.must("setup")
     (bare.path / "theirs").touch()
@@ -27,9 +27,7 @@ def test_a_removal_that_ends_half_way_has_removed_the_unit_first(bare: Home) -> 
     assert not bare.path.exists()
 
 
-def test_a_home_in_whose_place_somebody_else_could_put_another_folder_is_not_removed(
-    bare: Home, tmp_path: Path
-) -> None:
+def test_a_home_that_others_could_replace_is_not_removed(bare: Home, tmp_path: Path) -> None:
     """Root would remove what that folder, or a link in it, leads to."""
     precious = tmp_path / "precious"
     (precious / "tree").mkdir(parents=True)
@@ -47,7 +45,7 @@ def test_a_home_in_whose_place_somebody_else_could_put_another_folder_is_not_rem
     bare.must("setup", "--remove", "--yes", env={"WAYPOINT_HOME": str(theirs)})
 
 
-def test_a_removal_that_cannot_begin_changes_nothing(bare: Home) -> None:
+def test_a_removal_that_cannot_start_changes_nothing(bare: Home) -> None:
     (bare.root / "run/systemd/system").mkdir(parents=True)
     bare.must("setup")
     point = bare.path / "criu"

@@ -25,7 +25,7 @@ def test_an_ordinary_user_is_told_to_use_sudo(bare: Home) -> None:
     assert config(bare)["home_id"] == bare.id
 
 
-def test_an_ordinary_user_is_told_how_a_stopped_daemon_is_started(bare: Home) -> None:
+def test_an_ordinary_user_is_told_how_to_start_a_stopped_daemon(bare: Home) -> None:
     bare.must("setup", "--user", "nobody")
     bare.must("daemon", "stop")
     done = as_nobody(bare, "ps")
@@ -38,7 +38,7 @@ def test_an_ordinary_user_is_told_how_a_stopped_daemon_is_started(bare: Home) ->
     assert as_nobody(bare, "ps").returncode == 0
 
 
-def test_a_user_who_may_use_the_home_gets_completion_of_their_own(bare: Home) -> None:
+def test_a_user_with_access_gets_their_own_completion(bare: Home) -> None:
     bare.must("setup", "--user", "nobody")
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         os.chown(folder, pwd.getpwnam("nobody").pw_uid, -1)

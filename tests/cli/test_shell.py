@@ -39,7 +39,7 @@ def test_a_new_session_shows_its_cursor_and_wraps_lines(on_terminal: Spawn) -> N
         assert switched[-1:] == [b"h"]
 
 
-def test_keys_that_are_signals_act_in_the_session(branch: str, on_terminal: Spawn) -> None:
+def test_ctrl_c_and_ctrl_z_act_in_the_session(branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     for key, said in ((b"\x03", b"\\^C"), (b"\x1a", b"Stopped")):
@@ -63,7 +63,7 @@ def test_the_detach_key_leaves_the_session_running(home: Home, branch: str, on_t
     assert home.must("exec", "-b", branch, "--", "echo $here").stdout == "1\n"
 
 
-def test_shell_attaches_to_a_session_that_is_live(home: Home, branch: str, on_terminal: Spawn) -> None:
+def test_shell_attaches_to_a_running_session(home: Home, branch: str, on_terminal: Spawn) -> None:
     home.must("exec", "-b", branch, "--", "here=yes")
     terminal = on_terminal("shell", branch)
     terminal.expect(PROMPT)
@@ -71,7 +71,7 @@ def test_shell_attaches_to_a_session_that_is_live(home: Home, branch: str, on_te
     terminal.expect(b"yes\\.\r\n")
 
 
-def test_several_may_be_attached(home: Home, branch: str, on_terminal: Spawn) -> None:
+def test_several_terminals_can_be_attached(home: Home, branch: str, on_terminal: Spawn) -> None:
     first, second = on_terminal("attach", branch), on_terminal("attach", "-b", branch)
     for terminal in (first, second):
         terminal.expect(PROMPT)
@@ -83,7 +83,7 @@ def test_several_may_be_attached(home: Home, branch: str, on_terminal: Spawn) ->
     assert found["attached"] == 2
 
 
-def test_a_daemon_that_is_killed_is_not_noticed(home: Home, branch: str, on_terminal: Spawn) -> None:
+def test_a_killed_daemon_is_not_noticed(home: Home, branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     for round_number in range(3):
@@ -93,7 +93,7 @@ def test_a_daemon_that_is_killed_is_not_noticed(home: Home, branch: str, on_term
     assert b"waiting for the daemon" not in terminal.before
 
 
-def test_the_exit_status_survives_a_daemon_that_is_killed(home: Home, branch: str, on_terminal: Spawn) -> None:
+def test_the_exit_status_survives_a_killed_daemon(home: Home, branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     os.kill(daemon_pid(home), signal.SIGKILL)
@@ -102,7 +102,7 @@ def test_the_exit_status_survives_a_daemon_that_is_killed(home: Home, branch: st
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
-def test_a_signal_leaves_the_session_running_and_the_terminal_as_it_was(
+def test_a_signal_leaves_the_session_running_and_resets_the_terminal(
     home: Home, branch: str, on_terminal: Spawn, name: str, code: int
 ) -> None:
     terminal = on_terminal("attach", branch)
@@ -114,7 +114,7 @@ def test_a_signal_leaves_the_session_running_and_the_terminal_as_it_was(
     assert home.must("exec", "-b", branch, "--", "echo alive").stdout == "alive\n"
 
 
-def test_a_terminal_that_is_closed_leaves_the_session_running(home: Home, branch: str, on_terminal: Spawn) -> None:
+def test_a_closed_terminal_leaves_the_session_running(home: Home, branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     terminal.ptyproc.fileobj.close()
@@ -130,7 +130,7 @@ def test_a_stop_from_elsewhere_ends_the_attached_terminal(home: Home, branch: st
     assert is_cooked(terminal)
 
 
-def test_a_full_screen_program_that_is_left_leaves_nothing_on(branch: str, on_terminal: Spawn) -> None:
+def test_detaching_from_a_full_screen_program_resets_the_terminal(branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     terminal.send(rb"printf '\033[?1049h\033[?1000h\033[?25l'; read -r x" + b"\r")
@@ -141,7 +141,9 @@ def test_a_full_screen_program_that_is_left_leaves_nothing_on(branch: str, on_te
         assert sequence in terminal.before
 
 
-def test_entering_says_that_all_is_a_copy_and_how_to_leave(home: Home, on_terminal: Spawn, tmp_path: Path) -> None:
+def test_the_greeting_says_that_everything_is_a_copy_and_how_to_leave(
+    home: Home, on_terminal: Spawn, tmp_path: Path
+) -> None:
     terminal = on_terminal("shell", "t-enter", "--bind", f"{tmp_path}:/mnt")
     terminal.expect_exact(b"[t-enter: everything here is a copy of this machine, except /mnt. ")
     terminal.expect_exact(b"To end: exit. To detach: Ctrl-] d]\r\n")
@@ -151,7 +153,7 @@ def test_entering_says_that_all_is_a_copy_and_how_to_leave(home: Home, on_termin
     home.must("stop", "t-enter", "--discard")
 
 
-def test_leaving_says_what_is_kept_and_how_much_has_changed(home: Home, on_terminal: Spawn) -> None:
+def test_the_farewell_says_what_is_kept(home: Home, on_terminal: Spawn) -> None:
     terminal = on_terminal("shell", "t-leave")
     terminal.expect(PROMPT)
     terminal.send(b"unset HISTFILE; mkdir /opt/made; touch /opt/made/1 /opt/made/2 /opt/3; exit 7\r")
@@ -163,7 +165,7 @@ def test_leaving_says_what_is_kept_and_how_much_has_changed(home: Home, on_termi
     assert home.must("show", "t-leave", "--json").json()["capture"].startswith(kept)
 
 
-def test_a_session_that_is_discarded_or_parked_says_so_to_who_is_there(
+def test_attached_terminals_are_told_that_the_session_was_discarded_or_parked(
     home: Home, branch: str, on_terminal: Spawn
 ) -> None:
     terminal = on_terminal("attach", branch)
@@ -180,9 +182,7 @@ def test_a_session_that_is_discarded_or_parked_says_so_to_who_is_there(
     terminal.expect_exact(f"waypoint shell {branch}]".encode())
 
 
-def test_a_terminal_that_a_stop_of_the_daemon_takes_away_comes_back_as_is_said(
-    home: Home, branch: str, on_terminal: Spawn
-) -> None:
+def test_the_advised_command_attaches_again_after_daemon_stop(home: Home, branch: str, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     terminal.send(b"kept=here\r")
@@ -199,7 +199,7 @@ def test_a_terminal_that_a_stop_of_the_daemon_takes_away_comes_back_as_is_said(
 # --- without a terminal
 
 
-def test_a_start_tells_nothing_of_what_is_left_out_unless_it_starts_there(home: Home, tmp_path: Path) -> None:
+def test_a_start_reports_a_left_out_mount_only_if_the_shell_starts_in_it(home: Home, tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(tmp_path)], check=True)
     try:
         home.must("daemon", "stop")  # so that it sees the mount
@@ -217,14 +217,14 @@ def test_a_start_tells_nothing_of_what_is_left_out_unless_it_starts_there(home: 
 
 
 @pytest.mark.parametrize("cwd", ["/nope", "/etc/passwd"])
-def test_a_folder_that_is_asked_for_and_cannot_be_entered_is_an_error(home: Home, cwd: str) -> None:
+def test_a_cwd_that_cannot_be_entered_is_an_error(home: Home, cwd: str) -> None:
     done = home.cli("shell", "t-nope", "-d", "--cwd", cwd)
     assert (done.code, done.stdout) == (2, "")
     assert f"cannot start a session in {cwd}: " in done.stderr
     assert "t-nope" not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
 
 
-def test_a_folder_that_only_the_session_has_can_be_started_in(home: Home) -> None:
+def test_cwd_can_be_a_directory_of_the_session_only(home: Home) -> None:
     home.must("shell", "t-made", "-d")
     home.must("exec", "-b", "t-made", "--", "mkdir /opt/only-here")
     home.must("stop", "t-made")
@@ -235,7 +235,7 @@ def test_a_folder_that_only_the_session_has_can_be_started_in(home: Home) -> Non
 
 @pytest.mark.requires("zsh")
 @pytest.mark.parametrize("words", [["--shell", "zsh"], ["--shell", "/usr/bin/zsh"], []], ids=["name", "path", "SHELL"])
-def test_the_shell_that_is_asked_for_is_the_sessions(home: Home, words: list[str]) -> None:
+def test_the_session_runs_the_requested_shell(home: Home, words: list[str]) -> None:
     home.must("shell", "t-zsh", "-d", *words, env={} if words else {"SHELL": "/usr/bin/zsh"})
     show = "echo ${ZSH_VERSION:+zsh} $SHELL"
     assert home.must("exec", "-b", "t-zsh", "--", show).stdout == "zsh /usr/bin/zsh\n"
@@ -246,7 +246,7 @@ def test_the_shell_that_is_asked_for_is_the_sessions(home: Home, words: list[str
 
 
 @pytest.mark.requires("zsh", "criu")
-def test_zsh_is_a_main_shell_like_any_other(home: Home) -> None:
+def test_zsh_works_as_the_main_shell(home: Home) -> None:
     home.must("shell", "t-main", "-d", "--shell", "zsh")
     home.must("exec", "-b", "t-main", "--", "cd /usr; x=one; f() { echo eff }")
     home.must("checkpoint", "t-main-cp", "-b", "t-main")
@@ -261,7 +261,7 @@ def test_zsh_is_a_main_shell_like_any_other(home: Home) -> None:
         home.must("stop", branch, "--discard")
 
 
-def test_a_shell_without_hooks_starts_and_that_is_said(home: Home) -> None:
+def test_a_shell_without_hooks_starts_with_a_warning(home: Home) -> None:
     done = home.must("shell", "t-dash", "-d", "--shell", "/bin/sh")
     assert "without hooks: /bin/sh is neither bash nor zsh: 'waypoint exec' is refused" in done.stderr
     assert home.must("run", "-b", "t-dash", "--", "echo", "on").stdout == "on\n"
@@ -273,19 +273,19 @@ def test_a_shell_without_hooks_starts_and_that_is_said(home: Home) -> None:
 
 
 @pytest.mark.parametrize("shell", ["nosuch", "/usr", "bin/bash", ""])
-def test_a_shell_that_is_not_there_is_refused(home: Home, shell: str) -> None:
+def test_a_missing_shell_is_refused(home: Home, shell: str) -> None:
     done = home.cli("shell", "t-noshell", "-d", "--shell", shell)
     assert (done.code, done.stdout) == (2, "")
     assert "shell" in done.stderr
 
 
-def test_detached_it_prints_the_branch(home: Home) -> None:
+def test_shell_detached_prints_the_branch(home: Home) -> None:
     done = home.must("shell", "t-d", "-d")
     assert done.stdout == "t-d\n"
     assert home.must("shell", "-b", "t-d", "-d").stdout == "t-d\n"  # live already
 
 
-def test_what_a_live_session_does_not_have_is_refused_and_not_taken_for_granted(home: Home, tmp_path: Path) -> None:
+def test_options_that_a_running_session_does_not_have_are_refused(home: Home, tmp_path: Path) -> None:
     own = (
         "--cpus",
         "1",
@@ -324,13 +324,13 @@ def test_what_a_live_session_does_not_have_is_refused_and_not_taken_for_granted(
     home.must("stop", "live", "--discard")
 
 
-def test_detached_with_json_it_prints_the_session(home: Home) -> None:
+def test_shell_detached_with_json_prints_the_session(home: Home) -> None:
     found = home.must("shell", "t-j", "-d", "--json").json()
     assert (found["branch"], found["state"], found["user"]) == ("t-j", "live", "root")
     assert found["pid"] > 0
 
 
-def test_it_may_run_a_command_in_place_of_the_shell(home: Home, on_terminal: Spawn) -> None:
+def test_shell_can_run_a_command_in_place_of_the_shell(home: Home, on_terminal: Spawn) -> None:
     terminal = on_terminal("shell", "t-c", "--", "sh", "-c", "echo ready; read -r x; echo got $x; exit 3")
     terminal.expect(b"ready\r\n")
     terminal.send(b"this\r")
@@ -338,11 +338,11 @@ def test_it_may_run_a_command_in_place_of_the_shell(home: Home, on_terminal: Spa
     assert exit_status(terminal) == 3
 
 
-def test_words_behind_the_dashes_are_never_a_branch(home: Home) -> None:
+def test_words_after_the_dashes_are_never_a_branch(home: Home) -> None:
     assert home.must("shell", "-d", "--", "sleep", "1000", env={"WAYPOINT_BRANCH": "t-w"}).stdout == "t-w\n"
 
 
-def test_it_starts_in_the_callers_folder(home: Home, tmp_path: Path) -> None:
+def test_the_shell_starts_in_the_callers_directory(home: Home, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     subprocess.run(home.argv("shell", "t-here", "-d"), env=home.env, cwd="/usr/lib", check=True)
     assert home.must("exec", "-b", "t-here", "--", "pwd").stdout == "/usr/lib\n"
@@ -350,21 +350,21 @@ def test_it_starts_in_the_callers_folder(home: Home, tmp_path: Path) -> None:
     assert home.must("exec", "-b", "t-there", "--", "pwd").stdout == "/usr/share\n"
 
 
-def test_a_bind_may_be_relative_to_here(home: Home, tmp_path: Path) -> None:
+def test_a_bind_can_be_a_relative_path(home: Home, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("shared")
     subprocess.run(home.argv("shell", "t-bind", "-d", "--bind", ".:/mnt:ro"), env=home.env, cwd=tmp_path, check=True)
     assert home.must("exec", "-b", "t-bind", "--", "cat /mnt/file").stdout == "shared"
     home.must("stop", "t-bind")
 
 
-def test_it_passes_on_how_the_terminal_speaks_and_no_secrets(home: Home) -> None:
+def test_the_session_gets_terminal_variables_and_no_secrets(home: Home) -> None:
     env = {"LC_TIME": "C.UTF-8", "COLORTERM": "truecolor", "TZ": "Asia/Tokyo", "API_KEY": "secret"}
     home.must("shell", "t-env", "-d", env=env)
     found = home.must("exec", "-b", "t-env", "--", "echo $LC_TIME $COLORTERM $TZ $API_KEY.").stdout
     assert found == "C.UTF-8 truecolor Asia/Tokyo .\n"
 
 
-def test_under_sudo_the_session_is_the_callers(home: Home) -> None:
+def test_under_sudo_the_session_belongs_to_the_caller(home: Home) -> None:
     home.must("shell", "t-sudo", "-d", env={"SUDO_UID": "65534", "SUDO_USER": "nobody"})
     assert home.must("exec", "-b", "t-sudo", "--", "id -un").stdout == "nobody\n"
     home.must("shell", "t-root", "-d", "--user", "root", env={"SUDO_UID": "65534", "SUDO_USER": "nobody"})
@@ -372,7 +372,7 @@ def test_under_sudo_the_session_is_the_callers(home: Home) -> None:
 
 
 @pytest.mark.parametrize("verb", ["shell", "attach"])
-def test_without_a_terminal_it_says_what_to_use_instead(home: Home, verb: str) -> None:
+def test_shell_without_a_terminal_advises_exec(home: Home, verb: str) -> None:
     done = home.cli(verb, "t-none")
     assert (done.code, done.stdout) == (2, "")
     assert "stdin is not a terminal" in done.stderr
@@ -380,7 +380,7 @@ def test_without_a_terminal_it_says_what_to_use_instead(home: Home, verb: str) -
     assert "t-none" not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
 
 
-def test_attaching_to_what_is_not_there_is_told(home: Home, on_terminal: Spawn) -> None:
+def test_attaching_to_an_unknown_branch_is_an_error(home: Home, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", "nosuch")
     assert exit_status(terminal) == 2
     assert b"nosuch" in terminal.before

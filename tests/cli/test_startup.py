@@ -29,7 +29,7 @@ MOST_MODULES = 60
         ["fork", "c", "loads-little", "--json"],
     ],
 )
-def test_a_verb_of_the_fast_path_loads_little(home: Home, words: list[str]) -> None:
+def test_a_verb_of_the_fast_path_imports_few_modules(home: Home, words: list[str]) -> None:
     home.must("shell", "-d")
     if words[0] in ("restore", "fork"):
         home.must("checkpoint", "c", "--force")
@@ -90,7 +90,7 @@ def test_click_is_loaded_for_help(home: Home, words: list[str]) -> None:
         (["restore", "nosuch"], 2),
     ],
 )
-def test_so_does_one_that_fails(home: Home, words: list[str], code: int) -> None:
+def test_a_failing_verb_of_the_fast_path_imports_few_modules(home: Home, words: list[str], code: int) -> None:
     python, *rest = home.argv(*words)
     done = subprocess.run([python, "-X", "importtime", *rest], env=home.env, capture_output=True, check=False)
     loaded = re.findall(r"^import time:.*\| +(\S+)$", done.stderr.decode(), re.MULTILINE)

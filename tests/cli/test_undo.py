@@ -49,7 +49,7 @@ def names(home: Home) -> set[str]:
 
 
 @pytest.mark.parametrize("way", ["option", "variable", "inside"])
-def test_undo_takes_back_what_the_branch_did_last_and_never_a_neighbours_checkpoint(
+def test_undo_of_a_branch_never_takes_back_an_operation_of_another_branch(
     home: Home, branch: str, neighbour: str, way: str
 ) -> None:
     mine, theirs = f"{branch}-mine", f"{branch}-theirs"
@@ -63,9 +63,7 @@ def test_undo_takes_back_what_the_branch_did_last_and_never_a_neighbours_checkpo
     assert {mine, theirs} & names(home) == {theirs}
 
 
-def test_what_was_asked_for_by_who_works_on_a_branch_is_the_branchs_too(
-    home: Home, branch: str, neighbour: str
-) -> None:
+def test_operations_requested_from_a_branch_belong_to_the_branch(home: Home, branch: str, neighbour: str) -> None:
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     home.must("fork", f"{branch}-c", f"{branch}-f", env={"WAYPOINT_BRANCH": branch})
     home.must("checkpoint", f"{neighbour}-c", "-b", neighbour)
@@ -74,7 +72,7 @@ def test_what_was_asked_for_by_who_works_on_a_branch_is_the_branchs_too(
     assert {f"{branch}-c", f"{neighbour}-c"} <= names(home)
 
 
-def test_without_a_branch_it_is_what_the_caller_did_last(home: Home, branch: str, neighbour: str) -> None:
+def test_undo_without_a_branch_takes_back_the_callers_last_operation(home: Home, branch: str, neighbour: str) -> None:
     mine, theirs = f"{branch}-mine", f"{branch}-theirs"
     home.must("checkpoint", mine, "-b", branch)
     home.must("exec", "-b", neighbour, "--", f"waypoint checkpoint {theirs}-1")
@@ -89,7 +87,7 @@ def test_without_a_branch_it_is_what_the_caller_did_last(home: Home, branch: str
     assert f"{theirs}-3" not in names(home)
 
 
-def test_what_was_typed_in_the_session_on_main_is_the_callers_too(home: Home, branch: str) -> None:
+def test_operations_from_the_session_on_main_belong_to_the_caller(home: Home, branch: str) -> None:
     home.must("shell", "main", "-d")
     home.must("exec", "--", "mine=before")
     home.must("exec", "--", "waypoint checkpoint on-main")
@@ -103,7 +101,7 @@ def test_what_was_typed_in_the_session_on_main_is_the_callers_too(home: Home, br
     home.must("stop", "--discard")
 
 
-def test_where_nothing_is_left_it_says_how_to_choose(home: Home, branch: str) -> None:
+def test_undo_without_an_operation_left_advises_to_choose_a_number(home: Home, branch: str) -> None:
     found = last(home)  # the start of the session
     refused = home.cli("undo", "-b", "nothing-here")
     assert (refused.code, refused.stdout) == (4, "")
@@ -114,7 +112,7 @@ def test_where_nothing_is_left_it_says_how_to_choose(home: Home, branch: str) ->
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["outside", "inside"])
-def test_an_undo_that_ends_a_session_names_the_way_back(home: Home, branch: str, *, within: bool) -> None:
+def test_an_undo_that_ends_a_session_prints_how_to_reverse_it(home: Home, branch: str, *, within: bool) -> None:
     ended = f"{branch}-f" if within else branch
     if within:
         home.must("exec", "-b", branch, "--", f"waypoint fork {branch} {ended}")
@@ -133,11 +131,11 @@ def test_an_undo_that_ends_a_session_names_the_way_back(home: Home, branch: str,
     home.cli("stop", ended, "--discard")
 
 
-def test_a_number_and_a_branch_exclude_each_other(home: Home) -> None:
+def test_a_number_cannot_be_combined_with_a_branch(home: Home) -> None:
     assert home.cli("undo", "1", "-b", "main").code == 2
 
 
-def test_it_says_first_that_processes_will_not_come_back(home: Home, branch: str) -> None:
+def test_undo_reports_first_that_processes_will_not_come_back(home: Home, branch: str) -> None:
     home.must("exec", "-b", branch, "--", "mine=42")
     home.must("stop", branch)
     kept = home.must("show", branch, "--json").json()["capture"][:12]
@@ -148,7 +146,7 @@ def test_it_says_first_that_processes_will_not_come_back(home: Home, branch: str
 
 
 @pytest.mark.requires("criu")
-def test_a_session_that_it_ends_is_kept_with_its_processes(home: Home, branch: str) -> None:
+def test_undo_of_a_start_keeps_the_session_with_its_processes(home: Home, branch: str) -> None:
     home.must("fork", branch, f"{branch}-f")
     home.must("exec", "-b", f"{branch}-f", "--", "kept=yes")
     undone = home.must("undo", "--json")
@@ -157,7 +155,7 @@ def test_a_session_that_it_ends_is_kept_with_its_processes(home: Home, branch: s
     assert home.must("show", ended[0], "--json").json()["tier"] == "live"
 
 
-def test_what_comes_back_whole_is_not_warned_of(home: Home, branch: str) -> None:
+def test_undo_prints_no_warning_if_everything_comes_back(home: Home, branch: str) -> None:
     home.must("stop", branch, "--checkpoint", f"{branch}-c")
     assert home.must("undo", "-b", branch).stderr == ""
 
@@ -179,9 +177,7 @@ def test_if_one_of_several_cannot_be_kept_none_is_ended_and_the_next_step_ends_a
     assert {one["branch"] for one in home.must("ps", "--json").json()} & set(forks) == set()
 
 
-def test_who_is_in_a_session_whose_start_is_taken_back_is_told_what_has_its_files(
-    home: Home, on_terminal: Spawn
-) -> None:
+def test_undo_of_a_start_tells_attached_clients_where_the_files_are_kept(home: Home, on_terminal: Spawn) -> None:
     terminal = on_terminal("shell", "t-unstarted")
     terminal.expect(rb"[#$] ")
     terminal.send(b"echo kept >/srv/unstarted; echo do''ne\r")

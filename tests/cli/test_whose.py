@@ -60,7 +60,7 @@ def user_of(home: Home, branch: str) -> str:
 
 
 @pytest.mark.parametrize("state", ["live", "ended", "from"])
-def test_a_branch_of_roots_is_gone_on_with_only_by_who_says_so(shared: Home, state: str) -> None:
+def test_a_branch_of_root_is_continued_only_with_user_root(shared: Home, state: str) -> None:
     branch = f"root-{state}"
     shared.must("shell", branch, "-d")
     if state != "live":
@@ -76,7 +76,7 @@ def test_a_branch_of_roots_is_gone_on_with_only_by_who_says_so(shared: Home, sta
     shared.must("stop", words[2], "--discard")
 
 
-def test_a_terminal_of_another_user_does_not_land_in_roots_shell(shared: Home) -> None:
+def test_shell_of_another_user_does_not_attach_to_roots_session(shared: Home) -> None:
     shared.must("shell", "main", "-d")
     terminal = spawn_as_nobody(shared, "shell", "main")
     terminal.expect("it is root's, and you are nobody")
@@ -86,7 +86,7 @@ def test_a_terminal_of_another_user_does_not_land_in_roots_shell(shared: Home) -
     shared.must("stop", "main", "--discard")
 
 
-def test_commands_in_roots_session_need_to_say_so(shared: Home) -> None:
+def test_commands_in_roots_session_need_user_root(shared: Home) -> None:
     shared.must("shell", "theirs", "-d")
     for verb, code in (("exec", 125), ("run", 125)):
         refused = as_nobody(shared, verb, "-b", "theirs", "--", "id", "-un")
@@ -101,7 +101,7 @@ def test_commands_in_roots_session_need_to_say_so(shared: Home) -> None:
     shared.must("stop", "theirs", "--discard")
 
 
-def test_attaching_to_roots_session_needs_to_say_so(shared: Home) -> None:
+def test_attaching_to_roots_session_needs_user_root(shared: Home) -> None:
     shared.must("shell", "shown", "-d")
     terminal = spawn_as_nobody(shared, "attach", "shown")
     terminal.expect("it is root's, and you are nobody")
@@ -115,7 +115,7 @@ def test_attaching_to_roots_session_needs_to_say_so(shared: Home) -> None:
     shared.must("stop", "shown", "--discard")
 
 
-def test_ones_own_branch_is_gone_on_with_as_before(shared: Home) -> None:
+def test_the_users_own_branch_is_continued_without_user(shared: Home) -> None:
     for _ in range(2):
         assert as_nobody(shared, "shell", "-d", "own").returncode == 0
     assert user_of(shared, "own") == "nobody"
@@ -138,7 +138,7 @@ def test_a_live_session_does_not_change_its_user(shared: Home) -> None:
     shared.must("stop", "fixed", "--discard")
 
 
-def test_who_comes_by_sudo_is_who_called_it(shared: Home) -> None:
+def test_under_sudo_the_owner_is_the_caller_of_sudo(shared: Home) -> None:
     sudo = {"SUDO_UID": str(NOBODY), "SUDO_USER": "nobody"}
     shared.must("shell", "-d", "roots")
     assert shared.cli("shell", "-d", "roots", env=sudo).code == 4
@@ -147,7 +147,7 @@ def test_who_comes_by_sudo_is_who_called_it(shared: Home) -> None:
 
 
 @pytest.mark.soak(part="setup")
-def test_setup_says_whose_access_it_takes_away(shared: Home) -> None:
+def test_setup_reports_the_user_who_loses_access(shared: Home) -> None:
     shared.must("setup", "--group", "games")
     done = shared.must("setup", "--user", "games", "--group", "users")
     assert "user nobody and group games may not use it any more, from the daemon's next start" in done.stderr

@@ -48,7 +48,7 @@ def opened() -> "closing[Attachment]":
     return closing(Attachment(HOME, "a/b", 24, 80))
 
 
-def test_it_shows_what_comes_and_knows_the_end(socket: Path) -> None:
+def test_an_attachment_returns_output_and_the_end(socket: Path) -> None:
     def script(talk: Talk) -> None:
         assert talk.request() == (ATTACH, {"rows": 24, "cols": 80})
         talk.upgrade()
@@ -62,7 +62,7 @@ def test_it_shows_what_comes_and_knows_the_end(socket: Path) -> None:
         assert attachment.end == {"reason": "ended", "exit": 3}
 
 
-def test_keys_and_sizes_are_sent(socket: Path) -> None:
+def test_an_attachment_sends_keys_and_sizes(socket: Path) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -96,7 +96,7 @@ def test_a_large_paste_is_sent_in_frames_that_the_protocol_allows(socket: Path) 
         everything(attachment)
 
 
-def test_after_a_cut_it_attaches_again_with_the_size_of_then(socket: Path) -> None:
+def test_after_a_cut_the_client_attaches_again_with_the_present_size(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -115,7 +115,7 @@ def test_after_a_cut_it_attaches_again_with_the_size_of_then(socket: Path) -> No
         assert everything(attachment) == b"before repainted"
 
 
-def test_what_is_typed_after_the_daemon_has_died_reaches_the_next(socket: Path) -> None:
+def test_input_typed_after_the_daemon_died_reaches_the_next_daemon(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -136,7 +136,7 @@ def test_what_is_typed_after_the_daemon_has_died_reaches_the_next(socket: Path) 
         assert list(shown) == []
 
 
-def test_what_the_dead_daemon_had_not_read_reaches_the_next_and_nothing_else(socket: Path) -> None:
+def test_only_input_that_the_dead_daemon_had_not_read_reaches_the_next_daemon(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -158,7 +158,7 @@ def test_what_the_dead_daemon_had_not_read_reaches_the_next_and_nothing_else(soc
         assert list(shown) == []
 
 
-def test_it_says_nothing_of_a_cut_unless_it_takes_long(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notice_is_shown_only_after_a_long_wait_for_a_daemon(socket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attach, "NOTICE_AFTER_S", 0.05)
     is_said = threading.Event()
 
@@ -189,7 +189,7 @@ def test_a_refusal_is_raised(socket: Path) -> None:
         everything(attachment)
 
 
-def test_it_gives_up_when_daemon_after_daemon_dies_over_it(socket: Path) -> None:
+def test_the_client_gives_up_after_several_dead_daemons(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
 
@@ -198,7 +198,7 @@ def test_it_gives_up_when_daemon_after_daemon_dies_over_it(socket: Path) -> None
         everything(attachment)
 
 
-def test_to_repaint_it_attaches_again(socket: Path) -> None:
+def test_repaint_attaches_again(socket: Path) -> None:
     def first(talk: Talk) -> None:
         talk.request()
         assert talk.frame() is None
@@ -214,7 +214,7 @@ def test_to_repaint_it_attaches_again(socket: Path) -> None:
         assert everything(attachment) == b"painted"
 
 
-def test_a_command_on_a_terminal_goes_on_after_a_cut_where_it_was(socket: Path) -> None:
+def test_an_exec_on_a_terminal_continues_after_a_cut(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         target, asked = talk.request()
         assert len(bytes.fromhex(asked.pop("id"))) == 8
@@ -238,7 +238,7 @@ def test_a_command_on_a_terminal_goes_on_after_a_cut_where_it_was(socket: Path) 
         assert command.end == {"exit": 1}
 
 
-def test_a_run_on_a_terminal_is_lost_with_its_daemon(socket: Path) -> None:
+def test_a_run_on_a_terminal_fails_if_its_daemon_dies(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()

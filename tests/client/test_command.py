@@ -59,7 +59,7 @@ def test_a_refusal_is_raised(socket: Path, sinks: Sinks) -> None:
         sinks.wait(start())
 
 
-def test_an_error_after_the_upgrade_is_raised_behind_the_output(socket: Path, sinks: Sinks) -> None:
+def test_an_error_after_the_upgrade_is_raised_after_the_output(socket: Path, sinks: Sinks) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -71,7 +71,7 @@ def test_an_error_after_the_upgrade_is_raised_behind_the_output(socket: Path, si
     assert sinks.output == b"some"
 
 
-def test_after_a_cut_an_exec_goes_on_where_it_was(socket: Path, sinks: Sinks) -> None:
+def test_after_a_cut_an_exec_continues(socket: Path, sinks: Sinks) -> None:
     """Also when the cut is in the middle of a frame."""
 
     def dies(talk: Talk) -> None:
@@ -112,9 +112,7 @@ def test_a_daemon_that_resets_the_connection_is_a_cut_too(socket: Path, sinks: S
         assert sinks.wait(start()) == {"exit": 0}
 
 
-def test_an_exec_that_was_cut_before_it_is_known_to_have_begun_is_asked_for_again_by_its_id(
-    socket: Path, sinks: Sinks
-) -> None:
+def test_an_exec_cut_before_its_start_is_known_is_repeated_with_its_id(socket: Path, sinks: Sinks) -> None:
     asked: list[object] = []
 
     def dies_at_once(talk: Talk) -> None:
@@ -134,7 +132,7 @@ def test_an_exec_that_was_cut_before_it_is_known_to_have_begun_is_asked_for_agai
     assert asked == [asked[0]] * 3
 
 
-def test_a_run_that_was_cut_has_failed(socket: Path, sinks: Sinks) -> None:
+def test_a_cut_run_fails(socket: Path, sinks: Sinks) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -145,7 +143,7 @@ def test_a_run_that_was_cut_has_failed(socket: Path, sinks: Sinks) -> None:
     assert sinks.output == b"some"
 
 
-def test_it_gives_up_when_daemon_after_daemon_dies_over_it(socket: Path, sinks: Sinks) -> None:
+def test_the_client_gives_up_after_several_dead_daemons(socket: Path, sinks: Sinks) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -159,7 +157,7 @@ def test_it_gives_up_when_daemon_after_daemon_dies_over_it(socket: Path, sinks: 
         sinks.wait(start())
 
 
-def test_input_is_streamed_up_to_its_end(socket: Path, sinks: Sinks) -> None:
+def test_input_is_streamed_to_its_end(socket: Path, sinks: Sinks) -> None:
     content = os.urandom(300_000)
 
     def script(talk: Talk) -> None:
@@ -181,7 +179,7 @@ def test_input_is_streamed_up_to_its_end(socket: Path, sinks: Sinks) -> None:
     assert sinks.output == content
 
 
-def test_input_and_output_flow_at_once(socket: Path, sinks: Sinks, tmp_path: Path) -> None:
+def test_input_and_output_flow_at_the_same_time(socket: Path, sinks: Sinks, tmp_path: Path) -> None:
     """Neither side waits for the other to read: more than all buffers hold, both ways."""
     content = os.urandom(8 << 20)
     (tmp_path / "input").write_bytes(content)
@@ -210,7 +208,7 @@ def test_input_from_a_descriptor_that_is_closed_is_empty(socket: Path, sinks: Si
         assert sinks.wait(start(stdin=True), 987) == {"exit": 0}
 
 
-def test_a_cut_that_may_have_lost_input_is_told_after_the_output(socket: Path, sinks: Sinks) -> None:
+def test_a_cut_that_may_have_lost_input_is_an_error_after_the_output(socket: Path, sinks: Sinks) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -243,7 +241,7 @@ def test_a_signal_is_sent(socket: Path, sinks: Sinks) -> None:
         assert sinks.wait(command) == {"exit": 130}
 
 
-def test_a_wake_up_lets_a_signals_handler_act_while_nothing_comes(socket: Path, sinks: Sinks) -> None:
+def test_the_wake_descriptor_lets_signal_handlers_run_without_output(socket: Path, sinks: Sinks) -> None:
     """The handler runs between two instructions of the interpreter: here, as if it ran just before we began to wait."""
 
     def script(talk: Talk) -> None:
@@ -261,7 +259,7 @@ def test_a_wake_up_lets_a_signals_handler_act_while_nothing_comes(socket: Path, 
         assert sinks.wait(command) == {"exit": 130}
 
 
-def test_at_the_deadline_it_gives_up(socket: Path, sinks: Sinks) -> None:
+def test_the_client_gives_up_at_the_deadline(socket: Path, sinks: Sinks) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.upgrade()

@@ -38,7 +38,7 @@ CAPTURE = {
 
 
 @pytest.mark.parametrize("target", CHANGES)
-def test_a_change_is_asked_once(socket: Path, target: str) -> None:
+def test_a_request_that_changes_state_is_sent_once(socket: Path, target: str) -> None:
     asked = []
 
     def die(talk: Talk) -> None:
@@ -50,7 +50,7 @@ def test_a_change_is_asked_once(socket: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", LOOKS)
-def test_a_look_is_asked_again_of_the_next_daemon(socket: Path, target: str) -> None:
+def test_a_read_request_is_repeated_to_the_next_daemon(socket: Path, target: str) -> None:
     asked = []
 
     def die(talk: Talk) -> None:
@@ -65,7 +65,7 @@ def test_a_look_is_asked_again_of_the_next_daemon(socket: Path, target: str) -> 
     assert asked == [target] * 2
 
 
-def test_what_is_asked_for_is_said(socket: Path) -> None:
+def test_the_sdk_sends_the_documented_requests(socket: Path) -> None:
     bodies = []
 
     def note(talk: Talk) -> None:
@@ -102,7 +102,7 @@ UNDONE = {"number": 17, "verb": "remove", "undo": "let one be 0123456789ab again
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_undo_asks_what_would_be_lost_then_acts_once_whatever_is_printed(
+def test_undo_plans_first_and_then_acts_once(
     socket: Path, options: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     asked = []

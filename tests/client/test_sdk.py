@@ -37,13 +37,13 @@ def test_words_are_quoted(session: Session) -> None:
     assert session.exec(["printf", "%s|", "$x", "a b"]).output == b"$x|a b|"
 
 
-def test_output_may_be_had_as_it_comes(session: Session) -> None:
+def test_output_can_be_received_as_it_arrives(session: Session) -> None:
     pieces: list[bytes] = []
     result = session.exec("echo one; echo two", on_output=pieces.append)
     assert (b"".join(pieces), result.output) == (b"one\ntwo\n", b"")
 
 
-def test_input_is_the_commands(session: Session) -> None:
+def test_exec_passes_input_to_the_command(session: Session) -> None:
     assert session.exec("cat; read x; echo $?", stdin=b"\0\xff" * 100_000).output == b"\0\xff" * 100_000 + b"1\n"
     assert session.run("cat", stdin=b"").stdout == b""
 
@@ -56,7 +56,7 @@ def test_a_timeout_is_a_result(session: Session) -> None:
     assert (own.exit, own.by, own.timed_out, own.said, own.signal) == (124, "command", False, "", "")
 
 
-def test_a_process_says_how_it_has_ended(session: Session) -> None:
+def test_run_returns_the_exit_status(session: Session) -> None:
     done = session.run("sh", "-c", "exit 3")
     assert (done.exit, done.by, done.said, done.timed_out) == (3, "command", "", False)
     lacking = session.run("")
@@ -64,12 +64,12 @@ def test_a_process_says_how_it_has_ended(session: Session) -> None:
     assert "no program is named" in lacking.said
 
 
-def test_a_separate_process_has_its_streams_apart(session: Session) -> None:
+def test_run_returns_stdout_and_stderr_separately(session: Session) -> None:
     result = session.run("sh", "-c", "echo out; echo err >&2; echo $V; pwd; exit 4", env={"V": "v"}, cwd="/usr/bin")
     assert (result.stdout, result.stderr, result.exit) == (b"out\nv\n/usr/bin\n", b"err\n", 4)
 
 
-def test_a_session_can_be_stopped_and_goes_on_from_its_files(client: Client, session: Session) -> None:
+def test_a_stopped_session_continues_from_its_files(client: Client, session: Session) -> None:
     session.exec("echo kept > /var/tmp/kept")
     stopped = session.stop()
     assert stopped.capture
@@ -78,7 +78,7 @@ def test_a_session_can_be_stopped_and_goes_on_from_its_files(client: Client, ses
     assert client.start("s").run("cat", "/var/tmp/kept").stdout == b"kept\n"
 
 
-def test_errors_are_their_classes(client: Client, session: Session) -> None:
+def test_errors_have_their_classes(client: Client, session: Session) -> None:
     with pytest.raises(UnknownName) as raised:
         client.session("nosuch").refresh()
     assert raised.value.next_step
@@ -89,7 +89,7 @@ def test_errors_are_their_classes(client: Client, session: Session) -> None:
         client.start("bad name")
 
 
-def test_logs_have_what_the_terminal_showed(session: Session) -> None:
+def test_logs_print_the_output_of_the_terminal(session: Session) -> None:
     session.exec("echo seen$((1+1))")
     assert b"seen2" in b"".join(session.logs())
 
@@ -110,7 +110,7 @@ def test_logs_can_be_followed_until_the_session_ends(session: Session) -> None:
     assert not reader.is_alive()
 
 
-def test_an_exec_goes_on_over_a_daemon_that_is_killed(client: Client, session: Session) -> None:
+def test_an_exec_survives_a_killed_daemon(client: Client, session: Session) -> None:
     pid = client.status().pid
 
     def kill_once(piece: bytes) -> None:

@@ -17,7 +17,7 @@ def live(client: Client) -> list[str]:
     return [one.branch for one in client.sessions()]
 
 
-def test_a_with_ends_what_it_has_begun_and_keeps_its_files(client: Client) -> None:
+def test_with_stops_a_session_that_it_started_and_keeps_its_files(client: Client) -> None:
     with client.start("w1", cwd="/usr") as session:
         session.exec("echo kept > /var/tmp/kept")
         with client.start("w1") as same, client.session("w1") as named:  # it is live: neither has begun it
@@ -40,7 +40,7 @@ def test_a_with_ends_what_it_has_begun_and_keeps_its_files(client: Client) -> No
     client.session("w1").stop(discard=True)
 
 
-def test_a_job_is_started_and_waited_for(client: Client) -> None:
+def test_a_job_can_be_started_and_awaited(client: Client) -> None:
     job = client.jobs.start("gc")
     assert (job.kind, job.state, job.result) == ("gc", "running", None)
     done = client.jobs.wait(job.id)
@@ -55,7 +55,7 @@ def test_a_job_is_started_and_waited_for(client: Client) -> None:
 
 
 @pytest.mark.soak(part="faults")
-def test_a_job_that_dies_with_its_daemon_is_not_waited_for(client: Client) -> None:
+def test_waiting_for_a_job_ends_if_its_daemon_dies(client: Client) -> None:
     job = client.jobs.start("doctor")
     killer = threading.Timer(0.2, lambda: os.kill(client.status().pid, signal.SIGKILL))
     killer.start()

@@ -32,7 +32,7 @@ def test_a_checkpoint_is_restored_in_place(session: Session) -> None:
     assert session.exec("echo $mine").output == b"before\n"
 
 
-def test_a_checkpoint_may_be_of_the_files_alone_or_end_the_session(client: Client, session: Session) -> None:
+def test_a_checkpoint_can_keep_files_only_or_end_the_session(client: Client, session: Session) -> None:
     assert session.checkpoint("files", tier="files").tier == "files"
     session.exec("mine=42")
     session.checkpoint("parked", park=True)
@@ -47,7 +47,7 @@ def test_a_name_moves_only_by_force(client: Client, session: Session) -> None:
     assert session.checkpoint("c", force=True).capture != first.capture
 
 
-def test_the_tier_is_the_one_that_was_asked_for(session: Session) -> None:
+def test_the_sdk_reaches_the_requested_tier(session: Session) -> None:
     assert session.checkpoint("c", tier="respawn").tier == "respawn"
 
 
@@ -90,7 +90,7 @@ def test_the_log_has_captures_with_their_parents(client: Client, session: Sessio
     assert "bash" in str(processes["programs"])
 
 
-def test_names_with_a_slash_are_names(client: Client, session: Session) -> None:
+def test_names_can_contain_a_slash(client: Client, session: Session) -> None:
     session.checkpoint("a/b")
     assert client.history.show("a/b").names == ["a/b", "s"]
     assert client.history.log("a/b")
@@ -99,7 +99,7 @@ def test_names_with_a_slash_are_names(client: Client, session: Session) -> None:
     assert [branch.name for branch in client.history.branches()] == ["x/y"]
 
 
-def test_branches_are_told_renamed_and_removed(client: Client, session: Session) -> None:
+def test_branches_are_listed_renamed_and_removed(client: Client, session: Session) -> None:
     [branch] = client.history.branches()
     assert (branch.name, branch.live, branch.tip) == ("s", True, None)
     with pytest.raises(StateConflict):

@@ -48,7 +48,7 @@ def test_a_request_is_answered(path: Path) -> None:
         assert wire.request(str(path), "POST", "/v1/x%2Fy", {"a": "ä", "b": [1, None]}) == {"c": "ö"}
 
 
-def test_an_answer_may_come_in_any_pieces(path: Path) -> None:
+def test_an_answer_can_arrive_in_any_pieces(path: Path) -> None:
     answer = b'HTTP/1.1 200 OK\r\ncontent-length: 9\r\nX-Other: y\r\n\r\n{"a":"b"}'
 
     def script(talk: Talk) -> None:
@@ -61,7 +61,7 @@ def test_an_answer_may_come_in_any_pieces(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_a_chunked_answer_may_come_in_any_pieces(path: Path, size: int) -> None:
+def test_a_chunked_answer_can_arrive_in_any_pieces(path: Path, size: int) -> None:
     chunks = b'1\r\n{\r\n6;x=y\r\n"a":"b\r\n00002\r\n"}\r\n0\r\n\r\n'
     answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n" + chunks
 
@@ -122,7 +122,7 @@ def test_an_answer_that_breaks_off_is_a_cut(path: Path) -> None:
         b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000,
     ],
 )
-def test_an_answer_that_makes_no_sense_is_told_in_words(path: Path, answer: bytes) -> None:
+def test_a_malformed_answer_is_an_error(path: Path, answer: bytes) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.sock.sendall(answer)
@@ -131,7 +131,7 @@ def test_an_answer_that_makes_no_sense_is_told_in_words(path: Path, answer: byte
         wire.request(str(path), "GET", "/")
 
 
-def test_an_upgrade_sends_what_the_protocol_asks_for(path: Path) -> None:
+def test_an_upgrade_request_follows_the_protocol(path: Path) -> None:
     heads = []
 
     def script(talk: Talk) -> None:
@@ -194,7 +194,7 @@ def test_a_stream_byte_by_byte_arrives_whole(path: Path) -> None:
         assert stream(path) == frames
 
 
-def test_an_empty_frame_of_output_is_nothing(path: Path) -> None:
+def test_an_empty_output_frame_is_ignored(path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.upgrade()
@@ -250,7 +250,7 @@ def test_frames_are_sent_as_the_socket_takes_them_and_arrive_whole(path: Path) -
     assert received == sent
 
 
-def test_what_was_not_sent_is_known_frame_by_frame(path: Path) -> None:
+def test_unsent_frames_are_known(path: Path) -> None:
     def script(talk: Talk) -> None:
         talk.request()
         talk.sock.recv(1)
@@ -268,6 +268,6 @@ def test_what_was_not_sent_is_known_frame_by_frame(path: Path) -> None:
 @pytest.mark.parametrize(
     "call", [lambda path: wire.request(path, "GET", "/"), lambda path: wire.Channel(path, "/", {})]
 )
-def test_where_nobody_listens_the_callers_are_told_so(path: Path, call: Callable[[str], object]) -> None:
+def test_without_a_daemon_oserror_is_raised(path: Path, call: Callable[[str], object]) -> None:
     with pytest.raises(FileNotFoundError):
         call(str(path))

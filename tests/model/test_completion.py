@@ -23,13 +23,13 @@ def value_of(option: Option) -> list[str]:
     return [] if option.kind == "flag" else [option.choices[0] if option.choices else "3"]
 
 
-def test_all_verbs_are_offered_first_in_the_order_of_the_table() -> None:
+def test_all_verbs_are_offered_in_the_order_of_the_table() -> None:
     assert words_of("") == [member.name for member in WAYPOINT.members]
     assert offered([]).words == offered([""]).words
     assert all(text for _, text in offered([""]).words)
 
 
-def test_the_members_of_a_group_follow_it() -> None:
+def test_the_members_of_a_group_are_offered_after_it() -> None:
     for group in (verb for verb in WAYPOINT.members if isinstance(verb, Group)):
         assert words_of(f"{group.name} ") == [member.name.split()[-1] for member in group.members]
 
@@ -46,7 +46,7 @@ def test_every_option_is_offered_until_it_is_given() -> None:
     assert not failed, "\n".join(failed)
 
 
-def test_every_value_of_an_option_is_what_its_metavar_says() -> None:
+def test_the_kind_of_an_options_value_follows_from_its_metavar() -> None:
     failed = []
     for verb in VERBS.values():
         for option in (option for option in verb.options if option.kind != "flag"):
@@ -59,7 +59,7 @@ def test_every_value_of_an_option_is_what_its_metavar_says() -> None:
     assert not failed, "\n".join(failed)
 
 
-def test_every_metavar_has_its_kind() -> None:
+def test_every_metavar_has_a_kind() -> None:
     """A new one is decided in waypoint/model/verbs/completion.py."""
     metavars = {option.metavar for verb in [WAYPOINT, *VERBS.values()] for option in verb.options}
     metavars |= {argument.metavar for verb in VERBS.values() for argument in verb.arguments}
@@ -67,7 +67,7 @@ def test_every_metavar_has_its_kind() -> None:
     assert metavars == set(KINDS)
 
 
-def test_what_only_the_shell_or_the_daemon_knows_is_named() -> None:
+def test_the_kind_of_the_next_word_is_known() -> None:
     kinds = {
         "attach ": "live branches",
         "exec -b ": "live branches",
@@ -105,14 +105,14 @@ def test_what_only_the_shell_or_the_daemon_knows_is_named() -> None:
     ("line", "home"),
     [("--home /a ps ", "/a"), ("--home=/a restore ", "/a"), ("restore --home /b ", "/b"), ("restore ", None)],
 )
-def test_the_home_that_is_meant_is_known(line: str, home: str | None) -> None:
+def test_the_home_in_the_words_is_known(line: str, home: str | None) -> None:
     assert offered(line.split(" ")).home == home
 
 
 @given(
     st.lists(st.sampled_from(["", "-", "--", "-b", "--home", "--tier=", "=", "x", "-xyz", *" ".join(VERBS).split()]))
 )
-def test_no_command_line_is_too_odd(words: list[str]) -> None:
+def test_any_words_can_be_completed(words: list[str]) -> None:
     offer = offered(words)
     assert isinstance(offer, Offer)
     assert all(word.startswith(offer.before) for word, _ in offer.words)

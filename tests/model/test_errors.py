@@ -20,12 +20,12 @@ def test_no_part_of_a_message_can_look_like_another_part(part: int) -> None:
     assert "".join(lines).isprintable()
 
 
-def test_what_is_no_text_can_be_in_every_error() -> None:
+def test_errors_can_contain_bytes_that_are_not_text() -> None:
     error = Failed("read", "a\udcff", "b\udc80", "c\udcfe")
     found = json.loads(msgspec.json.encode(error.to_json()))
     assert (found["on"], found["said"], found["next"]) == ("a\\udcff", "b\\udc80", "c\\udcfe")
     assert str(from_json(found)) == "cannot read a\\udcff: b\\udc80\n  next: c\\udcfe"
 
 
-def test_a_text_without_such_things_stays_as_it_is() -> None:
+def test_printable_text_is_unchanged() -> None:
     assert as_text(cleaned("Übergröße, 名前")) == "Übergröße, 名前"

@@ -23,7 +23,7 @@ def outside(lines: str, number: int) -> int | None:
 
 
 @pytest.mark.parametrize("own", [[0], [1000], [1000, 27, 4, 1001], [65_535], [FAR], [3_000_000_000], [], [70_000]])
-def test_only_the_own_ids_are_the_sessions(own: list[int]) -> None:
+def test_only_the_users_own_ids_are_mapped_to_themselves(own: list[int]) -> None:
     lines = IDS.lines_with_only(own)
     session = {FIRST + number for number in range(0, SHIFTED_IDS, 997)} | {IDS.outside(one) for one in IDS.more}
     for number in (0, 1, 4, 27, 999, 1000, 1001, 65_534, 65_535, 65_536, 70_000, FAR, FIRST - 1):
@@ -36,7 +36,7 @@ def test_only_the_own_ids_are_the_sessions(own: list[int]) -> None:
     assert outside(lines, FIRST) is None  # the session's root can make nothing
 
 
-def test_no_line_overlaps_another_and_the_kernel_takes_them_all() -> None:
+def test_the_lines_of_an_id_map_do_not_overlap_and_the_kernel_accepts_them() -> None:
     lines = IDS.lines_with_only(range(1, 1000, 2))
     for side in (0, 1):
         ranges = sorted((line[side], line[side] + line[2]) for line in parsed(lines))

@@ -48,7 +48,7 @@ def test_man_prints_what_the_table_says(verb: Verb, tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("man")
-def test_a_complaint_of_man_is_seen(tmp_path: Path) -> None:
+def test_warnings_of_man_fail_the_test(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="nosuch"):
         shown(f"{manual.pages()['waypoint.1']}.nosuch\n", tmp_path)
 
@@ -62,7 +62,7 @@ def test_the_overview_names_every_verb(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("man")
-def test_no_text_is_an_instruction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_of_a_page_is_a_man_macro(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     odd = ".so /etc/passwd \\n[odd] -x 'a' \"b\" ^ ~ `c`"
     verb = Verb(
         "odd", (Option(("--odd",), "text", odd, odd),), f"First.\n\n{odd}", odd, arguments=(Argument("o", odd),)

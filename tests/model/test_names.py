@@ -9,7 +9,7 @@ from waypoint.model.names import MAX_NAME_BYTES, excludes, parse_name
 @pytest.mark.parametrize(
     "name", ["a", "main", "0", "a/b", "v1.2_x-y", "a/b/c", "x" * MAX_NAME_BYTES, "a.lock.b", "A.b", "b.lockx", "c..d"]
 )
-def test_a_legal_name_is_itself(name: str) -> None:
+def test_a_legal_name_is_accepted(name: str) -> None:
     assert parse_name(name) == name
 
 
@@ -45,7 +45,7 @@ def test_a_legal_name_is_itself(name: str) -> None:
         "\udcff",
     ],
 )
-def test_an_illegal_name_is_refused_in_words(name: str) -> None:
+def test_an_illegal_name_is_refused(name: str) -> None:
     with pytest.raises(UsageProblem) as caught:
         parse_name(name)
     assert caught.value.said
@@ -53,7 +53,7 @@ def test_an_illegal_name_is_refused_in_words(name: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_a_name_excludes_those_below_it_and_no_others() -> None:
+def test_a_name_conflicts_with_names_below_it_only() -> None:
     assert excludes("a", "a/b")
     assert excludes("a/b", "a")
     assert not excludes("a", "ab")

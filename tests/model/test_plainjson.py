@@ -18,24 +18,24 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_what_it_encodes_the_json_module_decodes(value: object) -> None:
+def test_the_json_module_decodes_what_plainjson_encodes(value: object) -> None:
     assert json.loads(plainjson.encode(value)) == value
 
 
 @given(VALUES)
-def test_it_decodes_what_the_json_module_encodes(value: object) -> None:
+def test_plainjson_decodes_what_the_json_module_encodes(value: object) -> None:
     assert plainjson.decode(json.dumps(value, indent=1)) == value
     assert plainjson.decode(json.dumps(value).encode()) == value
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a":', "nul", "1 2", '{"a" 1}', b"\xff", b'"\xff"', "[1,]"])
-def test_what_is_not_json_is_refused(text: str | bytes) -> None:
+def test_text_that_is_not_json_is_refused(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         plainjson.decode(text)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a":', "[1,]"])
-def test_it_is_refused_as_well_in_a_process_that_has_not_loaded_the_json_module(text: str) -> None:
+def test_text_that_is_not_json_is_refused_without_the_json_module(text: str) -> None:
     """Python's scanner raises in another way there."""
     code = f"""
 import sys
@@ -52,12 +52,12 @@ except ValueError as error:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"x", {1: object()}])
-def test_what_json_cannot_hold_is_refused(value: object) -> None:
+def test_values_without_a_json_form_are_refused(value: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         plainjson.encode(value)
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "null", '"x"'])
-def test_where_an_object_is_expected_nothing_else_serves(text: str) -> None:
+def test_decode_object_refuses_other_values(text: str) -> None:
     with pytest.raises(ValueError, match="expected a JSON object"):
         plainjson.decode_object(text)
