@@ -1,4 +1,4 @@
-"""Homes and sessions that the tests of a file share, and commands on a terminal."""
+"""Sessions for tests, and commands on a terminal."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ Spawn = Callable[..., "pexpect.spawn[bytes]"]
 
 @pytest.fixture
 def branch(home: Home, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A live session of the test's own."""
+    """A running session for one test."""
     name = f"b{abs(hash(request.node.nodeid)) % 10**8}"
     home.must("shell", name, "-d")
     yield name
@@ -42,7 +42,7 @@ def on_terminal(home: Home) -> Iterator[Spawn]:
 
 
 def exit_status(terminal: "pexpect.spawn[bytes]") -> int | None:
-    """Wait for the end of the command. None if a signal ended it."""
+    """Wait for the end of the command, and return its exit status; None if a signal ended it."""
     terminal.expect(pexpect.EOF)
     terminal.wait()
     return terminal.exitstatus

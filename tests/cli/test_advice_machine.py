@@ -41,7 +41,7 @@ NODES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm
 
 @pytest.fixture
 def unmade(corner: Path) -> Iterator[Home]:
-    """A home that nobody has set up yet, in a mount namespace of its own."""
+    """A home that has not been set up, in its own mount namespace."""
     (corner / "h").mkdir(mode=0o700)
     (corner / "h/config.json").write_text(json.dumps({"pool": SMALL_POOL}))
     home = Home(corner / "h")
@@ -52,12 +52,12 @@ def unmade(corner: Path) -> Iterator[Home]:
 
 
 def hide(path: str) -> None:
-    """Make that `path` is no program."""
+    """Hide the program at `path`."""
     subprocess.run(["mount", "--bind", "/dev/null", path], check=True)
 
 
 def hide_loop_devices(corner: Path) -> None:
-    """Make a /dev as it is before the module `loop` is loaded."""
+    """Replace /dev with one that has no loop devices."""
     made = corner / "dev"
     made.mkdir()
     mounts.mount("tmpfs", made, "tmpfs", 0, "mode=755")
@@ -173,7 +173,7 @@ def fail(folder: Path) -> None:
 
 
 def plug_in_again(home: Home) -> None:
-    """As after a reboot: nothing runs, and the file system is mounted afresh."""
+    """Simulate a reboot: kill everything, and mount the file system again."""
     with subprocess.Popen(["true"]) as nothing:
         victims.reboot(home, nothing)
     folder = str(home.path.parents[1])
@@ -222,7 +222,7 @@ Version = Callable[..., Completed]
 
 @pytest.fixture
 def other_version(tmp_path: Path) -> Callable[[Changes], Version]:
-    """`other_version({file: {words: other words}})`: the command of a Waypoint in which these words are other ones."""
+    """`other_version({file: {words: other words}})`: the command of a Waypoint with these words replaced."""
 
     def make(changes: Changes) -> Version:
         for name in ("waypoint", "shellwrap", "criu_profiles"):
@@ -288,7 +288,7 @@ def test_a_daemon_of_another_version_is_stopped(stocked: Home, other_version: Ca
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """Waypoint, installed once more."""
+    """A second installation of Waypoint."""
     for name in ("waypoint", "shellwrap", "criu_profiles"):
         shutil.copytree(ROOT / name, tmp_path / name)
     return tmp_path

@@ -12,7 +12,7 @@ from tests.homes import Home
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 KEYS = {"name", "capture", "image", "tier", "paused_ms", "total_ms", "durable", "degraded"}
-# A process that is traced cannot be dumped: a second tracer is not let in.
+# CRIU cannot dump a traced process: the kernel allows only one tracer.
 TRACED = """
 mkfifo /tmp/is-traced
 python3 -c '
@@ -78,7 +78,7 @@ def test_a_taken_name_is_refused_and_moves_by_force(home: Home, branch: str) -> 
     second = home.must("checkpoint", f"{branch}-c", "-b", branch, "--force", "--json").json()
     assert second["capture"] != first["capture"]
     assert home.must("show", f"{branch}-c", "--json").json()["capture"] == second["capture"]
-    assert home.cli("checkpoint", branch, "-b", branch, "--force").code == 4  # a branch does not move so
+    assert home.cli("checkpoint", branch, "-b", branch, "--force").code == 4  # --force does not move branches
 
 
 @pytest.mark.parametrize("args", [["bad name"], [], ["a", "b"], ["a", "--tier", "nosuch"], ["a", "-b", "bad name"]])
@@ -142,7 +142,7 @@ def test_a_restore_is_on_the_branch_that_the_capture_was_taken_on(home: Home, br
         assert home.must("restore", name).stdout == f"{branch}\n"
         assert (value_of(home, branch, "mine"), value_of(home, "main", "mine")) == ("before", "main")
     home.must("fork", f"{branch}-c", f"{branch}-f")
-    assert home.must("restore", f"{branch}-f").stdout == f"{branch}-f\n"  # a branch is its own, whatever its tip is
+    assert home.must("restore", f"{branch}-f").stdout == f"{branch}-f\n"  # NAME is a branch: restore on it
     home.must("stop", "main", f"{branch}-f", "--discard")
 
 
@@ -215,7 +215,7 @@ def test_restore_json_has_the_same_keys_in_place_and_on_a_new_branch(home: Home,
     measured = home.must("ps", "--json").json()
     for found in (in_place, beside):
         assert (found["degraded"], found["upper_bytes"], found["memory_bytes"]) == ([], None, None)
-    assert all(one["upper_bytes"] is not None for one in measured)  # a control: a walk over the tree would show
+    assert all(one["upper_bytes"] is not None for one in measured)  # control: a walk over the tree would be measured
     home.must("stop", f"{branch}-n", "--discard")
 
 
@@ -252,4 +252,4 @@ def test_a_closed_pipe_ends_a_verb_of_the_fast_path_silently(home: Home, branch:
         check=True,
     )
     assert done.stderr == b""
-    assert done.stdout in (b"141\n", b"0\n")  # whoever is first
+    assert done.stdout in (b"141\n", b"0\n")  # depends on whether head or the command ends first

@@ -1,4 +1,4 @@
-"""The other verbs: what they print, for people and for programs, and their statuses."""
+"""Help, rendering, and the verbs ps, stop, logs, daemon and doctor."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from waypoint.model.verbs.table import WAYPOINT, Group
     "verb", ["exec", "ps", "op log", *(one.name for one in WAYPOINT.members if isinstance(one, Group))]
 )
 def test_a_verb_of_either_path_and_a_group_have_help_with_an_example(verb: str) -> None:
-    """Of all verbs, tests/cli/test_verbs.py looks at the text."""
+    """tests/cli/test_verbs.py checks the text of all verbs."""
     done = subprocess.run(
         [str(ROOT / "dev"), "waypoint", *verb.split(), "--help"], capture_output=True, text=True, check=True
     )
@@ -127,7 +127,7 @@ def test_a_closed_pipe_ends_a_command_silently(home: Home, branch: str) -> None:
             check=True,
         )
         assert done.stderr == b""
-        assert done.stdout in (b"141\n", b"0\n")  # whoever is first
+        assert done.stdout in (b"141\n", b"0\n")  # depends on which process ends first
 
 
 @pytest.mark.privileged

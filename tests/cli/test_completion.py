@@ -1,4 +1,4 @@
-"""Completion as a user meets it: the files that setup writes, in a real bash and a real zsh."""
+"""Completion in a real bash and a real zsh, with the files that setup writes."""
 
 import contextlib
 import re
@@ -32,7 +32,7 @@ def named() -> Iterator[Home]:
 
 @contextlib.contextmanager
 def shell_on(home: Home, shell: str, tmp_path: Path, *, is_installed: bool = True) -> Iterator["pexpect.spawn[str]"]:
-    """An interactive shell that has loaded the completion which setup has written."""
+    """An interactive shell that has loaded the completion files of setup."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "some-file").touch()
     if is_installed:
@@ -59,11 +59,11 @@ def shell_on(home: Home, shell: str, tmp_path: Path, *, is_installed: bool = Tru
 
 
 def completed(terminal: "pexpect.spawn[str]", line: str) -> str:
-    """What the shell shows when `line`, TAB and `_` are typed. The line is not executed."""
+    """What the shell shows after `line`, TAB and `_`. The line is not executed."""
     terminal.send(f"{line}\t_")
     terminal.expect_exact("_")
-    seen = re.sub(".\x08", "", (terminal.before or "").replace("\x07", "")) + "_"  # zsh goes back over a space
-    terminal.send("\x15echo do''ne\r")  # not Ctrl-C: zsh may miss a signal that comes while it draws the line
+    seen = re.sub(".\x08", "", (terminal.before or "").replace("\x07", "")) + "_"  # zsh moves back over a space
+    terminal.send("\x15echo do''ne\r")  # not Ctrl-C: zsh may miss a signal while it draws the line
     terminal.expect_exact("done\r\n")
     terminal.expect_exact(PROMPT)
     return seen

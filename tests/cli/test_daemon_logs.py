@@ -1,4 +1,4 @@
-"""`waypoint daemon logs`: what the daemon and its supervisor have logged, and how large and how open that may get."""
+"""`waypoint daemon logs`: content, size and permissions of the log."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def log_of(home: Home) -> Path:
 
 @pytest.fixture(scope="module")
 def quiet() -> Iterator[Home]:
-    """A home whose daemon has been stopped, so that the log does not change."""
+    """A home with a stopped daemon, so that the log does not change."""
     with open_home("logs") as home:
         home.must("daemon", "stop")
         wait_until(lambda: "] ends: stopped\n" in log_of(home).read_text(), "the supervisor ends, too")
@@ -50,7 +50,7 @@ def test_daemon_logs_print_the_last_lines_of_both_files(quiet: Home, limit: int)
 
 
 def next_line(process: "subprocess.Popen[bytes]", text: str) -> bytes:
-    """The next line that contains `text`. The test's own timeout bounds the wait."""
+    """Wait for the next line that contains `text`."""
     assert process.stdout is not None
     while text.encode() not in (line := process.stdout.readline()):
         assert line, "it has ended"
@@ -80,7 +80,7 @@ def test_the_log_is_bounded_while_the_daemon_runs() -> None:
         home.must("daemon", "stop")
         assert Path(f"{log_of(home)}.1").stat().st_size == FULL_BYTES
         written = log_of(home).read_text()
-        assert "] stopping\n" in written  # by the daemon, which began the file
+        assert "] stopping\n" in written  # written by the daemon, which started the file
         wait_until(lambda: "] ends: stopped\n" in log_of(home).read_text(), "the supervisor goes on in that file")
         assert len(list(home.path.glob("daemon.log*"))) == 2
 

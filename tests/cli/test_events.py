@@ -1,4 +1,4 @@
-"""`waypoint events`, and what the daemon tells of a real home: operations, sessions, jobs."""
+"""`waypoint events`, and the events of operations, sessions and jobs."""
 
 import contextlib
 import json
@@ -205,5 +205,5 @@ def test_a_job_ends_with_its_daemon(home: Home) -> None:
         ask(home, "GET", f"/v1/jobs/{job['id']}")
     assert "jobs end with their daemon" in raised.value.said
     wait_until(lambda: not doctor_processes(home), "the doctor's process has ended with its daemon")
-    home.cli("doctor")  # what a trial that was killed has left goes with the next one
+    home.cli("doctor")  # removes what a killed trial has left
     assert trial_leftovers(home) == []

@@ -1,4 +1,4 @@
-"""`waypoint exec` as a command: statuses, bytes, input, signals, output that nobody reads."""
+"""`waypoint exec`: exit statuses, bytes, input, signals, closed pipes."""
 
 import base64
 import os
@@ -16,13 +16,13 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
 
-# One process, which has the terminal's foreground by the time that it speaks.
+# One process, which is in the terminal's foreground when it prints.
 SLEEPER = "sh -c 'echo begun; exec sleep 60'"
 
 
 @contextmanager
 def started(home: Home, *args: str, **options: int) -> "Iterator[subprocess.Popen[bytes]]":
-    """The command as a process in the background; killed at the end if it still runs."""
+    """The command as a background process, which is killed at the end."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     with subprocess.Popen(home.argv(*args), env=home.env, **streams) as process:  # type: ignore[call-overload]
         try:
@@ -117,7 +117,7 @@ def test_a_directory_and_variables_can_be_set_for_one_command(home: Home, branch
     assert done.stdout == "/usr/lib\n1 '2'|$x\n"
     assert home.must("exec", "-b", branch, "--", 'pwd; echo "${A-}${mine-}"').stdout == f"{where}\n"
     assert f"\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK} {text}" in home.must("logs", branch).stdout
-    for option in ("--cwd=/no/such/folder", "--env=UID=1"):  # a variable that the shell does not let go
+    for option in ("--cwd=/no/such/folder", "--env=UID=1"):  # a read-only variable of the shell
         refused = home.cli("exec", "-b", branch, option, "--json", "--", "echo never")
         outcome = refused.json()
         assert (refused.code, outcome["exit"], outcome["by"]) == (125, 125, "waypoint"), outcome
@@ -164,11 +164,11 @@ def test_the_branch_may_come_from_the_environment(home: Home, branch: str) -> No
 
 def test_exit_ends_the_session_with_its_status(home: Home, branch: str) -> None:
     done = home.cli("exec", "-b", branch, "--", "exit 7")
-    assert (done.code, done.stdout) == (7, "exit\n")  # bash says so
+    assert (done.code, done.stdout) == (7, "exit\n")  # printed by bash
     said = f"the session of {branch} has ended with its shell; to continue: waypoint shell {branch}"
     assert done.stderr == f"waypoint: {said}\n"
     assert branch not in [one["branch"] for one in home.must("ps", "--json").json()]
-    home.must("shell", branch, "-d")  # as is said
+    home.must("shell", branch, "-d")  # as advised
 
 
 @pytest.mark.requires("criu")
@@ -381,7 +381,7 @@ def test_a_child_in_the_background_does_not_hold_the_command(home: Home, branch:
 
 
 def test_input_of_an_interrupted_read_does_not_reach_the_hooks(home: Home, branch: str, on_terminal: Spawn) -> None:
-    """bash gives what the one had read ahead to its next `read`, of whatever file."""
+    """bash keeps what an interrupted `read` has read ahead for the next `read` of any file."""
     home.must("exec", "-b", branch, "--", "yes waypoint | head -c 100M >/tmp/large")
     terminal = on_terminal("attach", branch)
     terminal.send(b"echo be''gun; IFS= read -r -d '' large </tmp/large\r")

@@ -1,4 +1,4 @@
-"""`waypoint fork` as a command, without and with a command in each."""
+"""`waypoint fork`, without and with a command."""
 
 import os
 import re
@@ -21,7 +21,7 @@ needs_sessions = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def ready(home: Home, branch: str) -> Iterator[str]:
-    """A checkpoint of a shell with a variable; its forks begin with its name and are ended."""
+    """A checkpoint of a shell with a variable. Forks whose names begin with its name are stopped at the end."""
     home.must("exec", "-b", branch, "--", "mine=42; cd /usr/lib")
     home.must("checkpoint", f"{branch}-c", "-b", branch)
     yield f"{branch}-c"
@@ -34,7 +34,7 @@ def live_branches(home: Home) -> set[str]:
     return {one["branch"] for one in home.must("ps", "--json").json()}
 
 
-AGAIN = ("respawned", "offered", "lost")  # of the tier `respawn`
+AGAIN = ("respawned", "offered", "lost")  # fields of tier `respawn`
 
 
 class TestBranches:
@@ -63,7 +63,7 @@ class TestBranches:
         assert told.startswith("without its processes: ")
         assert done.stderr.startswith(f"degraded: {told}\n")
         as_json = home.must("fork", branch, f"{ready}-j", "--json")
-        assert as_json.stderr == done.stderr  # the records have no place for it
+        assert as_json.stderr == done.stderr  # the JSON records do not have it
         assert home.must("fork", branch, f"{ready}-c", "--", "true").stderr == done.stderr
 
     def test_what_a_checkpoint_lacks_is_reported_for_its_forks(self, home: Home, ready: str, branch: str) -> None:
@@ -145,7 +145,7 @@ class TestCommand:
             assert own == [f"{ready}-{number} | {number}-{x}-{number}" for x in range(1, 2001)]
 
     def test_the_commands_in_forks_run_at_the_same_time(self, home: Home, branch: str, tmp_path: Path) -> None:
-        """Each waits for the other, at a FIFO in a folder that they share."""
+        """Each command waits for the other one at a shared FIFO."""
         tmp_path.chmod(0o755)
         os.mkfifo(tmp_path / "fifo")
         home.must("shell", f"{branch}-s", "-d", "--bind", f"{tmp_path}:/mnt")
@@ -174,7 +174,7 @@ class TestCommand:
 
     @pytest.mark.soak(part="faults")
     def test_fork_json_has_failures_of_waypoint(self, home: Home, ready: str) -> None:
-        home.must("shell", f"{ready}-s", "-d", "--", "sleep", "1000")  # nothing there reads a command line
+        home.must("shell", f"{ready}-s", "-d", "--", "sleep", "1000")  # no shell runs there
         done = home.cli("fork", f"{ready}-s", f"{ready}-a", "--json", "--", "true")
         assert done.code == 1
         [found] = done.json()

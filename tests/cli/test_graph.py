@@ -136,7 +136,7 @@ def test_the_graph_looks_like_gits(name: str) -> None:
 
 @st.composite
 def histories(pick: st.DrawFn) -> dict[str, str]:
-    """Up to ten captures, each of which goes on from an earlier one or from none; the newest first."""
+    """Up to ten captures with their parents, the newest first."""
     made: list[tuple[str, str]] = []
     for number in range(pick(st.integers(1, 10))):
         parent = pick(st.sampled_from(["", *(name for name, _ in made)]))
@@ -150,12 +150,12 @@ def test_every_line_leads_from_a_capture_to_its_parent_and_nowhere_else(parents:
     assert [node for _, node in lines if node] == list(parents)
     for child, parent in parents.items():
         top = next(number for number, (_, node) in enumerate(lines) if node == child)
-        reached = arrivals(lines, top)  # where two lines cross, both seem to be reached
+        reached = arrivals(lines, top)  # where two lines cross, both are followed
         assert parent in reached if parent else reached == set()
 
 
 def arrivals(lines: list[tuple[str, str | None]], top: int) -> set[str]:
-    """The nodes that are reached by following every line down from the node in line `top`, up to the next nodes."""
+    """The nodes at the ends of all lines that lead down from the node in line `top`."""
     at = {lines[top][0].index("*")}
     reached: set[str] = set()
     for line, node in lines[top + 1 :]:
@@ -175,7 +175,7 @@ def arrivals(lines: list[tuple[str, str | None]], top: int) -> set[str]:
 @pytest.mark.requires("git")
 @pytest.mark.parametrize("name", sorted(set(DRAWINGS) - {"nothing", "two parents", "cut off below"}))
 def test_the_graph_matches_that_of_git(name: str, tmp_path: Path) -> None:
-    """But that it leaves more room behind a node with two parents, and does not part what is unrelated."""
+    """git leaves more space after a node with two parents, and does not separate unrelated nodes."""
     parents, expected = DRAWINGS[name]
     git = ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t"]
 

@@ -1,4 +1,4 @@
-"""`waypoint log`, `show`, `branch`, `rm`, `undo` and `op log` as commands."""
+"""`waypoint log`, `show`, `branch`, `rm`, `undo` and `op log`."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def made(home: Home, branch: str) -> Iterator[list[str]]:
-    """The ids of two checkpoints of the branch, `<branch>-one` and `-two`; a fork of the first, `-f`, with a third."""
+    """The ids of the checkpoints `<branch>-one` and `-two`, and of a checkpoint on `-f`, a fork of the first."""
     ids = []
     for name, of in (("one", branch), ("two", branch), ("three", f"{branch}-f")):
         if name == "three":
@@ -61,7 +61,7 @@ def test_the_graph_shows_where_a_fork_went(home: Home, branch: str, made: list[s
     lines = home.must("log", "--graph", "--all").stdout.splitlines()
     start = next(number for number, line in enumerate(lines) if made[2][:12] in line)
     drawn = [re.split(r" ?[0-9a-f]{12}", line)[0] for line in lines[start : start + 4]]
-    own = drawn[0].index("*")  # other tests' histories may lie to the left of it
+    own = drawn[0].index("*")  # histories of other tests may be on the left
     assert [line[own:] for line in drawn] == ["*", "| *", "|/", "*"]
     assert [made[number][:12] in lines[start + at] for number, at in ((2, 0), (1, 1), (0, 3))] == [True] * 3
 
@@ -302,7 +302,7 @@ def test_restore_finds_a_renamed_branch(home: Home) -> None:
     home.must("exec", "-b", "was", "--", "kept=yes")
     home.must("checkpoint", "was-cp", "-b", "was", "--park")
     home.must("branch", "rename", "was", "is")
-    home.must("shell", "was", "-d")  # another one
+    home.must("shell", "was", "-d")  # a new branch of the old name
     home.must("exec", "-b", "was", "--", "kept=other")
     assert home.must("restore", "was-cp").stdout == "is\n"
     assert [value_of(home, name, "kept") for name in ("is", "was")] == ["yes", "other"]
@@ -314,7 +314,7 @@ def test_restore_finds_a_renamed_branch(home: Home) -> None:
     home.must("undo")
     assert home.must("restore", "was-cp").stdout == "is\n"
     home.must("branch", "delete", "is", "--stop")
-    home.must("shell", "is", "-d")  # another one, too
+    home.must("shell", "is", "-d")  # and one of the new name
     refused = home.cli("restore", "was-cp")
     assert (refused.code, refused.stdout) == (4, "")
     step, _, over = refused.stderr.rpartition("say where: waypoint ")[2].partition(" --new BRANCH, or with -b ")

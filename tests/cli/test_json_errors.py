@@ -1,4 +1,4 @@
-"""With `--json` every error is one JSON value on stdout, as much as a result is."""
+"""With `--json` every error is one JSON value on stdout."""
 
 import json
 
@@ -31,9 +31,9 @@ NO_NAME, NO_BRANCH = "nothing has this name", "there is no such branch"
         ("log -n nonsense", "waypoint log -n", "is not a whole number"),
         ("fork x -n 0", "waypoint fork -n", "is not a whole number"),
         ("ps --nosuch", "waypoint ps --nosuch", "there is no such option"),
-        ("attach nosuch", "waypoint attach --json", "there is no such option"),  # its output is the session's
+        ("attach nosuch", "waypoint attach --json", "there is no such option"),  # stdout belongs to the session
         ("exec --timeout nonsense", "waypoint exec --timeout", "is not a number of seconds"),
-        ("run", "waypoint run --json", "there is no such option"),  # as of attach
+        ("run", "waypoint run --json", "there is no such option"),  # stdout belongs to the process
     ],
 )
 @pytest.mark.parametrize("first", [False, True], ids=["", "--home first"])

@@ -1,6 +1,4 @@
-"""What is advised acts on the home that it is about, typed where it is read: a command that would act on another one
-names it.
-"""
+"""Commands in messages name the home, if they would otherwise act on another home than the failed command."""
 
 import ast
 import re
@@ -25,9 +23,8 @@ UNNAMED = re.compile(r"(?<![/\w-])waypoint (?!--home )[a-z]+[^:]")
 
 
 def texts_with_commands() -> set[str]:
-    """The program's texts that show a command of Waypoint, `{}` in place of what the program puts in.
-
-    Without docstrings, and without the help of the verbs, which names no home.
+    """The texts of the program with a command of Waypoint in them, `{}` for inserted values. Without docstrings and the
+    help of verbs.
     """
     found = set()
     for path in tree.python_files("waypoint"):

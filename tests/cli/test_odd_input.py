@@ -1,4 +1,4 @@
-"""Homes, users, paths and numbers that nobody would give on purpose: each is refused in words, and nothing is made."""
+"""Wrong homes, users, paths and numbers: each is refused with a message, and nothing is created."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_a_path_that_cannot_be_a_home_is_refused(path: str) -> None:
     home = Home(Path(path))
     refused(home.cli("setup"), 2, path)
     for words in (["ps"], ["doctor"], ["daemon", "run"], ["setup", "--check"]):
-        refused(home.cli(*words), 2 if path == "/proc/1/root" else 3, path)  # that one may not even be looked at
+        refused(home.cli(*words), 2 if path == "/proc/1/root" else 3, path)  # this link cannot be followed
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_directory_with_foreign_files_is_refused_as_a_home(place: Path, files:
         (place / name).write_text(content)
     home = Home(place)
     refused(home.cli("setup"), 2, "not empty", *sorted(files))
-    if files.get("config.json") != "{}":  # it might be that of a home that was prepared by hand
+    if files.get("config.json") != "{}":  # {} could be a home prepared by hand
         refused(home.cli("ps"), 3, f"waypoint --home {place} setup")
         refused(home.cli("setup", "--remove", "--yes"), 4, "not a home")
     assert {path.name: path.read_text() for path in place.iterdir()} == files
@@ -98,7 +98,7 @@ def test_an_invalid_user_is_refused(home: Home, place: Path, user: str, base: st
 def test_a_link_that_cannot_be_followed_is_refused(home: Home, path: str) -> None:
     try:
         os.path.realpath(path)
-        code = 0  # here the kernel follows it
+        code = 0  # here the link can be followed
     except OSError:
         code = 2
     for words in (["--bind", f"{path}:/mnt/x"], ["--base", path]):
@@ -168,12 +168,12 @@ def test_a_broken_criu_in_waypoint_criu_is_reported_with_a_next_step(home: Home,
             "missing"
         }
         advice = {row["remedy"] for row in rows.values() if row["why"] == rows["CRIU"]["why"]}
-        assert len(advice) == 1  # that of features of the kernel, too: they could not be tried
+        assert len(advice) == 1  # kernel features have the same advice: they could not be tried
         assert advice.pop().startswith(
             "set WAYPOINT_CRIU to a CRIU that works here, or unset it; then `waypoint daemon"
         )
     finally:
-        home.must("daemon", "stop")  # the way out: the variable is as before
+        home.must("daemon", "stop")  # the next daemon has the old variable
     home.must("setup")
 
 
@@ -203,5 +203,5 @@ def test_doctor_has_a_table_also_if_the_pool_cannot_be_opened(place: Path) -> No
         finally:
             home.cli("daemon", "stop")
             shutil.move(kept, image)
-        # For a second, a daemon that cannot open its home tells everybody why.
+        # A daemon that cannot open its home answers with the reason for one second.
         wait_until(lambda: home.cli("doctor").stdout.splitlines()[1].split()[0] != "the", "the pool is opened")

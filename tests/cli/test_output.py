@@ -1,6 +1,4 @@
-"""One way to print JSON: one value, on one line for programs, indented on a terminal. And no way for control
-characters of a session to a terminal.
-"""
+"""JSON output, and the removal of control characters from messages."""
 
 import json
 import logging

@@ -1,5 +1,5 @@
-"""A home that somebody other than root could put in place, or put files into, is used neither by `setup` nor by a
-daemon: what config.json says would make that user root.
+"""`setup` and the daemon refuse a home that another user than root could replace or write to: its config.json could
+make that user root.
 """
 
 import json
@@ -142,9 +142,9 @@ def test_setup_closes_roots_directory_to_others(bare: Home) -> None:
 
 @pytest.mark.soak(part="setup")
 def test_no_daemon_starts_on_files_that_a_user_has_placed(bare: Home, place: Path) -> None:
-    """The next step of each message is followed."""
+    """Follows the next step of each message."""
     bare.must("setup")
-    with ending(lock_holder.signed_by(str(bare.runtime / "supervisor.lock"))):  # it writes to the log when it ends
+    with ending(lock_holder.signed_by(str(bare.runtime / "supervisor.lock"))):  # it writes to the log at its end
         bare.must("daemon", "stop")
     log = (bare.path / "daemon.log").read_bytes()
     for words in (["setup"], ["setup", "--check"], ["ps"], ["doctor"]):

@@ -1,4 +1,4 @@
-"""`waypoint run` as a command."""
+"""`waypoint run`."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`waypoint setup`: what it makes, for whom, and that nothing is left of it."""
+"""`waypoint setup` and `setup --remove`."""
 
 import grp
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.privileged
 
 @pytest.fixture
 def bare() -> Iterator[Home]:
-    """A home that is not there yet. Removed at the end, however far the test has come."""
+    """A home that does not exist yet. It is removed at the end."""
     with tempfile.TemporaryDirectory(prefix=f"setup-{os.getpid()}-", dir=make_temp_root()) as folder:
         home = Home(Path(folder) / "h")
         OPEN.add(home)
@@ -127,7 +127,7 @@ def test_remove_asks_first_and_without_a_terminal_it_refuses(bare: Home) -> None
         terminal.sendline(answer)
         assert exit_status(terminal) == code
     assert not bare.path.exists()
-    bare.must("setup", "--remove")  # nothing is there, so nothing is asked
+    bare.must("setup", "--remove")  # no home, no question
 
 
 @pytest.mark.soak(part="setup")
@@ -149,7 +149,7 @@ def test_remove_ends_a_daemon_without_a_supervisor(bare: Home) -> None:
     assert pidfd.wait_ended(supervisor, 2)
     os.close(supervisor)
     with files.locked(str(path)):
-        ended = re.compile("supervisor has (died|ended)")  # "died": one that nobody has reaped passes for the new one
+        ended = re.compile("supervisor has (died|ended)")  # "died": a zombie can be taken for the new one
         log = bare.path / "daemon.log"
         wait_until(lambda: len(ended.findall(log.read_text())) >= 6, "5 supervisors have not started")
     done = bare.must("setup", "--remove", "--yes", timeout_s=10)  # the daemon tries again 1.6 s later
@@ -248,7 +248,7 @@ SCRIPTS = ("usr/local/share/bash-completion/completions/waypoint", "usr/local/sh
 
 
 def written(root: Path) -> dict[str, tuple[str, int]]:
-    """The files below `root`, each with its content and when it was written."""
+    """The files below `root`, with content and time of modification."""
     files = (path for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(root)): (path.read_text(), path.stat().st_mtime_ns) for path in files}
 
@@ -263,7 +263,7 @@ def test_completion_is_written_once_and_removed_with_the_last_home(bare: Home) -
     other = {"WAYPOINT_HOME": str(bare.path.parent / "other")}
     bare.must("setup", env=other)
     bare.must("setup", "--remove", "--yes")
-    assert set(written(bare.root)) == set(SCRIPTS)  # the other home's users go on completing
+    assert set(written(bare.root)) == set(SCRIPTS)  # the other home still needs them
     assert "removed" in bare.must("setup", "--remove", "--yes", env=other).stderr
     assert list(bare.root.iterdir()) == []
 
@@ -286,7 +286,7 @@ def test_a_shared_completion_directory_stays(bare: Home) -> None:
     shutil.rmtree(bare.root)
 
 
-# --- systemd, whose folder is a made-up one
+# --- systemd, with a directory of the test
 
 
 def unit_of(home: Home) -> Path:
@@ -324,12 +324,12 @@ def test_systemd_understands_the_unit(bare: Home) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     unit_of(bare).write_text(unit_of(bare).read_text().replace("KillMode=process", "KillMode=nosuch"))
     done = subprocess.run(verify, capture_output=True, text=True, check=False)
-    assert "kill mode" in done.stderr  # a control
+    assert "kill mode" in done.stderr  # control
 
 
 @pytest.mark.soak(part="setup")
 def test_the_unit_serves_the_home_until_it_is_stopped(bare: Home) -> None:
-    """As systemd would with KillMode=process: SIGTERM to the main process alone."""
+    """SIGTERM to the main process only, like systemd with KillMode=process."""
     (bare.root / "run/systemd/system").mkdir(parents=True)
     bare.must("setup")
     bare.must("shell", "-d")

@@ -1,4 +1,4 @@
-"""`setup --remove` that fails: it leaves a home that works or can be removed, and no unit that would start it anew."""
+"""A failed `setup --remove` leaves a home that works or can be removed, and no unit that would start it again."""
 
 import json
 import os
@@ -21,14 +21,14 @@ def test_an_interrupted_removal_has_removed_the_unit_first(bare: Home) -> None:
     (bare.path / "theirs").touch()
     done = bare.cli("setup", "--remove", "--yes")
     assert (done.code, "theirs" in done.stderr) == (4, True)
-    assert not unit_of(bare).exists()  # it would start the daemon of the home again and again
+    assert not unit_of(bare).exists()  # it would restart the daemon again and again
     (bare.path / "theirs").unlink()
     bare.must("setup", "--remove", "--yes")
     assert not bare.path.exists()
 
 
 def test_a_home_that_others_could_replace_is_not_removed(bare: Home, tmp_path: Path) -> None:
-    """Root would remove what that folder, or a link in it, leads to."""
+    """Root would remove whatever the other directory, or a link in it, contains."""
     precious = tmp_path / "precious"
     (precious / "tree").mkdir(parents=True)
     theirs = bare.path.parent / "theirs"

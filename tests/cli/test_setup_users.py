@@ -1,4 +1,4 @@
-"""What an ordinary user is told who asks for what root does with a home; it is done as it is printed."""
+"""Errors of ordinary users who need root; the advised commands are executed."""
 
 import os
 import pwd

@@ -13,7 +13,7 @@ from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
 
-PROMPT = rb"[#$] (?:\x1b\[\?2004h)?$"  # bash 5.2.37 asks for bracketed paste behind it
+PROMPT = rb"[#$] (?:\x1b\[\?2004h)?$"  # bash 5.2.37 turns bracketed paste on after it
 
 
 def test_shell_is_a_terminal_in_the_session(home: Home, on_terminal: Spawn) -> None:
@@ -43,7 +43,7 @@ def test_ctrl_c_and_ctrl_z_act_in_the_session(branch: str, on_terminal: Spawn) -
     terminal = on_terminal("attach", branch)
     terminal.expect(PROMPT)
     for key, said in ((b"\x03", b"\\^C"), (b"\x1a", b"Stopped")):
-        # One process, which has the terminal's foreground by the time that it speaks.
+        # One process, which is in the terminal's foreground when it prints.
         terminal.send(b"sh -c 'echo be''gun; exec sleep 60'\r")
         terminal.expect(b"begun\r\n")
         terminal.send(key)
@@ -202,7 +202,7 @@ def test_the_advised_command_attaches_again_after_daemon_stop(home: Home, branch
 def test_a_start_reports_a_left_out_mount_only_if_the_shell_starts_in_it(home: Home, tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(tmp_path)], check=True)
     try:
-        home.must("daemon", "stop")  # so that it sees the mount
+        home.must("daemon", "stop")  # the next daemon sees the mount
         assert "not in the session" not in home.must("shell", "t-out", "-d").stderr
         assert str(tmp_path) in home.must("ps", "--json").stdout
         home.must("checkpoint", "t-out-cp", "-b", "t-out")
@@ -240,7 +240,7 @@ def test_the_session_runs_the_requested_shell(home: Home, words: list[str]) -> N
     show = "echo ${ZSH_VERSION:+zsh} $SHELL"
     assert home.must("exec", "-b", "t-zsh", "--", show).stdout == "zsh /usr/bin/zsh\n"
     home.must("stop", "t-zsh")
-    home.must("shell", "t-zsh", "-d")  # a branch goes on with its shell
+    home.must("shell", "t-zsh", "-d")  # a branch keeps its shell
     assert home.must("exec", "-b", "t-zsh", "--", show).stdout == "zsh /usr/bin/zsh\n"
     home.must("stop", "t-zsh", "--discard")
 
@@ -266,7 +266,9 @@ def test_a_shell_without_hooks_starts_with_a_warning(home: Home) -> None:
     assert "without hooks: /bin/sh is neither bash nor zsh: 'waypoint exec' is refused" in done.stderr
     assert home.must("run", "-b", "t-dash", "--", "echo", "on").stdout == "on\n"
     home.must("stop", "t-dash", "--discard")
-    done = home.must("shell", "t-plain", "-d", env={"SHELL": "/bin/sh"})  # not asked for: an ordinary shell is better
+    done = home.must(
+        "shell", "t-plain", "-d", env={"SHELL": "/bin/sh"}
+    )  # $SHELL was not requested explicitly, so a shell with hooks is used
     assert done.stderr == ""
     assert home.must("ps", "--json").json()[0]["hooks"] is True
     home.must("stop", "t-plain", "--discard")
@@ -282,7 +284,7 @@ def test_a_missing_shell_is_refused(home: Home, shell: str) -> None:
 def test_shell_detached_prints_the_branch(home: Home) -> None:
     done = home.must("shell", "t-d", "-d")
     assert done.stdout == "t-d\n"
-    assert home.must("shell", "-b", "t-d", "-d").stdout == "t-d\n"  # live already
+    assert home.must("shell", "-b", "t-d", "-d").stdout == "t-d\n"  # already running
 
 
 def test_options_that_a_running_session_does_not_have_are_refused(home: Home, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a verb of the fast path loads. Counted, not timed: a busy machine must not fail a test."""
+"""The modules that verbs import. They are counted, not timed, because a busy machine must not fail a test."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from tests.homes import Home
 pytestmark = pytest.mark.privileged
 
 SLOW = {"click", "re", "json", "socket", "argparse", "typing", "dataclasses", "enum", "functools", "subprocess", "site"}
-# Of the interpreter's own there are about 25; each further one costs some 0.2 ms.
+# About 25 belong to the interpreter; each further one costs some 0.2 ms.
 MOST_MODULES = 60
 
 

@@ -1,4 +1,4 @@
-"""`waypoint undo` without a number: whose operation it takes back, and what it says of what will not come back."""
+"""`waypoint undo` without a number: which operation it takes back, and its warnings."""
 
 import contextlib
 import subprocess
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def neighbour(home: Home, branch: str) -> Iterator[str]:
-    """A second live session."""
+    """A second running session."""
     name = f"{branch}-n"
     home.must("shell", name, "-d")
     yield name
@@ -25,7 +25,7 @@ def neighbour(home: Home, branch: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def logged_in(home: Home, *args: str) -> Iterator[None]:
-    """Somebody of the same user runs `waypoint ARGS` in a login of their own, and stays logged in for the `with`."""
+    """Run `waypoint ARGS` as the same user in another login, which lasts for the `with`."""
     script = '"$@" >/dev/null && echo done && read -r line'
     with subprocess.Popen(
         ["/bin/bash", "-c", script, "-", *home.argv(*args)],
@@ -83,7 +83,7 @@ def test_undo_without_a_branch_takes_back_the_callers_last_operation(home: Home,
             neighbour,
             *(f"{theirs}-{number}" for number in (1, 2, 3)),
         }
-    home.must("undo")  # whoever made it is gone
+    home.must("undo")  # its login has ended
     assert f"{theirs}-3" not in names(home)
 
 
@@ -187,5 +187,5 @@ def test_undo_of_a_start_tells_attached_clients_where_the_files_are_kept(home: H
     words = terminal.match[1].decode().replace("NEW", "t-again").split()
     home.must(*words, "-d")
     assert home.must("exec", "-b", "t-again", "--", "cat /srv/unstarted").stdout == "kept\n"
-    home.must("undo", str(last(home)["number"] - 1))  # not barred: the session comes back under its name
+    home.must("undo", str(last(home)["number"] - 1))  # works: the session comes back under its name
     home.must("stop", "t-unstarted", "t-again", "--discard")

@@ -59,7 +59,7 @@ def not_default(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_none(failed: list[Any]) -> None:
-    """Fails with all rows of a table that are wrong."""
+    """Fail with all wrong rows of a table."""
     assert not failed, "\n".join(map(str, failed))
 
 

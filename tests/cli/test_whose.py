@@ -1,5 +1,5 @@
-"""A branch is somebody's: a user whom root trusts fully goes on with another's only if the user says as whom. What
-other users may is in tests/session/test_other_users.py.
+"""Branches have owners: a fully trusted user must name the owner of another user's branch. tests/session/
+test_other_users.py tests users who are not trusted.
 """
 
 import os
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Home]:
-    """A home that the user nobody may use, too."""
+    """A home that the user nobody may use."""
     with open_home("shared") as home:
         home.must("setup", "--user", "nobody", "--trust", "full")
         yield home
@@ -42,7 +42,7 @@ def as_nobody(home: Home, *args: str) -> "subprocess.CompletedProcess[str]":
 
 
 def spawn_as_nobody(home: Home, *args: str) -> "pexpect.spawn[str]":
-    """The command of nobody's on a terminal."""
+    """A command of the user nobody on a terminal."""
     command, *words = home.argv(*args)
 
     def become_nobody() -> None:
@@ -125,7 +125,7 @@ def test_the_users_own_branch_is_continued_without_user(shared: Home) -> None:
     assert found["user"] == "nobody"
     shared.must("stop", "own")
     assert shared.must("show", "own", "--json").json()["user"] == "nobody"
-    shared.must("shell", "-d", "own")  # root is nobody else
+    shared.must("shell", "-d", "own")  # the session belongs to root
     assert user_of(shared, "own") == "nobody"
     shared.must("stop", "own", "--discard")
 

@@ -1,1 +1,1 @@
-"""The client against a peer that does what the test tells it, and against the real daemon."""
+"""The client with a scripted peer, and with the real daemon."""

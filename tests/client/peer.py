@@ -1,6 +1,6 @@
-"""A daemon's end of docs/protocol.md that does what a test tells it, and can so break off where no real one would.
+"""A scripted daemon for docs/protocol.md, which can break off anywhere.
 
-Each accepted connection goes to the next script, in a thread; what a script raises is raised in the test at the end.
+Each connection runs the next script, in a thread. Exceptions of a script are raised in the test at the end.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE_S
 
 
 class Talk:
-    """One accepted connection, from the daemon's side."""
+    """The daemon's side of one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(PATIENCE_S)
@@ -84,7 +84,7 @@ Script = Callable[[Talk], None]
 
 @contextlib.contextmanager
 def listening(path: Path, *scripts: Script) -> Iterator[None]:
-    """Listen on `path` while the `with` lasts; it ends only when every script has run."""
+    """Listen on `path`. The `with` ends when every script has run."""
     waiting: queue.SimpleQueue[Script] = queue.SimpleQueue()
     for script in scripts:
         waiting.put(script)
@@ -101,9 +101,9 @@ def listening(path: Path, *scripts: Script) -> Iterator[None]:
                     sock, _ = listener.accept()
                     with sock:
                         waiting.get_nowait()(Talk(sock))
-            except BaseException as problem:  # handed over to the test
+            except BaseException as problem:  # raised in the test
                 problems.append(problem)
-                listener.close()  # so that no client waits for an answer
+                listener.close()  # a client must not wait for an answer
 
         thread = threading.Thread(target=serve)
         thread.start()

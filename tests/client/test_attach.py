@@ -23,12 +23,12 @@ WINDOW = {"rows": 30, "cols": 100}
 
 @pytest.fixture(autouse=True)
 def no_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, a cut does not take long; one test says otherwise."""
+    """Suppress the notice on a busy machine; one test sets another time."""
     monkeypatch.setattr(attach, "NOTICE_AFTER_S", PATIENCE_S)
 
 
 def outputs(stream: TerminalStream) -> Iterator[bytes]:
-    """What it shows, piece by piece, until its end."""
+    """The output in pieces, until the end."""
     while True:
         stream.flush()
         due_s = stream.due_s()
@@ -130,7 +130,7 @@ def test_input_typed_after_the_daemon_died_reaches_the_next_daemon(socket: Path)
     with listening(socket, dies, goes_on), opened() as attachment:
         shown = outputs(attachment)
         assert next(shown) == b"before"
-        select.select([attachment], [], [])  # its end has arrived, and is not yet noticed
+        select.select([attachment], [], [])  # the end has arrived but was not read
         attachment.send(b"typed")
         attachment.flush()
         assert list(shown) == []
@@ -142,7 +142,7 @@ def test_only_input_that_the_dead_daemon_had_not_read_reaches_the_next_daemon(so
         talk.upgrade()
         assert talk.frame() == ("i", b"taken")
         talk.send("o", b"go on")
-        select.select([talk.sock], [], [])  # there is more, which is never read
+        select.select([talk.sock], [], [])  # input has arrived, but is never read
 
     def goes_on(talk: Talk) -> None:
         talk.request()

@@ -1,4 +1,4 @@
-"""Commands under way, with a daemon that dies at chosen moments."""
+"""Running commands, with a daemon that dies at chosen moments."""
 
 import os
 import threading
@@ -99,7 +99,7 @@ def test_after_a_cut_an_exec_continues(socket: Path, sinks: Sinks) -> None:
 
 def test_a_daemon_that_resets_the_connection_is_a_cut_too(socket: Path, sinks: Sinks) -> None:
     def dies(talk: Talk) -> None:
-        assert talk.sock.recv(10)  # what is unread makes its end a reset
+        assert talk.sock.recv(10)  # unread bytes turn the close into a reset
         talk.upgrade()
         talk.send("n", {"exec": "e1"})
 
@@ -180,7 +180,7 @@ def test_input_is_streamed_to_its_end(socket: Path, sinks: Sinks) -> None:
 
 
 def test_input_and_output_flow_at_the_same_time(socket: Path, sinks: Sinks, tmp_path: Path) -> None:
-    """Neither side waits for the other to read: more than all buffers hold, both ways."""
+    """More than all buffers hold, in both directions."""
     content = os.urandom(8 << 20)
     (tmp_path / "input").write_bytes(content)
 
@@ -242,7 +242,7 @@ def test_a_signal_is_sent(socket: Path, sinks: Sinks) -> None:
 
 
 def test_the_wake_descriptor_lets_signal_handlers_run_without_output(socket: Path, sinks: Sinks) -> None:
-    """The handler runs between two instructions of the interpreter: here, as if it ran just before we began to wait."""
+    """The handler runs just before the wait begins."""
 
     def script(talk: Talk) -> None:
         talk.request()

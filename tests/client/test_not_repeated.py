@@ -1,4 +1,4 @@
-"""Requests that change what they find are asked once, whatever becomes of the daemon."""
+"""Requests that change state are sent once, even if the daemon dies."""
 
 import json
 from collections.abc import Callable

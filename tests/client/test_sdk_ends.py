@@ -1,4 +1,4 @@
-"""The SDK on the real daemon: what a `with` ends, and jobs to their end."""
+"""The SDK on the real daemon: the end of a `with`, and jobs."""
 
 import contextlib
 import os
@@ -20,10 +20,10 @@ def live(client: Client) -> list[str]:
 def test_with_stops_a_session_that_it_started_and_keeps_its_files(client: Client) -> None:
     with client.start("w1", cwd="/usr") as session:
         session.exec("echo kept > /var/tmp/kept")
-        with client.start("w1") as same, client.session("w1") as named:  # it is live: neither has begun it
+        with client.start("w1") as same, client.session("w1") as named:  # already running: neither has started it
             assert same.facts.id == named.facts.id == session.facts.id
         session.checkpoint("w1-point")
-        session.restore("w1-point")  # in place: it is another session now
+        session.restore("w1-point")  # a new session replaces it
         first, second = client.fork("w1", "w1-a", "w1-b")
         with first, contextlib.suppress(ZeroDivisionError), second:
             assert live(client) == ["w1", "w1-a", "w1-b"]
@@ -32,10 +32,10 @@ def test_with_stops_a_session_that_it_started_and_keeps_its_files(client: Client
     assert live(client) == []
     with client.start("w1") as again:
         assert again.run("cat", "/var/tmp/kept").stdout == b"kept\n"
-        again.stop(discard=True)  # it has ended when the with does
+        again.stop(discard=True)  # it has ended before the `with`
     with client.start("w1") as mine:
         mine.stop()
-        client.start("w1")  # somebody else's
+        client.start("w1")  # a session of another caller
     assert live(client) == ["w1"]
     client.session("w1").stop(discard=True)
 
@@ -62,4 +62,4 @@ def test_waiting_for_a_job_ends_if_its_daemon_dies(client: Client) -> None:
     with pytest.raises(UnknownName, match="jobs end with their daemon"):
         client.jobs.wait(job.id)
     killer.join()
-    client.doctor()  # removes what is left of a trial whose daemon was killed
+    client.doctor()  # removes what a trial with a killed daemon has left

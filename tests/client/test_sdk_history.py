@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("criu")]
 
 @pytest.fixture
 def session(client: Client) -> Iterator[Session]:
-    """Of a branch `s`. At the end there is no session and no name any more."""
+    """The session of a branch `s`. All sessions and names are removed at the end."""
     yield client.start("s", env={"TERM": "dumb"}, cwd="/usr")
     for one in client.sessions():
         client.session(one.branch).stop()
@@ -67,7 +67,7 @@ def test_forks_are_sessions(client: Client, session: Session) -> None:
     known = {one.branch: (one.id, one.pid) for one in client.sessions()}
     for fork in (*named, *counted):
         assert (fork.facts.state, (fork.facts.id, fork.facts.pid)) == ("live", known[fork.branch])
-        assert fork.facts.upper_bytes is None  # of the fork's own answer: nothing was asked for, nothing measured
+        assert fork.facts.upper_bytes is None  # an answer to fork measures nothing
         fork.exec(f"mine=$mine-{fork.branch}")
     assert named[1].exec("echo $mine").output == b"42-two\n"
     with pytest.raises(StateConflict):

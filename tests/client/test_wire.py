@@ -17,7 +17,7 @@ ERROR = {"error": {"code": "conflict", "exit": 4, "tried": "start", "on": "branc
 
 
 def everything(channel: wire.Channel) -> list[tuple[str, bytes]]:
-    """All frames up to `x`, with the pieces of one stream joined where nothing comes between them."""
+    """All frames up to `x`; adjacent pieces of a stream are joined."""
     found: list[tuple[str, bytes]] = []
     while not found or found[-1][0] != "x":
         channel.fill()
@@ -76,7 +76,7 @@ def test_a_chunked_answer_can_arrive_in_any_pieces(path: Path, size: int) -> Non
 
 @pytest.mark.parametrize("chunks", [b"", b"2", b"2\r\n{}", b"2\r\n{}\r\n", b"2\r\n{}\r\n0\r\n"])
 def test_a_chunked_answer_without_its_last_chunk_is_a_cut(path: Path, chunks: bytes) -> None:
-    """Though what has come of it may be whole JSON."""
+    """Even if the received part is valid JSON."""
 
     def script(talk: Talk) -> None:
         talk.request()
@@ -174,7 +174,7 @@ def whole(frames: list[tuple[str, bytes]]) -> bytes:
 def test_frames_of_all_kinds_and_sizes_arrive_whole_however_they_are_cut(path: Path, piece: int) -> None:
     def script(talk: Talk) -> None:
         talk.request()
-        data = b"HTTP/1.1 101 X\r\n\r\n" + whole(FRAMES)  # head and first frames may come together
+        data = b"HTTP/1.1 101 X\r\n\r\n" + whole(FRAMES)  # head and first frames in one piece
         for start in range(0, len(data), piece):
             talk.sock.sendall(data[start : start + piece])
 
@@ -242,7 +242,7 @@ def test_frames_are_sent_as_the_socket_takes_them_and_arrive_whole(path: Path) -
     with listening(path, script), closing(wire.Channel(str(path), "/v1/t", {})) as channel:
         for kind, payload in sent:
             channel.out.queue(kind, payload)
-        assert channel.out.flush() > 0  # more than a socket's buffer holds
+        assert channel.out.flush() > 0  # larger than the socket's buffer
         is_full.set()
         while channel.out.flush():
             select.select([], [channel], [])
@@ -257,7 +257,7 @@ def test_unsent_frames_are_known(path: Path) -> None:
 
     with listening(path, script), closing(wire.Channel(str(path), "/v1/t", {})) as channel:
         channel.out.queue("i", b"x" * 1_000_000)
-        channel.out.flush()  # in part
+        channel.out.flush()  # sends a part
         channel.out.queue("k", b"INT")
         channel.out.queue("i", b"y")
         channel.out.queue("k", b"TERM")

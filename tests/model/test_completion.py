@@ -1,4 +1,4 @@
-"""What may follow an unfinished command line, by the table of verbs."""
+"""Completion by the table of verbs."""
 
 import pytest
 from hypothesis import given
@@ -60,7 +60,7 @@ def test_the_kind_of_an_options_value_follows_from_its_metavar() -> None:
 
 
 def test_every_metavar_has_a_kind() -> None:
-    """A new one is decided in waypoint/model/verbs/completion.py."""
+    """The kinds are in waypoint/model/verbs/completion.py."""
     metavars = {option.metavar for verb in [WAYPOINT, *VERBS.values()] for option in verb.options}
     metavars |= {argument.metavar for verb in VERBS.values() for argument in verb.arguments}
     metavars |= {verb.words for verb in VERBS.values()}

@@ -1,4 +1,4 @@
-"""Errors, of which hostile programs choose parts: the names of files and programs."""
+"""Errors with hostile names of files and programs."""
 
 import json
 

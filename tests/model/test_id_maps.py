@@ -1,4 +1,4 @@
-"""Which ids of the host a session's ids are."""
+"""The id maps of sessions."""
 
 import itertools
 
@@ -16,7 +16,7 @@ def parsed(lines: str) -> list[tuple[int, int, int]]:
 
 
 def outside(lines: str, number: int) -> int | None:
-    """What the kernel makes of `number` by these lines."""
+    """The id to which these lines map `number`."""
     found = [there + number - here for here, there, size in parsed(lines) if here <= number < here + size]
     assert len(found) < 2
     return found[0] if found else None
@@ -31,9 +31,9 @@ def test_only_the_users_own_ids_are_mapped_to_themselves(own: list[int]) -> None
         if number in own and (number < SHIFTED_IDS or number in IDS.more):
             assert there == IDS.outside(number)
         else:
-            assert there == number  # a stranger keeps the host's id, which the session has not
+            assert there == number  # not mapped: it stays an id of the host, which the session does not have
             assert there not in session
-    assert outside(lines, FIRST) is None  # the session's root can make nothing
+    assert outside(lines, FIRST) is None  # the session cannot create files with its ids of the host
 
 
 def test_the_lines_of_an_id_map_do_not_overlap_and_the_kernel_accepts_them() -> None:

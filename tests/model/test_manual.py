@@ -1,4 +1,4 @@
-"""The manual pages: what the table says is in them, and man reads them without a complaint."""
+"""The manual pages contain the table of verbs, and man reads them without warnings."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ VERBS = every_verb()
 
 
 def shown(page: str, folder: Path) -> str:
-    """The page as man prints it, on lines that are never broken. Raises CalledProcessError; complaints fail, too."""
+    """The page as man prints it, with unbroken lines. Fails for warnings of man."""
     path = folder / "page.1"
     path.write_text(page)
     env = {"PATH": "/usr/bin:/bin", "MANWIDTH": "2000", "LC_ALL": "C.UTF-8", "MANROFFOPT": "-ww"}

@@ -1,4 +1,4 @@
-"""Names of branches and checkpoints, and what errors say."""
+"""Names of branches and checkpoints."""
 
 import pytest
 

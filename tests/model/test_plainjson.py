@@ -1,4 +1,4 @@
-"""JSON without the json module: the same values as with it."""
+"""plainjson gives the same values as the json module."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def test_text_that_is_not_json_is_refused(text: str | bytes) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"a":', "[1,]"])
 def test_text_that_is_not_json_is_refused_without_the_json_module(text: str) -> None:
-    """Python's scanner raises in another way there."""
+    """Without the json module, Python's scanner raises other errors."""
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
