@@ -1,4 +1,4 @@
-"""The launcher's process: what each of its forks pays for, and what its daemon gets of it."""
+"""The launcher when the daemon runs out of descriptors."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ from tests.homes import open_home
 @pytest.mark.soak(part="faults")
 @pytest.mark.privileged
 @pytest.mark.requires("root", "overlay", "cgroup2")
-def test_a_start_for_which_the_daemon_has_no_descriptor_left_is_refused_in_words() -> None:
+def test_a_start_without_a_free_descriptor_is_refused() -> None:
     with open_home("few") as home:
         home.must("shell", "main", "-d")
         daemon = home.must("daemon", "status", "--json").json()["pid"]

@@ -58,7 +58,7 @@ async def test_everything_that_is_printed_gets_into_the_ring(pair: Pair) -> None
     assert terminal.ring.copy(0, len(data)) == data
 
 
-async def test_marks_are_heard_once_also_over_a_change_of_readers(pair: Pair) -> None:
+async def test_each_mark_is_reported_once_over_a_change_of_readers(pair: Pair) -> None:
     heard: list[Mark] = []
     first = pair.open()
     first.on_mark.append(heard.append)
@@ -117,15 +117,6 @@ async def test_costly_output_is_followed_by_a_rest_whoever_wants_more(pair: Pair
         await asyncio.sleep(0)
     reader.close()
     assert 2 < len(turns) <= 0.6 / (0.005 + 5 * 0.005) + 2
-
-
-async def test_without_a_floor_nobody_is_waited_for(pair: Pair) -> None:
-    pair.size = SMALLEST_SIZE
-    terminal = pair.open()
-    terminal.start()
-    await pair.print(bytes(300_000))
-    while terminal.ring.end < 300_000:
-        await terminal.wait_more(terminal.ring.end)
 
 
 async def test_typing_does_not_block_and_arrives_in_order(pair: Pair) -> None:

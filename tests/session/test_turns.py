@@ -20,105 +20,87 @@ async def take(turns: Turns, *names: str) -> None:
         pass
 
 
-def test_a_task_takes_its_own_turn_again_and_keeps_it_to_the_end() -> None:
-    async def run() -> None:
-        turns = Turns()
-        async with turns.take("a", "b"):
-            async with turns.take("b"), turns.take("a", "b"):
-                pass
-            other = asyncio.create_task(take(turns, "b"))
-            await settle()
-            assert not other.done()
-        await asyncio.wait_for(other, PATIENCE_S)
-
-    asyncio.run(run())
-
-
-def test_a_task_that_the_holder_has_started_waits_as_others_do() -> None:
-    async def run() -> None:
-        turns = Turns()
-        async with turns.take("a"):
-            child = asyncio.create_task(take(turns, "a"))
-            await settle()
-            assert not child.done()
-        await asyncio.wait_for(child, PATIENCE_S)
-
-    asyncio.run(run())
-
-
-def test_a_holder_may_not_take_further_turns() -> None:
-    async def run() -> None:
-        turns = Turns()
-        async with turns.take("a"):
-            with pytest.raises(RuntimeError, match="wants that of"):
-                await take(turns, "a", "b")
-        await take(turns, "a", "b")
-
-    asyncio.run(run())
-
-
-def test_a_task_that_is_cancelled_while_it_waits_leaves_no_turn_taken() -> None:
-    async def run() -> None:
-        turns = Turns()
-        async with turns.take("b"):
-            waiting = asyncio.create_task(take(turns, "a", "b"))
-            await settle()
-            waiting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await waiting
-            await asyncio.wait_for(asyncio.create_task(take(turns, "a")), PATIENCE_S)
-        await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b")), PATIENCE_S)
-
-    asyncio.run(run())
-
-
-def test_a_holder_lends_its_turns_to_work_that_is_done_at_once() -> None:
-    async def run() -> None:
-        turns = Turns()
-        begun: list[str] = []
-        go_on = asyncio.Event()
-
-        async def work(name: str) -> str:
-            async with turns.take(name):
-                begun.append(name)
-                if name == "b":
-                    raise ValueError(name)
-                await go_on.wait()
-                return name.upper()
-
-        async def lend(*names: str) -> list[str]:
-            async with turns.take("a", "b", "c"):
-                return await turns.share({name: work(name) for name in names})
-
-        lending = asyncio.create_task(lend("a", "c"))
-        other = asyncio.create_task(take(turns, "a"))
+async def test_a_task_takes_its_own_turn_again_and_keeps_it_to_the_end() -> None:
+    turns = Turns()
+    async with turns.take("a", "b"):
+        async with turns.take("b"), turns.take("a", "b"):
+            pass
+        other = asyncio.create_task(take(turns, "b"))
         await settle()
-        assert begun == ["a", "c"]
         assert not other.done()
-        go_on.set()
-        assert await asyncio.wait_for(lending, PATIENCE_S) == ["A", "C"]
-        await asyncio.wait_for(other, PATIENCE_S)
-        go_on.clear()
-        failing = asyncio.create_task(lend("a", "b", "c"))
+    await asyncio.wait_for(other, PATIENCE_S)
+
+
+async def test_a_task_started_by_the_holder_waits_for_its_turn() -> None:
+    turns = Turns()
+    async with turns.take("a"):
+        child = asyncio.create_task(take(turns, "a"))
         await settle()
-        assert not failing.done()  # what has begun is not broken off
-        go_on.set()
-        with pytest.raises(ValueError, match="b"):
-            await asyncio.wait_for(failing, PATIENCE_S)
-        await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b", "c")), PATIENCE_S)
-
-    asyncio.run(run())
+        assert not child.done()
+    await asyncio.wait_for(child, PATIENCE_S)
 
 
-def test_crossing_wishes_do_not_lock_each_other_out() -> None:
-    async def run() -> None:
-        turns = Turns()
+async def test_a_holder_may_not_take_further_turns() -> None:
+    turns = Turns()
+    async with turns.take("a"):
+        with pytest.raises(RuntimeError, match="wants that of"):
+            await take(turns, "a", "b")
+    await take(turns, "a", "b")
 
-        async def hold(*names: str) -> None:
-            async with turns.take(*names):
-                await settle()
 
-        wishes = [("a", "b"), ("b", "a"), ("c", "a"), ("b", "c"), ("a", "b", "c")]
-        await asyncio.wait_for(asyncio.gather(*(hold(*names) for names in wishes)), PATIENCE_S)
+async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_turn_taken() -> None:
+    turns = Turns()
+    async with turns.take("b"):
+        waiting = asyncio.create_task(take(turns, "a", "b"))
+        await settle()
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        await asyncio.wait_for(asyncio.create_task(take(turns, "a")), PATIENCE_S)
+    await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b")), PATIENCE_S)
 
-    asyncio.run(run())
+
+async def test_a_holder_shares_its_turns_with_concurrent_work() -> None:
+    turns = Turns()
+    begun: list[str] = []
+    go_on = asyncio.Event()
+
+    async def work(name: str) -> str:
+        async with turns.take(name):
+            begun.append(name)
+            if name == "b":
+                raise ValueError(name)
+            await go_on.wait()
+            return name.upper()
+
+    async def lend(*names: str) -> list[str]:
+        async with turns.take("a", "b", "c"):
+            return await turns.share({name: work(name) for name in names})
+
+    lending = asyncio.create_task(lend("a", "c"))
+    other = asyncio.create_task(take(turns, "a"))
+    await settle()
+    assert begun == ["a", "c"]
+    assert not other.done()
+    go_on.set()
+    assert await asyncio.wait_for(lending, PATIENCE_S) == ["A", "C"]
+    await asyncio.wait_for(other, PATIENCE_S)
+    go_on.clear()
+    failing = asyncio.create_task(lend("a", "b", "c"))
+    await settle()
+    assert not failing.done()  # what has begun is not broken off
+    go_on.set()
+    with pytest.raises(ValueError, match="b"):
+        await asyncio.wait_for(failing, PATIENCE_S)
+    await asyncio.wait_for(asyncio.create_task(take(turns, "a", "b", "c")), PATIENCE_S)
+
+
+async def test_crossing_requests_do_not_deadlock() -> None:
+    turns = Turns()
+
+    async def hold(*names: str) -> None:
+        async with turns.take(*names):
+            await settle()
+
+    wishes = [("a", "b"), ("b", "a"), ("c", "a"), ("b", "c"), ("a", "b", "c")]
+    await asyncio.wait_for(asyncio.gather(*(hold(*names) for names in wishes)), PATIENCE_S)
