@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.homes import Home
 from tests.places import make_temp_root
@@ -23,6 +24,19 @@ def session(home: Home, user: str, *options: str) -> Iterator[str]:
         yield name
     finally:
         home.cli("stop", name, "--discard")
+
+
+def begin(home: Home, branch: str, *options: str) -> dict[str, Any]:
+    """Start a session, of root if the options name no other user. Returns what `shell --json` prints."""
+    user = () if "--user" in options else ("--user", "root")
+    found: dict[str, Any] = home.must("shell", branch, "-d", "--json", *user, *options).json()
+    return found
+
+
+def facts(home: Home, branch: str) -> dict[str, Any]:
+    """The row of `ps --json` of a live branch."""
+    (found,) = (one for one in home.must("ps", "--json").json() if one["branch"] == branch)
+    return dict(found)
 
 
 def inside(home: Home, branch: str, text: str) -> str:

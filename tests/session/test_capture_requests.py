@@ -1,6 +1,4 @@
-"""Checkpoints, forks and restores that cannot be, or that meet others: each says so, with its exit code, and changes
-nothing.
-"""
+"""Impossible and concurrent checkpoints, forks and restores: each is refused with its exit code, or takes its turn."""
 
 import os
 import signal
@@ -11,6 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import pytest
 
+from tests.collecting import collecting
 from tests.daemon.raw_client import RawClient
 from tests.homes import Completed, Home, open_home
 from tests.session import ledger
@@ -61,69 +60,68 @@ def operations(client: Client) -> int:
     return len(client.history.operations())
 
 
-REFUSED = [
-    pytest.param(["checkpoint", "taken"], 4, "checkpoint of this name", id="a taken name"),
-    pytest.param(["checkpoint", "main"], 4, "branch of this name", id="a branch's name"),
-    pytest.param(["checkpoint", "main", "--force"], 4, "branch of this name", id="a branch's name by force"),
-    pytest.param(["checkpoint", "taken/below"], 4, "taken exists", id="below a taken name"),
-    pytest.param(["checkpoint", "../x"], 2, "../x", id="a bad name"),
-    pytest.param(["checkpoint", "x.lock"], 2, "x.lock", id="a reserved name"),
-    pytest.param(["checkpoint", ""], 2, "", id="an empty name"),
-    pytest.param(["checkpoint", "n" * 101], 2, "", id="a long name"),
-    pytest.param(["checkpoint", "new", "-b", "nosuch"], 2, "no such branch", id="an unknown branch"),
-    pytest.param(["checkpoint", "new", "-b", "taken"], 2, "is a checkpoint, and no", id="a checkpoint for a branch"),
-    pytest.param(["checkpoint", "new", "-b", "dead"], 4, "no live session", id="a dead branch"),
-    pytest.param(["checkpoint", "new", "--tier", "best"], 2, "best", id="an unknown tier"),
-    pytest.param(["restore", "nosuch"], 2, "nothing has this name", id="restore of an unknown name"),
-    pytest.param(["restore", "ffff"], 2, "nothing has this name", id="restore of an unknown id"),
-    pytest.param(["restore", "taken", "--new", "dead"], 4, "branch of this name", id="restore onto another branch"),
-    pytest.param(["fork", "nosuch", "f1"], 2, "nothing has this name", id="fork of an unknown name"),
-    pytest.param(["fork", "taken", "main"], 4, "branch of this name", id="fork onto a live branch"),
-    pytest.param(["fork", "taken", "f1", "dead"], 4, "branch of this name", id="fork onto a dead branch"),
-    pytest.param(["fork", "taken", "f1", "taken"], 4, "checkpoint of this name", id="fork onto a checkpoint"),
-    pytest.param(["fork", "taken", "f1", "f1"], 2, "f1 is given twice", id="fork onto the same twice"),
-    pytest.param(["fork", "taken", "f1", "f1/a"], 2, "exclude each other", id="forks that exclude each other"),
-    pytest.param(["fork", "taken", "-n", "0"], 2, "", id="no fork"),
-    pytest.param(["fork", "taken", "-n", "257"], 2, "256", id="too many forks"),
-    pytest.param(["fork", "taken", "f1", "-n", "2"], 2, "exclude each other", id="branches and a number"),
-    pytest.param(["stop", "main", "--checkpoint", "new", "--discard"], 2, "leave out", id="stop to keep and discard"),
-    pytest.param(["stop", "main", "--checkpoint", "taken"], 4, "checkpoint of this name", id="stop to a taken name"),
-    pytest.param(["shell", "taken", "-d"], 4, "checkpoint of this name", id="a session on a checkpoint's name"),
-    pytest.param(["branch", "rename", "main", "other"], 4, "live session", id="rename of a live branch"),
-    pytest.param(["branch", "rename", "dead", "taken"], 4, "checkpoint of this name", id="rename to a taken name"),
-    pytest.param(["rm", "main"], 4, "live session", id="rm of a live branch"),
-    pytest.param(["rm", "taken", "nosuch"], 2, "nothing has this name", id="rm of an unknown name"),
-    pytest.param(["undo", "9999"], 2, "9999", id="undo of an unknown operation"),
+REFUSED: list[tuple[list[str], int, str]] = [
+    (["checkpoint", "taken"], 4, "checkpoint of this name"),
+    (["checkpoint", "main"], 4, "branch of this name"),
+    (["checkpoint", "main", "--force"], 4, "branch of this name"),
+    (["checkpoint", "taken/below"], 4, "taken exists"),
+    (["checkpoint", "../x"], 2, "../x"),
+    (["checkpoint", "x.lock"], 2, "x.lock"),
+    (["checkpoint", ""], 2, ""),
+    (["checkpoint", "n" * 101], 2, ""),
+    (["checkpoint", "new", "-b", "nosuch"], 2, "no such branch"),
+    (["checkpoint", "new", "-b", "taken"], 2, "is a checkpoint, and no"),
+    (["checkpoint", "new", "-b", "dead"], 4, "no live session"),
+    (["checkpoint", "new", "--tier", "best"], 2, "best"),
+    (["restore", "nosuch"], 2, "nothing has this name"),
+    (["restore", "ffff"], 2, "nothing has this name"),
+    (["restore", "taken", "--new", "dead"], 4, "branch of this name"),
+    (["fork", "nosuch", "f1"], 2, "nothing has this name"),
+    (["fork", "taken", "main"], 4, "branch of this name"),
+    (["fork", "taken", "f1", "dead"], 4, "branch of this name"),
+    (["fork", "taken", "f1", "taken"], 4, "checkpoint of this name"),
+    (["fork", "taken", "f1", "f1"], 2, "f1 is given twice"),
+    (["fork", "taken", "f1", "f1/a"], 2, "exclude each other"),
+    (["fork", "taken", "-n", "0"], 2, ""),
+    (["fork", "taken", "-n", "257"], 2, "256"),
+    (["fork", "taken", "f1", "-n", "2"], 2, "exclude each other"),
+    (["stop", "main", "--checkpoint", "new", "--discard"], 2, "leave out"),
+    (["stop", "main", "--checkpoint", "taken"], 4, "checkpoint of this name"),
+    (["shell", "taken", "-d"], 4, "checkpoint of this name"),
+    (["branch", "rename", "main", "other"], 4, "live session"),
+    (["branch", "rename", "dead", "taken"], 4, "checkpoint of this name"),
+    (["rm", "main"], 4, "live session"),
+    (["rm", "taken", "nosuch"], 2, "nothing has this name"),
+    (["undo", "9999"], 2, "9999"),
 ]
 
 
-def test_what_cannot_be_is_refused_and_changes_nothing(home: Home, client: Client, main: Session) -> None:
-    """One test for all of them: they need the same, and are to leave it as it was."""
+def test_impossible_requests_are_refused_and_change_nothing(home: Home, client: Client, main: Session) -> None:
     main.checkpoint("taken")
     client.start("dead").stop()
     before = operations(client)
-    for case in REFUSED:
-        argv, code, said = case.values
-        assert isinstance(argv, list)
-        done = home.cli(*argv)
-        assert (done.code, done.stdout) == (code, ""), (argv, done)
-        assert str(said) in done.stderr, (argv, done)
-        # Only `checkpoint` has the option.
-        assert done.stderr.count("--force") == done.stderr.count("waypoint checkpoint --force"), (argv, done)
-        assert argv[0] in ("checkpoint", "stop") or "--force" not in done.stderr, (argv, done)
+    with collecting() as row:
+        for argv, code, said in REFUSED:
+            with row(argv):
+                done = home.cli(*argv)
+                assert (done.code, done.stdout) == (code, ""), done
+                assert said in done.stderr
+                # Only `checkpoint` has the option.
+                assert done.stderr.count("--force") == done.stderr.count("waypoint checkpoint --force"), done
+                assert argv[0] in ("checkpoint", "stop") or "--force" not in done.stderr, done
     assert operations(client) == before
     assert {row.name for row in client.history.branches()} == {"dead", "main"}
     assert main.exec("echo $kept").output == b"yes\n"
 
 
-def test_of_two_checkpoints_of_one_name_one_is_made(home: Home, client: Client, main: Session) -> None:
+def test_of_two_concurrent_checkpoints_of_one_name_one_is_made(home: Home, client: Client, main: Session) -> None:
     done = together(lambda: home.cli("checkpoint", "same"), lambda: home.cli("checkpoint", "same"))
     assert sorted(one.code for one in done) == [0, 4]
     assert "checkpoint of this name" in done[0].stderr + done[1].stderr
     ledger.check(home)
 
 
-def test_a_name_that_another_branch_takes_meanwhile_is_not_moved(
+def test_a_name_taken_by_another_branch_meanwhile_is_not_moved(
     home: Home, client: Client, main: Session, pauses: Pauses
 ) -> None:
     client.start("other")
@@ -139,22 +137,12 @@ def test_a_name_that_another_branch_takes_meanwhile_is_not_moved(
     ledger.check(home)
 
 
-def test_checkpoints_of_different_names_come_one_after_the_other(home: Home, client: Client, main: Session) -> None:
+def test_concurrent_checkpoints_of_one_branch_are_a_line_of_history(home: Home, client: Client, main: Session) -> None:
     done = together(*(lambda n=n: home.cli("checkpoint", f"c{n}", "--tier", "live") for n in range(3)))
     assert [one.code for one in done] == [0, 0, 0]
     line = client.history.log("main")
     assert [len(capture.parents) for capture in line] == [1, 1, 0]
     assert {name for capture in line for name in capture.names} == {"c0", "c1", "c2", "main"}
-
-
-def test_two_restores_at_once_come_one_after_the_other(home: Home, client: Client, main: Session) -> None:
-    main.checkpoint("first")
-    main.exec("kept=second")
-    main.checkpoint("second")
-    done = together(lambda: home.cli("restore", "first"), lambda: home.cli("restore", "second"))
-    assert [one.code for one in done] == [0, 0]
-    assert main.exec("echo $kept").output in (b"yes\n", b"second\n")
-    ledger.check(home)
 
 
 def test_a_restore_ends_a_command_in_flight_with_a_reason(home: Home, client: Client, main: Session) -> None:
@@ -209,7 +197,7 @@ def test_a_session_that_ends_while_it_is_captured_ends_when_the_capture_is_over(
     assert client.session("main").exec("cat /srv/work").output == b"work\n"
 
 
-def test_a_gc_that_was_cancelled_is_started_again(home: Home, client: Client, main: Session, pauses: Pauses) -> None:
+def test_a_cancelled_gc_can_be_started_again(home: Home, client: Client, main: Session, pauses: Pauses) -> None:
     for name in ("one", "two", "three", "tip"):
         main.checkpoint(name)
     client.history.remove("one", "two", "three")
@@ -231,7 +219,7 @@ def test_a_gc_that_was_cancelled_is_started_again(home: Home, client: Client, ma
     assert main.exec("echo $kept").output == b"yes\n"
 
 
-def test_what_meets_a_session_that_ends_by_itself_waits_for_its_end(
+def test_requests_wait_for_the_end_of_a_session_that_is_ending(
     home: Home, client: Client, main: Session, pauses: Pauses
 ) -> None:
     with pauses.armed(Step.ENDED) as armed, ThreadPoolExecutor(3) as threads:
@@ -268,7 +256,7 @@ def test_a_stop_during_a_restore_stops_what_was_restored(
     ledger.check(home)
 
 
-def test_a_parked_branch_can_be_forked_and_lives_in_the_fork(home: Home, client: Client, main: Session) -> None:
+def test_a_parked_branch_can_be_forked_and_started(home: Home, client: Client, main: Session) -> None:
     main.exec("sleep 1000 &")
     main.checkpoint("parked", park=True)
     assert client.sessions() == []
@@ -278,13 +266,6 @@ def test_a_parked_branch_can_be_forked_and_lives_in_the_fork(home: Home, client:
         assert b"Running" in copy.exec("jobs").output
     again = client.start("main")
     assert again.exec("echo $kept").output == b"yes\n"
-
-
-def test_a_live_branch_without_any_checkpoint_is_forked_as_it_is_now(home: Home, client: Client, main: Session) -> None:
-    main.exec("cd /usr; now=1")
-    (copy,) = client.fork("main", "f1")
-    assert copy.exec("echo $kept $now $PWD").output == b"yes 1 /usr\n"
-    assert main.exec("echo $kept $now $PWD").output == b"yes 1 /usr\n"
 
 
 def test_a_busy_shell_is_captured_and_restored_busy(home: Home, client: Client, main: Session) -> None:
@@ -315,9 +296,7 @@ def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, cli
 
 
 @pytest.mark.soak(part="timing")
-def test_a_timeout_that_comes_due_within_a_capture_harms_neither_command_nor_capture(
-    client: Client, main: Session, pauses: Pauses
-) -> None:
+def test_a_timeout_due_during_a_capture_harms_neither(client: Client, main: Session, pauses: Pauses) -> None:
     timeout_s = 3.0
     text = "sh -c 'trap \"echo cleaned up; exit 3\" INT; echo >/srv/begun; while :; do sleep 0.05; done'"
     with ThreadPoolExecutor(2) as threads, pauses.armed(Step.FROZEN) as armed:
@@ -335,7 +314,7 @@ def test_a_timeout_that_comes_due_within_a_capture_harms_neither_command_nor_cap
     assert copy.exec("echo $kept", wait_prompt_s=PATIENCE_S).output == b"yes\n"
 
 
-def test_more_copies_than_memory_are_refused_together(home: Home, main: Session) -> None:
+def test_copies_that_need_more_memory_than_there_is_are_refused(home: Home, main: Session) -> None:
     """Each of them would have room for itself."""
     for_each = machine.available_memory_bytes() // 200
     hold = f"import time; kept = bytes([1]) * {for_each}; open('/srv/held', 'w'); time.sleep(1000)"
@@ -348,7 +327,7 @@ def test_more_copies_than_memory_are_refused_together(home: Home, main: Session)
     assert fork.exec("echo $kept").output == b"yes\n"
 
 
-def test_what_can_be_undone_is_undone_and_conflicts_are_told(home: Home, client: Client, main: Session) -> None:
+def test_operations_are_undone_and_conflicts_are_refused(home: Home, client: Client, main: Session) -> None:
     main.checkpoint("one")
     first = client.history.show("main").capture
     main.exec("kept=changed")

@@ -70,10 +70,6 @@ def test_what_nobody_holds_is_told(group: Path) -> None:
     assert limiter.most_of_each_user(ALL) == 100
 
 
-def test_where_a_controller_counts_all_processes_users_have_no_limit() -> None:
-    assert Limiter(frozenset({"pids"}), {}, {}).most_of_each_user(ALL) is None
-
-
 def test_all_processors_and_more_processes_than_the_kernel_has_are_no_limit(group: Path) -> None:
     limits = SessionLimits(cpus=1e6, pids=2**40)
     Limiter(frozenset({"pids", "cpu"}), {}, {}).hold(str(group), limits)

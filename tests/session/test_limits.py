@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.acceptance.sessions import begin, facts
+from tests.collecting import collecting
 from tests.homes import Home, open_home
 from tests.processes_now import name_of
 from tests.session.hoarders import FILES, FORKS, NESTING, SPINS, TERMINALS, WRITES
@@ -50,11 +51,6 @@ def home() -> Iterator[Home]:
         yield made
 
 
-def begin(home: Home, branch: str, *options: str) -> dict[str, Any]:
-    found: dict[str, Any] = home.must("shell", branch, "-d", "--json", "--user", "root", *options).json()
-    return found
-
-
 def inside(home: Home, branch: str, program: str, *words: str) -> str:
     """What a Python program in the session prints."""
     command = shlex.join(["python3", "-c", program, *words])
@@ -64,10 +60,6 @@ def inside(home: Home, branch: str, program: str, *words: str) -> str:
 def numbers(home: Home, branch: str, program: str, *words: str) -> tuple[int, int]:
     count, failed = inside(home, branch, program, *words).split()
     return int(count), int(failed)
-
-
-def facts(home: Home, branch: str) -> dict[str, Any]:
-    return next(one for one in home.must("ps", "--json").json() if one["branch"] == branch)
 
 
 @pytest.mark.parametrize("branch", WAYS)
@@ -133,7 +125,7 @@ def test_a_session_whose_disk_is_used_up_is_kept_and_ended(home: Home) -> None:
 @pytest.mark.soak(part="timing")
 @pytest.mark.parametrize("branch", WAYS)
 @pytest.mark.requires("criu", "controller-cpu")
-def test_processors_are_shared_out(home: Home, branch: str) -> None:
+def test_processor_time_is_limited(home: Home, branch: str) -> None:
     used = float(inside(home, branch, SPINS))
     assert used <= 2 * 0.5 * 1.25  # a period of the quota at either end
     assert quota_of(home, branch) == 50_000
@@ -174,7 +166,7 @@ def test_shared_memory_takes_half_of_the_memory(home: Home, branch: str) -> None
         home.must("exec", "-b", name, "--", "rm /dev/shm/data")
 
 
-def test_shared_memory_has_so_many_files(home: Home) -> None:
+def test_shared_memory_has_a_limit_of_files(home: Home) -> None:
     count, failed = numbers(home, "large", FILES, "70000")
     assert (65_000 < count < 65_536, failed) == (True, ENOSPC)
 
@@ -218,41 +210,37 @@ def test_a_branch_keeps_its_limits_and_may_get_others(home: Home) -> None:
     home.must("stop", "kept", "--discard")
 
 
-def test_a_program_asks_for_limits_in_bytes(home: Home) -> None:
+def test_limits_have_defaults_and_may_be_given_in_bytes(home: Home) -> None:
+    limits = begin(home, "usual")["limits"]
+    total = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
+    assert limits == {"memory_bytes": total * 1024 * 3 // 4, "cpus": None, "pids": 4096, "disk_bytes": None}
+    home.must("stop", "usual", "--discard")
     session = Client(home.path).start("asked", memory=512 * MIB, cpus=0.5, pids=100)
     assert session.facts.limits == {"memory_bytes": 512 * MIB, "cpus": 0.5, "pids": 100, "disk_bytes": None}
     session.stop(discard=True)
 
 
-def test_there_are_usual_limits(home: Home) -> None:
-    limits = begin(home, "usual")["limits"]
-    total = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemTotal" in line)
-    assert limits == {"memory_bytes": total * 1024 * 3 // 4, "cpus": None, "pids": 4096, "disk_bytes": None}
-    home.must("stop", "usual", "--discard")
+def test_limits_out_of_range_are_refused(home: Home) -> None:
+    with collecting() as row:
+        for option, value, said in (
+            ("--memory", "1M", "it is not from 64M to 8388607T"),
+            ("--disk", "1M", "it is not from 16M to 8388607T"),
+            ("--cpus", "0.001", "it is not from 0.01 to 1000000000"),
+            ("--pids", "3", "it is not from 64 to 4194304"),
+            ("--pids", "5000000", "it is not from 64 to 4194304"),
+            ("--memory", "12Q", "(from 64M to 8388607T)"),
+            ("--memory", "99999999999999G", "(from 64M to 8388607T)"),
+            ("--disk", "-1", "(from 16M to 8388607T)"),
+            ("--cpus", "0", "(from 0.01 to 1000000000)"),
+            ("--pids", "0", "not a whole number from 64 to 4194304"),
+        ):
+            with row(f"{option} {value}"):
+                done = home.cli("shell", "refused", "-d", option, value)
+                assert (done.code, said in done.stderr) == (2, True), done.stderr
+                assert home.cli("show", "refused").code == 2
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [
-        ("--memory", "1M", "it is not from 64M to 8388607T"),
-        ("--disk", "1M", "it is not from 16M to 8388607T"),
-        ("--cpus", "0.001", "it is not from 0.01 to 1000000000"),
-        ("--pids", "3", "it is not from 64 to 4194304"),
-        ("--pids", "5000000", "it is not from 64 to 4194304"),
-        ("--memory", "12Q", "not a size from 64M to 8388607T"),
-        ("--memory", "99999999999999G", "not a size from 64M to 8388607T"),
-        ("--disk", "-1", "not a size from 16M to 8388607T"),
-        ("--cpus", "0", "not a number from 0.01 to 1000000000"),
-        ("--pids", "0", "not a number from 64 to 4194304"),
-    ],
-)
-def test_a_limit_that_makes_no_sense_is_refused(home: Home, option: str, value: str, said: str) -> None:
-    done = home.cli("shell", "refused", "-d", option, value)
-    assert (done.code, said in done.stderr) == (2, True), done.stderr
-    assert home.cli("show", "refused").code == 2
-
-
-def test_what_is_not_held_is_said_to_whom_asks(home: Home) -> None:
+def test_limits_that_cannot_be_enforced_are_reported(home: Home) -> None:
     """By all three: `shell`, the facts, `doctor`. A limit that is held is not told."""
     usual = begin(home, "told")["unlimited"]
     home.must("stop", "told", "--discard")
@@ -267,7 +255,7 @@ def test_what_is_not_held_is_said_to_whom_asks(home: Home) -> None:
     assert all(line in row["why"] for line in usual)
 
 
-def test_a_session_has_the_same_resource_limits_whoever_started_the_daemon() -> None:
+def test_resource_limits_do_not_depend_on_who_started_the_daemon() -> None:
     program = "import json, resource; print(json.dumps({k: resource.getrlimit(k) for k in map(int, %r)}))"
     odd = 'ulimit -S -n 77; ulimit -S -c unlimited; ulimit -S -s 4096; exec "$@"'
     with open_home("rlimits") as home:
@@ -338,7 +326,7 @@ def least(value: int, most: int) -> int:
 
 
 @pytest.mark.requires("userns")
-def test_a_session_that_made_frozen_groups_out_of_reach_in_its_own_can_be_stopped() -> None:
+def test_a_session_with_frozen_cgroups_of_its_own_can_be_stopped() -> None:
     """Behind the filter of system calls none is made."""
     with open_home("nested", host_ids=True, seccomp=False) as home:
         begin(home, "main")

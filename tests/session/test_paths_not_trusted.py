@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.sessions import inside, mounted
+from tests.acceptance.sessions import facts, inside, mounted
+from tests.collecting import collecting
 from tests.homes import Completed, Home, open_home
 from tests.session.hostile import as_command, replaced
 from waypoint.linux.storage import mounts
@@ -87,32 +88,22 @@ def test_no_session_begins_without_a_masked_proc(place: Home, made: str) -> None
 
 
 @pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC], ids=["changing", "link"])
-def test_no_fork_has_a_proc_elsewhere(place: Home, made: str) -> None:
+def test_no_copy_has_a_proc_elsewhere(place: Home, made: str) -> None:
+    """Neither a fork nor a restore in place."""
     with begun(place) as branch:
         run(place, branch, replaced("proc", by=made))
         assert place.cli("fork", branch, f"{branch}-2").code != 0
-        assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
-
-
-@pytest.mark.parametrize("made", [CHANGING_PATH, AS_IN_PROC], ids=["changing", "link"])
-def test_no_session_is_restored_in_place_with_a_proc_elsewhere(place: Home, made: str) -> None:
-    with begun(place) as branch:
-        run(place, branch, replaced("proc", by=made))
         place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
-        before = session_on(place, branch)
+        before = facts(place, branch)["id"]
         refused(place.cli("restore", f"{branch}-cp", "-b", branch, "--lose-processes"), "/proc")
-        assert session_on(place, branch) == before
+        assert [(one["branch"], one["id"]) for one in place.must("ps", "--json").json()] == [(branch, before)]
 
 
-def session_on(home: Home, branch: str) -> str:
-    return next(str(one["id"]) for one in home.must("ps", "--json").json() if one["branch"] == branch)
-
-
-def test_what_lies_in_place_of_a_local_mount_is_mounted_on_in_no_copy(place: Home, second: Path) -> None:
+def test_a_link_in_place_of_a_local_mount_is_not_mounted_on_in_copies(place: Home, second: Path) -> None:
     """Neither in a fork nor in a restore in place, of processes that lie behind all that."""
     with begun(place) as branch:
         run(place, branch, replaced(str(second).lstrip("/"), by=link_to(place.runtime / "kit")))
-        before = session_on(place, branch)
+        before = facts(place, branch)["id"]
         refused(place.cli("fork", branch, f"{branch}-2"), str(second))
         place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "live")
         refused(place.cli("restore", f"{branch}-cp", "-b", branch), str(second))
@@ -144,7 +135,7 @@ def test_no_fork_has_a_sys_elsewhere(place: Home, tmp_path: Path) -> None:
         assert [one["branch"] for one in place.must("ps", "--json").json()] == [branch]
 
 
-def test_files_brought_back_stay_in_the_session(place: Home, second: Path, tmp_path: Path) -> None:
+def test_restored_files_stay_in_the_session(place: Home, second: Path, tmp_path: Path) -> None:
     with begun(place) as branch:
         inside(place, branch, f"cp /usr/bin/true {second}/true; chmod 4755 {second}/true")
         run(place, branch, replaced(str(second).lstrip("/"), by=link_to(tmp_path)))
@@ -167,7 +158,7 @@ def test_shared_memory_is_copied_from_nowhere_else(place: Home, tmp_path: Path) 
         assert "/dev/shm: its files are not in the capture" in done.stderr
 
 
-def test_a_link_above_a_file_that_is_brought_back_is_not_followed(place: Home) -> None:
+def test_a_link_above_a_restored_file_is_not_followed(place: Home) -> None:
     """No mount is needed for this: a relative link leads elsewhere from the daemon's own mount point."""
     secret = place.path / "secret"
     secret.write_text(SECRET)
@@ -215,37 +206,33 @@ os.execv("/usr/bin/dash", ["/bin/sh", *sys.argv[1:]])
 """
 
 
-@pytest.mark.parametrize("way", ["shell", "run", "restore", "a user's shell", "a user's run"])
-def test_what_a_program_is_executed_by_is_not_the_daemons_interpreter(place: Home, way: str) -> None:
+def test_a_program_cannot_open_the_interpreter_of_the_daemon_as_its_own(place: Home) -> None:
     ours = os.stat(Path(f"/proc/{_daemon(place)}/exe"))
-    with begun(place) as branch:
-        new = "/usr/bin/sh.new"
-        inside(place, branch, f"printf %s {shlex.quote(SCRIPT)} >{new}; chmod 755 {new}; mv {new} /usr/bin/sh")
-        if way == "restore":
-            place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
-            place.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
-        elif way != "run":
-            place.must("stop", branch)
-            place.must("shell", branch, "-d", "--user", "nobody" if way.startswith("a user") else "root")
-        if way.endswith("run"):
-            inside(place, branch, "rm -f /tmp/exe")
-            place.must("run", "-b", branch, "--", "true")
-        expect_another(inside(place, branch, "cat /tmp/exe"), ours)
-
-
-def expect_another(found: str, ours: os.stat_result) -> None:
-    """`found`: what SCRIPT has written."""
-    device, inode, *said = found.strip().split(":")
-    assert (int(device), int(inode)) != (ours.st_dev, ours.st_ino)
-    assert len(said) == 2
-    assert "opened to be written" not in said
+    with collecting() as row:
+        for way in ("shell", "run", "restore", "a user's shell", "a user's run"):
+            with row(way), begun(place) as branch:
+                new = "/usr/bin/sh.new"
+                inside(place, branch, f"printf %s {shlex.quote(SCRIPT)} >{new}; chmod 755 {new}; mv {new} /usr/bin/sh")
+                if way == "restore":
+                    place.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
+                    place.must("restore", f"{branch}-cp", "-b", branch, "--lose-processes")
+                elif way != "run":
+                    place.must("stop", branch)
+                    place.must("shell", branch, "-d", "--user", "nobody" if way.startswith("a user") else "root")
+                if way.endswith("run"):
+                    inside(place, branch, "rm -f /tmp/exe")
+                    place.must("run", "-b", branch, "--", "true")
+                device, inode, *said = inside(place, branch, "cat /tmp/exe").strip().split(":")
+                assert (int(device), int(inode)) != (ours.st_dev, ours.st_ino)
+                assert len(said) == 2
+                assert "opened to be written" not in said
 
 
 def _daemon(home: Home) -> int:
     return int(home.must("daemon", "status", "--json").json()["pid"])
 
 
-def test_nothing_of_the_outside_is_left_in_a_process_of_a_session(place: Home) -> None:
+def test_processes_of_a_session_hold_nothing_of_the_outside(place: Home) -> None:
     """Each open file, program and folder of each process lies on a mount of the session, or is a pipe."""
     with begun(place) as branch, place.background("run", "-b", branch, "--", "sleep", "1000"):
         inside(place, branch, "sleep 1000 &")

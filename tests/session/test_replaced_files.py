@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.session.stage import Client, Stage
+from tests.collecting import collecting
+from tests.session.stage import Stage
 
 pytestmark = pytest.mark.soak(part="timing")
 
@@ -60,24 +61,21 @@ def put(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_no_file_of_the_folder_keeps_the_shell_from_its_commands(stage: Stage, kind: str) -> None:
+async def test_no_replaced_file_keeps_the_shell_from_its_commands(stage: Stage, kind: str) -> None:
     await stage.open()
-    for name in NAMES:
-        kept = stage.run / f"kept.{name}"
-        with contextlib.suppress(FileNotFoundError):
-            (stage.run / name).rename(kept)
-        put(stage.run / name, kind)
-        for text in ("f() { :; }", "echo hi"):
-            ran = await stage.exec(text, timeout_s=1, wait_prompt_s=2)
-        assert (name, ran) == (name, (0, b"hi\n", "command", False, ""))
-        put_away(stage.run / name)
-        with contextlib.suppress(FileNotFoundError):
-            kept.rename(stage.run / name)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_a_shell_whose_state_has_no_file_draws_its_prompt_and_keeps_the_status(stage: Stage, kind: str) -> None:
-    await stage.open()
+    with collecting() as row:
+        for name in NAMES:
+            kept = stage.run / f"kept.{name}"
+            with contextlib.suppress(FileNotFoundError):
+                (stage.run / name).rename(kept)
+            put(stage.run / name, kind)
+            with row(name):
+                for text in ("f() { :; }", "echo hi"):
+                    ran = await stage.exec(text, timeout_s=1, wait_prompt_s=2)
+                assert ran == (0, b"hi\n", "command", False, "")
+            put_away(stage.run / name)
+            with contextlib.suppress(FileNotFoundError):
+                kept.rename(stage.run / name)
     for name in ("last.0", "last.1"):
         put(stage.run / name, kind)
     for _ in range(2):
@@ -88,7 +86,7 @@ async def test_a_shell_whose_state_has_no_file_draws_its_prompt_and_keeps_the_st
         assert (await stage.exec("echo $?", timeout_s=BOUND_S)).output == b"7\n"
 
 
-async def test_a_command_that_replaces_what_the_shell_waits_in_keeps_it_from_no_further_command(stage: Stage) -> None:
+async def test_a_command_may_replace_the_fifo_of_the_shell(stage: Stage) -> None:
     await stage.open()
     folder = stage.run
     assert (await stage.exec(f"rm {folder}/go; mkfifo {folder}/go", timeout_s=BOUND_S)).exit == 0
@@ -113,7 +111,7 @@ async def hang(stage: Stage) -> Path:
     return file
 
 
-async def test_a_command_that_does_not_begin_is_taken_back_in_its_time(stage: Stage) -> None:
+async def test_a_command_that_does_not_begin_is_withdrawn_in_time(stage: Stage) -> None:
     file = await hang(stage)
     began = time.monotonic()
     ran = await stage.exec("echo hi", timeout_s=0.1, wait_prompt_s=0.1)
@@ -124,22 +122,19 @@ async def test_a_command_that_does_not_begin_is_taken_back_in_its_time(stage: St
     assert (await stage.exec("echo there", timeout_s=BOUND_S)).output == b"there\n"
 
 
-@pytest.mark.parametrize("signal", ["INT", "TERM", "HUP", "QUIT", "KILL"])
-async def test_a_command_that_does_not_begin_can_be_called_off(stage: Stage, signal: str) -> None:
+async def test_a_command_that_does_not_begin_can_be_cancelled(stage: Stage) -> None:
     file = await hang(stage)
-    client = Client()
-    asked = asyncio.ensure_future(stage.exec("echo hi", client))
-    while not client.notes:
-        await asyncio.sleep(0)
-    client.send("k", signal.encode())
-    ran = await asyncio.wait_for(asked, 2)
-    assert (ran.exit, ran.by) == (125, "waypoint")
-    assert ran.said == "the session's shell did not begin the command before it was called off; it was taken back"
+    for signal in ("INT", "TERM", "HUP", "QUIT", "KILL"):
+        asked, client = await stage.begin("echo hi")
+        client.send("k", signal.encode())
+        ran = await asyncio.wait_for(asked, 2)
+        assert (ran.exit, ran.by) == (125, "waypoint"), signal
+        assert "did not begin the command before it was called off; it was taken back" in ran.said
     file.unlink()
     assert (await stage.exec("echo there", timeout_s=BOUND_S)).output == b"there\n"
 
 
-async def test_a_session_whose_end_is_held_up_ends_its_command(bash: Stage) -> None:
+async def test_an_exec_returns_although_the_end_of_the_session_is_delayed(bash: Stage) -> None:
     await bash.open()
     os.mkfifo(bash.run / "exit.new")
     ran = await asyncio.wait_for(bash.exec("exit 3"), 8)  # 5 s are pid 1's, to leave the status

@@ -18,13 +18,13 @@ import pytest
 
 from tests import places
 from tests.acceptance.people import Person
+from tests.acceptance.sessions import begin, facts
 from tests.homes import CLI_TIMEOUT_S, Home, open_home
 from waypoint.launch.walls.call_numbers import I386, NUMBERS
 from waypoint.linux.calls.libc import MACHINE
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("root", "overlay", "seccomp")]
 
-INSTALL_S = 300.0  # packages come from far away
 ROOT, USER = "root", "user"
 
 # Calls with arguments that do no harm; prints the errno of each, 0 if it was carried out.
@@ -85,16 +85,6 @@ def unfiltered() -> Iterator[Home]:
         yield made
 
 
-def begin(home: Home, branch: str, user: str, *options: str) -> dict[str, Any]:
-    found: dict[str, Any] = home.must("shell", branch, "-d", "--json", "--user", user, *options).json()
-    return found
-
-
-def facts(home: Home, branch: str) -> dict[str, Any]:
-    (found,) = (one for one in home.must("ps", "--json").json() if one["branch"] == branch)
-    return dict(found)
-
-
 def inside(home: Home, branch: str, text: str, timeout_s: float = CLI_TIMEOUT_S) -> str:
     done = home.cli("exec", "-b", branch, "--", text, timeout_s=timeout_s)
     assert done.code == 0, f"{text}: exit {done.code}: {done.stdout}{done.stderr}"
@@ -152,7 +142,7 @@ def expect_in_every_life(home: Home, branch: str, expect: Any) -> None:
 @pytest.mark.soak(part="walls")
 def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
     """The negative control."""
-    done = unfiltered.must("shell", "main", "-d", "--json", "--user", "root")
+    done = unfiltered.must("shell", "main", "-d", "--json", "--user")
     session = done.json()
     assert (done.stderr, session["seccomp"], session["why_no_seccomp"]) == ("", "none", None)
     assert walls(session) == {("0", "0")}
@@ -167,9 +157,9 @@ def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
 
 @pytest.mark.requires("criu")
 @pytest.mark.parametrize("who", [ROOT, USER])
-def test_calls_are_refused_in_every_life_of_a_session(home: Home, person: Person, who: str) -> None:
+def test_calls_are_refused_after_start_fork_and_restore(home: Home, person: Person, who: str) -> None:
     user = person.name if who == USER else "root"
-    session = begin(home, f"life-{who}", user)
+    session = begin(home, f"life-{who}", "--user", user)
     assert (session["seccomp"], session["why_no_seccomp"]) == ("default", None)
     expect_in_every_life(home, f"life-{who}", expect_refusals)
 
@@ -182,15 +172,15 @@ def test_calls_of_32_bit_programs_are_refused_too(home: Home, unfiltered: Home) 
     words = ["python3", "-c", PROBE_I386, numbered(calls, I386)]
     expected = {name: ELSE.get(name, errno.EPERM) for name in calls}
     for place, is_filtered in ((home, True), (unfiltered, False)):
-        begin(place, "i386", "root")
+        begin(place, "i386")
         found = place.must("run", "-b", "i386", "--", *words).json()
         assert found == expected if is_filtered else errno.EPERM not in found.values()
         place.must("stop", "i386", "--discard")
 
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="only x86-64 has a second set of numbers")
-def test_calls_by_the_numbers_of_x32_do_not_exist(home: Home) -> None:
-    begin(home, "x32", "root")
+def test_calls_by_x32_numbers_do_not_exist(home: Home) -> None:
+    begin(home, "x32")
     calls = json.dumps({name: (0x40000000 | NUMBERS[MACHINE][name],) for name in ("mount", "keyctl", "ioctl")})
     found = home.must("run", "-b", "x32", "--", "python3", "-c", PROBE, calls).json()
     assert set(found.values()) == {errno.ENOSYS}
@@ -210,21 +200,21 @@ def expect_namespaces(home: Home, branch: str) -> None:
 @pytest.mark.soak(part="matrix")
 @pytest.mark.requires("criu", "userns")
 @pytest.mark.parametrize("who", [ROOT, USER])
-def test_what_is_allowed_namespaces_has_them_in_every_life(home: Home, person: Person, who: str) -> None:
-    begin(home, f"ns-{who}", person.name if who == USER else "root", "--allow", "userns")
+def test_allow_userns_holds_after_start_fork_and_restore(home: Home, person: Person, who: str) -> None:
+    begin(home, f"ns-{who}", "--user", person.name if who == USER else "root", "--allow", "userns")
     expect_in_every_life(home, f"ns-{who}", expect_namespaces)
 
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("userns")
-def test_what_is_allowed_namespaces_has_no_cgroups(home: Home, unfiltered: Home) -> None:
+def test_allow_userns_gives_no_cgroups(home: Home, unfiltered: Home) -> None:
     """Where the session's ids are the machine's, its root could write to the groups of the machine and lift its limits.
 
     The home without a filter is the negative control.
     """
     with open_home("cgroups", host_ids=True) as by_ids:
         for place in (home, by_ids, unfiltered):
-            begin(place, "groups", "root", "--allow", "userns")
+            begin(place, "groups", "--allow", "userns")
             for fstype in hierarchies():
                 mount = f"mount -t {fstype} none /mnt"
                 done = place.cli("run", "-b", "groups", "--", "unshare", "-UrmC", "sh", "-c", mount)
@@ -243,15 +233,15 @@ def hierarchies() -> list[str]:
 
 
 @pytest.mark.requires("criu", "userns")
-def test_a_branch_keeps_what_it_is_allowed_and_tells_it(home: Home) -> None:
-    begin(home, "kept", "root", "--allow", "userns")
+def test_a_branch_keeps_its_allowances_and_shows_them(home: Home) -> None:
+    begin(home, "kept", "--allow", "userns")
     assert "with namespaces and mounts (--allow userns)" in show_after_checkpoint(home, "kept")
     rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
     assert "kept may make namespaces and mounts" in rows["refused to live sessions"]["why"]
     home.must("stop", "kept")
-    assert begin(home, "kept", "root")["seccomp"] == "userns"
+    assert begin(home, "kept")["seccomp"] == "userns"
     home.must("checkpoint", "kept-c", "-b", "kept", "--park")
-    done = home.cli("shell", "kept", "-d", "--user", "root", "--allow", "userns")  # as it was
+    done = home.cli("shell", "kept", "-d", "--user", "--allow", "userns")  # as it was
     assert done.code == 0, done.stderr
     home.must("stop", "kept", "--discard")
 
@@ -262,21 +252,21 @@ def show_after_checkpoint(home: Home, branch: str) -> str:
 
 
 @pytest.mark.requires("criu")
-def test_processes_that_come_back_are_allowed_no_more_than_they_were(home: Home) -> None:
-    begin(home, "fixed", "root")
+def test_restored_processes_cannot_be_allowed_more(home: Home) -> None:
+    begin(home, "fixed")
     assert "without namespaces and mounts" in show_after_checkpoint(home, "fixed")
     home.must("checkpoint", "fixed-c", "-b", "fixed", "--park")
-    done = home.cli("shell", "fixed", "-d", "--user", "root", "--allow", "userns")
+    done = home.cli("shell", "fixed", "-d", "--user", "--allow", "userns")
     assert (done.code, "whose allow cannot be changed" in done.stderr) == (2, True), done
     home.must("branch", "delete", "fixed")
 
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
-def test_what_was_captured_without_a_filter_comes_back_without_one() -> None:
+def test_processes_captured_without_a_filter_come_back_without_one() -> None:
     """And whatever gets a new shell gets a filter."""
     with open_home("earlier", seccomp=False) as home:
-        begin(home, "old", "root")
+        begin(home, "old")
         home.must("checkpoint", "kept", "-b", "old", "--tier", "live")
         home.must("stop", "old")
         home.must("daemon", "stop")
@@ -309,11 +299,11 @@ def behind_a_filter(home: Home, *args: str) -> "subprocess.CompletedProcess[str]
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
-def test_a_kernel_without_filters_is_told() -> None:
+def test_a_kernel_without_filters_is_reported() -> None:
     """And a daemon that is behind a filter itself says at a dump that it cannot lift it; the session goes on."""
     with open_home("without") as home:
         home.must("daemon", "stop")
-        started = behind_a_filter(home, "shell", "weak", "-d", "--json", "--user", "root")
+        started = behind_a_filter(home, "shell", "weak", "-d", "--json", "--user")
         assert started.returncode == 0, started.stderr
         session = json.loads(started.stdout)
         why = "the kernel has no filters of system calls: seccomp: Invalid argument"
@@ -332,46 +322,12 @@ def test_a_kernel_without_filters_is_told() -> None:
 
 
 @pytest.mark.requires("criu")
-def test_the_next_daemon_knows_the_filter(home: Home) -> None:
-    begin(home, "adopted", "root")
+def test_the_next_daemon_keeps_the_filter(home: Home) -> None:
+    begin(home, "adopted")
     home.must("daemon", "stop")
     assert facts(home, "adopted")["seccomp"] == "default"
     expect_refusals(home, "adopted")
     home.must("stop", "adopted", "--discard")
-
-
-WORKS = {
-    "strace": "strace -f -o /tmp/trace sh -c 'true | true' && grep -q clone /tmp/trace",
-    "gdb": "gdb -batch -ex run -ex bt /bin/true 2>&1 | grep 'exited normally'",
-    "su": "su -s /bin/sh nobody -c 'id -un' | grep -x nobody",
-    "setuid programs": "cp /usr/bin/id /srv/id && chmod 4755 /srv/id && setpriv --reuid 65534 /srv/id | grep euid=0",
-    "threads": "python3 -c 'import threading as t; x = t.Thread(target=print); x.start(); x.join()'",
-    "multiprocessing": "python3 -c 'import multiprocessing as m; p = m.Pool(2); p.map(abs, [-1]); p.close()'",
-    "node": 'node -e \'require("fs").readFile("/etc/passwd", (e, d) => process.exit(e ? 1 : 0))\'',
-    "node's workers": 'node -e \'new (require("worker_threads").Worker)("1", {eval: true})\'',
-    "make": "printf 'all: a b c\\na b c:\\n\\tsleep 0.1\\n' >/tmp/Makefile && make -s -j3 -C /tmp",
-    "git": "rm -rf /tmp/g && git init -q /tmp/g && git -C /tmp/g -c user.name=a -c user.email=b commit "
-    "--allow-empty -qm x",
-    "tmux": "tmux -L calls new -d 'sleep 60' && tmux -L calls ls && tmux -L calls kill-server",
-    "compiler": "echo 'int main(void) { return 0; }' | gcc -o /tmp/a -x c - && /tmp/a",
-    "setarch": "setarch -R true",
-    "unix and netlink sockets": "ss -a >/dev/null; ip link show lo",
-}
-
-
-@pytest.fixture(scope="module")
-def place(home: Home) -> Iterator[str]:
-    begin(home, "works", "root")
-    yield "works"
-    home.must("stop", "works", "--discard")
-
-
-@pytest.mark.requires("strace", "node", "git", "tmux")
-@pytest.mark.parametrize("what", WORKS)
-def test_it_works_behind_the_filter(home: Home, place: str, what: str) -> None:
-    program = WORKS[what].split()[0]
-    assert inside(home, place, f"command -v {program} >/dev/null") == ""
-    inside(home, place, WORKS[what])
 
 
 @pytest.mark.soak(part="walls")
@@ -381,8 +337,8 @@ def test_a_sandbox_in_the_sandbox_needs_to_be_allowed(home: Home) -> None:
     bwrap = "bwrap --ro-bind / / --dev /dev --tmpfs /tmp --unshare-user --unshare-pid --unshare-ipc id -u"
     install = "apt-get update -qq && apt-get install -y -qq bubblewrap >/dev/null"
     for branch, options, code in (("jail", (), 1), ("jails", ("--allow", "userns"), 0)):
-        begin(home, branch, "root", "--net", "host", *options)
-        inside(home, branch, install, INSTALL_S)
+        begin(home, branch, "--net", "host", *options)
+        inside(home, branch, install, 300.0)  # packages come from far away
         assert home.cli("run", "-b", branch, "--", "sh", "-c", bwrap).code == code
         home.must("stop", branch, "--discard")
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.people import Person
+from tests.acceptance.sessions import begin, inside
 from tests.acceptance.small_base import make_base
 from tests.homes import Home, open_home
 from tests.waiting import wait_until
@@ -59,18 +60,6 @@ def unshifted() -> Iterator[Home]:
         yield home
 
 
-def begin(home: Home, branch: str, *options: str) -> dict[str, Any]:
-    """Start a session, of root if the options name nobody else; the facts about it."""
-    user = () if "--user" in options else ("--user", "root")
-    found: dict[str, Any] = home.must("shell", branch, "-d", "--json", *user, *options).json()
-    return found
-
-
-def inside(home: Home, branch: str, text: str) -> str:
-    done = home.must("exec", "-b", branch, "--", text)
-    return done.stdout
-
-
 def upper(home: Home, session: dict[str, Any]) -> Path:
     """The upper folder of the session's root overlay, as it is on disk."""
     return Path(f"/proc/{Client(home.path).status().pid}/root{home.path}/pool/{session['id']}/m0/upper")
@@ -102,7 +91,7 @@ def start_counting(home: Home, branch: str) -> None:
     wait_until(lambda: home.cli("exec", "-b", branch, "--", "test -s /tmp/count").code == 0, "it counts")
 
 
-def test_a_home_has_one_range_that_no_user_has(shifted: Home) -> None:
+def test_all_sessions_of_a_home_have_one_range_of_ids(shifted: Home) -> None:
     found = [begin(shifted, branch) for branch in ("one", "two")]
     assert [session["ids"] for session in found] == ["shifted", "shifted"]
     maps = [uid_map(session["pid"]) for session in found]
@@ -116,7 +105,7 @@ def test_a_home_has_one_range_that_no_user_has(shifted: Home) -> None:
     assert len({os.readlink(f"/proc/{session['pid']}/ns/user") for session in found}) == 2
 
 
-def test_its_root_may_not_write_settings_of_the_kernel_even_without_a_mask(shifted: Home, unshifted: Home) -> None:
+def test_root_of_a_session_cannot_write_kernel_settings_even_unmasked(shifted: Home, unshifted: Home) -> None:
     pattern = CORE_PATTERN.read_text()
     write = f"printf %s {shlex.quote(pattern)} >{CORE_PATTERN}"  # the same again: the test does no harm
     assert as_its_root(begin(unshifted, "main")["pid"], write).returncode == 0  # the negative control
@@ -128,7 +117,7 @@ def test_its_root_may_not_write_settings_of_the_kernel_even_without_a_mask(shift
         assert inside(shifted, "main", f"stat -c %u {path}") == f"{NOBODY}\n"
 
 
-def test_the_keyring_of_the_hosts_root_is_not_its_own(shifted: Home, unshifted: Home) -> None:
+def test_root_of_a_session_has_not_the_keyring_of_the_hosts_root(shifted: Home, unshifted: Home) -> None:
     keyring = syscall("keyctl", KEYCTL_GET_KEYRING_ID, USER_KEYRING, 1)
     link = (
         "import ctypes; l = ctypes.CDLL(None, use_errno=True); "
@@ -239,7 +228,7 @@ def _expect_counting(home: Home, branch: str) -> None:
 
 
 @pytest.mark.requires("criu")
-def test_only_the_files_come_back_with_their_owners(shifted: Home) -> None:
+def test_restored_files_have_their_owners(shifted: Home) -> None:
     session = begin(shifted, "only")
     make = (
         "mkdir -p /opt/o/d; touch /opt/o/d/f; chown -R 33:34 /opt/o/d; chmod 4750 /opt/o/d/f; mkfifo /opt/o/p;"
@@ -257,7 +246,7 @@ def test_only_the_files_come_back_with_their_owners(shifted: Home) -> None:
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
-def test_what_was_captured_with_the_hosts_ids_comes_back_with_them() -> None:
+def test_processes_captured_with_host_ids_come_back_with_them() -> None:
     """And whatever gets a new shell gets shifted ids: the owners on disk are the same."""
     with open_home("before", host_ids=True) as home:
         begin(home, "old")
@@ -288,7 +277,7 @@ def test_what_was_captured_with_the_hosts_ids_comes_back_with_them() -> None:
         assert uid_map(session["pid"])[0][1] == json.loads((home.path / "config.json").read_text())["ids"]["first"]
 
 
-def test_a_file_system_that_cannot_be_idmapped_is_told(shifted: Home, tmp_path: Path) -> None:
+def test_a_file_system_that_cannot_be_idmapped_is_reported(shifted: Home, tmp_path: Path) -> None:
     """Ramfs is one; a session on it begins all the same, and says what is weaker."""
     place = tmp_path / "base"
     place.mkdir()
@@ -309,7 +298,7 @@ def test_a_file_system_that_cannot_be_idmapped_is_told(shifted: Home, tmp_path: 
 
 
 @pytest.mark.soak(part="walls")
-def test_doctor_tells_whether_sessions_have_ids_of_their_own(shifted: Home, unshifted: Home) -> None:
+def test_doctor_reports_whether_ids_are_shifted(shifted: Home, unshifted: Home) -> None:
     for home, state in ((shifted, "ok"), (unshifted, "degraded")):
         rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
         assert rows["ids of their own"]["state"] == state
