@@ -142,7 +142,7 @@ def expect_in_every_life(home: Home, branch: str, expect: Any) -> None:
 @pytest.mark.soak(part="walls")
 def test_without_a_filter_the_calls_are_not_refused(unfiltered: Home) -> None:
     """The negative control."""
-    done = unfiltered.must("shell", "main", "-d", "--json", "--user")
+    done = unfiltered.must("shell", "main", "-d", "--json", "--user", "root")
     session = done.json()
     assert (done.stderr, session["seccomp"], session["why_no_seccomp"]) == ("", "none", None)
     assert walls(session) == {("0", "0")}
@@ -241,7 +241,7 @@ def test_a_branch_keeps_its_allowances_and_shows_them(home: Home) -> None:
     home.must("stop", "kept")
     assert begin(home, "kept")["seccomp"] == "userns"
     home.must("checkpoint", "kept-c", "-b", "kept", "--park")
-    done = home.cli("shell", "kept", "-d", "--user", "--allow", "userns")  # as it was
+    done = home.cli("shell", "kept", "-d", "--user", "root", "--allow", "userns")  # as it was
     assert done.code == 0, done.stderr
     home.must("stop", "kept", "--discard")
 
@@ -256,7 +256,7 @@ def test_restored_processes_cannot_be_allowed_more(home: Home) -> None:
     begin(home, "fixed")
     assert "without namespaces and mounts" in show_after_checkpoint(home, "fixed")
     home.must("checkpoint", "fixed-c", "-b", "fixed", "--park")
-    done = home.cli("shell", "fixed", "-d", "--user", "--allow", "userns")
+    done = home.cli("shell", "fixed", "-d", "--user", "root", "--allow", "userns")
     assert (done.code, "whose allow cannot be changed" in done.stderr) == (2, True), done
     home.must("branch", "delete", "fixed")
 
@@ -303,7 +303,7 @@ def test_a_kernel_without_filters_is_reported() -> None:
     """And a daemon that is behind a filter itself says at a dump that it cannot lift it; the session goes on."""
     with open_home("without") as home:
         home.must("daemon", "stop")
-        started = behind_a_filter(home, "shell", "weak", "-d", "--json", "--user")
+        started = behind_a_filter(home, "shell", "weak", "-d", "--json", "--user", "root")
         assert started.returncode == 0, started.stderr
         session = json.loads(started.stdout)
         why = "the kernel has no filters of system calls: seccomp: Invalid argument"
