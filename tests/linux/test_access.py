@@ -1,4 +1,4 @@
-"""Acting with another user's rights over files, in one thread alone."""
+"""Acting in one thread with the file access rights of another user."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_user_may_what_the_modes_say(files: Path) -> None:
+def test_access_follows_the_modes_of_files(files: Path) -> None:
     with access.as_user(USER, USER, [4242]):
         assert [may(files / name) for name in ("roots", "read", "group", "folder")] == [False, True, True, False]
         assert [may(files / name, write=True) for name in ("read", "group")] == [False, True]
@@ -42,10 +42,10 @@ def test_a_user_may_what_the_modes_say(files: Path) -> None:
             (files / "roots").read_text()
     with access.as_user(USER, USER, []):
         assert not may(files / "group")
-    assert may(files / "roots", write=True)  # root again, and the negative control
+    assert may(files / "roots", write=True)  # root again: the control
 
 
-def test_what_is_opened_as_the_user_is_asked_about_by_its_descriptor(files: Path) -> None:
+def test_a_descriptor_is_checked_though_its_path_leads_elsewhere_by_then(files: Path) -> None:
     fd = os.open(files / "read", os.O_PATH)
     (files / "read").rename(files / "aside")
     (files / "roots").rename(files / "read")
@@ -60,14 +60,14 @@ def test_what_is_opened_as_the_user_is_asked_about_by_its_descriptor(files: Path
 def test_other_threads_keep_their_rights(files: Path) -> None:
     groups = os.getgroups()
     with ThreadPoolExecutor(1) as other:
-        other.submit(int).result()  # the thread is there: a new one has the rights of whoever starts it
+        other.submit(int).result()  # start the thread now: a new one inherits the rights of its starter
         with access.as_user(USER, USER, [4242]):
             assert other.submit(may, files / "roots").result()
             assert other.submit(os.getgroups).result() == groups
             assert not may(files / "roots")
 
 
-def test_the_rights_come_back_after_a_failure(files: Path) -> None:
+def test_an_exception_gives_the_thread_its_own_rights_back(files: Path) -> None:
     groups = os.getgroups()
 
     def fail() -> None:

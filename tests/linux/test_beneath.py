@@ -11,7 +11,7 @@ from waypoint.linux.storage import beneath, mounts
 
 @pytest.fixture
 def folder(tmp_path: Path) -> int:
-    """A descriptor of a folder that holds a file, links and a way out."""
+    """A descriptor of a folder with a file, links, and a file of the same name above it."""
     inside = tmp_path / "inside"
     (inside / "sub").mkdir(parents=True)
     (inside / "file").write_text("inside")
@@ -21,28 +21,27 @@ def folder(tmp_path: Path) -> int:
     return os.open(inside, os.O_PATH)
 
 
-@pytest.mark.parametrize("path", ["file", "/file", "../file", "sub/../../file", "/../../file"])
-def test_no_path_leads_out_of_the_folder(folder: int, path: str) -> None:
-    with os.fdopen(beneath.open_beneath(folder, path, os.O_RDONLY)) as file:
-        assert file.read() == "inside"
+def test_no_path_leaves_the_folder(folder: int) -> None:
+    for path in ("file", "/file", "../file", "sub/../../file", "/../../file"):
+        with os.fdopen(beneath.open_beneath(folder, path, os.O_RDONLY)) as file:
+            assert file.read() == "inside", path
     os.close(folder)
 
 
-@pytest.mark.parametrize("path", ["link", "sub/up/file"])
-def test_links_are_not_followed(folder: int, path: str) -> None:
-    with pytest.raises(OSError, match="openat2") as caught:
-        beneath.open_beneath(folder, path, os.O_RDONLY)
-    assert caught.value.errno == errno.ELOOP
-    assert caught.value.filename == path
+def test_links_are_not_followed(folder: int) -> None:
+    for path in ("link", "sub/up/file"):
+        with pytest.raises(OSError, match="openat2") as caught:
+            beneath.open_beneath(folder, path, os.O_RDONLY)
+        assert (caught.value.errno, caught.value.filename) == (errno.ELOOP, path)
     os.close(folder)
 
 
-@pytest.mark.parametrize("link", ["link", "absolute", "out"])
-def test_links_lead_nowhere_but_into_the_root(folder: int, tmp_path: Path, link: str) -> None:
+def test_links_are_followed_within_the_root_only(folder: int, tmp_path: Path) -> None:
     (tmp_path / "inside/absolute").symlink_to("/file")
     (tmp_path / "inside/out").symlink_to("../../file")
-    with os.fdopen(beneath.open_in_root(folder, link, os.O_RDONLY)) as file:
-        assert file.read() == "inside"
+    for link in ("link", "absolute", "out"):
+        with os.fdopen(beneath.open_in_root(folder, link, os.O_RDONLY)) as file:
+            assert file.read() == "inside", link
     os.close(folder)
 
 
@@ -54,7 +53,7 @@ def test_files_can_be_made_beneath_the_folder(folder: int, tmp_path: Path) -> No
     assert (tmp_path / "inside/sub/new").exists()
 
 
-def test_a_place_that_is_behind_a_link_is_misplaced(folder: int, tmp_path: Path) -> None:
+def test_a_mount_point_behind_a_link_is_refused_as_misplaced(folder: int, tmp_path: Path) -> None:
     os.close(folder)
     for path in ("/link", "sub/up/file", "missing"):
         with (
@@ -65,14 +64,14 @@ def test_a_place_that_is_behind_a_link_is_misplaced(folder: int, tmp_path: Path)
         assert (caught.value.errno, caught.value.filename) == (beneath.MISPLACED, path)
 
 
-def test_a_failure_at_a_place_tells_the_place(tmp_path: Path) -> None:
+def test_an_error_at_a_mount_point_names_its_path(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     with pytest.raises(NotADirectoryError) as caught, beneath.MountPlace(str(tmp_path), "/sub").opened() as name:
         raise NotADirectoryError(errno.ENOTDIR, "so", name)
     assert caught.value.filename == "/sub"
 
 
-def test_a_file_is_read_in_the_root_alone_and_nobody_is_waited_for(folder: int, tmp_path: Path) -> None:
+def test_reading_stays_in_the_root_and_never_blocks(folder: int, tmp_path: Path) -> None:
     os.close(folder)
     inside = tmp_path / "inside"
     (inside / "absolute").symlink_to("/file")
@@ -84,17 +83,12 @@ def test_a_file_is_read_in_the_root_alone_and_nobody_is_waited_for(folder: int, 
     nothing = dict.fromkeys(("sub", "out", "host", "fifo"))
     assert read == {"file": b"insi", "link": b"insi", "absolute": b"insi", **nothing}
     assert (beneath.read_in_root(inside, "none", 4), beneath.read_in_root(tmp_path / "none", "file", 4)) == (None, None)
-    assert [beneath.is_in_root(inside, name) for name in ("file", "out/", "file/", "host")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert [name for name in ("file", "out/", "file/", "host") if beneath.is_in_root(inside, name)] == ["file", "out/"]
 
 
 @pytest.mark.privileged
 @pytest.mark.requires("root")
-def test_what_is_mounted_below_the_root_is_read_only_if_that_is_wanted(folder: int, tmp_path: Path) -> None:
+def test_mounts_below_the_root_are_read_only_with_across(folder: int, tmp_path: Path) -> None:
     os.close(folder)
     place = tmp_path / "inside/sub"
     mounts.mount("tmpfs", place, "tmpfs", 0)

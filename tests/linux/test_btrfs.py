@@ -1,4 +1,4 @@
-"""btrfs by ioctl, on a small real one."""
+"""btrfs by ioctl, on a small file system."""
 
 import errno
 import itertools
@@ -28,7 +28,7 @@ def image(corner: Path) -> Path:
 
 @pytest.fixture
 def top(image: Path, corner: Path) -> Iterator[str]:
-    """Where a fresh btrfs is mounted."""
+    """The mount point of a new btrfs."""
     (corner / "top").mkdir()
     with image.open("r+b") as file, loop.attach(file.fileno()) as device:
         mounts.mount(device.path, corner / "top", "btrfs")
@@ -36,14 +36,14 @@ def top(image: Path, corner: Path) -> Iterator[str]:
         mounts.umount(corner / "top")
 
 
-def test_subvolumes_are_told_from_folders(top: str) -> None:
+def test_subvolumes_and_folders_are_distinguished(top: str) -> None:
     btrfs.create_subvolume(f"{top}/one")
     os.mkdir(f"{top}/folder")
     assert btrfs.is_subvolume(f"{top}/one")
     assert not btrfs.is_subvolume(f"{top}/folder")
 
 
-def test_what_exists_is_refused_by_its_errno_and_named(top: str) -> None:
+def test_an_error_has_the_errno_and_the_path(top: str) -> None:
     btrfs.create_subvolume(f"{top}/one")
     with pytest.raises(FileExistsError, match="BTRFS_IOC_SUBVOL_CREATE_V2") as refused:
         btrfs.create_subvolume(f"{top}/one")
@@ -63,14 +63,14 @@ def test_only_a_subvolume_can_be_snapshotted_or_destroyed(top: str) -> None:
     assert os.listdir(top) == ["folder"]
 
 
-def test_names_have_limits(top: str) -> None:
+def test_names_of_subvolumes_have_1_to_255_bytes(top: str) -> None:
     btrfs.create_subvolume(f"{top}/{'n' * 255}")
     for name in ("", "n" * 256):
         with pytest.raises(ValueError, match="1 to 255 bytes"):
             btrfs.create_subvolume(f"{top}/{name}")
 
 
-def test_read_only_is_a_property_of_one_subvolume(top: str) -> None:
+def test_making_one_subvolume_read_only_leaves_its_snapshots_writable(top: str) -> None:
     btrfs.create_subvolume(f"{top}/one")
     btrfs.snapshot_subvolume(f"{top}/one", f"{top}/sealed", readonly=True)
     btrfs.snapshot_subvolume(f"{top}/sealed", f"{top}/open")
@@ -82,7 +82,7 @@ def test_read_only_is_a_property_of_one_subvolume(top: str) -> None:
     assert os.listdir(top) == ["open"]
 
 
-def test_a_file_system_follows_its_device_when_it_is_told_to(top: str, image: Path) -> None:
+def test_a_file_system_grows_to_the_size_of_its_device(top: str, image: Path) -> None:
     assert btrfs.space_on_device(top).total_bytes == 256 * MIB
     os.truncate(image, 320 * MIB)
     with image.open("rb") as file:
@@ -98,7 +98,7 @@ def test_a_file_system_follows_its_device_when_it_is_told_to(top: str, image: Pa
     assert 0 < space.metadata_free_bytes < 320 * MIB
 
 
-def test_making_a_file_system_keeps_the_space_that_the_file_has(corner: Path) -> None:
+def test_making_a_file_system_keeps_the_reserved_space_of_the_file(corner: Path) -> None:
     path = corner / "reserved"
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 256 * MIB)
@@ -106,14 +106,14 @@ def test_making_a_file_system_keeps_the_space_that_the_file_has(corner: Path) ->
     assert path.stat().st_blocks * 512 >= 256 * MIB
 
 
-def test_elsewhere_than_on_btrfs_the_calls_do_not_exist(corner: Path) -> None:
+def test_calls_on_another_file_system_raise_enotty(corner: Path) -> None:
     with pytest.raises(OSError, match="BTRFS_IOC_SUBVOL_CREATE_V2") as refused:
         btrfs.create_subvolume(str(corner / "one"))
     assert refused.value.errno == errno.ENOTTY
 
 
 @pytest.mark.soak(part="timing")
-def test_other_threads_go_on_while_a_snapshot_writes_out_data(top: str) -> None:
+def test_a_snapshot_does_not_block_other_threads(top: str) -> None:
     btrfs.create_subvolume(f"{top}/one")
     Path(f"{top}/one/data").write_bytes(os.urandom(128 * MIB))
     seen, ended = [time.monotonic()], threading.Event()

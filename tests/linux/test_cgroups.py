@@ -1,4 +1,4 @@
-"""Groups that are ended, and used again under the same name."""
+"""Ending groups, and using their names again."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ LIVED = 7
 
 
 def waiting_in(group: str) -> int:
-    """The pid of a child in the group, which waits for ever."""
+    """The pid of a child in the group that waits for ever."""
     pid = fork_into(group)
     if pid == 0:
         signal.pause()
@@ -23,14 +23,14 @@ def waiting_in(group: str) -> int:
 
 
 def outcome_in(group: str) -> int:
-    """How a child ends that is born in the group and ends by itself: its exit status, or minus the signal's number."""
+    """The exit status of a child that starts in the group and exits; minus the signal's number if it is killed."""
     pid = fork_into(group)
     if pid == 0:
         os._exit(LIVED)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_group_that_was_ended_takes_children_when_it_is_made_anew(group: str) -> None:
+def test_an_ended_group_can_be_made_again_and_takes_processes(group: str) -> None:
     for _round in range(3):
         pid = waiting_in(group)
         cgroups.end(group)
@@ -40,7 +40,7 @@ def test_a_group_that_was_ended_takes_children_when_it_is_made_anew(group: str) 
         assert outcome_in(group) == LIVED
 
 
-def test_ending_a_group_ends_and_removes_the_groups_below_frozen_ones_too(group: str) -> None:
+def test_ending_a_group_ends_all_groups_below_it_even_frozen_ones(group: str) -> None:
     below = [f"{group}/a", f"{group}/a/b", f"{group}/c"]
     for path in below:
         cgroups.create(path)
@@ -51,18 +51,18 @@ def test_ending_a_group_ends_and_removes_the_groups_below_frozen_ones_too(group:
     assert not os.path.exists(group)
 
 
-def test_an_empty_group_is_removed_and_one_that_is_gone_is_no_error(group: str) -> None:
+def test_ending_an_empty_or_missing_group_works(group: str) -> None:
     for _twice in range(2):
         cgroups.end(group)
         assert not os.path.exists(group)
 
 
-def test_a_process_that_stands_in_a_killed_group_leaves_it_before_it_forks_into_others(group: str) -> None:
+def test_a_process_in_a_killed_group_moves_to_a_new_group_so_that_its_forks_live(group: str) -> None:
     fresh, killed = f"{group}/fresh", f"{group}/killed"
     for path in (fresh, killed):
         cgroups.create(path)
     cgroups.write(killed, "cgroup.kill", "1")
-    for _again in range(2):  # the second one removes what the first one has left
+    for _again in range(2):  # the second child removes the group that the first one made
         child = os.fork()
         if child == 0:
             cgroups.enter(killed)
@@ -72,7 +72,7 @@ def test_a_process_that_stands_in_a_killed_group_leaves_it_before_it_forks_into_
         assert len(cgroups.children(killed)) == 1
 
 
-def test_a_process_in_any_other_group_stays_there(group: str) -> None:
+def test_a_process_in_a_group_that_was_never_killed_stays_there(group: str) -> None:
     child = os.fork()
     if child == 0:
         cgroups.enter(group)
@@ -84,8 +84,7 @@ def test_a_process_in_any_other_group_stays_there(group: str) -> None:
 DEEP, LONG = 30, "n" * 200
 
 
-def test_groups_whose_paths_are_too_long_are_counted_ended_and_removed(group: str) -> None:
-    """A session's root can make such groups, if it is the host's, and freeze what is in them."""
+def test_nested_groups_whose_path_is_too_long_are_ended_and_removed(group: str) -> None:
     pids = [in_nested(group, frozen=frozen) for frozen in (False, True)]
     assert sorted(cgroups.members(group)) == sorted(pids)
     cgroups.end(group)
@@ -117,7 +116,7 @@ def in_nested(group: str, *, frozen: bool) -> int:
     return pid
 
 
-def test_a_confined_group_takes_so_many_groups(group: str) -> None:
+def test_a_confined_group_limits_depth_and_number_of_groups(group: str) -> None:
     cgroups.confine(group, depth=2, groups=3)
     cgroups.create(f"{group}/a/b")
     for path in (f"{group}/a/b/c", f"{group}/x/y"):
@@ -126,7 +125,7 @@ def test_a_confined_group_takes_so_many_groups(group: str) -> None:
 
 
 @pytest.mark.requires("controller-pids")
-def test_a_child_is_in_the_twins_of_its_group_before_it_goes_on(group: str) -> None:
+def test_a_forked_child_is_in_the_version_1_groups_before_it_continues(group: str) -> None:
     legacy = cgroups.find_hierarchies().legacy
     if "pids" not in legacy:  # it is in cgroup2, and has no twins
         assert cgroups.twins(group) == []

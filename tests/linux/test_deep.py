@@ -1,4 +1,4 @@
-"""Folders that are deeper than Python's own functions go, and than a path that the kernel takes."""
+"""Folders deeper than Python recurses, and than the longest path of a system call."""
 
 import errno
 import os
@@ -27,14 +27,14 @@ def make_levels(above: Path, levels: int = LEVELS, name: str = "k") -> None:
 
 @pytest.fixture
 def corner(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose content is removed at the end, whatever a test has left there: pytest goes as deep as Python."""
+    """A folder whose content is removed at the end: it is too deep for pytest."""
     yield tmp_path
     for path in tmp_path.iterdir():
         deep.remove_path(path)
 
 
 @pytest.mark.soak(part="load")
-def test_a_deep_tree_is_visited_from_its_end_and_removed(corner: Path) -> None:
+def test_a_deep_tree_is_walked_bottom_up_and_removed(corner: Path) -> None:
     (corner / "outside").mkdir()
     (corner / "outside/file").touch()
     (corner / "tree/side/empty").mkdir(parents=True)
@@ -51,14 +51,14 @@ def test_a_deep_tree_is_visited_from_its_end_and_removed(corner: Path) -> None:
     assert [path.name for path in corner.rglob("*")] == ["outside", "file"]
 
 
-def test_what_is_no_folder_is_removed_and_no_link_followed(corner: Path) -> None:
+def test_removing_a_link_leaves_its_target(corner: Path) -> None:
     (corner / "outside").mkdir()
     (corner / "link").symlink_to(corner / "outside")
     deep.remove_path(corner / "link")
     assert [path.name for path in corner.iterdir()] == ["outside"]
 
 
-def test_a_folder_that_is_moved_meanwhile_leads_nobody_elsewhere(corner: Path) -> None:
+def test_a_folder_moved_during_a_walk_raises_estale(corner: Path) -> None:
     (corner / "tree/a/b").mkdir(parents=True)
     (corner / "other").mkdir()
     with open_folder(corner) as fd:
@@ -72,7 +72,7 @@ def test_a_folder_that_is_moved_meanwhile_leads_nobody_elsewhere(corner: Path) -
 
 @pytest.mark.soak(part="load")
 @pytest.mark.parametrize("name", ["k", "name-of-250-bytes" + "é" * 116])
-def test_a_path_that_is_longer_than_the_kernel_takes_is_opened(corner: Path, name: str) -> None:
+def test_paths_longer_than_the_kernel_takes_are_opened(corner: Path, name: str) -> None:
     make_levels(corner, name=name, levels=2500 if name == "k" else 20)
     path = "/".join([name] * (2500 if name == "k" else 20))
     assert len(os.fsencode(path)) > 4095

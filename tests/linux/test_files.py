@@ -1,4 +1,4 @@
-"""Publishing, locking and opening beneath a folder."""
+"""Publishing and locking files."""
 
 import os
 import stat
@@ -21,13 +21,13 @@ def test_publishing_replaces_the_whole_file_and_sets_its_mode(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["record.json"]
 
 
-def test_publishing_is_not_disturbed_by_what_a_crash_left(tmp_path: Path) -> None:
+def test_publishing_replaces_the_leftover_of_a_crash(tmp_path: Path) -> None:
     (tmp_path / "record.json.new").symlink_to(tmp_path / "elsewhere")
     files.publish(str(tmp_path / "record.json"), b"content")
     assert os.listdir(tmp_path) == ["record.json"]
 
 
-def test_publishing_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failed_publishing_leaves_only_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "record.json").mkdir()
     with pytest.raises(IsADirectoryError):
         files.publish(str(tmp_path / "record.json"), b"content")
@@ -41,7 +41,7 @@ def test_a_lock_is_held_until_its_descriptor_is_closed(tmp_path: Path) -> None:
     os.close(files.lock(path, wait=False))
 
 
-def test_a_lock_on_a_removed_file_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+def test_a_lock_on_a_removed_file_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     held = files.lock(str(path), wait=False)
     path.unlink()

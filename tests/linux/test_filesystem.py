@@ -12,7 +12,7 @@ from waypoint.linux.storage import filesystem, mounts
 MIB = 1 << 20
 
 
-def test_reserved_space_is_there_and_content_stays(tmp_path: Path) -> None:
+def test_reserving_space_allocates_it_and_keeps_the_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"content")
     with path.open("r+b") as file:
@@ -23,14 +23,14 @@ def test_reserved_space_is_there_and_content_stays(tmp_path: Path) -> None:
     assert path.read_bytes().rstrip(b"\0") == b"content"
 
 
-def test_a_tree_is_copied_next_to_the_source_and_never_into_it(tmp_path: Path) -> None:
+def test_a_tree_is_copied_to_the_target_itself(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source/-n").write_text("x")
     filesystem.copy_tree(tmp_path / "source", tmp_path / "target")
     assert os.listdir(tmp_path / "target") == ["-n"]
 
 
-def test_removing_does_not_leave_the_file_system_and_missing_is_fine(tmp_path: Path) -> None:
+def test_removing_a_tree_twice_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "tree/a/b").mkdir(parents=True)
     filesystem.remove_tree(tmp_path / "tree")
     filesystem.remove_tree(tmp_path / "tree")
@@ -38,7 +38,7 @@ def test_removing_does_not_leave_the_file_system_and_missing_is_fine(tmp_path: P
 
 
 @pytest.mark.privileged
-def test_what_is_mounted_in_a_tree_is_not_removed_with_it(corner: Path) -> None:
+def test_removing_a_tree_keeps_files_mounted_in_it(corner: Path) -> None:
     (corner / "tree/inside").mkdir(parents=True)
     mounts.mount("tmpfs", corner / "tree/inside", "tmpfs")
     (corner / "tree/inside/precious").touch()
@@ -58,7 +58,7 @@ def test_a_copy_that_cannot_keep_an_attribute_is_an_error(corner: Path) -> None:
     assert b"setting attribute" in failed.value.stderr
 
 
-def test_space_is_counted_in_bytes(tmp_path: Path) -> None:
+def test_used_free_and_total_space_are_in_bytes(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(os.urandom(MIB))
     os.sync()
     assert MIB <= filesystem.used_bytes(tmp_path) < 2 * MIB
@@ -67,7 +67,7 @@ def test_space_is_counted_in_bytes(tmp_path: Path) -> None:
         filesystem.used_bytes(tmp_path / "gone")
 
 
-def test_a_program_speaks_english_and_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_run_in_english_without_the_callers_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "x")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     variables = programs.run("env").decode().splitlines()
@@ -75,7 +75,7 @@ def test_a_program_speaks_english_and_sees_nothing_of_our_environment(monkeypatc
     assert "LC_ALL=C" in variables
 
 
-def test_a_missing_program_and_a_failing_one_are_told_apart() -> None:
+def test_a_missing_program_and_a_failing_one_raise_different_errors() -> None:
     assert programs.find("no-such-program") is None
     with pytest.raises(FileNotFoundError, match="no program no-such-program"):
         programs.run("no-such-program")

@@ -1,4 +1,4 @@
-"""Locks whose holder is asked to end."""
+"""Taking a lock over: its holder is asked to end, then killed."""
 
 import contextlib
 import os
@@ -37,7 +37,7 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def holder(path: Path, signs: str = "signs", ends: str = "ends") -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that holds the lock of `path`, once the body begins. It ends with the body."""
+    """A process that holds the lock of `path` during the `with` block."""
     command = [sys.executable, "-I", "-S", "-c", HOLDER, str(path), signs, ends]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
@@ -48,14 +48,14 @@ def holder(path: Path, signs: str = "signs", ends: str = "ends") -> Iterator["su
             process.kill()
 
 
-def test_a_free_lock_is_taken_and_nobody_is_named_as_its_holder(tmp_path: Path) -> None:
+def test_taking_a_free_lock_clears_the_signature_in_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    path.write_text(f"{os.getpid()}\n")  # of an earlier holder, whose pid a stranger has now
+    path.write_text(f"{os.getpid()}\n")  # of an earlier holder, whose pid another process has now
     os.close(lock_holder.take_over(str(path), patience_s=2))
     assert path.read_bytes() == b""
 
 
-def test_a_stranger_with_the_pid_of_an_earlier_holder_is_not_asked_to_end(tmp_path: Path) -> None:
+def test_a_process_that_has_an_earlier_holders_pid_is_not_signalled(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path, "signs-late") as process, subprocess.Popen(["sleep", "60"]) as stranger:
         path.write_text(f"{stranger.pid} {procfs.start_ticks(stranger.pid) - 1}\n")
@@ -68,8 +68,8 @@ def test_a_stranger_with_the_pid_of_an_earlier_holder_is_not_asked_to_end(tmp_pa
             stranger.kill()
 
 
-def test_a_process_that_a_forged_signature_names_is_not_asked_to_end(tmp_path: Path) -> None:
-    """Not even one that has the file open."""
+def test_a_process_named_by_a_forged_signature_is_not_signalled(tmp_path: Path) -> None:
+    """Not even if it has the file open."""
     path = tmp_path / "lock"
     with holder(path, "signs-late") as process, path.open("rb") as opened:
         stranger = subprocess.Popen(["sleep", "60"], stdin=opened)
@@ -84,21 +84,21 @@ def test_a_process_that_a_forged_signature_names_is_not_asked_to_end(tmp_path: P
             stranger.wait()
 
 
-def test_the_holder_is_asked_to_end(tmp_path: Path) -> None:
+def test_the_holder_gets_sigterm(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path) as process:
         os.close(lock_holder.take_over(str(path), patience_s=10, kill_s=10))
         assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
-def test_a_holder_that_does_not_end_is_killed(tmp_path: Path) -> None:
+def test_a_holder_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path, ends="goes-on") as process:
         os.close(lock_holder.take_over(str(path), patience_s=0.1, kill_s=10))
         assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
-def test_a_holder_that_signs_late_is_asked_then(tmp_path: Path) -> None:
+def test_a_holder_that_signs_late_gets_sigterm_then(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path, signs="signs-late") as process:
         assert process.stdin is not None
@@ -111,7 +111,7 @@ def test_a_holder_that_signs_late_is_asked_then(tmp_path: Path) -> None:
         assert process.wait(PATIENCE_S) == -signal.SIGTERM
 
 
-def test_a_holder_that_cannot_be_ended_is_named_after_a_bounded_time(tmp_path: Path) -> None:
+def test_a_holder_that_does_not_end_is_named_in_the_timeout(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path, ends="goes-on") as process:
         begin = time.monotonic()
@@ -121,7 +121,7 @@ def test_a_holder_that_cannot_be_ended_is_named_after_a_bounded_time(tmp_path: P
         assert time.monotonic() - begin >= 0.2
 
 
-def test_who_has_signed_once_is_not_asked_for_what_another_holds(tmp_path: Path) -> None:
+def test_an_ended_signer_is_not_taken_for_the_present_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with holder(path) as first:
         first.kill()

@@ -24,7 +24,7 @@ def image(corner: Path) -> Path:
     return path
 
 
-def test_a_file_becomes_a_device_with_its_content(image: Path) -> None:
+def test_an_attached_file_is_the_content_of_the_device(image: Path) -> None:
     with image.open("r+b") as file, loop.attach(file.fileno()) as device:
         with open(device.path, "rb") as raw:
             assert raw.read(MIB) == image.read_bytes()[:MIB]
@@ -35,7 +35,7 @@ def test_a_file_becomes_a_device_with_its_content(image: Path) -> None:
         assert not status.flags & LO_FLAGS_READ_ONLY
 
 
-def test_a_device_goes_when_it_is_closed(image: Path) -> None:
+def test_closing_a_device_detaches_its_file(image: Path) -> None:
     with image.open("r+b") as file:
         device = loop.attach(file.fileno())
         device.close()
@@ -43,7 +43,7 @@ def test_a_device_goes_when_it_is_closed(image: Path) -> None:
         wait_detached(file.fileno())
 
 
-def test_a_device_stays_as_long_as_it_is_mounted(image: Path, corner: Path) -> None:
+def test_a_mounted_device_stays_attached(image: Path, corner: Path) -> None:
     with image.open("r+b") as file:
         with loop.attach(file.fileno()) as device:
             (corner / "point").mkdir()
@@ -65,11 +65,11 @@ def is_attached(file: int) -> bool:
 
 
 def wait_detached(file: int) -> None:
-    """A udev of the machine may hold a device open for a moment."""
+    """udev may hold a device open for a moment."""
     wait_until(lambda: not is_attached(file), "the file has no device")
 
 
-def test_a_device_is_found_by_its_file_and_not_by_a_name(image: Path) -> None:
+def test_a_device_is_found_by_the_file_not_by_its_name(image: Path) -> None:
     other = image.with_name("other")
     other.write_bytes(image.read_bytes())
     with image.open("r+b") as file, other.open("r+b") as decoy, loop.attach(file.fileno()) as device:
@@ -83,7 +83,7 @@ def test_a_device_is_found_by_its_file_and_not_by_a_name(image: Path) -> None:
         assert loop.find_attached(decoy.fileno()) is None
 
 
-def test_a_device_grows_with_its_file_when_it_is_told_to(image: Path) -> None:
+def test_update_capacity_grows_the_device_to_its_file(image: Path) -> None:
     with image.open("r+b") as file, loop.attach(file.fileno()) as device, open(device.path, "rb") as raw:
         os.truncate(image, 32 * MIB)
         assert raw.seek(0, os.SEEK_END) == 16 * MIB
@@ -91,7 +91,7 @@ def test_a_device_grows_with_its_file_when_it_is_told_to(image: Path) -> None:
         assert raw.seek(0, os.SEEK_END) == 32 * MIB
 
 
-def test_what_is_no_file_is_refused(corner: Path) -> None:
+def test_attaching_a_folder_is_refused(corner: Path) -> None:
     folder = os.open(corner, os.O_RDONLY)
     try:
         with pytest.raises(OSError, match="LOOP_CONFIGURE"):

@@ -34,36 +34,30 @@ def test_a_line_of_mountinfo_is_read_field_by_field() -> None:
     ]
 
 
-def test_a_line_without_optional_fields_and_with_an_empty_source_is_read() -> None:
-    (record,) = mounts.parse_mounts(b"1 0 0:5 / / rw - tmpfs  rw\n")
-    assert (record.optional, record.source, record.fstype) == ((), "", "tmpfs")
+def test_odd_lines_of_mountinfo_are_read() -> None:
+    empty, escaped, odd = mounts.parse_mounts(
+        b"1 0 0:5 / / rw - tmpfs  rw\n"
+        rb"1 0 0:5 / /a\134040\011\012\043\xff rw - t s rw,dir=/a\054b\134,x"
+        b"\n1 0 0:5 / /\xff\r\x0b\x1c\x85 rw - t s rw\n"
+    )
+    assert (empty.optional, empty.source, empty.fstype) == ((), "", "tmpfs")
+    assert escaped.mount_point == "/a\\040\t\n#\\xff", "octal escapes only, and once"
+    assert escaped.super_options == ("rw", "dir=/a,b\\", "x")
+    assert os.fsencode(odd.mount_point) == b"/\xff\r\x0b\x1c\x85"
 
 
-def test_escapes_are_undone_once_and_only_octal_ones() -> None:
-    (record,) = mounts.parse_mounts(rb"1 0 0:5 / /a\134040\011\012\043\xff rw - t s rw,dir=/a\054b\134,x" + b"\n")
-    assert record.mount_point == "/a\\040\t\n#\\xff"
-    assert record.super_options == ("rw", "dir=/a,b\\", "x")
+def test_malformed_lines_of_mountinfo_are_refused() -> None:
+    for line in (b"nonsense", LINE.replace(b" - ", b" "), b"1 0 0:5 / / - ext4 s rw", b"1 0 0:5 / / rw - x"):
+        with pytest.raises(ValueError, match="not a line of mountinfo"):
+            mounts.parse_mounts(line)
 
 
-def test_names_of_any_bytes_are_kept() -> None:
-    (record,) = mounts.parse_mounts(b"1 0 0:5 / /\xff\r\x0b\x1c\x85 rw - t s rw\n")
-    assert os.fsencode(record.mount_point) == b"/\xff\r\x0b\x1c\x85"
-
-
-@pytest.mark.parametrize(
-    "line", [b"nonsense", LINE.replace(b" - ", b" "), b"1 0 0:5 / / - ext4 s rw", b"1 0 0:5 / / rw - x"]
-)
-def test_what_is_no_line_of_mountinfo_is_refused(line: bytes) -> None:
-    with pytest.raises(ValueError, match="not a line of mountinfo"):
-        mounts.parse_mounts(line)
-
-
-def test_the_table_of_this_process_has_its_root() -> None:
+def test_the_mount_table_of_this_process_has_the_root() -> None:
     assert "/" in [record.mount_point for record in mounts.read_mounts()]
     assert mounts.read_mounts(os.getpid()) == mounts.read_mounts()
 
 
-def test_options_that_the_kernel_would_cut_are_refused(tmp_path: Path) -> None:
+def test_options_longer_than_the_kernel_takes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="4096 bytes of options") as refused:
         mounts.mount("overlay", tmp_path, "overlay", 0, "x" * 4096)
     assert refused.value.errno == errno.E2BIG
@@ -71,21 +65,21 @@ def test_options_that_the_kernel_would_cut_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.privileged
 @pytest.mark.requires("overlay")
-@pytest.mark.parametrize("odd", ["a,b", "a:b", "a\\b", "a\\,b", "a\\\\:b=c", "a b\n\t#\"'%", os.fsdecode(b"\xff\xfe")])
-def test_overlay_finds_folders_of_any_name_when_they_are_escaped(corner: Path, odd: str) -> None:
-    place = corner / odd
-    for name in ("one", "two", "upper", "work", "merged"):
-        (place / name).mkdir(parents=True)
-        (place / name / f"in {name}").touch()
-    lower = ":".join(mounts.escape(place / name) for name in ("one", "two"))
-    upper, work = (mounts.escape(place / name) for name in ("upper", "work"))
-    mounts.mount("overlay", place / "merged", "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
-    assert sorted(os.listdir(place / "merged")) == ["in one", "in two", "in upper"]
-    assert record_at(place / "merged").fstype == "overlay"
+def test_escaped_folders_of_any_name_work_in_overlay_options(corner: Path) -> None:
+    for odd in ("a,b", "a:b", "a\\b", "a\\,b", "a\\\\:b=c", "a b\n\t#\"'%", os.fsdecode(b"\xff\xfe")):
+        place = corner / odd
+        for name in ("one", "two", "upper", "work", "merged"):
+            (place / name).mkdir(parents=True)
+            (place / name / f"in {name}").touch()
+        lower = ":".join(mounts.escape(place / name) for name in ("one", "two"))
+        upper, work = (mounts.escape(place / name) for name in ("upper", "work"))
+        mounts.mount("overlay", place / "merged", "overlay", 0, f"lowerdir={lower},upperdir={upper},workdir={work}")
+        assert sorted(os.listdir(place / "merged")) == ["in one", "in two", "in upper"]
+        assert record_at(place / "merged").fstype == "overlay"
 
 
 @pytest.mark.privileged
-def test_a_bind_shows_the_same_files_and_can_be_made_read_only_alone(corner: Path) -> None:
+def test_a_bind_mount_can_be_read_only_while_its_source_is_writable(corner: Path) -> None:
     for name in ("source", "source/below", "target", "shallow"):
         (corner / name).mkdir()
     mounts.mount("tmpfs", corner / "source/below", "tmpfs", mounts.MS_NOSUID, "mode=0700")
@@ -105,7 +99,7 @@ def test_a_bind_shows_the_same_files_and_can_be_made_read_only_alone(corner: Pat
 
 @pytest.mark.privileged
 @pytest.mark.requires("overlay")
-def test_writes_are_kept_apart_and_all_files_are_seen(corner: Path) -> None:
+def test_writes_to_a_covered_folder_vanish_and_its_files_stay_visible(corner: Path) -> None:
     place, link = corner / "a:b", corner / "link"
     place.mkdir()
     link.symlink_to(place)
@@ -122,7 +116,7 @@ def test_writes_are_kept_apart_and_all_files_are_seen(corner: Path) -> None:
 
 @pytest.mark.privileged
 @pytest.mark.requires("overlay")
-def test_a_folder_is_not_covered_if_that_hides_what_is_needed(corner: Path) -> None:
+def test_a_folder_is_not_covered_if_that_hides_the_needed_file(corner: Path) -> None:
     (corner / "mounted").mkdir()
     mounts.mount("tmpfs", corner / "mounted", "tmpfs")
     (corner / "mounted/program").touch()
@@ -139,7 +133,7 @@ def test_where_overlayfs_refuses_a_folder_a_tmpfs_covers_it(corner: Path) -> Non
 
 
 @pytest.mark.privileged
-def test_mount_points_in_a_folder_are_listed_whatever_their_names(corner: Path) -> None:
+def test_mount_points_with_odd_names_are_listed(corner: Path) -> None:
     (corner / "folder/in\nside").mkdir(parents=True)
     (corner / "folder+").mkdir()
     for point in ("folder", "folder+"):
@@ -152,7 +146,7 @@ def test_mount_points_in_a_folder_are_listed_whatever_their_names(corner: Path) 
 
 
 @pytest.mark.privileged
-def test_unmounting_says_what_is_in_the_way(corner: Path) -> None:
+def test_unmounting_raises_ebusy_or_einval(corner: Path) -> None:
     mounts.mount("tmpfs", corner, "tmpfs")
     with (corner / "file").open("w"):
         with pytest.raises(OSError, match="Device or resource busy") as refused:
@@ -164,7 +158,7 @@ def test_unmounting_says_what_is_in_the_way(corner: Path) -> None:
 
 
 @pytest.mark.privileged
-def test_a_slave_gets_mounts_from_outside_and_gives_none_back(corner: Path) -> None:
+def test_mounts_propagate_into_a_slave_but_not_out(corner: Path) -> None:
     for name in ("shared", "slave"):
         (corner / name).mkdir()
     mounts.mount("tmpfs", corner / "shared", "tmpfs")
@@ -182,7 +176,7 @@ def test_a_slave_gets_mounts_from_outside_and_gives_none_back(corner: Path) -> N
 
 
 @pytest.mark.privileged
-def test_after_pivoting_the_old_root_is_out_of_reach(corner: Path) -> None:
+def test_the_old_root_cannot_be_reached_after_pivot_root(corner: Path) -> None:
     (corner / "marker").touch()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""What the kernel counts for each user it counts for the owner of a user namespace, too."""
+"""Resources that the kernel counts for each user are charged to the owner of a user namespace, too."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ FIRST, OWNER, OTHER = 2_000_000_000, 2_000_080_000, 2_000_080_001
 
 
 def take_instances() -> int:
-    """Take inotify instances until the kernel refuses one; how many there were."""
+    """Take inotify instances until the kernel refuses one; return how many."""
     libc, count = ctypes.CDLL(None), 0
     while libc.inotify_init1(0) >= 0:
         count += 1
@@ -27,7 +27,7 @@ def take_instances() -> int:
 
 
 def instances_left() -> int:
-    """How many root could take now."""
+    """How many inotify instances root could take now."""
     return in_child(take_instances)
 
 
@@ -47,7 +47,7 @@ def in_child(work: object) -> int:
 
 @contextmanager
 def hoarder(owner: int) -> Iterator[int]:
-    """The root of a user namespace of `owner` that holds all inotify instances that it can get; how many these are."""
+    """A root of a user namespace of `owner` that takes all inotify instances it can get; yields how many."""
     (asked, ask), (answered, answer), (told, tell), (ended, end) = (os.pipe() for _ in range(4))
     child = os.fork()
     if child == 0:
@@ -77,7 +77,7 @@ def hoarder(owner: int) -> Iterator[int]:
         os.waitpid(child, 0)
 
 
-def test_a_namespace_of_its_own_owner_takes_no_inotify_instance_from_root_or_another_owner() -> None:
+def test_inotify_instances_of_a_namespace_are_charged_to_its_owner_only() -> None:
     before = instances_left()
     with hoarder(OWNER) as count:
         assert count > 0
@@ -86,7 +86,7 @@ def test_a_namespace_of_its_own_owner_takes_no_inotify_instance_from_root_or_ano
             assert others == count
 
 
-def test_a_namespace_of_root_takes_them_all() -> None:
+def test_a_namespace_of_root_takes_the_inotify_instances_of_root() -> None:
     """The negative control."""
     with hoarder(0) as count:
         assert count > 0

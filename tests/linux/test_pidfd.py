@@ -1,4 +1,4 @@
-"""Processes by descriptor."""
+"""Processes by pidfd."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from waypoint.linux.tasks import pidfd
 
 @pytest.fixture
 def child() -> Iterator[int]:
-    """The pid of a child that reads from a pipe which nobody writes to; not reaped by the fixture if the test did."""
+    """The pid of a child that reads from an empty pipe until the end of the test, which reaps it."""
     read, write = os.pipe()
     pid = os.posix_spawn("/bin/cat", ["cat"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, read, 0)])
     yield pid
@@ -29,7 +29,7 @@ def pid_of(fd: int) -> int:
     return int(pid)
 
 
-def test_a_child_is_seen_ending_and_reaped_once(child: int) -> None:
+def test_the_end_of_a_child_is_seen_and_reaped_once(child: int) -> None:
     fd = pidfd.open(child)
     assert not pidfd.has_ended(fd)
     assert pidfd.reap(fd) is None
@@ -45,7 +45,7 @@ def test_a_child_is_seen_ending_and_reaped_once(child: int) -> None:
     os.close(fd)
 
 
-def test_the_exit_status_of_a_child_is_told() -> None:
+def test_reaping_returns_the_exit_status() -> None:
     pid = os.posix_spawn("/bin/sh", ["sh", "-c", "exit 7"], {})
     fd = pidfd.open(pid)
     assert pidfd.wait_ended(fd, DEADLINE_S)
@@ -53,14 +53,14 @@ def test_the_exit_status_of_a_child_is_told() -> None:
     os.close(fd)
 
 
-def test_a_process_that_is_not_there_cannot_be_opened() -> None:
+def test_opening_an_ended_process_raises_process_lookup_error() -> None:
     ended = subprocess.run(["/bin/sh", "-c", "echo $$"], capture_output=True, check=True)
     with pytest.raises(ProcessLookupError):
         pidfd.open(int(ended.stdout))
 
 
 @pytest.mark.privileged
-def test_another_process_s_file_is_duplicated(child: int) -> None:
+def test_a_descriptor_of_another_process_is_duplicated(child: int) -> None:
     fd = pidfd.open(child)
     ours = pidfd.getfd(fd, 0)
     assert os.path.samestat(os.fstat(ours), os.stat(f"/proc/{child}/fd/0"))
@@ -72,7 +72,7 @@ def test_another_process_s_file_is_duplicated(child: int) -> None:
     os.close(fd)
 
 
-def test_one_s_own_descriptor_names_oneself() -> None:
+def test_the_own_process_can_be_opened() -> None:
     fd = pidfd.open(os.getpid())
     assert pid_of(fd) == os.getpid()
     assert not pidfd.wait_ended(fd, 0)

@@ -1,4 +1,4 @@
-"""Tracing children: a stopped task can be changed, and can be made to run a system call."""
+"""Tracing children with ptrace(2)."""
 
 import contextlib
 import errno
@@ -39,7 +39,7 @@ def blocked(pid: int) -> int:
     return int(status.partition("SigBlk:")[2].split()[0], 16)
 
 
-def test_a_stopped_task_gets_another_signal_mask_and_keeps_its_registers(child: int) -> None:
+def test_the_signal_mask_and_registers_of_a_stopped_task_can_be_set(child: int) -> None:
     ptrace.seize(child)
     ptrace.interrupt(child)
     assert ptrace.wait(child) == 0
@@ -52,8 +52,8 @@ def test_a_stopped_task_gets_another_signal_mask_and_keeps_its_registers(child: 
     assert os.waitpid(child, 0)[1] == signal.SIGTERM
 
 
-def test_a_stopped_task_runs_a_system_call_and_knows_nothing_of_it(tmp_path: Path) -> None:
-    """It waits in one of its own meanwhile, which goes on."""
+def test_a_system_call_injected_into_a_stopped_task_leaves_its_state_unchanged(tmp_path: Path) -> None:
+    """It is interrupted in a system call of its own, which goes on afterwards."""
     (tmp_path / "file").write_bytes(bytes(100))
     told, tell = os.pipe()
     pid = os.fork()
@@ -84,7 +84,7 @@ def test_a_stopped_task_runs_a_system_call_and_knows_nothing_of_it(tmp_path: Pat
 LOCK = struct.pack("<hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
 
 
-def test_a_task_that_was_to_be_stopped_stands_still_after_a_system_call_too(child: int) -> None:
+def test_a_pending_sigstop_takes_effect_after_an_injected_system_call(child: int) -> None:
     ptrace.seize(child)
     ptrace.interrupt(child)
     ptrace.wait(child)
@@ -94,11 +94,11 @@ def test_a_task_that_was_to_be_stopped_stands_still_after_a_system_call_too(chil
     ptrace.detach(child)
     wait_until(lambda: procfs.stat(child).state == "T", "it is stopped")
     os.kill(child, signal.SIGCONT)
-    wait_until(lambda: procfs.stat(child).state == "S", "it goes on")
+    wait_until(lambda: procfs.stat(child).state == "S", "it runs again")
 
 
 @pytest.mark.parametrize("place", [8, 0xDEAD_0000_0000_0008])
-def test_a_task_whose_stack_is_nowhere_is_left_as_it_was(child: int, place: int) -> None:
+def test_a_task_with_an_invalid_stack_pointer_is_left_unchanged(child: int, place: int) -> None:
     ptrace.seize(child)
     ptrace.interrupt(child)
     ptrace.wait(child)
@@ -113,7 +113,7 @@ def test_a_task_whose_stack_is_nowhere_is_left_as_it_was(child: int, place: int)
 
 
 @pytest.mark.privileged
-def test_a_filter_of_system_calls_holds_again_when_nobody_traces_the_task() -> None:
+def test_the_seccomp_filter_applies_again_after_detaching() -> None:
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -11,15 +11,15 @@ from waypoint.linux.tasks import namespaces
 pytestmark = [pytest.mark.privileged]
 
 
-def test_more_messages_than_the_socket_has_room_for_answers_to() -> None:
+def test_more_messages_can_be_sent_than_the_socket_buffers_answers() -> None:
     def work() -> None:
         namespaces.unshare(namespaces.CLONE_NEWNET)
         with RouteSocket() as route:
             route._socket.settimeout(60)
             route.do(rtnetlink.refuse(Prefix.parse(f"11.{i >> 8}.{i & 255}.0/24")) for i in range(2000))
-            with pytest.raises(OSError, match="Invalid argument"):  # after which the socket has no answer left over
+            with pytest.raises(OSError, match="Invalid argument"):  # afterwards no answer is left in the socket
                 route.do([rtnetlink.refuse(Prefix(b"\x0b\x00\x00\x01", 8)), rtnetlink.bring_up(1)])
             assert len(route.addresses()) > 0
 
-    with ThreadPoolExecutor(1) as thread:  # which ends with its namespace
+    with ThreadPoolExecutor(1) as thread:  # the namespace ends with the thread
         thread.submit(work).result()

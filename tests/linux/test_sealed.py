@@ -1,4 +1,4 @@
-"""A program in memory that nobody can change."""
+"""A program in memory that cannot be changed."""
 
 import os
 import subprocess
@@ -26,14 +26,14 @@ with sealed.copy_of("/bin/true") as copy:
 """
 
 
-def test_a_copy_runs_and_cannot_be_changed() -> None:
+def test_a_sealed_copy_runs_and_cannot_be_changed() -> None:
     with sealed.copy_of("/bin/echo") as copy:
         assert (
             subprocess.run(["echo", "it runs"], executable=copy, capture_output=True, check=True).stdout == b"it runs\n"
         )
         with pytest.raises(PermissionError):
             os.truncate(copy, 0)
-        fd = os.open(copy, os.O_RDWR) if os.geteuid() == 0 else -1  # root may open it; the seals hold all the same
+        fd = os.open(copy, os.O_RDWR) if os.geteuid() == 0 else -1  # root may open it; the seals refuse writing
         if fd >= 0:
             with pytest.raises(PermissionError):
                 os.write(fd, b"other")
@@ -41,7 +41,7 @@ def test_a_copy_runs_and_cannot_be_changed() -> None:
 
 
 @pytest.mark.privileged
-def test_where_programs_in_memory_are_forbidden_the_message_says_how_to_allow_them() -> None:
+def test_the_error_where_programs_in_memory_are_forbidden_says_how_to_allow_them() -> None:
     words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", WITHOUT]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.stdout == (

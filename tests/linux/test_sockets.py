@@ -10,7 +10,7 @@ from waypoint.linux.net import sockets
 pytestmark = [pytest.mark.privileged]
 
 
-def test_a_socket_is_taken_and_what_is_none_leaves_nothing_open() -> None:
+def test_a_socket_is_duplicated_and_another_file_is_refused_without_a_leak() -> None:
     with socket.socket() as own, open("/dev/null") as other:
         before = os.listdir("/proc/self/fd")
         with sockets.take(os.getpid(), own.fileno()) as taken:

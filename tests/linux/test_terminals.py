@@ -1,4 +1,4 @@
-"""Pseudo-terminals, on the real kernel."""
+"""Pseudo-terminals."""
 
 import os
 import threading
@@ -22,26 +22,26 @@ def pair() -> Iterator[tuple[int, int]]:
     os.close(slave)
 
 
-def test_what_waits_already_is_seen_at_once(pair: tuple[int, int]) -> None:
+def test_waiting_ends_at_once_if_output_is_there(pair: tuple[int, int]) -> None:
     os.write(pair[1], b"here")
     assert terminals.wait_briefly(pair[0], 10)
     assert os.read(pair[0], 100) == b"here"
 
 
-def test_what_comes_meanwhile_is_seen(pair: tuple[int, int]) -> None:
+def test_waiting_ends_when_output_comes(pair: tuple[int, int]) -> None:
     writer = threading.Timer(0.05, os.write, (pair[1], b"late"))
     writer.start()
     assert terminals.wait_briefly(pair[0], 10)
     writer.join()
 
 
-def test_nobody_waits_longer_than_the_patience(pair: tuple[int, int]) -> None:
+def test_waiting_ends_after_the_patience(pair: tuple[int, int]) -> None:
     begin = time.monotonic()
     assert not terminals.wait_briefly(pair[0], 0.05)
     assert time.monotonic() - begin >= 0.05
 
 
-def test_the_end_of_a_terminal_is_left_to_the_read() -> None:
+def test_a_closed_terminal_is_reported_by_the_read_only() -> None:
     master, slave = open_pair()
     os.close(slave)
     assert not terminals.wait_briefly(master, 0)
@@ -50,27 +50,23 @@ def test_the_end_of_a_terminal_is_left_to_the_read() -> None:
     os.close(master)
 
 
-@pytest.fixture
-def line_pair() -> Iterator[tuple[int, int]]:
-    """A master and its slave, which takes whole lines and echoes; neither blocks."""
-    master, slave = open_pair()
-    os.set_blocking(slave, False)
-    yield master, slave
-    os.close(master)
-    os.close(slave)
+TYPED = (
+    *(b"one\r", b"one\rtwo\rthe thi", b"unfinished", b"one\x04two", b"\x04", b"\x04\x04end"),
+    *(b"a\x16\x15b\0c\r", b"gone\x15k\x7fept\r"),
+)
 
 
 @pytest.mark.privileged
-@pytest.mark.parametrize(
-    "typed",
-    [
-        *(b"one\r", b"one\rtwo\rthe thi", b"unfinished"),
-        *(b"one\x04two", b"\x04", b"\x04\x04end"),
-        *(b"a\x16\x15b\0c\r", b"gone\x15k\x7fept\r"),
-    ],
-)
-def test_what_is_typed_ahead_comes_away_and_back_without_an_echo(line_pair: tuple[int, int], typed: bytes) -> None:
-    master, slave = line_pair
+def test_input_typed_ahead_is_taken_and_put_back_without_echo() -> None:
+    for typed in TYPED:
+        master, slave = open_pair()  # the slave takes whole lines and echoes
+        os.set_blocking(slave, False)
+        check_typed_ahead(master, slave, typed)
+        os.close(master)
+        os.close(slave)
+
+
+def check_typed_ahead(master: int, slave: int, typed: bytes) -> None:
     os.write(master, typed)
     taken = terminals.take_typed_ahead(master)
     assert taken == typed.replace(b"\r", b"\n").replace(b"\x16", b"").replace(b"gone\x15k\x7f", b"")
@@ -88,7 +84,7 @@ def test_what_is_typed_ahead_comes_away_and_back_without_an_echo(line_pair: tupl
 
 
 @pytest.mark.privileged
-def test_raw_keys_typed_ahead_come_back_as_they_were(pair: tuple[int, int]) -> None:
+def test_raw_input_typed_ahead_is_put_back_unchanged(pair: tuple[int, int]) -> None:
     master, slave = pair
     keys = bytes(range(256))
     os.write(master, keys)

@@ -1,4 +1,4 @@
-"""The kernel tells when a cgroup uses the processor, and only then."""
+"""The kernel reports when a cgroup uses the processor, and only then."""
 
 import select
 import subprocess
@@ -17,7 +17,7 @@ SPIN = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
 
 @pytest.fixture
 def notice(group: str) -> Iterator[UseNotice]:
-    """Of a group that has a group below it."""
+    """A notice of a group that has a group below it."""
     cgroups.create(f"{group}/inner")
     notice = UseNotice(group, USEC)
     yield notice
@@ -28,45 +28,45 @@ def run_in(group: str, command: str) -> None:
     subprocess.run(["sh", "-c", f"echo 0 > {group}/inner/cgroup.procs; {command}"], check=True)
 
 
-def is_told(notice: UseNotice, timeout_s: float = 0.2) -> bool:
+def has_reported(notice: UseNotice, timeout_s: float = 0.2) -> bool:
     poll = select.poll()
     for fd in notice.fds:
         poll.register(fd, select.POLLIN)
     return bool(poll.poll(1000 * timeout_s))
 
 
-def test_a_group_below_that_uses_the_processor_is_told(notice: UseNotice, group: str) -> None:
+def test_processor_use_in_a_group_below_is_reported(notice: UseNotice, group: str) -> None:
     notice.arm()
-    assert not is_told(notice)
+    assert not has_reported(notice)
     run_in(group, SPIN)
-    assert is_told(notice, 0)
+    assert has_reported(notice, 0)
     run_in(group, SPIN)
-    assert is_told(notice, 0)
+    assert has_reported(notice, 0)
 
 
-def test_what_others_use_is_not_told(notice: UseNotice) -> None:
+def test_processor_use_outside_the_group_is_not_reported(notice: UseNotice) -> None:
     notice.arm()
     subprocess.run(["sh", "-c", SPIN], check=True)
-    assert not is_told(notice, 0)
+    assert not has_reported(notice, 0)
 
 
-def test_short_lives_add_up(notice: UseNotice, group: str) -> None:
+def test_short_lived_processes_add_up(notice: UseNotice, group: str) -> None:
     notice.arm()
     before = cgroups.cpu_usec(group)
-    while not is_told(notice, 0):  # not all of a short life is counted
+    while not has_reported(notice, 0):  # not all of a short life is counted
         run_in(group, ":")
         assert cgroups.cpu_usec(group) - before < 20 * USEC * len(notice.fds)
 
 
-def test_disarmed_it_tells_nothing(notice: UseNotice, group: str) -> None:
+def test_a_disarmed_notice_reports_nothing(notice: UseNotice, group: str) -> None:
     run_in(group, SPIN)
-    assert not is_told(notice, 0)
+    assert not has_reported(notice, 0)
     notice.arm()
     notice.disarm()
     run_in(group, SPIN)
-    assert not is_told(notice, 0)
+    assert not has_reported(notice, 0)
 
 
-def test_a_group_that_is_not_there_is_an_error(group: str) -> None:
+def test_a_missing_group_raises_file_not_found_error(group: str) -> None:
     with pytest.raises(FileNotFoundError):
         UseNotice(f"{group}/nothing", USEC)

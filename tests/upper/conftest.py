@@ -1,4 +1,4 @@
-"""The three grounds that the contract is held on."""
+"""Homes on which the contract of a pool is tested, one for each driver and place."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +17,13 @@ from waypoint.upper.contract import Pool
     ]
 )
 def ground(request: pytest.FixtureRequest, corner: Path) -> Ground:
-    """A home on which the driver named by the parameter works: `native`, `loop` or `copy`."""
+    """A home for a pool of this kind: `native`, `loop` or `copy`."""
     return GROUNDS[request.param](corner)
 
 
 @pytest.fixture
 def pool(ground: Ground) -> Iterator[Pool]:
-    """A fresh one on each of the grounds."""
+    """A new pool of each kind."""
     pool = ground.open()
     yield pool
     pool.close()

@@ -21,7 +21,7 @@ SIZES = PoolSizes(initial_bytes=256 * MIB, step_bytes=32 * MIB, headroom_bytes=3
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """`driver`: what is expected of a home there."""
+    """`driver`: the expected driver of a pool in this home."""
 
     home: Path
     driver: Driver
@@ -31,7 +31,7 @@ class Ground:
 
 
 def mount_new(kind: str, corner: Path, size_bytes: int) -> Path:
-    """Make a file system of that kind and size in a file and mount it; return where."""
+    """Make a file system of that kind and size in a file and mount it; return the mount point."""
     image, point = corner / f"{kind}.img", corner / kind
     image.touch()
     os.truncate(image, size_bytes)
@@ -78,7 +78,7 @@ def _until_full(write: Callable[[], object]) -> None:
 
 
 def hide_program(name: str) -> None:
-    """Make the program one that cannot be executed, in this mount namespace."""
+    """Make the program not executable in this mount namespace."""
     path = programs.find(name)
     assert path is not None
     mounts.bind("/dev/null", os.path.realpath(path))
@@ -93,31 +93,31 @@ def loops_of(image: Path) -> list[str]:
 
 
 def is_reserved(image: Path) -> bool:
-    """Whether the file has all its disk space."""
+    """Whether all disk space of the file is allocated."""
     return image.stat().st_blocks * 512 >= image.stat().st_size
 
 
 def wait_for_no_loop(image: Path) -> None:
-    """Until no loop device has this file: the kernel detaches one some time after its last user is gone."""
+    """Wait until no loop device has this file: the kernel detaches one some time after its last user is gone."""
     wait_until(lambda: loops_of(image) == [], f"{image} has no loop device", PATIENCE_S)
 
 
 def used_bytes(path: str) -> int:
-    """Of data and metadata. What is free may be less by more: btrfs sets space aside for its metadata when it thinks
-    that it will need it (32 MiB at a time in a pool of this size, where a busy machine is enough), and keeps it.
+    """Used bytes of data and metadata. Free bytes may go down by more: btrfs sets space aside for metadata, 32 MiB at a
+    time in a pool of this size, and keeps it.
     """
     numbers = os.statvfs(path)
     return (numbers.f_blocks - numbers.f_bfree) * numbers.f_frsize
 
 
 def check_btrfs(image: Path) -> str:
-    """What the file system's own checker says of an unmounted image; raises CalledProcessError if it is damaged."""
+    """The output of `btrfs check` for an unmounted image; raises CalledProcessError if it is damaged."""
     done = subprocess.run(["btrfs", "check", image], capture_output=True, text=True, check=True)
     return done.stdout
 
 
 def take_room(pool: Pool, number: int, size: int) -> None:
-    """A tree with a file that takes room without content."""
+    """Make a tree with a file of `size` allocated bytes."""
     pool.grow_if_needed(3 * size)
     with open(f"{pool.create(f'tree-{number}')}/data", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size)
@@ -125,7 +125,7 @@ def take_room(pool: Pool, number: int, size: int) -> None:
 
 
 def operation_of(folder: str) -> Callable[[], str]:
-    """Tells what btrfs does to the file system as a whole now, such as moving chunks."""
+    """A function that returns the exclusive operation of the btrfs now, such as `balance`."""
     ident = subprocess.run(
         ["findmnt", "-no", "UUID", folder], capture_output=True, text=True, check=True
     ).stdout.strip()

@@ -1,4 +1,4 @@
-"""Trees with everything in them that a copy could lose, and pictures of trees to compare."""
+"""Trees with everything that a copy could lose, and pictures of trees to compare."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ _CAPABILITY_NET_RAW = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
 
 
 def furnish(tree: str) -> None:
-    """Put into the tree what overlayfs and its users may put there."""
+    """Put every kind of file and attribute into the tree that overlayfs and its users may put there."""
     root = Path(tree, "m0/upper")
     (root / "deep/er").mkdir(parents=True)
     for name in ODD_NAMES:
@@ -78,7 +78,7 @@ def _furnish_others(root: Path) -> None:
 
 
 def picture(root: str | Path) -> dict[bytes, Any]:
-    """Everything that can be seen of the tree below `root`, by path; `root` itself is `b""`."""
+    """All content and attributes of the tree `root`, by path; `root` itself is `b""`."""
     top, names_of_inode = os.fsencode(root), dict[int, list[bytes]]()
     facts: dict[bytes, Any] = {}
     for folder, folders, files in os.walk(top):

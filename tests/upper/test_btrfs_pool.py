@@ -1,4 +1,4 @@
-"""What only the driver `btrfs` promises."""
+"""Behaviour of the driver `btrfs` beyond the contract."""
 
 import errno
 import mmap
@@ -33,7 +33,7 @@ def pool(corner: Path) -> Iterator[Pool]:
 
 
 def count_into(tree: str) -> None:
-    """For ever: write the next number into all files in turn, by write(2) or through a memory map."""
+    """Write the next number into all files in turn, for ever, by write(2) or through a memory map."""
     files = [os.open(f"{tree}/{number}", os.O_RDWR | os.O_CREAT) for number in range(FILES)]
     for file in files:
         os.ftruncate(file, 8)
@@ -50,7 +50,7 @@ def counts(tree: str) -> list[int]:
     return [_NUMBER.unpack(Path(tree, str(number)).read_bytes())[0] for number in range(FILES)]
 
 
-def test_a_snapshot_is_of_the_moment_in_which_the_writer_was_stopped(pool: Pool) -> None:
+def test_a_snapshot_of_a_stopped_writer_shows_one_moment(pool: Pool) -> None:
     tree = pool.create("one")
     writer = os.fork()
     if not writer:
@@ -72,16 +72,9 @@ def test_a_snapshot_is_of_the_moment_in_which_the_writer_was_stopped(pool: Pool)
         os.waitpid(writer, 0)
 
 
-@pytest.mark.parametrize(
-    "took_s",
-    [[0.002], [1.0, 0.002], [1.0, 0.1, 0.02, 0.002], [0.2, 0.2], [1.0, 0.1, 0.06]],
-    ids=["at rest", "after one slow commit", "while the kernel cleans", "on a slow disk", "until it is hardly quicker"],
-)
-def test_what_is_written_out_before_a_snapshot_is_written_out_until_that_is_quick(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, took_s: list[float]
-) -> None:
-    """With a clock that goes on only when a commit has taken its time."""
-    now, waiting, snapshot = 0.0, iter(took_s), btrfs.snapshot_subvolume
+def test_sync_commits_until_a_commit_is_quick_or_hardly_quicker(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, snapshot = 0.0, btrfs.snapshot_subvolume
+    waiting = iter(list[float]())
 
     def take(source: str, path: str, *, readonly: bool = False) -> None:
         nonlocal now
@@ -91,9 +84,11 @@ def test_what_is_written_out_before_a_snapshot_is_written_out_until_that_is_quic
     pool.create("one")
     monkeypatch.setattr(btrfs_pool, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(btrfs, "snapshot_subvolume", take)
-    pool.sync("one")
-    assert list(waiting) == [], "it has stopped too early"
-    assert list(pool.list()) == ["one"]
+    for took_s in ([0.002], [1.0, 0.002], [1.0, 0.1, 0.02, 0.002], [0.2, 0.2], [1.0, 0.1, 0.06]):
+        waiting = iter(took_s)
+        pool.sync("one")
+        assert list(waiting) == [], f"it has stopped too early: {took_s}"
+    assert pool.list() == ("one",)
 
 
 def are_made(tree: str) -> bool:
@@ -101,7 +96,7 @@ def are_made(tree: str) -> bool:
     return os.path.exists(paths[-1]) and 0 not in map(os.path.getsize, paths)
 
 
-def test_what_is_sealed_cannot_be_written_to(pool: Pool) -> None:
+def test_a_sealed_tree_cannot_be_written_to(pool: Pool) -> None:
     path = pool.create("one")
     Path(path, "file").write_text("content")
     pool.seal("one")
@@ -115,7 +110,7 @@ def test_what_is_sealed_cannot_be_written_to(pool: Pool) -> None:
             os.unlink(f"{tree}/file")
 
 
-def test_a_native_pool_is_subvolumes_of_the_machines_own_btrfs(corner: Path) -> None:
+def test_a_native_pool_consists_of_subvolumes_of_the_machines_btrfs(corner: Path) -> None:
     ground = GROUNDS["native"](corner)
     pool = ground.open()
     path = pool.create("one")
@@ -127,8 +122,7 @@ def test_a_native_pool_is_subvolumes_of_the_machines_own_btrfs(corner: Path) -> 
     pool.close()
 
 
-def test_what_is_removed_gets_the_room_that_removing_takes(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also from the reserve: or a pool that is full of data could keep its trees for want of room to remove them."""
+def test_removing_may_use_the_reserve(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     destroy, room = btrfs.destroy_subvolume, list[bool]()
 
     def refuse_without_room(path: str) -> None:
@@ -143,7 +137,7 @@ def test_what_is_removed_gets_the_room_that_removing_takes(pool: Pool, monkeypat
     assert (room, pool.list()) == ([True], ())
 
 
-def test_what_finds_no_room_is_done_again_with_a_little_more(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_without_room_is_repeated_with_a_little_more(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     room, tried = list[bool](), list[bool]()
 
     def act() -> None:

@@ -1,4 +1,4 @@
-"""Counting what a session has changed: quickly, however much that is."""
+"""Counting the changes of a session, and inspecting mount points in them."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def fill(tree: Path, mount: str, names: list[str]) -> None:
         place.touch()
 
 
-def test_files_of_all_mounts_count_and_folders_and_our_own_do_not(tmp_path: Path) -> None:
+def test_files_of_all_mounts_count_but_not_folders_and_waypoints_own_files(tmp_path: Path) -> None:
     fill(tmp_path, "m0", ["a", "etc/b", "etc/deep/c", "run/waypoint/nonce", "run/other"])
     fill(tmp_path, "m%2Fhome", ["d"])
     (tmp_path / "m0/upper/link").symlink_to("/nowhere")
@@ -24,43 +24,40 @@ def test_files_of_all_mounts_count_and_folders_and_our_own_do_not(tmp_path: Path
 
 
 @pytest.mark.soak(part="load")
-def test_no_more_is_looked_at_than_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_stops_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "m0", [f"f{number}" for number in range(MOST + 1)])
     assert count_changes(str(tmp_path)) == (MOST, True)
     monkeypatch.setattr(changes, "MOST", MOST + 1)
     assert count_changes(str(tmp_path)) == (MOST + 1, False)
 
 
-@pytest.mark.parametrize(
-    ("made", "found"),
-    [
-        ([], InPlace.NOTHING),
-        (["srv/"], InPlace.NOTHING),
-        (["srv/data/"], InPlace.NOTHING),
-        (["srv/data/file"], InPlace.FILES),
-        (["srv/data"], InPlace.ELSE),
-        (["srv -> /etc"], InPlace.ELSE),
-        (["srv/data -> ."], InPlace.ELSE),
-    ],
-)
-def test_what_is_in_the_place_of_a_mount(tmp_path: Path, made: list[str], found: InPlace) -> None:
-    for words in made:
-        path, _, target = words.partition(" -> ")
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+def test_the_content_at_a_mount_point_is_classified(tmp_path: Path) -> None:
+    expected = {
+        "srv/": InPlace.NOTHING,
+        "srv/data/": InPlace.NOTHING,
+        "srv/data/file": InPlace.FILES,
+        "srv/data": InPlace.ELSE,
+        "srv -> /etc": InPlace.ELSE,
+        "srv/data -> .": InPlace.ELSE,
+    }
+    for number, (made, found) in enumerate(expected.items()):
+        path, _, target = made.partition(" -> ")
+        place = tmp_path / str(number) / path
+        place.parent.mkdir(parents=True)
         if target:
-            (tmp_path / path).symlink_to(target)
+            place.symlink_to(target)
         elif path.endswith("/"):
-            (tmp_path / path).mkdir()
+            place.mkdir()
         else:
-            (tmp_path / path).touch()
-    assert look_at(str(tmp_path), "srv/data") is found
-    assert look_at(str(tmp_path / "gone"), "srv/data") is InPlace.NOTHING
+            place.touch()
+        assert look_at(str(tmp_path / str(number)), "srv/data") is found, made
+    for missing in (tmp_path, tmp_path / "gone"):
+        assert look_at(str(missing), "srv/data") is InPlace.NOTHING
 
 
-def test_no_link_is_followed_that_is_put_in_a_folder_s_place_during_the_walk(
+def test_a_folder_replaced_by_a_link_during_the_walk_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session that changes its files may run: here it puts a link to a folder with files there."""
     (tmp_path / "up/srv/data").mkdir(parents=True)
     (tmp_path / "else/data/file").mkdir(parents=True)
 

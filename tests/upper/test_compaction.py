@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.soak(part="disks"), pytest.mark.privileged, pytest.mar
 
 
 def furnish_and_remove(pool: Pool) -> dict[str, object]:
-    """Let the pool grow to five times its first size, then remove four fifths of what it grew for. What is left."""
+    """Let the pool grow to five times its first size, then remove four fifths of its trees; return the others."""
     for number in range(10):
         Path(pool.create(f"tree-{number}"), "data").write_bytes(os.urandom(100 * MIB))
         furnish(pool.path(f"tree-{number}") + "/odd")
@@ -43,7 +43,7 @@ def furnish_and_remove(pool: Pool) -> dict[str, object]:
     return {name: picture(pool.path(name)) for name in pool.list()}
 
 
-def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> None:
+def test_a_compaction_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> None:
     pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
     kept = furnish_and_remove(pool)
     before = image.stat()
@@ -66,8 +66,7 @@ def test_it_gives_the_space_of_removed_trees_back_to_the_disk(corner: Path) -> N
     assert "no error found" in check_btrfs(image)
 
 
-def test_chunks_that_are_half_full_are_put_together(corner: Path) -> None:
-    """The gaps that removed trees have left in them are too small for what stays: it needs new chunks."""
+def test_half_full_chunks_are_joined(corner: Path) -> None:
     pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
     for number in range(64):
         take_room(pool, number, (40, 48)[number % 2] * MIB)
@@ -79,7 +78,7 @@ def test_chunks_that_are_half_full_are_put_together(corner: Path) -> None:
 
 
 @pytest.mark.parametrize("act", ["grow", "create", "close"])
-def test_what_has_to_change_the_pool_breaks_a_compaction_off(corner: Path, act: str) -> None:
+def test_changing_the_pool_breaks_a_compaction_off(corner: Path, act: str) -> None:
     pool, operation = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
     for number in range(16):
         take_room(pool, number, 100 * MIB)
@@ -111,7 +110,7 @@ def test_a_compaction_keeps_the_headroom(corner: Path) -> None:
     pool.close()
 
 
-def test_a_crash_between_the_file_system_and_its_file_costs_nothing(corner: Path) -> None:
+def test_a_crash_before_the_file_is_cut_loses_nothing(corner: Path) -> None:
     pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
     kept = furnish_and_remove(pool)
     size = image.stat().st_size

@@ -1,4 +1,4 @@
-"""What `waypoint.upper.contract.Pool` promises, on each driver."""
+"""The contract of `waypoint.upper.contract.Pool`, for each driver."""
 
 import os
 import subprocess
@@ -31,11 +31,8 @@ def read(path: str) -> str:
     return Path(path).read_text()
 
 
-def test_the_driver_is_the_one_that_was_asked_for(pool: Pool, ground: Ground) -> None:
+def test_a_new_tree_is_empty_and_writable(pool: Pool, ground: Ground) -> None:
     assert pool.driver == ground.driver
-
-
-def test_a_new_tree_is_empty_and_writable(pool: Pool) -> None:
     path = pool.create("one")
     assert path == pool.path("one")
     assert os.listdir(path) == []
@@ -73,7 +70,7 @@ def test_a_taken_name_is_refused_and_its_tree_is_left_alone(pool: Pool) -> None:
     assert os.listdir(pool.path("empty")) == []
 
 
-def test_a_missing_tree_is_named_in_the_error(pool: Pool) -> None:
+def test_a_missing_tree_is_named_in_the_error_and_can_be_removed(pool: Pool) -> None:
     attempts: list[Callable[[], object]] = [
         lambda: pool.snapshot("gone", "new"),
         lambda: pool.seal("gone"),
@@ -84,14 +81,11 @@ def test_a_missing_tree_is_named_in_the_error(pool: Pool) -> None:
     for attempt in attempts:
         with pytest.raises(UnknownName, match="gone"):
             attempt()
+    pool.remove("gone")
     assert pool.list() == ()
 
 
-def test_removing_a_missing_tree_is_fine(pool: Pool) -> None:
-    pool.remove("gone")
-
-
-def test_what_is_no_name_is_refused_everywhere(pool: Pool) -> None:
+def test_every_call_refuses_invalid_names(pool: Pool) -> None:
     pool.create("one")
     attempts: list[Callable[[str], object]] = [
         lambda name: pool.create(name),
@@ -107,7 +101,7 @@ def test_what_is_no_name_is_refused_everywhere(pool: Pool) -> None:
         assert pool.list() == ("one",), name
 
 
-def test_odd_names_go_through_every_call(pool: Pool) -> None:
+def test_every_call_takes_odd_names(pool: Pool) -> None:
     pool.create("source")
     for name in ODD_TREE_NAMES:
         write(f"{pool.create(name)}/file", name.encode(errors="surrogateescape").hex())
@@ -122,7 +116,7 @@ def test_odd_names_go_through_every_call(pool: Pool) -> None:
     assert pool.list() == ()
 
 
-def test_a_snapshot_keeps_all_that_can_be_seen(pool: Pool) -> None:
+def test_a_snapshot_keeps_content_and_attributes(pool: Pool) -> None:
     furnish(pool.create("one"))
     before = picture(pool.path("one"))
     path = pool.snapshot("one", "two")
@@ -133,7 +127,7 @@ def test_a_snapshot_keeps_all_that_can_be_seen(pool: Pool) -> None:
     assert os.stat(f"{path}/m0/upper/sparse").st_size > 64 * MIB
 
 
-def test_a_snapshot_and_its_source_go_separate_ways(pool: Pool) -> None:
+def test_a_snapshot_and_its_source_are_independent(pool: Pool) -> None:
     write(f"{pool.create('one')}/file", "old")
     pool.snapshot("one", "two")
     write(f"{pool.path('one')}/file", "new")
@@ -163,7 +157,7 @@ def furnish_lower(lower: Path) -> None:
 
 
 def work_in(view: Path) -> None:
-    """What a session does: delete, replace, empty, move, append, across the two layers."""
+    """Change files of both layers as a session does: delete, replace, empty, move, append."""
     (view / "kept/first").unlink()
     with (view / "kept/second").open("a") as file:
         file.write(" and more")
@@ -180,7 +174,7 @@ def work_in(view: Path) -> None:
     os.setxattr(view / "kept", "user.note", b"said by the session")
 
 
-def test_an_overlay_on_a_snapshot_shows_what_it_shows_on_the_source(pool: Pool, corner: Path) -> None:
+def test_overlays_on_a_snapshot_and_on_its_source_show_the_same(pool: Pool, corner: Path) -> None:
     lower, view, other = corner / "lower", corner / "view", corner / "other"
     furnish_lower(lower)
     overlay(lower, pool.create("one"), view)
@@ -189,7 +183,7 @@ def test_an_overlay_on_a_snapshot_shows_what_it_shows_on_the_source(pool: Pool, 
     assert {b"emptied", b"moved away/first", b"kept/second", b"odd\n\xff"} < set(seen)
     assert not {b"emptied/first", b"kept/first", b"deleted", b"moved"} & set(seen)
 
-    overlay(lower, pool.snapshot("one", "two"), other)  # the first one is still mounted, as a session's is
+    overlay(lower, pool.snapshot("one", "two"), other)  # the first overlay is still mounted
     assert picture(other) == seen
     (other / "only here").write_text("x")
     later = picture(other)
@@ -204,7 +198,7 @@ def test_an_overlay_on_a_snapshot_shows_what_it_shows_on_the_source(pool: Pool, 
 
 
 def is_sealed(pool: Pool, name: str) -> bool:
-    """btrfs: whether the kernel refuses all writing. copy: whether the tree has the mark."""
+    """btrfs: whether the kernel refuses writing. copy: whether the tree has the mark."""
     path = pool.path(name)
     return SEALED in os.listxattr(path) if pool.driver == "copy" else not os.access(path, os.W_OK)
 
@@ -222,7 +216,7 @@ def test_a_sealed_tree_stays_sealed(pool: Pool, ground: Ground) -> None:
     again.close()
 
 
-def test_a_snapshot_of_a_snapshot_of_a_sealed_tree_can_be_written_to(pool: Pool) -> None:
+def test_a_snapshot_of_a_sealed_tree_is_writable(pool: Pool) -> None:
     write(f"{pool.create('one')}/file", "kept")
     pool.seal("one")
     pool.snapshot("one", "two", sealed=True)
@@ -235,7 +229,7 @@ def test_a_snapshot_of_a_snapshot_of_a_sealed_tree_can_be_written_to(pool: Pool)
     assert is_sealed(pool, "three")
 
 
-def test_a_removed_tree_is_gone_sealed_or_not_and_its_name_is_free(pool: Pool) -> None:
+def test_removing_a_tree_sealed_or_not_frees_its_name(pool: Pool) -> None:
     for name, sealed in (("open", False), ("sealed", True)):
         furnish(pool.create(name))
         if sealed:
@@ -247,7 +241,7 @@ def test_a_removed_tree_is_gone_sealed_or_not_and_its_name_is_free(pool: Pool) -
     assert pool.list() == ("open", "sealed")
 
 
-def test_folders_deeper_than_a_path_can_be_are_removed_and_measured(pool: Pool) -> None:
+def test_folders_deeper_than_a_path_are_measured_and_removed(pool: Pool) -> None:
     inner = os.open(pool.create("deep"), os.O_RDONLY)
     for _ in range(30):
         os.mkdir("d" * 250, dir_fd=inner)
@@ -273,7 +267,7 @@ def test_a_tree_with_a_mount_in_it_is_not_removed(pool: Pool, corner: Path) -> N
     assert pool.list() == ()
 
 
-def test_usage_counts_what_is_on_disk_once(pool: Pool) -> None:
+def test_usage_counts_hard_links_once_and_no_holes(pool: Pool) -> None:
     path = pool.create("one")
     empty = pool.usage("one")
     Path(path, "data").write_bytes(os.urandom(8 * MIB))
@@ -284,7 +278,7 @@ def test_usage_counts_what_is_on_disk_once(pool: Pool) -> None:
     assert 8 * MIB <= pool.usage("one") - empty < 9 * MIB
 
 
-def test_usage_of_a_tree_in_use_is_an_answer(pool: Pool) -> None:
+def test_usage_works_on_a_tree_in_use(pool: Pool) -> None:
     path = pool.create("one")
     script = "import os, shutil\nwhile True: os.makedirs('a/b/c'); os.mkdir('a/d'); shutil.rmtree('a')"
     busy = subprocess.Popen([sys.executable, "-c", script], cwd=path)
@@ -295,7 +289,7 @@ def test_usage_of_a_tree_in_use_is_an_answer(pool: Pool) -> None:
         busy.wait()
 
 
-def test_free_bytes_go_down_by_what_is_written(pool: Pool) -> None:
+def test_writing_lowers_the_free_bytes(pool: Pool) -> None:
     path, before = pool.create("one"), pool.free_bytes()
     used = used_bytes(path)
     Path(path, "data").write_bytes(os.urandom(16 * MIB))
@@ -304,7 +298,7 @@ def test_free_bytes_go_down_by_what_is_written(pool: Pool) -> None:
     assert 15 * MIB < used_bytes(path) - used < 20 * MIB
 
 
-def test_an_empty_pool_need_not_grow(pool: Pool) -> None:
+def test_an_empty_pool_does_not_grow(pool: Pool) -> None:
     growth = pool.grow_if_needed()
     assert growth.outcome in (GrowthOutcome.ENOUGH, GrowthOutcome.FIXED)
     assert pool.grow_if_needed().size_bytes == growth.size_bytes
@@ -312,7 +306,7 @@ def test_an_empty_pool_need_not_grow(pool: Pool) -> None:
 
 
 @pytest.mark.soak(part="load")
-def test_a_thousand_trees(pool: Pool) -> None:
+def test_a_pool_holds_a_thousand_trees(pool: Pool) -> None:
     names = [f"{number:04}" for number in range(1000)]
     for name in names:
         write(f"{pool.create(name)}/file", name)
@@ -326,7 +320,7 @@ def test_a_thousand_trees(pool: Pool) -> None:
 
 
 @pytest.mark.soak(part="load")
-def test_threads_may_call_for_different_names(pool: Pool) -> None:
+def test_threads_may_work_on_different_trees(pool: Pool) -> None:
     furnish(pool.create("source"))
     before = picture(pool.path("source"))
 
@@ -345,7 +339,7 @@ def test_threads_may_call_for_different_names(pool: Pool) -> None:
     assert pool.list() == tuple(sorted(["source", *(f"thread {number} copy" for number in range(24))]))
 
 
-def test_a_full_pool_refuses_snapshots_but_seals_syncs_opens_and_removes(pool: Pool, ground: Ground) -> None:
+def test_a_full_pool_can_be_synced_sealed_opened_and_emptied(pool: Pool, ground: Ground) -> None:
     furnish(pool.create("one"))
     Path(pool.create("two"), "data").write_bytes(os.urandom(4 * MIB))
     before = picture(pool.path("one"))
@@ -359,7 +353,7 @@ def test_a_full_pool_refuses_snapshots_but_seals_syncs_opens_and_removes(pool: P
     assert picture(pool.path("one")) == before
     pool.close()
 
-    pool = ground.open()  # a full pool must open, or nothing could be removed from it
+    pool = ground.open()  # a full pool must open, so that trees can be removed
     assert pool.list() == ("filler", *made, "one", "two")
     pool.remove("filler")
     assert pool.list() == (*made, "one", "two")
@@ -370,26 +364,26 @@ def test_a_full_pool_refuses_snapshots_but_seals_syncs_opens_and_removes(pool: P
 
 
 def snapshot_if_there_is_room(pool: Pool, source: str, name: str) -> list[str]:
-    """A large btrfs keeps room for names when there is none left for data, so it is not sure to refuse."""
+    """Snapshot, unless the pool is full: a large btrfs may still have room for metadata when there is none for data."""
     try:
         pool.snapshot(source, name)
     except Failed as err:
         if "No space left on device" not in err.said:
             raise
         if pool.driver == "btrfs":
-            btrfs.sync_filesystem(pool.path(source))  # hastens what the kernel does by itself after some seconds
+            btrfs.sync_filesystem(pool.path(source))  # the kernel would do it by itself after some seconds
         return []
     return [name]
 
 
-def test_what_a_tree_shares_and_what_only_it_has(pool: Pool) -> None:
+def test_shares_separate_own_from_shared_bytes(pool: Pool) -> None:
     Path(pool.create("one"), "both").write_bytes(os.urandom(8 * MIB))
     pool.snapshot("one", "two")
     Path(pool.path("two"), "own").write_bytes(os.urandom(3 * MIB))
     pool.sync("two")
     pool.settle()
     one, two = pool.shares("one"), pool.shares("two")
-    copies = 2 if pool.driver == "copy" else 1  # where nothing can be shared, all is each tree's own
+    copies = 2 if pool.driver == "copy" else 1  # copy shares nothing
     assert [found.total_bytes // MIB for found in (one, two)] == [8, 11]
     assert [found.own_bytes // MIB for found in (one, two)] == ([8, 11] if copies == 2 else [0, 3])
     assert pool.unique_bytes() // MIB == 8 * copies + 3

@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of its work on a pool: what the next one finds."""
+"""The state of a pool after a process that was working on it was killed."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ def forget_pool(home: Path) -> None:
     shutil.rmtree(home / "pool")
 
 
-def test_a_pool_whose_making_was_killed_can_be_made_again(ground: Ground) -> None:
+def test_a_pool_can_be_made_after_a_killed_attempt(ground: Ground) -> None:
     whole_s = duration("make", ground)
     for number in range(TRIES):
         forget_pool(ground.home)
@@ -35,7 +35,7 @@ def test_a_pool_whose_making_was_killed_can_be_made_again(ground: Ground) -> Non
         again.close()
 
 
-def test_snapshots_and_removals_that_were_killed_leave_whole_trees_only(ground: Ground) -> None:
+def test_killed_snapshots_and_removals_leave_whole_trees_only(ground: Ground) -> None:
     pool = ground.open()
     furnish(pool.create("source"))
     before = picture(pool.path("source"))
@@ -52,7 +52,7 @@ def test_snapshots_and_removals_that_were_killed_leave_whole_trees_only(ground: 
         pool.close()
 
 
-def test_a_growth_that_was_killed_is_completed_at_the_next_start(corner: Path) -> None:
+def test_a_killed_growth_is_completed_at_the_next_opening(corner: Path) -> None:
     ground = Ground(corner, "btrfs")
     pool = ground.open()
     furnish(pool.create("one"))
@@ -60,7 +60,7 @@ def test_a_growth_that_was_killed_is_completed_at_the_next_start(corner: Path) -
     pool.close()
     image, sizes = corner / "pool.img", []
     for number in range(10 * TRIES):
-        if number >= TRIES and sizes[-1] > sizes[0]:  # on a busy machine the first kills may all come before a growth
+        if number >= TRIES and sizes[-1] > sizes[0]:  # on a busy machine all first kills may come before a growth
             break
         kill_after("grow", ground, 0.002 * number)
         wait_for_no_loop(image)
@@ -76,7 +76,7 @@ def test_a_growth_that_was_killed_is_completed_at_the_next_start(corner: Path) -
     assert "no error found" in check_btrfs(image)
 
 
-def test_nothing_is_left_mounted_or_attached_when_the_only_user_is_killed(corner: Path) -> None:
+def test_killing_the_only_user_leaves_no_mount_and_no_loop_device(corner: Path) -> None:
     ground = Ground(corner, "btrfs")
     pool = ground.open()
     pool.create("one")
@@ -86,7 +86,7 @@ def test_nothing_is_left_mounted_or_attached_when_the_only_user_is_killed(corner
     wait_for_no_loop(corner / "pool.img")
 
 
-def test_a_pool_that_a_session_still_uses_is_found_again_and_not_attached_twice(corner: Path) -> None:
+def test_a_pool_in_use_by_a_session_is_opened_without_a_second_loop_device(corner: Path) -> None:
     home, moved = corner / "home", corner / "moved"
     home.mkdir()
     ground = Ground(home, "btrfs")
@@ -96,7 +96,7 @@ def test_a_pool_that_a_session_still_uses_is_found_again_and_not_attached_twice(
     with started("hold", ground) as session:
         first = loops_of(home / "pool.img")
         assert len(first) == 1
-        home.rename(moved)  # the name does not matter: the file is the same
+        home.rename(moved)  # the file is the same under another name
         again = Ground(moved, "btrfs").open()
         assert loops_of(moved / "pool.img") == first
         assert again.list() == ("one",)
@@ -107,7 +107,7 @@ def test_a_pool_that_a_session_still_uses_is_found_again_and_not_attached_twice(
     assert "no error found" in check_btrfs(moved / "pool.img")
 
 
-def test_a_copied_home_is_a_pool_of_its_own(corner: Path) -> None:
+def test_a_copied_home_has_an_independent_pool(corner: Path) -> None:
     (corner / "home").mkdir()
     pool = Ground(corner / "home", "btrfs").open()
     Path(pool.create("one"), "file").write_text("content")

@@ -1,4 +1,4 @@
-"""The file under the driver `btrfs`: its space, its growth, full disks, and machines that lack something."""
+"""The pool file: its space, its growth, full disks, and machines that lack something."""
 
 import dataclasses
 import os
@@ -34,7 +34,7 @@ def small_disk(corner: Path) -> Path:
     return mount_new("ext4", corner, 400 * MIB)
 
 
-def test_the_file_is_private_has_all_its_space_and_goes_out_of_use_with_the_pool(corner: Path) -> None:
+def test_the_file_is_private_and_fully_reserved_and_closing_detaches_it(corner: Path) -> None:
     pool = Ground(corner, "btrfs").open()
     image, folder = corner / "pool.img", corner / "pool"
     assert image.stat().st_size == SIZES.initial_bytes
@@ -52,7 +52,7 @@ def test_the_file_is_private_has_all_its_space_and_goes_out_of_use_with_the_pool
     assert is_reserved(image)
 
 
-def test_the_mount_writes_no_access_times_does_not_discard_and_runs_nothing_as_another_user(corner: Path) -> None:
+def test_the_pool_is_mounted_without_access_times_discarding_and_set_uid(corner: Path) -> None:
     pool = Ground(corner, "btrfs").open()
     (record,) = [record for record in mounts.read_mounts() if record.mount_point == str(corner / "pool")]
     assert record.fstype == "btrfs"
@@ -61,7 +61,7 @@ def test_the_mount_writes_no_access_times_does_not_discard_and_runs_nothing_as_a
     pool.close()
 
 
-def test_an_open_pool_of_the_same_mount_namespace_is_not_mounted_over_itself(corner: Path) -> None:
+def test_opening_an_open_pool_mounts_nothing_more(corner: Path) -> None:
     first, second = Ground(corner, "btrfs").open(), Ground(corner, "btrfs").open()
     first.create("one")
     assert second.list() == ("one",)
@@ -72,7 +72,7 @@ def test_an_open_pool_of_the_same_mount_namespace_is_not_mounted_over_itself(cor
 
 
 @pytest.mark.soak(part="disks")
-def test_it_grows_in_whole_steps_when_less_than_the_headroom_is_free(small_disk: Path) -> None:
+def test_the_pool_grows_by_a_step_when_less_than_the_headroom_is_free(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     tree = pool.create("one")
     assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
@@ -95,7 +95,7 @@ def test_it_grows_in_whole_steps_when_less_than_the_headroom_is_free(small_disk:
     assert "no error found" in check_btrfs(small_disk / "pool.img")
 
 
-def test_it_takes_as_many_steps_as_are_needed(small_disk: Path) -> None:
+def test_the_pool_grows_by_as_many_steps_as_needed(small_disk: Path) -> None:
     pool = open_pool(small_disk, "btrfs", dataclasses.replace(SIZES, step_bytes=SIZES.headroom_bytes // 2))
     before = pool.free_bytes()
     growth = pool.grow_if_needed(before - MIB)
@@ -106,7 +106,7 @@ def test_it_takes_as_many_steps_as_are_needed(small_disk: Path) -> None:
     pool.close()
 
 
-def test_the_last_step_is_as_large_as_the_floor_allows(small_disk: Path) -> None:
+def test_the_last_step_leaves_the_floor_free(small_disk: Path) -> None:
     wide = PoolSizes(SIZES.initial_bytes, step_bytes=64 * MIB, headroom_bytes=1 << 40, floor_bytes=20 * MIB)
     pool = open_pool(small_disk, "btrfs", wide)
     growth = pool.grow_if_needed()
@@ -117,7 +117,7 @@ def test_the_last_step_is_as_large_as_the_floor_allows(small_disk: Path) -> None
 
 
 @pytest.mark.soak(part="disks")
-def test_what_is_still_in_the_page_cache_is_not_free(small_disk: Path) -> None:
+def test_data_in_the_page_cache_counts_as_written(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     tree = pool.create("one")
     before, said_before = pool.free_bytes(), filesystem.free_bytes(tree)
@@ -129,7 +129,7 @@ def test_what_is_still_in_the_page_cache_is_not_free(small_disk: Path) -> None:
     pool.close()
 
 
-def test_room_ahead_is_taken_where_there_is_room_and_is_no_need(small_disk: Path) -> None:
+def test_growing_ahead_happens_only_if_the_disk_has_room(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     fill(small_disk / "junk")
     assert pool.grow_if_needed(SIZES.initial_bytes).outcome is GrowthOutcome.ENOUGH
@@ -139,7 +139,7 @@ def test_room_ahead_is_taken_where_there_is_room_and_is_no_need(small_disk: Path
 
 
 @pytest.mark.soak(part="disks")
-def test_it_grows_when_names_use_up_the_space_before_data_does(small_disk: Path) -> None:
+def test_the_pool_grows_when_metadata_runs_short(small_disk: Path) -> None:
     pool = open_pool(small_disk, "btrfs", dataclasses.replace(SIZES, headroom_bytes=200 * MIB))
     tree = pool.create("one")
     assert pool.grow_if_needed().outcome is GrowthOutcome.ENOUGH
@@ -152,7 +152,7 @@ def test_it_grows_when_names_use_up_the_space_before_data_does(small_disk: Path)
 
 
 @pytest.mark.soak(part="disks")
-def test_it_does_not_grow_below_the_floor_and_says_so(small_disk: Path) -> None:
+def test_the_pool_refuses_to_grow_below_the_floor(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     fill(f"{pool.create('one')}/file")
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
@@ -169,7 +169,7 @@ def test_it_does_not_grow_below_the_floor_and_says_so(small_disk: Path) -> None:
 
 
 @pytest.mark.soak(part="disks")
-def test_a_disk_that_fills_up_while_growing_leaves_the_file_as_it_was(small_disk: Path) -> None:
+def test_a_growth_on_a_full_disk_leaves_the_file_unchanged(small_disk: Path) -> None:
     pool = open_pool(small_disk, "btrfs", dataclasses.replace(SIZES, floor_bytes=-(1 << 40)))
     fill(f"{pool.create('one')}/file")
     fill(small_disk / "junk")
@@ -210,7 +210,7 @@ def test_a_full_disk_and_a_full_pool_damage_nothing(small_disk: Path) -> None:
     pool.close()
 
 
-def test_a_disk_too_full_for_a_new_pool_is_said_and_nothing_is_left(small_disk: Path) -> None:
+def test_a_new_pool_on_a_full_disk_is_refused_and_leaves_nothing(small_disk: Path) -> None:
     for sizes, words in (
         (dataclasses.replace(SIZES, floor_bytes=300 * MIB), "256 MiB would leave less than 300 MiB free on the disk"),
         (dataclasses.replace(SIZES, initial_bytes=500 * MIB, floor_bytes=-(1 << 40)), "No space left on device"),
@@ -225,7 +225,7 @@ def test_a_disk_too_full_for_a_new_pool_is_said_and_nothing_is_left(small_disk: 
 
 
 @pytest.mark.soak(part="disks")
-def test_a_file_that_was_copied_with_holes_gets_its_space_back(small_disk: Path) -> None:
+def test_opening_reserves_the_space_of_a_sparse_file_again(small_disk: Path) -> None:
     pool = Ground(small_disk, "btrfs").open()
     furnish(pool.create("one"))
     before = picture(pool.path("one"))
@@ -246,7 +246,7 @@ def test_a_file_that_was_copied_with_holes_gets_its_space_back(small_disk: Path)
     pool.close()
 
 
-def test_without_mkfs_the_package_is_named(corner: Path) -> None:
+def test_a_missing_mkfs_names_the_package(corner: Path) -> None:
     hide_program("mkfs.btrfs")
     with pytest.raises(HostLacks, match="no program mkfs") as refused:
         open_pool(corner, "btrfs", SIZES)
@@ -254,7 +254,7 @@ def test_without_mkfs_the_package_is_named(corner: Path) -> None:
     assert os.listdir(corner) == ["pool"]
 
 
-def test_without_mkfs_a_pool_that_is_there_is_opened_all_the_same(corner: Path) -> None:
+def test_an_existing_pool_opens_without_mkfs(corner: Path) -> None:
     pool = Ground(corner, "btrfs").open()
     pool.create("one")
     pool.close()
@@ -264,7 +264,7 @@ def test_without_mkfs_a_pool_that_is_there_is_opened_all_the_same(corner: Path) 
     again.close()
 
 
-def test_a_pool_is_not_mounted_over_what_somebody_has_put_there(corner: Path) -> None:
+def test_a_pool_is_not_mounted_over_existing_files(corner: Path) -> None:
     (corner / "pool").mkdir()
     (corner / "pool/precious").touch()
     with pytest.raises(StateConflict, match="not empty"):
@@ -273,7 +273,7 @@ def test_a_pool_is_not_mounted_over_what_somebody_has_put_there(corner: Path) ->
     assert os.listdir(corner) == ["pool"]
 
 
-def test_a_damaged_file_is_an_error_in_words_and_is_left_alone(corner: Path) -> None:
+def test_a_damaged_file_is_refused_and_left_unchanged(corner: Path) -> None:
     Ground(corner, "btrfs").open().close()
     image = corner / "pool.img"
     wait_for_no_loop(image)
@@ -288,7 +288,7 @@ def test_a_damaged_file_is_an_error_in_words_and_is_left_alone(corner: Path) -> 
     wait_for_no_loop(image)
 
 
-def test_usual_sizes_follow_the_disk() -> None:
+def test_the_usual_sizes_depend_on_the_disk() -> None:
     gib = 1 << 30
     assert usual_sizes(100 * gib, 50 * gib) == PoolSizes(2 * gib, gib, gib, 5 * gib)
     assert usual_sizes(10 * gib, 4 * gib) == PoolSizes(gib, gib, gib, gib)

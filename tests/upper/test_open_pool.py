@@ -1,4 +1,4 @@
-"""Which driver a home gets, and what is said where the machine refuses."""
+"""The choice of a driver, and errors where the machine cannot have it."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 
 def open_again_and_again(home: Path, first: Driver) -> list[str]:
-    """The drivers of a pool opened with `first` and then twice with what a caller would say then."""
+    """The drivers of a new pool when it is opened with `first`, `auto` and `first` again."""
     drivers = []
     for driver in (first, "auto", first):
         pool = open_pool(home, driver, SIZES)
@@ -52,7 +52,7 @@ def test_copying_is_used_where_btrfs_cannot_be_made(corner: Path) -> None:
     assert open_again_and_again(corner, "auto") == ["copy"] * 3
 
 
-def test_copying_is_used_where_there_are_no_loop_devices(corner: Path) -> None:
+def test_copying_is_used_without_loop_devices(corner: Path) -> None:
     bare = corner / "dev"
     bare.mkdir()
     for name in ("null", "urandom"):
@@ -76,14 +76,14 @@ def test_a_pool_is_not_opened_with_the_other_driver(corner: Path) -> None:
             open_pool(home, other, SIZES)  # type: ignore[arg-type]
 
 
-def test_a_pool_file_is_not_given_up_because_the_machine_has_lost_its_loop_devices(corner: Path) -> None:
+def test_a_home_with_a_pool_file_is_refused_without_loop_devices(corner: Path) -> None:
     open_pool(corner, "auto", SIZES).close()
     mounts.mount("tmpfs", "/dev", "tmpfs")
     with pytest.raises(HostLacks, match="no loop device"):
         open_pool(corner)
 
 
-def test_copying_is_refused_where_overlayfs_could_not_have_its_upper_trees(corner: Path) -> None:
+def test_copying_is_refused_on_a_file_system_that_cannot_hold_upper_trees(corner: Path) -> None:
     for name in ("lower", "upper", "work", "merged"):
         (corner / name).mkdir()
     layers = ",".join(f"{name}dir={corner / name}" for name in ("lower", "upper", "work"))
@@ -94,7 +94,7 @@ def test_copying_is_refused_where_overlayfs_could_not_have_its_upper_trees(corne
     assert os.listdir(corner / "merged/pool") == []
 
 
-def test_copies_share_their_blocks_where_the_file_system_can(corner: Path) -> None:
+def test_copies_share_blocks_on_btrfs(corner: Path) -> None:
     home = mount_new("btrfs", corner, 256 * MIB)
     pool = open_pool(home, "copy")
     Path(pool.create("one"), "data").write_bytes(os.urandom(32 * MIB))
@@ -107,7 +107,7 @@ def test_copies_share_their_blocks_where_the_file_system_can(corner: Path) -> No
     pool.close()
 
 
-def test_the_home_may_be_reached_by_a_symlink(corner: Path) -> None:
+def test_the_home_may_be_a_symlink(corner: Path) -> None:
     (corner / "real").mkdir()
     (corner / "link").symlink_to("real")
     pool = open_pool(corner / "link", "btrfs", SIZES)
@@ -117,7 +117,7 @@ def test_the_home_may_be_reached_by_a_symlink(corner: Path) -> None:
     assert mounts.list_mount_points_in(corner) == []
 
 
-def test_what_the_machine_refuses_is_told_with_a_next_step() -> None:
+def test_an_error_of_the_machine_has_a_next_step() -> None:
     for error in (PermissionError(errno.EPERM, "no"), subprocess.CalledProcessError(1, "mkfs", stderr=b"no")):
         with pytest.raises(Failed, match="no") as caught, refusals("make", "it"):
             raise error

@@ -1,4 +1,4 @@
-"""How a pool says that it stands, on each driver: what `waypoint doctor` tells of it."""
+"""The state of a pool that `waypoint doctor` reports, for each driver."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from waypoint.upper.contract import GrowthOutcome, Pool
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 
-def test_it_tells_how_it_stands(pool: Pool, ground: Ground) -> None:
+def test_the_outlook_has_free_space_headroom_and_growth(pool: Pool, ground: Ground) -> None:
     before = filesystem.free_bytes(ground.home)
     found = pool.outlook()
     after = filesystem.free_bytes(ground.home)
@@ -35,7 +35,7 @@ def test_it_tells_how_it_stands(pool: Pool, ground: Ground) -> None:
     pool.remove("one")
 
 
-def test_it_tells_that_it_has_become_read_only(pool: Pool, ground: Ground) -> None:
+def test_a_read_only_pool_is_reported_and_refuses_writes(pool: Pool, ground: Ground) -> None:
     mounted = pool.folder if os.path.ismount(pool.folder) else str(ground.home)
     subprocess.run(["mount", "-o", "remount,ro", mounted], check=True)
     try:
@@ -51,7 +51,7 @@ def test_it_tells_that_it_has_become_read_only(pool: Pool, ground: Ground) -> No
     pool.check_writable()
 
 
-def test_a_file_that_has_become_read_only_is_opened_and_does_not_grow(corner: Path) -> None:
+def test_a_read_only_pool_file_opens_and_does_not_grow(corner: Path) -> None:
     pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
     Path(pool.create("one"), "data").write_bytes(b"kept")
     subprocess.run(["mount", "-o", "remount,ro", pool.folder], check=True)
@@ -67,10 +67,10 @@ def test_a_file_that_has_become_read_only_is_opened_and_does_not_grow(corner: Pa
     pool.close()
 
 
-def test_a_file_that_fails_when_it_is_first_written_is_opened_to_be_read(
+def test_a_pool_file_that_fails_at_the_first_write_is_opened_read_only(
     corner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As btrfs does where it meets the same error again whenever it is mounted."""
+    """As btrfs does if it meets the same error at each mount."""
     pool, image = Ground(corner, "btrfs").open(), corner / "pool.img"
     Path(pool.create("one"), "data").write_bytes(b"kept")
     pool.sync("one")

@@ -43,14 +43,14 @@ def levels_of(tree: Path) -> list[tuple[list[str], list[str]]]:
 
 
 @pytest.mark.soak(part="load")
-def test_a_deep_tree_goes(trees: Trees) -> None:
+def test_a_deep_tree_is_removed(trees: Trees) -> None:
     make_levels(trees.present, LEVELS, NAME)
     assert trees.rewind() == 1
     assert os.listdir(trees.present) == []
 
 
 @pytest.mark.soak(part="load")
-def test_a_deep_tree_comes_back(trees: Trees) -> None:
+def test_a_deep_tree_is_restored(trees: Trees) -> None:
     make_levels(trees.wanted, LEVELS, NAME)
     (trees.wanted / NAME).chmod(0o700)
     os.utime(trees.wanted / NAME, (1, 1))
@@ -62,7 +62,7 @@ def test_a_deep_tree_comes_back(trees: Trees) -> None:
 
 @pytest.mark.privileged
 @pytest.mark.requires("root")
-def test_what_a_missing_folder_had_comes_back_with_all_that_is_known_of_it(trees: Trees) -> None:
+def test_a_missing_folder_is_restored_with_all_attributes(trees: Trees) -> None:
     folder = trees.wanted / "folder"
     (folder / "below/empty").mkdir(parents=True)
     (folder / "file").write_bytes(b"content")
@@ -78,8 +78,8 @@ def test_what_a_missing_folder_had_comes_back_with_all_that_is_known_of_it(trees
     (folder / "file").chmod(0o4751)
     for path in sorted(folder.rglob("*"), reverse=True):
         os.utime(path, ns=(1_000_000_001, 2_000_000_003), follow_symlinks=False)
-    (trees.present / "folder").write_text("in its place")
-    os.setxattr(folder, "trusted.overlay.opaque", b"y")  # so that it is looked at as a whole, as a whiteout is
+    (trees.present / "folder").write_text("a file in its place")
+    os.setxattr(folder, "trusted.overlay.opaque", b"y")  # so that it is compared as a whole, like a whiteout
     assert trees.rewind() == 8
 
     def facts(tree: Path) -> dict[str, tuple[object, ...]]:
@@ -101,7 +101,7 @@ def test_what_a_missing_folder_had_comes_back_with_all_that_is_known_of_it(trees
     assert (copy / "below/sparse").stat().st_blocks == (folder / "below/sparse").stat().st_blocks
 
 
-def test_a_tree_that_is_deeper_than_is_sensible_is_refused(trees: Trees) -> None:
+def test_a_tree_with_too_long_paths_is_refused(trees: Trees) -> None:
     make_levels(trees.present, 80, "n" * 250)
     with pytest.raises(OSError, match="16384 characters") as caught:
         trees.rewind()
@@ -115,7 +115,7 @@ def test_changes_deep_in_a_tree_are_counted(trees: Trees) -> None:
 
 
 @pytest.mark.parametrize("side", ["wanted", "present"])
-def test_more_entries_than_are_held_at_a_time_are_refused_and_nothing_is_changed(
+def test_too_many_entries_are_refused_before_anything_changes(
     trees: Trees, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rewind_module, "MOST_ENTRIES", 3)
@@ -129,7 +129,7 @@ def test_more_entries_than_are_held_at_a_time_are_refused_and_nothing_is_changed
     assert trees.rewind() == 3
 
 
-def test_what_found_no_room_is_done_again(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewind_that_found_no_room_can_be_repeated(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("+first", "middle", "zlast")  # before and after the name of a copy that is being made
     for name in names:
         (trees.wanted / name).write_text("wanted")
@@ -155,7 +155,7 @@ def test_what_found_no_room_is_done_again(trees: Trees, monkeypatch: pytest.Monk
     )
 
 
-def test_a_file_that_was_cut_since_it_was_looked_at_ends_where_it_ends(tmp_path: Path) -> None:
+def test_a_file_truncated_during_the_copy_is_copied_as_far_as_it_goes(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 9000)
     facts = os.stat(tmp_path / "log")
     os.truncate(tmp_path / "log", 5000)

@@ -1,4 +1,4 @@
-"""What a tree may take of the pool: of all drivers, as far as they can count."""
+"""Limits of trees, for each driver that has them."""
 
 import contextlib
 import os
@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs", "overlay")]
 
 
 @pytest.mark.requires("simple-quotas")
-def test_a_tree_takes_no_more_than_its_limit_or_the_pool_says_why(pool: Pool, ground: Ground) -> None:
-    """Of what it writes itself: its copy begins anew, and a neighbour is not concerned."""
+def test_a_tree_is_limited_or_the_pool_says_why_not(pool: Pool, ground: Ground) -> None:
     for name in ("one", "other"):
         pool.create(name)
     why_not = pool.limit("one", 20 * MIB)
@@ -37,12 +36,11 @@ def test_a_tree_takes_no_more_than_its_limit_or_the_pool_says_why(pool: Pool, gr
     assert pool.limit("copy", 16 * MIB) == ""
     with pytest.raises(OSError, match="quota"):  # it has more than that already
         filled("copy", pool, "most")
-    pool.seal("copy")  # though it has no room for anything
+    pool.seal("copy")  # works though its limit is reached
 
 
 @pytest.mark.requires("simple-quotas")
-def test_what_lies_in_a_pool_that_counts_is_not_moved(corner: Path) -> None:
-    """Moving it can leave the file system read-only for good: the kernel finds no group for a tree that is gone."""
+def test_a_pool_with_limits_is_never_compacted(corner: Path) -> None:
     pool = Ground(corner, "btrfs").open()
     for number in range(4):
         take_room(pool, number, 100 * MIB)
@@ -69,7 +67,7 @@ def test_what_lies_in_a_pool_that_counts_is_not_moved(corner: Path) -> None:
         pytest.param("balance", [40, 48] * 32, range(0, 64, 2), id="chunks that are not full"),
     ],
 )
-def test_what_is_being_moved_is_left_when_the_counting_begins(
+def test_setting_a_limit_breaks_a_compaction_off(
     corner: Path, operation: str, sizes: list[int], removed: range
 ) -> None:
     pool, present = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
@@ -91,7 +89,7 @@ def test_what_is_being_moved_is_left_when_the_counting_begins(
 
 
 @pytest.mark.requires("simple-quotas")
-def test_a_balance_that_a_crash_has_cut_does_not_go_on_where_it_counts(
+def test_a_balance_interrupted_by_a_crash_is_not_continued_in_a_pool_with_limits(
     corner: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool, present = Ground(corner, "btrfs").open(), operation_of(str(corner / "pool"))
@@ -117,7 +115,7 @@ def test_a_balance_that_a_crash_has_cut_does_not_go_on_where_it_counts(
 
 
 def filled(name: str, pool: Pool, file: str = "data") -> int:
-    """Write 30 MiB into a new file of the tree; how many fitted."""
+    """Write 30 MiB into a new file of the tree; return how many MiB fitted."""
     with open(f"{pool.path(name)}/{file}", "wb", buffering=0) as opened, contextlib.suppress(OSError):
         while opened.tell() < 30 * MIB:
             opened.write(bytes(MIB))

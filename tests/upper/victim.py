@@ -1,6 +1,6 @@
 """A process that works on a pool until it is killed: `python -m tests.upper.victim TASK HOME DRIVER`.
 
-It says `ready` when it begins with what it shall be killed in, and has a mount namespace of its own, as the daemon has.
+It prints `ready` before the work in which it is killed. It has its own mount namespace, like the daemon.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ def make(home: str, driver: Driver) -> None:
 
 
 def grow(home: str, driver: Driver) -> None:
-    """Let the pool's file grow step by step, as often as there is disk for."""
+    """Let the pool's file grow step by step, as far as the disk allows."""
     pool = open_pool(home, driver, SIZES)
     _ready()
     while True:
@@ -51,7 +51,7 @@ def turn_over(home: str, driver: Driver) -> None:
 
 
 def hold(home: str, driver: Driver) -> None:
-    """Keep an open file in the tree `one`, as a session does that outlives its daemon."""
+    """Keep a file of the tree `one` open, like a session that outlives its daemon."""
     pool: Pool = open_pool(home, driver, SIZES)
     with open(f"{pool.path('one')}/held", "w") as file:
         _ready()

@@ -1,4 +1,4 @@
-"""Starting victims (victim.py) and killing them somewhere in the middle."""
+"""Starting victims (victim.py) and killing them during their work."""
 
 import contextlib
 import subprocess
@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE_S
 
 @contextlib.contextmanager
 def started(task: str, ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
-    """A victim that has said that it is ready. It is killed at the end."""
+    """A victim that is ready. It is killed at the end of the `with` block."""
     command = [sys.executable, "-m", "tests.upper.victim", task, str(ground.home), ground.driver]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
         try:
@@ -26,13 +26,13 @@ def started(task: str, ground: Ground) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill_after(task: str, ground: Ground, delay_s: float) -> None:
-    """Start a victim, and kill it that long after it was ready (or not, if it ended before)."""
+    """Start a victim, and kill it `delay_s` after it was ready, unless it has ended."""
     with started(task, ground) as victim, contextlib.suppress(subprocess.TimeoutExpired):
         victim.wait(delay_s)
 
 
 def duration(task: str, ground: Ground) -> float:
-    """How many seconds a task that ends by itself takes from being ready."""
+    """Seconds from `ready` to the end of a task that ends by itself."""
     with started(task, ground) as victim:
         before = time.monotonic()
         assert victim.wait(PATIENCE_S) == 0
@@ -40,7 +40,7 @@ def duration(task: str, ground: Ground) -> float:
 
 
 def leftovers(home: Path) -> list[str]:
-    """Names in the home and in the pool's folder of things that were not finished."""
+    """Paths of unfinished files in the home and in the pool's folder."""
     found = [path for folder in (home, home / "pool") for path in folder.iterdir()]
     own = [path for path in found if path.name.startswith(".") or "making" in path.name]
     return [str(path) for path in own if not path.is_dir() or any(path.iterdir())]
