@@ -76,7 +76,7 @@ def test_strangers_go_and_what_runs_of_them(own: Home) -> None:
         path.unlink()
     kept = client.start("kept")
     assert {one.kind for one in client.strangers()} == {"processes", "files", "capture", "session"}
-    step = "put it back in its place after 'waypoint daemon stop'; if none does, 'waypoint gc' removes them"
+    step = "run 'waypoint daemon stop' and put that file back; otherwise 'waypoint gc' removes them"
     assert f"\n  next: if another names.db knows them, {step}\n" in own.must("ps").stderr
     assert len(client.history.gc(dry_run=True).strangers) == len(client.strangers())
     own.must("gc")

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE_S, wait_until
 from waypoint.linux.storage import btrfs
 from waypoint.upper import btrfs_pool
 from waypoint.upper.contract import GrowthOutcome, Pool
-from waypoint.upper.loop_pool import PoolFile
+from waypoint.upper.loop_pool import LoopPool
 from waypoint.upper.open_pool import open_pool
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("btrfs")]
@@ -131,7 +131,7 @@ def test_removing_may_use_the_reserve(pool: Pool, monkeypatch: pytest.MonkeyPatc
         destroy(path)
 
     monkeypatch.setattr(btrfs, "destroy_subvolume", refuse_without_room)
-    monkeypatch.setattr(PoolFile, "make_room", lambda _file, *, with_reserve: room.append(with_reserve))
+    monkeypatch.setattr(LoopPool, "make_room", lambda _file, *, with_reserve: room.append(with_reserve))
     pool.create("one")
     pool.remove("one")
     assert (room, pool.list()) == ([True], ())
@@ -145,8 +145,8 @@ def test_an_action_without_room_is_repeated_with_a_little_more(pool: Pool, monke
         if not room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(PoolFile, "make_room", lambda _file, *, with_reserve: room.append(with_reserve))
-    pool.in_room(act)
+    monkeypatch.setattr(LoopPool, "make_room", lambda _file, *, with_reserve: room.append(with_reserve))
+    pool.retry_if_full(act)
     assert (tried, room) == ([False, False, True], [False])
 
 

@@ -14,7 +14,7 @@ from tests.upper.grounds import MIB, SIZES
 from waypoint.linux.storage import filesystem, mounts
 from waypoint.linux.tasks import namespaces
 from waypoint.upper.contract import Pool
-from waypoint.upper.loop_pool import PoolFile
+from waypoint.upper.loop_pool import LoopPool
 from waypoint.upper.open_pool import Driver, open_pool
 
 STEP_BYTES = 8 * MIB
@@ -36,7 +36,7 @@ def grow(home: str, driver: Driver) -> None:
     _ready()
     while True:
         wanted = dataclasses.replace(SIZES, step_bytes=STEP_BYTES, headroom_bytes=pool.free_bytes() + 1)
-        PoolFile(home, wanted).grow_if_needed()
+        LoopPool(home, wanted).grow_if_needed()
 
 
 def turn_over(home: str, driver: Driver) -> None:

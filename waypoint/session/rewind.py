@@ -67,7 +67,7 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
         for target in live.record.overlays:  # before anything is changed
             with procfs.opened_mount(live.record.init_pid, target, "overlay"):
                 pass
-        resources.pool.in_room(rewind_all)
+        resources.pool.retry_if_full(rewind_all)
     except OSError as error:
         where = f" {os.fsdecode(error.filename)}" if error.filename else ""
         if error.errno in (errno.ENOENT, beneath.MISPLACED):

@@ -1,6 +1,7 @@
 """Driver `btrfs`: every tree is a subvolume, so that a snapshot costs one commit, whatever the tree's size.
 
-The pool's folder lies on the machine's own btrfs, or is the mount point of a btrfs in a file (loop_pool.py).
+The pool's folder lies on the machine's own btrfs, which Waypoint neither resizes nor unmounts, or is the mount point of
+a btrfs in a file (loop_pool.py).
 """
 
 import contextlib
@@ -10,11 +11,10 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from waypoint.linux.storage import btrfs, filesystem, quota
 from waypoint.model.ids import random_hex
-from waypoint.upper.contract import GIB, Growth, GrowthOutcome, Outlook, Shares, refusals
+from waypoint.upper.contract import Outlook, Shares, refusals
 from waypoint.upper.trees import FolderOfTrees
 
 _SETTLE_S = 10.0
@@ -35,87 +35,16 @@ def _seal(path: str) -> None:
         btrfs.make_readonly(path)
 
 
-class Volume(Protocol):
-    """The file system that the pool's folder lies on. Methods with names of `contract.Room` are documented there."""
-
-    no_quotas: str
-    """In words, why the file system cannot enforce limits."""
-
-    def count(self) -> bool:
-        """Begin to count what each tree writes, for good. False if the file system is not Waypoint's own."""
-        ...
-
-    def why_stays(self) -> str: ...
-
-    def outlook(self) -> Outlook: ...
-
-    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth: ...
-
-    def disk_bytes(self, of_trees: Callable[[], int]) -> int: ...
-
-    def spare_bytes(self) -> int: ...
-
-    def compact(self) -> int: ...
-
-    def stop_compacting(self) -> None: ...
-
-    def make_room(self, *, with_reserve: bool) -> None:
-        """Enlarge the file system a little beyond the floor, for the metadata of a tree. `with_reserve`: on a full
-        disk, use the home's reserve.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
-class NativeVolume:
-    """The machine's own btrfs: Waypoint neither resizes nor unmounts it."""
-
-    no_quotas = "quotas are off on the machine's btrfs: 'btrfs quota enable --simple'"
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def count(self) -> bool:
-        return False
-
-    def why_stays(self) -> str:
-        return ""
-
-    def outlook(self) -> Outlook:
-        return Outlook(btrfs.free_bytes(self._folder), GIB)
-
-    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
-        return Growth(GrowthOutcome.FIXED, btrfs.free_bytes(self._folder))
-
-    def disk_bytes(self, of_trees: Callable[[], int]) -> int:
-        return of_trees()
-
-    def spare_bytes(self) -> int:
-        return 0
-
-    def compact(self) -> int:
-        return 0
-
-    def stop_compacting(self) -> None:
-        pass
-
-    def make_room(self, *, with_reserve: bool) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class BtrfsPool(FolderOfTrees):
     """Implements `contract.Pool`, which documents the methods."""
 
     driver = "btrfs"
+    no_quotas = "quotas are off on the machine's btrfs: 'btrfs quota enable --simple'"
+    """In words, why the file system cannot enforce limits."""
 
-    def __init__(self, folder: str, volume: Volume) -> None:
+    def __init__(self, folder: str) -> None:
         """`folder`: absolute, without symlinks, on btrfs. Removes subvolumes that calls of killed processes left."""
         super().__init__(folder)
-        self._volume = volume
         with refusals("open the pool", folder):
             for name in () if filesystem.is_readonly(folder) else os.listdir(folder):
                 if name.startswith(".") and btrfs.is_subvolume(f"{folder}/{name}"):
@@ -132,7 +61,7 @@ class BtrfsPool(FolderOfTrees):
         return found.own + found.shared_here
 
     def disk_bytes(self) -> int:
-        return self._volume.disk_bytes(self.unique_bytes)
+        return self.unique_bytes()
 
     def free_bytes(self) -> int:
         with refusals("look at the pool", self._folder):
@@ -140,24 +69,25 @@ class BtrfsPool(FolderOfTrees):
 
     def outlook(self) -> Outlook:
         with refusals("look at the pool", self._folder):
-            is_readonly, errors = filesystem.is_readonly(self._folder), btrfs.error_count(self._folder)
-            return dataclasses.replace(self._volume.outlook(), is_readonly=is_readonly, errors=errors)
+            return dataclasses.replace(super().outlook(), errors=btrfs.error_count(self._folder))
 
-    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
-        return self._volume.grow_if_needed(ahead_bytes)
+    def make_room(self, *, with_reserve: bool) -> None:
+        """Enlarge the file system a little beyond the floor, for the metadata of a tree, if it is Waypoint's own.
+        `with_reserve`: on a full disk, use the home's reserve.
+        """
 
     def close(self) -> None:
-        self._volume.close()
+        pass
 
-    def in_room(self, act: Callable[[], None], *, is_end: bool = False) -> None:
-        """As `Pool.in_room`. After ENOSPC all dirty data is written out: unwritten data reserves more space than it
-        needs, and removed trees are not free yet. After another ENOSPC the file system is enlarged a little
+    def retry_if_full(self, act: Callable[[], None], *, is_end: bool = False) -> None:
+        """As `Pool.retry_if_full`. After ENOSPC all dirty data is written out: unwritten data reserves more space than
+        it needs, and removed trees are not free yet. After another ENOSPC the file system is enlarged a little
         (`make_room`): otherwise nothing could be removed from a full pool. `is_end`: `act` ends or removes something,
         so it may use the home's reserve.
         """
         ways: list[Callable[[], None]] = [
             lambda: btrfs.sync_filesystem(self._folder),
-            lambda: self._volume.make_room(with_reserve=is_end),
+            lambda: self.make_room(with_reserve=is_end),
         ]
         for make_room in ways:
             try:
@@ -175,53 +105,45 @@ class BtrfsPool(FolderOfTrees):
             if not filesystem.is_readonly(self._folder):
                 btrfs.wait_until_cleaned(self._folder, _SETTLE_S)
 
-    def spare_bytes(self) -> int:
-        return self._volume.spare_bytes()
-
-    def compact(self) -> int:
-        return self._volume.compact()
-
-    def stop_compacting(self) -> None:
-        self._volume.stop_compacting()
-
-    def why_stays(self) -> str:
-        return self._volume.why_stays()
-
     def create(self, name: str) -> str:
         path = self.path(name)
-        self._volume.stop_compacting()
+        self.stop_compacting()
         with refusals("create the upper tree", name):
-            self.in_room(lambda: btrfs.create_subvolume(path))
+            self.retry_if_full(lambda: btrfs.create_subvolume(path))
         return path
 
     def snapshot(self, source: str, name: str, *, sealed: bool = False) -> str:
         origin, path = self._existing("snapshot the upper tree", source), self.path(name)
-        self._volume.stop_compacting()
+        self.stop_compacting()
         with refusals("snapshot the upper tree", f"{source} as {name}"):
-            self.in_room(lambda: btrfs.snapshot_subvolume(origin, path, readonly=sealed))
+            self.retry_if_full(lambda: btrfs.snapshot_subvolume(origin, path, readonly=sealed))
         return path
 
     def seal(self, name: str) -> None:
         if filesystem.is_readonly(self._folder):
             return
         with self._tree("seal the upper tree", name) as path:
-            self.in_room(lambda: _seal(path), is_end=True)
+            self.retry_if_full(lambda: _seal(path), is_end=True)
 
     def limit(self, name: str, most_bytes: int) -> str:
         with self._tree("limit the upper tree", name) as path:
             try:
-                self.in_room(lambda: self._limit(path, most_bytes))
+                self.retry_if_full(lambda: self._limit(path, most_bytes))
             except OSError as err:
                 if err.errno not in _NO_QUOTAS:
                     raise
-                return self._volume.no_quotas
+                return self.no_quotas
         return ""
+
+    def count(self) -> bool:
+        """Begin to count what each tree writes, for good. False if the file system is not Waypoint's own."""
+        return False
 
     def _limit(self, path: str, most_bytes: int) -> None:
         try:
             quota.limit(path, most_bytes)
         except OSError as err:
-            if err.errno != errno.ENOTCONN or not self._volume.count():
+            if err.errno != errno.ENOTCONN or not self.count():
                 raise
             quota.limit(path, most_bytes)
 
@@ -230,7 +152,7 @@ class BtrfsPool(FolderOfTrees):
         if not os.path.lexists(path):
             return
         with refusals("remove the upper tree", name), contextlib.suppress(FileNotFoundError):
-            self.in_room(lambda: btrfs.destroy_subvolume(path), is_end=True)
+            self.retry_if_full(lambda: btrfs.destroy_subvolume(path), is_end=True)
 
     def sync(self, name: str) -> None:
         # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written

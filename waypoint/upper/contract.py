@@ -126,8 +126,18 @@ def usual_sizes(host_total_bytes: int, host_free_bytes: int) -> PoolSizes:
     )
 
 
-class Room(Protocol):
-    """The methods of a pool that concern its space."""
+class Pool(Protocol):
+    """An open pool, as `open_pool.open_pool` returns it."""
+
+    @property
+    def driver(self) -> str:
+        """The driver's name, as `open_pool` takes it: `btrfs` or `copy`."""
+        ...
+
+    @property
+    def folder(self) -> str:
+        """The folder of the trees. Entries with a leading dot are no trees."""
+        ...
 
     def disk_bytes(self) -> int:
         """Bytes of the disk that the pool takes: reserved for its file, or used by its trees."""
@@ -179,7 +189,7 @@ class Room(Protocol):
         """In words, why the pool's free space stays in it for good; "" if `compact` gives it back."""
         ...
 
-    def in_room(self, act: Callable[[], None]) -> None:
+    def retry_if_full(self, act: Callable[[], None]) -> None:
         """Call `act`, which writes into trees. After ENOSPC, make a little more room, if possible, and call it
         again.
         """
@@ -189,20 +199,6 @@ class Room(Protocol):
         """Raise Failed with advice if the pool's file system has become read-only. Trees can be read then, and sessions
         end as usual; every other call that changes something fails.
         """
-        ...
-
-
-class Pool(Room, Protocol):
-    """An open pool, as `open_pool.open_pool` returns it."""
-
-    @property
-    def driver(self) -> str:
-        """The driver's name, as `open_pool` takes it: `btrfs` or `copy`."""
-        ...
-
-    @property
-    def folder(self) -> str:
-        """The folder of the trees. Entries with a leading dot are no trees."""
         ...
 
     def path(self, name: str) -> str:

@@ -16,7 +16,7 @@ import os
 from waypoint.linux.storage import filesystem
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.model.ids import random_hex
-from waypoint.upper.contract import GIB, NAME_TAKEN, Growth, GrowthOutcome, Outlook, refusals
+from waypoint.upper.contract import NAME_TAKEN, refusals
 from waypoint.upper.trees import FolderOfTrees
 
 GONE = ".gone"
@@ -87,28 +87,6 @@ class CopyPool(FolderOfTrees):
     def sync(self, name: str) -> None:
         with self._tree("sync the upper tree", name) as path:
             filesystem.sync_filesystem(path)
-
-    def outlook(self) -> Outlook:
-        with refusals("look at the pool", self.folder):
-            return Outlook(self.free_bytes(), GIB, is_readonly=filesystem.is_readonly(self.folder))
-
-    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
-        return Growth(GrowthOutcome.FIXED, self.free_bytes())
-
-    def settle(self) -> None:
-        return
-
-    def spare_bytes(self) -> int:
-        return 0
-
-    def compact(self) -> int:
-        return 0
-
-    def stop_compacting(self) -> None:
-        return
-
-    def why_stays(self) -> str:
-        return ""
 
     def close(self) -> None:
         # Missing if no snapshot was made; not empty after a failed one: the next opening removes it.

@@ -7,6 +7,7 @@ transaction).
 """
 
 import contextlib
+import dataclasses
 import errno
 import os
 import subprocess
@@ -14,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from waypoint.linux.storage import btrfs, filesystem, mounts, quota
+from waypoint.upper.btrfs_pool import BtrfsPool
 from waypoint.upper.contract import Growth, GrowthOutcome, Outlook, PoolSizes, mib, refusals
 from waypoint.upper.pool_image import FOLDER, IMAGE, make_image, open_image, tell_device, use_whole_file, whole
 
@@ -42,8 +44,8 @@ def no_reserve() -> None:
     """For a home without a reserve."""
 
 
-class PoolFile:
-    """A mounted pool file, the `Volume` of a BtrfsPool. `open_pool_file` makes it.
+class LoopPool(BtrfsPool):
+    """A pool on a btrfs in a file. `open_pool_file` makes it.
 
     One lock is held while the file is resized or its content is moved. A compaction holds it for seconds or minutes,
     and is broken off when another thread needs the lock (`_resizing`).
@@ -52,10 +54,10 @@ class PoolFile:
     no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
 
     def __init__(self, home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> None:
+        super().__init__(f"{home}/{FOLDER}")
         self._home = home
         self._give_room = give_room
         self._image = f"{home}/{IMAGE}"
-        self.folder = f"{home}/{FOLDER}"
         self._sizes = sizes
         self._lock = threading.Lock()
         self._is_compacting = False
@@ -92,16 +94,18 @@ class PoolFile:
             return _refused(free, space.total_bytes, said)
 
     def outlook(self) -> Outlook:
-        sizes, space = self._sizes, btrfs.space_on_device(self.folder)
-        on_disk = filesystem.free_bytes(self._home)
-        spare = whole(on_disk - sizes.floor_bytes)
-        return Outlook(
-            free_bytes=min(btrfs.free_bytes(self.folder), _METADATA_SHARE * _free_for_metadata(space)),
-            headroom_bytes=sizes.headroom_bytes,
-            growth_bytes=spare if spare >= whole(sizes.step_bytes) // _LEAST_SHARE else 0,
-            floor_bytes=sizes.floor_bytes,
-            disk_free_bytes=on_disk,
-        )
+        with refusals("look at the pool", self.folder):
+            sizes, space = self._sizes, btrfs.space_on_device(self.folder)
+            on_disk = filesystem.free_bytes(self._home)
+            spare = whole(on_disk - sizes.floor_bytes)
+            return dataclasses.replace(
+                super().outlook(),
+                free_bytes=min(btrfs.free_bytes(self.folder), _METADATA_SHARE * _free_for_metadata(space)),
+                headroom_bytes=sizes.headroom_bytes,
+                growth_bytes=spare if spare >= whole(sizes.step_bytes) // _LEAST_SHARE else 0,
+                floor_bytes=sizes.floor_bytes,
+                disk_free_bytes=on_disk,
+            )
 
     def _look(self, ahead_bytes: int) -> tuple[int, btrfs.SpaceOnDevice, int]:
         """The free bytes of the pool, how its space is allocated, and by how many bytes the file should grow."""
@@ -242,7 +246,7 @@ class PoolFile:
             with self._resizing():
                 pass
 
-    def disk_bytes(self, of_trees: Callable[[], int]) -> int:
+    def disk_bytes(self) -> int:
         with refusals("measure the pool", self._image):
             return os.stat(self._image).st_blocks * 512
 
@@ -266,7 +270,7 @@ def _free_for_metadata(space: btrfs.SpaceOnDevice) -> int:
     return space.unallocated_bytes + space.metadata_free_bytes
 
 
-def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> PoolFile:
+def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = no_reserve) -> LoopPool:
     """Mount the home's pool file at `<home>/pool`, creating the file if missing. `home`: absolute, without symlinks.
 
     If a session of an earlier daemon still uses the pool, the same loop device and file system are mounted again. A new
@@ -281,4 +285,4 @@ def open_pool_file(home: str, sizes: PoolSizes, give_room: Callable[[], None] = 
             open_image(f"{home}/{IMAGE}", folder)
         else:
             make_image(home, folder, sizes)
-        return PoolFile(home, sizes, give_room)
+        return LoopPool(home, sizes, give_room)

@@ -8,7 +8,7 @@ from typing import Literal
 from waypoint.linux.storage import btrfs, filesystem
 from waypoint.model.errors import HostLacks, StateConflict
 from waypoint.model.ids import random_hex
-from waypoint.upper.btrfs_pool import BtrfsPool, NativeVolume
+from waypoint.upper.btrfs_pool import BtrfsPool
 from waypoint.upper.contract import Pool, PoolSizes, refusals, usual_sizes
 from waypoint.upper.copy_pool import GONE, CopyPool
 from waypoint.upper.loop_pool import no_reserve, open_pool_file
@@ -65,10 +65,9 @@ def _made_by(home: str) -> Literal["btrfs", "copy"] | None:
 def _open_btrfs(home: str, sizes: PoolSizes | None, give_room: Callable[[], None]) -> Pool:
     folder = f"{home}/{FOLDER}"
     if not os.path.exists(f"{home}/{IMAGE}") and _can_have_subvolumes(folder):
-        return BtrfsPool(folder, NativeVolume(folder))
+        return BtrfsPool(folder)
     sizes = sizes or usual_sizes(filesystem.total_bytes(home), filesystem.free_bytes(home))
-    file = open_pool_file(home, sizes, give_room)
-    return BtrfsPool(file.folder, file)
+    return open_pool_file(home, sizes, give_room)
 
 
 def _can_have_subvolumes(folder: str) -> bool:

@@ -1,4 +1,4 @@
-"""The part that all drivers share: trees are folders in one folder; names with a leading dot are the driver's own."""
+"""The base of all drivers: trees are folders in one folder; names with a leading dot belong to the driver."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,11 +6,22 @@ from contextlib import contextmanager
 
 from waypoint.linux.storage import files, filesystem, mounts
 from waypoint.model.errors import READ_ONLY, Failed, StateConflict, UnknownName
-from waypoint.upper.contract import NEXT_STEPS, Shares, checked_name, refusals
+from waypoint.upper.contract import (
+    GIB,
+    NEXT_STEPS,
+    Growth,
+    GrowthOutcome,
+    Outlook,
+    Shares,
+    checked_name,
+    refusals,
+)
 
 
 class FolderOfTrees:
-    """The methods of `contract.Pool` that change nothing."""
+    """The methods of `contract.Pool` that do not depend on the driver. Sizes are those of a pool that lies directly on
+    the disk's file system.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -46,7 +57,29 @@ class FolderOfTrees:
         with refusals("look at the pool", self._folder):
             return filesystem.free_bytes(self._folder)
 
-    def in_room(self, act: Callable[[], None]) -> None:
+    def outlook(self) -> Outlook:
+        with refusals("look at the pool", self._folder):
+            return Outlook(self.free_bytes(), GIB, is_readonly=filesystem.is_readonly(self._folder))
+
+    def grow_if_needed(self, ahead_bytes: int = 0) -> Growth:
+        return Growth(GrowthOutcome.FIXED, self.free_bytes())
+
+    def settle(self) -> None:
+        return
+
+    def spare_bytes(self) -> int:
+        return 0
+
+    def compact(self) -> int:
+        return 0
+
+    def stop_compacting(self) -> None:
+        return
+
+    def why_stays(self) -> str:
+        return ""
+
+    def retry_if_full(self, act: Callable[[], None]) -> None:
         act()
 
     def check_writable(self) -> None:
