@@ -106,40 +106,33 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
 
 
 def _ground(home: Home) -> list[Capability]:
-    """Whether a session would see all mounts of the machine, have ids that no user of the machine has, and limits."""
-    left_out, why_host_ids, unlimited = home.left_out(), home.why_host_ids(), home.unlimited()
-    mounted = Capability(
-        name="what is mounted here",
-        state="degraded" if left_out else "ok",
-        why="".join(f"not in the session: {line}; " for line in left_out).rstrip("; "),
-        remedy="waypoint shell --bind HOST:PATH shares a folder of it as it is" if left_out else "",
-        required_for="optional",
-    )
-    ids = Capability(
-        name="ids of their own",
-        state="degraded" if why_host_ids else "ok",
-        why=f"the root of a session is that of the machine, behind other walls: {why_host_ids}" if why_host_ids else "",
-        remedy="a kernel of at least 6.3, and file systems that can be idmapped (mount_setattr(2))"
-        if why_host_ids
-        else "",
-        required_for="optional",
-    )
-    limits = Capability(
-        name="limits of sessions",
-        state="degraded" if unlimited else "ok",
-        why="; ".join(unlimited),
-        remedy="a machine with the controllers memory, pids and cpu in cgroup2" if unlimited else "",
-        required_for="optional",
-    )
-    return [mounted, ids, limits, _egress(home), _refusals(home), _users(home)]
+    """The rows about what sessions of this home lack, and about its users. Blocks."""
+    left_out = "; ".join(f"not in the session: {line}" for line in home.left_out())
+    why_host_ids = home.why_host_ids()
+    said = f"the root of a session is that of the machine, behind other walls: {why_host_ids}" if why_host_ids else ""
+    return [
+        _row("what is mounted here", left_out, "waypoint shell --bind HOST:PATH shares a folder of it as it is"),
+        _row("ids of their own", said, "a kernel of at least 6.3, and file systems that can be idmapped"),
+        _row(
+            "limits of sessions",
+            "; ".join(home.unlimited()),
+            "a machine with the controllers memory, pids and cpu in cgroup2",
+        ),
+        _row(
+            "way out of private networks",
+            home.egress.why_not,
+            "apt-get install passt nftables; then sessions have it from their next start on",
+        ),
+        _refusals(home),
+        _users(home),
+    ]
 
 
-def _egress(home: Home) -> Capability:
-    """Whether sessions on a private network can reach the outside."""
-    why = home.egress.why_not
-    remedy = "apt-get install passt nftables; then sessions have it from their next start on" if why else ""
-    state: Literal["degraded", "ok"] = "degraded" if why else "ok"
-    return Capability(name="way out of private networks", state=state, why=why, remedy=remedy, required_for="optional")
+def _row(name: str, problem: str, remedy: str, ok: str = "") -> Capability:
+    """`problem`: why the row is degraded; "": it is not. `ok`: the words of a row without a problem."""
+    if not problem:
+        return Capability(name=name, state="ok", why=ok)
+    return Capability(name=name, state="degraded", why=problem, remedy=remedy)
 
 
 def _refusals(home: Home) -> Capability:
@@ -147,17 +140,10 @@ def _refusals(home: Home) -> Capability:
     records = [live.record for live in home.sessions.live]
     without = [f"{one.row.branch} ({one.why_no_seccomp or WANTED})" for one in records if one.seccomp == "none"]
     allowed = [one.row.branch for one in records if one.seccomp == "userns"]
-    said = [
-        *([f"no system call is refused to {', '.join(without)}"] if without else []),
-        *([f"{', '.join(allowed)} may make namespaces and mounts (--allow userns)"] if allowed else []),
-    ]
-    return Capability(
-        name="refused to live sessions",
-        state="degraded" if without else "ok",
-        why="; ".join(said) or "namespaces and mounts, too: a sandbox within a session needs --allow userns",
-        remedy="capture these sessions, and go on from their files" if without else "",
-        required_for="optional",
-    )
+    more = f"{', '.join(allowed)} may make namespaces and mounts (--allow userns)" if allowed else ""
+    problem = "; ".join(filter(None, [f"no system call is refused to {', '.join(without)}", more])) if without else ""
+    ok = more or "namespaces and mounts, too: a sandbox within a session needs --allow userns"
+    return _row("refused to live sessions", problem, "capture these sessions, and go on from their files", ok)
 
 
 def _users(home: Home) -> Capability:
@@ -165,16 +151,12 @@ def _users(home: Home) -> Capability:
     users = home.users
     others = [user_name(users.owner_uid)] if users.owner_uid else []
     others += [f"group {group_name(users.group_gid)}"] if users.group_gid is not None else []
-    said = f"{' and '.join(others)}: their own things only" if others else "nobody but root"
-    if users.trusted_uid is None:
-        return Capability(name="other users", state="ok", why=said, required_for="optional")
-    name = user_name(users.trusted_uid)
-    return Capability(
-        name="other users",
-        state="degraded",
-        why=f"{name} is trusted fully: whoever is this user is root on this machine",
-        remedy=f"sudo {spelled(str(home.path), 'setup', '--user', name)} takes that back",
-        required_for="optional",
+    trusted = user_name(users.trusted_uid) if users.trusted_uid is not None else ""
+    return _row(
+        "other users",
+        f"{trusted} is trusted fully: whoever is this user is root on this machine" if trusted else "",
+        f"sudo {spelled(str(home.path), 'setup', '--user', trusted)} takes that back",
+        f"{' and '.join(others)}: their own things only" if others else "nobody but root",
     )
 
 
