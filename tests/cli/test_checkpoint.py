@@ -81,12 +81,6 @@ def test_a_taken_name_is_refused_and_moves_by_force(home: Home, branch: str) -> 
     assert home.cli("checkpoint", branch, "-b", branch, "--force").code == 4  # --force does not move branches
 
 
-@pytest.mark.parametrize("args", [["bad name"], [], ["a", "b"], ["a", "--tier", "nosuch"], ["a", "-b", "bad name"]])
-def test_wrong_usage_has_status_2(home: Home, args: list[str]) -> None:
-    done = home.cli("checkpoint", *args)
-    assert (done.code, done.stdout) == (2, "")
-
-
 def test_a_checkpoint_of_a_missing_or_stopped_branch_is_refused(home: Home, branch: str) -> None:
     assert home.cli("checkpoint", "x", "-b", "nosuch").code == 2
     home.must("stop", branch)

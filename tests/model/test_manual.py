@@ -32,25 +32,17 @@ def test_every_verb_has_a_page_and_there_are_no_others() -> None:
 
 
 @pytest.mark.requires("man")
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
-def test_man_prints_what_the_table_says(verb: Verb, tmp_path: Path) -> None:
-    text = shown(manual.pages()[f"waypoint-{verb.name.replace(' ', '-')}.1"], tmp_path)
-    for option in verb.options:
-        assert all(flag in text for flag in option.flags)
-        assert option.help in text
-        assert option.metavar in text
-    assert f"waypoint {verb.name} [OPTIONS]" in text
-    assert all(argument.usage in text for argument in verb.arguments)
-    assert f"waypoint-{verb.name.replace(' ', '-')} - {first_sentence(verb).rstrip('.')}\n" in text
-    assert " ".join(verb.epilog.split()) in text
-    for paragraph in verb.help.split("\n\n"):
-        assert " ".join(paragraph.split()) in text
-
-
-@pytest.mark.requires("man")
-def test_warnings_of_man_fail_the_test(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="nosuch"):
-        shown(f"{manual.pages()['waypoint.1']}.nosuch\n", tmp_path)
+def test_man_prints_what_the_table_says(tmp_path: Path) -> None:
+    missing = []
+    for verb in VERBS:
+        name = f"waypoint-{verb.name.replace(' ', '-')}"
+        text = shown(manual.pages()[f"{name}.1"], tmp_path)
+        expected = [f"{verb.command} {verb.usage}", f"{name} - {first_sentence(verb).rstrip('.')}\n", verb.epilog]
+        for option in verb.options:
+            expected += [*option.flags, option.help, option.metavar]
+        expected += [" ".join(paragraph.split()) for paragraph in verb.help.split("\n\n")]
+        missing += [(verb.name, words) for words in expected if words not in text]
+    assert not missing, missing
 
 
 @pytest.mark.requires("man")

@@ -50,7 +50,7 @@ def start_daemon(home: str) -> int:
         finally:
             os.close(writer)
         words = _read_line(reader)
-        supervisor.wait()  # this process ends at once; the supervisor is its child
+        supervisor.wait()  # the started process ends at once; the supervisor is its child
     finally:
         os.close(reader)
     if words.startswith("refused "):

@@ -1,1 +1,1 @@
-"""The verbs of the fast path, one file each. client/wire.py says what may be imported here."""
+"""The verbs of the fast path. client/wire.py says what may be imported here."""
