@@ -1,4 +1,4 @@
-"""A bound for each wait of a test's for a program or for a thread of a pool that says none itself."""
+"""Default timeouts for waits on programs and futures in tests."""
 
 import functools
 import inspect
@@ -8,11 +8,11 @@ from concurrent.futures import Future
 from typing import Any
 
 USUAL_S = 100.0
-"""Longer than any such program takes beside other tests on a busy machine; the longest fetch packages."""
+"""More than any program needs on a busy machine; the slowest download packages."""
 
 
 def bound_waits() -> None:
-    """From now on, in this process, these waits raise TimeoutExpired or TimeoutError; `subprocess.run` also kills."""
+    """Give these waits of this process a timeout if the caller gives none; `subprocess.run` kills the program then."""
     for kind, name in ((subprocess.Popen, "wait"), (subprocess.Popen, "communicate"), (Future, "result")):
         setattr(kind, name, _bounded(getattr(kind, name)))
 

@@ -1,4 +1,4 @@
-"""What all tests share: what they may need of the machine, fresh homes, the check that they leave nothing behind."""
+"""Shared by all tests: markers for needs, fresh homes, and the check that a test leaves nothing behind."""
 
 import os
 from collections.abc import Iterator
@@ -12,9 +12,8 @@ from tests.homes import Home, open_home
 from tests.places import CACHED_CRIU, make_temp_root
 from waypoint.client import Client
 
-# What a run of the tests takes from the caller; anything else of these names would make the tests mean something else.
-_OURS = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK", "WAYPOINT_TEST_")
-"""How the variables begin that tests read themselves: the last ones say how long or how large a test is."""
+_KEPT_VARIABLES = ("WAYPOINT_CRIU", "WAYPOINT_REQUIRE_ALL", "WAYPOINT_MAY_LACK", "WAYPOINT_TEST_")
+"""Prefixes of the variables that tests read. All other WAYPOINT_ and SUDO_ variables would change what they test."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,32 +23,36 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("gate", deadline=None, derandomize=True, database=None)
     settings.register_profile("soak", deadline=None, max_examples=1000, database=None)
     settings.load_profile("gate")  # --hypothesis-profile is read after this
-    for name in [name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and not name.startswith(_OURS)]:
+    for name in [
+        name for name in os.environ if name.startswith(("WAYPOINT_", "SUDO_")) and not name.startswith(_KEPT_VARIABLES)
+    ]:
         del os.environ[name]
     workers.introduce()
     workers.mount_for_itself()
-    config.option.loadscopereorder = False  # xdist's own order; ours is workers.in_order
+    config.option.loadscopereorder = False  # workers.in_order replaces xdist's order
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(make_temp_root()))
     if CACHED_CRIU.exists():
         os.environ.setdefault("WAYPOINT_CRIU", str(CACHED_CRIU))
-    if hasattr(config, "workerinput"):  # one of several: their temporary folders lie in one
+    if hasattr(config, "workerinput"):  # an xdist worker: all workers share one temporary folder
         shared = Path(config.option.basetemp).parent
         config.option.basetemp = str(shared / config.workerinput["workerid"].replace("g", ""))  # short, for sockets
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means."""
+    """The number of workers for `-n auto`."""
     return workers.count()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     unknown = {f"{word!r} in {item.nodeid}" for item in items for word in _words(item) if word not in needs.PROBES}
     if unknown:
-        raise pytest.UsageError(f"requires() knows no {', '.join(sorted(unknown))}; it knows {', '.join(needs.PROBES)}")
+        raise pytest.UsageError(
+            f"unknown in requires(): {', '.join(sorted(unknown))}; known: {', '.join(needs.PROBES)}"
+        )
     odd = {f"{item.nodeid}: {marker}" for item in items for marker in item.iter_markers("soak") if not _is_part(marker)}
     if odd:
-        raise pytest.UsageError(f"soak(part=...) with a part of tests/soak.py is needed: {', '.join(sorted(odd))}")
+        raise pytest.UsageError(f"not soak(part=...) with a part of tests/soak.py: {', '.join(sorted(odd))}")
     if hasattr(config, "workerinput"):
         items[:] = workers.in_order(items)
 
@@ -75,7 +78,7 @@ def _words(item: pytest.Item) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Fails the privileged test that left something on the machine."""
+    """Fail a privileged test that left something on the machine."""
     if not request.node.get_closest_marker("privileged"):
         yield
         return
@@ -90,12 +93,11 @@ def _nothing_is_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Home]:
-    """One for all tests of a file. A test that kills a part of it or needs a fresh one opens its own: `open_home`."""
+    """A home that all tests of a file share. A test that kills its daemon, or needs a fresh one, calls `open_home`."""
     with open_home() as fresh:
         yield fresh
 
 
 @pytest.fixture
 def client(home: Home) -> Client:
-    """The SDK on the home."""
     return Client(home.path)

@@ -1,4 +1,4 @@
-"""A fixture for tests that mount: import it into the conftest of their folder."""
+"""A fixture for tests that mount file systems; import it into a conftest."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from waypoint.linux.tasks import namespaces
 
 @pytest.fixture
 def corner(tmp_path: Path) -> Iterator[Path]:
-    """A folder that is removed afterwards. What the test mounts is seen by nobody else, and goes with its namespace."""
+    """A temporary folder, in a mount namespace of its own: its mounts disappear with the namespace."""
     where = os.getcwd()
     with open("/proc/self/ns/mnt", "rb") as outside:
         namespaces.unshare(namespaces.CLONE_NEWNS)
@@ -31,7 +31,7 @@ def corner(tmp_path: Path) -> Iterator[Path]:
 
 
 def _return_to(namespace: int) -> None:
-    """EINVAL: a thread shares our root folder. One that was joined may still be on its way out, for the kernel."""
+    """Enter the mount namespace. EINVAL: a joined thread still exists for the kernel, so try again."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:

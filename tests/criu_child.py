@@ -1,4 +1,4 @@
-"""A criu as a child of this process, of one thread: started by the launcher's own functions, without a launcher."""
+"""CRIU as a child of the test process, started by the launcher's functions without a launcher."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from waypoint.processes.criu.worker import CriuCommand
 
 
 class CriuChild:
-    """`taken_ms`: from when it is one, all but the exec made, to its end."""
+    """`taken_ms`: from the launcher's answer, just before the exec, to CRIU's end."""
 
     def __init__(self, spec: CriuBeside | CriuInto, command: CriuCommand) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

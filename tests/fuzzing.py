@@ -1,6 +1,6 @@
-"""What hostile clients send and hostile sessions put in their run folders, for hypothesis.
+"""Hypothesis strategies: requests of hostile clients, and run folders of hostile sessions.
 
-WAYPOINT_TEST_FUZZ is how many of each kind are tried: few by default, 10,000 where there is time.
+WAYPOINT_TEST_FUZZ sets the number of examples of each test.
 """
 
 import json
@@ -46,7 +46,7 @@ VALUES = st.recursive(
 
 
 def bounded(examples: int) -> settings:
-    """Settings for a test that tries as many examples as are asked for; `examples`: by default."""
+    """Settings with WAYPOINT_TEST_FUZZ examples, by default `examples`."""
     return settings(
         max_examples=COUNT or examples,
         deadline=None,
@@ -58,7 +58,7 @@ def bounded(examples: int) -> settings:
 
 
 class Asked(NamedTuple):
-    """A request as bytes. `is_whole`: a server must see its end, so it must answer."""
+    """A request as bytes. `is_whole`: its end is visible, so the server must answer."""
 
     data: bytes
     is_whole: bool
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
 
 @st.composite
 def requests(draw: st.DrawFn, routes: tuple[Route, ...], names: list[str]) -> Asked:
-    """A request for one of `routes`, in which nearly everything may be wrong. `names`: legal ones for its path."""
+    """A request for one of `routes` with any number of faults. `names`: legal names for its path."""
     route = draw(st.sampled_from(routes))
     path = route.path
     for placeholder in route.placeholders:
@@ -101,7 +101,7 @@ def _bodies(draw: st.DrawFn, route: Route) -> bytes:
 
 
 def _framed(body: bytes, framing: str) -> tuple[str, bytes]:
-    """The header that says where `body` ends, and `body` as it is sent."""
+    """The headers that frame `body`, and the body as it is sent."""
     size = len(body)
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:3], body[3:]) if part) + b"0\r\n\r\n"
     tiny = b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n"
@@ -133,7 +133,7 @@ TARGETS = ["/etc/passwd", "/proc/self/mem", "/dev/zero", "bell", "..", "/proc/1/
 
 
 class Put(NamedTuple):
-    """What is put into the folder: `content` of a file, `target` of a link."""
+    """One entry of the folder: `content` of a file, or `target` of a link."""
 
     name: str
     kind: str

@@ -1,7 +1,4 @@
-"""Fresh homes for tests, used through the command line as a user would.
-
-A home that `open_home` gave is ended and removed when its `with` ends; what it still has then is raised.
-"""
+"""Fresh homes for tests, used through the command line as a user would."""
 
 import contextlib
 import json
@@ -19,7 +16,7 @@ from tests import hung, needs
 from tests.places import ROOT, RUNTIME, home_id, make_temp_root, mounts_below
 
 RUN_VARIABLE = "WAYPOINT_TEST_RUN"
-CLI_TIMEOUT_S = 60.0  # a first `setup` tries CRIU; all else is quicker, and tests say so where it matters
+CLI_TIMEOUT_S = 60.0  # a first `setup` tries CRIU; other commands are quicker
 MIB = 1 << 20
 SMALL_POOL = {
     "initial_bytes": 512 * MIB,
@@ -27,18 +24,18 @@ SMALL_POOL = {
     "headroom_bytes": 256 * MIB,
     "floor_bytes": 256 * MIB,
 }
-"""So that many homes fit on a small disk. It grows as the usual one does."""
+"""Small, so that many homes fit on a disk; it grows as the default pool does."""
 _PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "WAYPOINT_CRIU", RUN_VARIABLE)
 
 OPEN: set["Home"] = set()
 TRIAL_FILE = "criu-trial.json"
 _tried: list[bytes] = []
-"""What the first home of this process keeps of the trial of its CRIU: those that follow need not try it again."""
+"""The trial file of this process's first home; later homes reuse it instead of trying CRIU again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that ended. Bytes that are not UTF-8 are kept as surrogates: `raw` has them as they came."""
+    """A command that ended. Bytes that are not UTF-8 are surrogates in `stdout`; `raw` has the bytes."""
 
     stdout: str
     stderr: str
@@ -68,18 +65,18 @@ class Home:
 
     @property
     def root(self) -> Path:
-        """Where setup puts what belongs outside of the home, in place of `/`."""
+        """Where setup puts files outside of the home, in place of `/`."""
         return self.path.parent / "root"
 
     @property
     def env(self) -> dict[str, str]:
-        """What a command on this home needs of the environment: nothing of the person who runs the tests."""
+        """The environment of a command on this home, without the variables of whoever runs the tests."""
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         own = {"WAYPOINT_HOME": str(self.path), "WAYPOINT_SETUP_ROOT": str(self.root)}
         return {**kept, **own, "LANG": "C.UTF-8", "TERM": "xterm-256color"}
 
     def argv(self, *args: str) -> list[str]:
-        """The command as a list, for pexpect, tmux and Popen; goes with `env`."""
+        """The command as a list, for pexpect, tmux and Popen; use it with `env`."""
         return [sys.executable, "-I", "-S", str(ROOT / "waypoint/cli/main.py"), *args]
 
     def cli(
@@ -90,8 +87,8 @@ class Home:
         timeout_s: float = CLI_TIMEOUT_S,
         cwd: Path | None = None,
     ) -> Completed:
-        """Run `waypoint ARGS` to its end; `stdin` None: /dev/null. Raises subprocess.TimeoutExpired: the command is
-        killed, and the exception's notes say what hung.
+        """Run `waypoint ARGS` to its end; `stdin` None: /dev/null. At a TimeoutExpired the command is killed, and the
+        exception's notes describe the hang.
         """
         with subprocess.Popen(
             self.argv(*args),
@@ -107,18 +104,18 @@ class Home:
                 error.add_note(hung.describe(self.path))
                 raise
             finally:
-                command.kill()  # does nothing to one that has ended
+                command.kill()
         return Completed(_text(stdout), _text(stderr), command.returncode)
 
     def must(self, *args: str, **options: Any) -> Completed:
-        """As `cli`, but anything but exit 0 raises AssertionError with what the command said."""
+        """As `cli`, but fail the test if the exit status is not 0."""
         done = self.cli(*args, **options)
         assert done.code == 0, f"waypoint {' '.join(args)} exited with {done.code}: {done.stderr or done.stdout}"
         return done
 
     @contextlib.contextmanager
     def background(self, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-        """`waypoint ARGS` while it runs, without input; killed at the end if it still does."""
+        """Run `waypoint ARGS` without input inside the block, and kill it at the end."""
         with subprocess.Popen(
             self.argv(*args), env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as command:
@@ -137,13 +134,12 @@ def open_home(
     host_ids: bool | None = None,
     seccomp: bool = True,
 ) -> Iterator[Home]:
-    """A new home, set up. At the end its sessions and its daemon are stopped and everything of it is removed.
+    """A new home, set up. At the end its sessions and daemon are stopped and it is removed; leftovers fail the test.
 
-    `within`: a folder on the file system that the home shall be on; None: the usual place. `pool`: the sizes of its
-    pool; None: a small one, and `within` a folder the one that users have. `host_ids`: whether its sessions have the
-    host's ids, as where nothing can be idmapped; None: if WAYPOINT_TEST_HOST_IDS is 1, or where nothing can be
-    idmapped, so that no command of a test which is about something else says so. `seccomp`: whether its sessions have
-    a filter of system calls.
+    `within`: a folder on the file system for the home; None: the usual place. `pool`: sizes of its pool; None: a small
+    pool, with `within` the default one. `host_ids`: its sessions have the host's ids; None: if WAYPOINT_TEST_HOST_IDS
+    is 1 or the machine cannot idmap, where commands would otherwise report that. `seccomp`: its sessions have a filter
+    of system calls.
     """
     if host_ids is None:
         host_ids = os.environ.get("WAYPOINT_TEST_HOST_IDS") == "1" or bool(needs.missing("idmapped"))
@@ -180,7 +176,7 @@ def _end(home: Home) -> None:
 
 
 def _remove(folder: Path) -> None:
-    # Never through a mount: what is mounted there may be the machine's own root.
+    # Never through a mount, which may be the machine's own root.
     mounted = mounts_below(folder)
     assert not mounted, f"still mounted: {', '.join(mounted)}"
     shutil.rmtree(folder)

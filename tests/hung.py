@@ -1,4 +1,4 @@
-"""What hangs, in words: the processes of a home, where each one is, and what its daemon has written last."""
+"""Describes a hang: the processes of a home, where each of them waits, and the end of the daemon's log."""
 
 import contextlib
 import os
@@ -14,8 +14,8 @@ _STACK_BEGINS = "most recent call first"
 
 
 def describe(home: Path) -> str:
-    """All processes that were started for `home`, with the places in the kernel where their threads wait, and the end
-    of its log, to which the daemon is asked to write where its threads are in the program.
+    """All processes of `home` with the kernel stacks of their threads, and the end of its log, to which the daemon
+    first writes its own stacks.
     """
     processes = sorted(_processes(home))
     lines = [line for pid in processes for line in _about(pid)]

@@ -1,7 +1,7 @@
-"""What a test could leave on the machine, listed before and after it.
+"""Finds what a test left on the machine, by comparing lists from before and after it.
 
-A thing belongs to an open home (checked when that home ends), to another worker of this run or of another one (not ours
-to judge), or to the test. Processes count if they are our children, forks or programs, or in a group of a Waypoint.
+Things of open homes (checked when the home ends) and of other workers do not count. A process counts if this worker
+forked or started it, or if it is in a cgroup of Waypoint.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from tests.waiting import holds_within
 from tests.workers import worker_of
 
 TRIAL_PREFIX = "waypoint-trial-"
-"""How names begin of what a doctor's trial makes: its home, or its cgroup, where the pid of its process follows."""
+"""Prefix of the home and the cgroup of a doctor's trial; the pid of its process follows."""
 SETTLE_S = 30.0
-"""How long the kernel may take to detach loop devices, mounts and namespaces after the last process is gone."""
+"""Time for the kernel to detach loop devices, mounts and namespaces after the last process has ended."""
 
 
 class Thing(NamedTuple):
-    """`text` has all that tells whose it is; `key` tells it from others of its kind."""
+    """`text`: everything that identifies its owner. `key`: unique within its kind."""
 
     kind: str
     key: str
@@ -36,21 +36,21 @@ class Thing(NamedTuple):
 
 
 class Stock(NamedTuple):
-    """What was there. `things`: by kind and key. `parents`: of every process, by its key."""
+    """The state before a test. `things`: by kind and key. `parents`: of every process, by its key."""
 
     things: frozenset[tuple[str, str]]
     parents: dict[str, int]
 
 
 def take_stock() -> Stock:
-    """All things of now; a process counts as there, whosever it is."""
+    """List everything that exists now, with the processes of all owners."""
     return Stock(
         frozenset((thing.kind, thing.key) for thing in _things()), {one.key: one.parent for one in processes()}
     )
 
 
 def wait_new(before: Stock, basetemp: Path) -> list[Thing]:
-    """What is there now, was not before and is the test's. Empty as soon as nothing is; else after SETTLE_S."""
+    """New leaks made by this test. Returns as soon as there are none, else after SETTLE_S."""
     new: list[Thing] = []
 
     def is_clean() -> bool:
@@ -66,20 +66,20 @@ def wait_new(before: Stock, basetemp: Path) -> list[Thing]:
 
 
 def umount(things: list[Thing]) -> None:
-    """Take away the mounts among them: when the temporary folder is removed, the removal would reach through them."""
+    """Unmount the mounts among them; removing the temporary folder would otherwise delete through them."""
     for thing in things:
         if thing.kind == "mount of self" and thing.text.startswith(TEMP_PREFIX):
             subprocess.run(["umount", "--lazy", thing.text.rpartition(" (")[0]], check=True)
 
 
 def _things() -> Iterator[Thing]:
-    """All but processes."""
+    """Everything except processes."""
     for lister in (_mounts, _loops, _cgroups, _namespaces, _runtime_entries, _temp_entries):
         yield from lister()
 
 
 def _mounts() -> Iterator[Thing]:
-    """Of the machine and of ourselves, which may differ in a container."""
+    """Mounts of this process and of init, which may differ in a container."""
     for who in ("self", "1"):
         with contextlib.suppress(PermissionError):  # init may be hidden from us
             if who == "1" and Path("/proc/1/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
@@ -108,9 +108,7 @@ def _cgroups() -> Iterator[Thing]:
 
 
 def _processes(known: Mapping[str, int]) -> Iterator[Thing]:
-    """Those that are ours, without zombies that are somebody else's to reap, and without those that are `known` and
-    have the parent that they had.
-    """
+    """New processes of this worker, and those with a new parent; zombies only if this process must reap them."""
     me = os.getpid()
     for process in processes():
         if known.get(process.key) == process.parent:
@@ -125,7 +123,7 @@ def _processes(known: Mapping[str, int]) -> Iterator[Thing]:
 
 
 def _described(process: Process, me: int) -> str:
-    """The process in words; "" if it is not ours. Raises OSError if it has ended."""
+    """The process in words; "" if it is not this worker's. Raises OSError if it has ended."""
     command = read(f"{process.folder}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
     groups = read(f"{process.folder}/cgroup").decode()
     is_orphan = process.parent == 1 and "launch.launcher" in command  # its daemon left it; it has no environment
@@ -141,7 +139,7 @@ def _described(process: Process, me: int) -> str:
 
 
 def _namespaces() -> Iterator[Thing]:
-    """Those that no process need be in: named ones (`ip netns`), and those that we hold open ourselves."""
+    """Namespaces that can exist without a process: named ones (`ip netns`), and open descriptors of this process."""
     for name in Path("/run/netns").glob("*"):
         yield Thing("named network namespace", str(name), str(name))
     for descriptor in Path("/proc/self/fd").iterdir():
@@ -168,7 +166,7 @@ def _tokens_of_open_homes() -> Iterator[str]:
 
 
 def _tokens_of_others(basetemp: Path) -> Iterator[str]:
-    """What names a thing as another's: homes of other workers, demo, bench and daemons by hand; temporary folders."""
+    """Texts that identify things of others: of other workers, demo, bench and manually started daemons."""
     for process in processes():
         with contextlib.suppress(OSError):  # it ended while we looked
             worker = worker_of(process.folder)
@@ -189,7 +187,7 @@ def _tokens_of_others(basetemp: Path) -> Iterator[str]:
 
 
 def _tokens_of_process(process: Process) -> Iterator[str]:
-    """Of the home that a supervisor serves, of the one that a trial is about, and of what a trial names by its pid."""
+    """Texts that identify the home of a supervisor, and the home and cgroup of a trial."""
     yield f"{TRIAL_PREFIX}{process.pid}-"
     words = os.fsdecode(read(f"{process.folder}/cmdline")).split("\0")
     for before, word in itertools.pairwise(words):

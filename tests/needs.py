@@ -1,6 +1,6 @@
-"""What a test may need of the machine, found out by doing it. The words of `@pytest.mark.requires(...)`.
+"""The words of `@pytest.mark.requires(...)`: what a test needs of the machine, found out by trying it.
 
-Each probe runs at most once per run and only if a test asks for its word.
+Each probe runs at most once per run, when a test asks for its word.
 """
 
 import functools
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from tests.places import ROOT
 
-PROBE_TIMEOUT_S = 60  # all workers probe at once, at their start
+PROBE_TIMEOUT_S = 60  # all workers probe at the same time
 
 
 def missing(word: str) -> str:
-    """Why the machine lacks `word`; empty if it does not. Raises KeyError for an unknown word."""
+    """Why the machine lacks `word`; empty if it has it."""
     return _probed(word)
 
 
@@ -29,12 +29,12 @@ def _probed(word: str) -> str:
 
 
 def _answers(*command: str) -> Callable[[], str]:
-    """A probe that runs a program and looks at nothing but its status."""
+    """A probe that runs a program and checks its exit status."""
     return lambda: _try(list(command))
 
 
 def _in_private_mounts(script: str) -> Callable[[], str]:
-    """A probe that runs shell text in a temporary folder and a mount namespace of its own: it leaves no mount."""
+    """A probe that runs shell text in a temporary folder and its own mount namespace."""
     return lambda: _try(["unshare", "--mount", "--propagation", "private", "sh", "-ec", script])
 
 
@@ -55,7 +55,7 @@ def _try(command: list[str]) -> str:
 
 
 def _criu() -> str:
-    """Dump a process and bring it back: `criu check` says "Looks good" where real dumps fail."""
+    """Dump and restore a process: `criu check` says "Looks good" where real dumps fail."""
     criu = os.environ.get("WAYPOINT_CRIU") or shutil.which("criu", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if not criu:
         return "no CRIU: neither WAYPOINT_CRIU nor a program criu"
@@ -72,7 +72,7 @@ def _criu() -> str:
 
 
 def _public_checkout() -> str:
-    """Ordinary users can run the command of this checkout: it does not lie in root's own folder, say."""
+    """Ordinary users can run the command of this checkout, which may lie in a private folder."""
     return _try(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", ""])
 
 
@@ -102,7 +102,7 @@ def _perf_cgroup() -> str:
 
 
 def _controller(name: str) -> Callable[[], str]:
-    """Whether sessions can be limited by this controller: as Waypoint finds it."""
+    """Waypoint can limit sessions by this controller."""
     return _answers(sys.executable, "-c", _CONTROLLER, name)
 
 
@@ -129,7 +129,7 @@ quota.enable("m")
 """
 
 _IO_URING = "import ctypes, sys; sys.exit(ctypes.CDLL(None).syscall(425, 1, ctypes.create_string_buffer(120)) < 0)"
-# getpid by the gate of 32-bit programs.
+# getpid by the 32-bit system call.
 _I386 = """
 import ctypes, mmap, os, sys
 code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

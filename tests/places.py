@@ -1,7 +1,7 @@
-"""Where tests, demo and bench put what they make: one folder per checkout and user, so that `./dev clean` finds it all.
+"""The folder for temporary files of tests, demo and bench: one for each checkout and user, which `./dev clean` removes.
 
-In /var/tmp, because /tmp may be a tmpfs: too small for a pool and without direct I/O. `dev` uses this file too: the
-standard library only.
+It is in /var/tmp, because /tmp may be a tmpfs: too small for a pool and without direct I/O. `dev` imports this file, so
+it uses the standard library only.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMP_PREFIX = "/var/tmp/waypoint-"
 RUNTIME = Path("/run/waypoint")
 CACHED_CRIU = ROOT / ".venv/criu-home/criu/bin/criu"
-"""The one that all tests share; `./dev setup` installs it."""
+"""Shared by all tests; `./dev setup` installs it."""
 
 
 def temp_root() -> Path:
-    """The folder; not made by this call. Short, as paths of Unix sockets may have only 107 bytes."""
+    """The folder, which may not exist. Its path is short: paths of Unix sockets have at most 107 bytes."""
     return Path(f"{_checkout_prefix()}{os.geteuid()}")
 
 
@@ -32,7 +32,7 @@ def _checkout_prefix() -> str:
 
 
 def make_temp_root() -> Path:
-    """Make it if need be. Raises PermissionError if someone else made it first: /var/tmp is everybody's."""
+    """Make the folder if it is missing. Raises PermissionError if another user made it."""
     root = temp_root()
     root.mkdir(mode=0o755, exist_ok=True)
     if root.is_symlink() or root.stat().st_uid != os.geteuid():
@@ -46,7 +46,7 @@ def home_id(home: Path) -> str:
 
 
 def iter_homes(folder: Path, depth: int = 6) -> Iterator[Path]:
-    """Every home under `folder`, whoever made it. Does not look into homes."""
+    """All homes below `folder`; does not search inside homes."""
     if (folder / "config.json").exists() and (folder / "names.db").exists():
         yield folder
     elif depth and folder.is_dir() and not folder.is_symlink():
@@ -55,7 +55,7 @@ def iter_homes(folder: Path, depth: int = 6) -> Iterator[Path]:
 
 
 def mounts_below(folder: Path) -> list[str]:
-    """Mount points of this mount namespace in `folder`, innermost first."""
+    """Mount points in `folder`, innermost first."""
     points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     readable = [point.encode().decode("unicode_escape") for point in points]
     return sorted((point for point in readable if Path(point).is_relative_to(folder)), reverse=True)

@@ -1,7 +1,4 @@
-"""The processes of the machine, any of which may end while it is looked at.
-
-All are read with as few system calls as can be: the leak check does so around each test.
-"""
+"""The processes of the machine, read with few system calls: the leak check runs before and after each test."""
 
 import contextlib
 import os
@@ -14,7 +11,7 @@ _KERNEL_THREAD = 0x200000  # PF_KTHREAD
 
 
 class Process(NamedTuple):
-    """`folder`: its folder in /proc. `key`: tells it from later ones of its pid."""
+    """`folder`: in /proc. `key`: unique, also when the pid is used again."""
 
     pid: int
     folder: str
@@ -30,7 +27,7 @@ def read(path: str) -> bytes:
 
 
 def processes() -> Iterator[Process]:
-    """All but this one, and without the kernel's own threads. Those that end meanwhile may be missing."""
+    """All processes except this one and kernel threads."""
     me = str(os.getpid())
     for name in os.listdir("/proc"):
         if name.isdecimal() and name != me:
@@ -50,14 +47,14 @@ def name_of(pid: int) -> str:
 
 
 def words_of(pid: int) -> list[str]:
-    """Its command line; nothing if the process has ended."""
+    """The command line; empty if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         return procfs.command_line(pid)
     return []
 
 
 def runs(pid: int) -> bool:
-    """False for a process that has ended, reaped or not."""
+    """False for a process that has ended, also for a zombie."""
     with contextlib.suppress(ProcessLookupError):
         return procfs.stat(pid).state not in "ZX"
     return False

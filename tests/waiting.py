@@ -1,21 +1,21 @@
-"""Waiting for what no event tells of from outside. Where there is an event (a pidfd, a socket), wait for that."""
+"""Polling for conditions without an event. Where there is an event (a pidfd, a socket), wait for that."""
 
 import os
 import time
 from collections.abc import Callable
 
 DEADLINE_S = 60.0
-"""It ends a hang and measures nothing: other tests and other programs may keep the machine busy."""
+"""Ends a hang; no measurement, because other programs may keep the machine busy."""
 PATIENCE_S = DEADLINE_S
-"""For a command, or a person's program, to end: longer than a CRIU that hangs is waited for and tried again."""
+"""For the end of a command or program. Longer than two attempts of a CRIU that hangs."""
 _FIRST_PAUSE_S = 0.005
 _LAST_PAUSE_S = 0.1
 
 
 def holds_within(deadline_s: float, holds: Callable[[], bool], *, brief: bool = False) -> bool:
-    """Ask until it holds, at least once; False if it did not within `deadline_s`.
+    """Poll until `holds()` is true; False after `deadline_s`. Polls at least once.
 
-    `brief`: it may hold for a moment only. Between two questions the processor is left to others, but nothing sleeps.
+    `brief`: the condition may be true for a moment only, so yield between two polls instead of sleeping.
     """
     end = time.monotonic() + deadline_s
     pause_s = _FIRST_PAUSE_S
@@ -31,5 +31,5 @@ def holds_within(deadline_s: float, holds: Callable[[], bool], *, brief: bool = 
 
 
 def wait_until(holds: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S, *, brief: bool = False) -> None:
-    """Raises AssertionError with `what` (a sentence that should become true) after `deadline_s`. `brief`: see above."""
+    """As `holds_within`, but fail the test after `deadline_s`. `what`: the sentence that should become true."""
     assert holds_within(deadline_s, holds, brief=brief), f"after {deadline_s:g} s still not: {what}"

@@ -1,7 +1,4 @@
-"""The processes that run tests beside each other: the name and the state with which each starts.
-
-A worker is a process of pytest in which tests run: one of `-n`, or the only one of a run without it.
-"""
+"""Workers: the pytest processes that run tests. One of `-n`, or the only process of a run without `-n`."""
 
 import contextlib
 import os
@@ -22,33 +19,34 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces
 
 IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
-"""In itself; `subprocess` sets them back in every child."""
+"""`subprocess` resets them in every child."""
 FILES = 4096
-"""The soft limit of open files, if the hard one allows it: a thousand clients and their server are one process."""
+"""Soft limit of open files: some tests have a thousand clients and their server in one process."""
 
 WORKERS_PER_PROCESSOR = 2
 """Most of a test's time is waiting."""
 MAX_WORKERS = 8
-"""Each has homes, sessions and pools of its own at a time, which need memory and room on the disk."""
+"""Each worker has its own homes, sessions and pools, which need memory and disk space."""
 
 _NAME = "tests-"
 _VARIABLE = f"\0{RUN_VARIABLE}=".encode()
 
 
 def count() -> int:
-    """How many workers a run has on this machine."""
+    """The number of workers for this machine."""
     return min(WORKERS_PER_PROCESSOR * len(os.sched_getaffinity(0)), MAX_WORKERS)
 
 
 def introduce() -> None:
-    """Make this process known as a worker: its forks have its comm, and the programs that it starts RUN_VARIABLE."""
+    """Mark this process as a worker, for `worker_of`: forks inherit its comm, programs the variable."""
     os.environ[RUN_VARIABLE] = str(os.getpid())
     Path("/proc/self/comm").write_text(f"{_NAME}{os.getpid()}")
 
 
 def mount_for_itself() -> None:
-    """Let what this worker's tests mount be seen by them alone: sessions show the machine's mounts, and say so of those
-    that come and go. Nothing happens without the right to it. To be called in the main thread.
+    """Give this worker a mount namespace of its own, because sessions of other workers would show its mounts.
+
+    Call it in the main thread. Without the right to do so nothing changes.
     """
     with contextlib.suppress(PermissionError):
         namespaces.unshare(namespaces.CLONE_NEWNS)
@@ -58,8 +56,8 @@ def mount_for_itself() -> None:
 
 
 def _open_way_to_checkout() -> None:
-    """Let ordinary users reach the checkout, which may lie in a folder that only its owner may enter, as `mktemp -d`
-    makes. A folder that everybody may enter, with only what the tests need of it, covers each such folder.
+    """Let ordinary users reach a checkout in a private folder, such as one of `mktemp -d`: cover each private folder
+    with a public one that has only the needed children.
     """
     home = Path(pwd.getpwuid(0).pw_dir)
     for depth, folder in enumerate(reversed(ROOT.parents)):
@@ -73,14 +71,15 @@ def _open_way_to_checkout() -> None:
 
 
 def _needed() -> list[Path]:
-    """Folders without which no test runs."""
+    """Folders that all tests need."""
     places = (sys.prefix, sys.base_prefix, os.path.dirname(os.environ.get("WAYPOINT_CRIU", "/")))
     return [ROOT, *(Path(one).resolve() for one in places)]
 
 
 def _mount_home_of_root() -> None:
-    """Have root's shells start as on a bare machine, with an empty ~/.bashrc: what an administrator has there may start
-    dozens of programs in each session. The folder stays if something that the tests need lies in it.
+    """Hide root's own home: an administrator's ~/.bashrc may start dozens of programs in each session.
+
+    Not done if the tests need something in that folder.
     """
     home = Path(pwd.getpwuid(0).pw_dir)
     if home.is_dir() and not any(one.is_relative_to(home) for one in _needed()):
@@ -91,10 +90,10 @@ def _mount_home_of_root() -> None:
 
 
 def worker_of(process: str) -> int | None:
-    """The pid of the worker whose fork or program this process (a folder of /proc) is, or which it is; None: nobody's.
+    """The pid of the worker that this process (a folder of /proc) is, or that forked or started it; None: of none.
 
-    A fork has the comm of its worker; its environment is the one that the worker was started with, which is also the
-    other workers'. A program has a comm of its own; its environment has RUN_VARIABLE. Raises OSError if it has ended.
+    A fork has its worker's comm (its environment is the same for all workers); a program has RUN_VARIABLE. Raises
+    OSError if the process has ended.
     """
     comm = read(f"{process}/comm").decode().strip()
     if comm.startswith(_NAME):
@@ -104,11 +103,10 @@ def worker_of(process: str) -> int | None:
 
 
 def start_as_usual() -> None:
-    """Have the dispositions, the signal mask, the umask, the locale and the limit of open files that programs expect,
-    whatever the caller of pytest had.
+    """Reset signals, umask, locale and the limit of open files to what programs expect.
 
-    A shell starts `command &` and `nohup command` with signals ignored, and every child would inherit that: a test that
-    interrupts a program would wait for its end for ever. Where SIGCHLD is ignored, all programs seem to succeed.
+    A shell starts `command &` and `nohup command` with ignored signals, which every child inherits: programs could not
+    be interrupted, and with SIGCHLD ignored all programs seem to succeed.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in signal.valid_signals() - IGNORED_BY_PYTHON:
@@ -123,10 +121,7 @@ def start_as_usual() -> None:
 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """The items in the order in which several workers take their files: those with most cases first.
-
-    A long file that is taken last keeps one worker busy when the others have nothing left.
-    """
+    """The items sorted by file, files with most cases first: a long file at the end would keep only one worker busy."""
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "shellwrap": set(),
     "criu_profiles": set(),
 }
-"""Per room, the rooms it may import from, besides the standard library and itself."""
+"""For each package, the packages that it may import from, besides the standard library and itself."""
 
 INSIDE: dict[str, dict[str, set[str]]] = {
     "linux": {
@@ -69,9 +69,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "model": {"": set(), "verbs": {""}, "rendering": {"", "verbs"}},
 }
-"""Rooms with rooms in them: per inner room, the ones beside it that it may import from. "" stands for the modules that
-lie in the room itself; where it has no row, they may import from all of its inner rooms. A module that stands above or
-below the others in its room has a row of its own.
+"""For each inner package, the inner packages beside it that it may import from. "" is the modules of the package
+itself; without a row they may import from all inner packages. A module above or below the others has a row of its own.
 """
 
 MAY_USE: dict[str, set[str]] = {
@@ -88,14 +87,14 @@ MAY_USE: dict[str, set[str]] = {
     "daemon": {"msgspec", "h11"},
     "cli": {"click"},
 }
-"""Per room, packages from elsewhere. `linux`, `client` and `shellwrap` have none: they start fast and stand alone."""
+"""For each package, foreign packages. `linux`, `client` and `shellwrap` have none: they start fast."""
 
 
 STANDARD_LIBRARY = sys.stdlib_module_names | {"_sha2", "_sha256"}
-"""Of every Python that is supported: the latter became the former in 3.12."""
+"""Of every supported Python: `_sha256` is `_sha2` since 3.12."""
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """`waypoint.linux.calls.libc` is in `linux`; `shellwrap.ring` in `shellwrap`; `waypoint` itself in none."""
     parts = module.split(".")
     return parts[0] if parts[0] != "waypoint" else (parts[1] if len(parts) > 1 else "")
@@ -106,40 +105,40 @@ BY_NAME: dict[str, list[str]] = {
     "waypoint/cli/entry.py": [f"waypoint.cli.{place.partition(':')[0]}" for place in PLACES.values()],
     "waypoint/model/packages.py": [],
 }
-"""Modules that import by a name which they put together, and all that they may import so. `packages` tries packages for
-callers that import these themselves.
+"""Modules that import by a computed name, and the modules that they may import so. `packages` only tests whether
+packages can be imported.
 """
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and absolute name of every import, also of those inside functions, under TYPE_CHECKING, and by name."""
-    package = path.parent.parts
+    parents = path.parent.parts
     for node in ast.walk(tree.parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            start = package[: len(package) - node.level + 1] if node.level else ()
+            start = parents[: len(parents) - node.level + 1] if node.level else ()
             base = ".".join([*start, *filter(None, [node.module])])
-            # `from waypoint import linux` names a room in the second half.
+            # `from waypoint import linux` names the package as the alias.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(IMPORTERS):
             match node.args[0]:
                 case ast.Constant(value=str() as name):
                     yield node.lineno, name
                 case _:
-                    yield from ((node.lineno, name) for name in BY_NAME.get(str(path), ["a name that is put together"]))
+                    yield from ((node.lineno, name) for name in BY_NAME.get(str(path), ["a computed name"]))
 
 
 def forbidden(path: Path) -> Iterator[str]:
-    room = room_of(tree.module_name(path))
+    package = package_of(tree.module_name(path))
     for line, name in imports(path):
-        top, target = name.split(".")[0], room_of(name)
+        top, target = name.split(".")[0], package_of(name)
         if top in {"waypoint", "shellwrap", "criu_profiles", "tests"}:
-            allowed = target in {room, *MAY_IMPORT[room]} or name in {"waypoint", "waypoint.__version__"}
+            allowed = target in {package, *MAY_IMPORT[package]} or name in {"waypoint", "waypoint.__version__"}
         else:
-            allowed = top in STANDARD_LIBRARY or top in MAY_USE.get(room, set())
+            allowed = top in STANDARD_LIBRARY or top in MAY_USE.get(package, set())
         if not allowed:
-            yield f"{path}:{line}: {room} may not import {name}"
+            yield f"{path}:{line}: {package} may not import {name}"
 
 
 def test_imports_follow_the_table() -> None:
@@ -148,36 +147,38 @@ def test_imports_follow_the_table() -> None:
     assert [problem for path in paths for problem in forbidden(path)] == []
 
 
-def inner_room_of(module: str, room: str) -> str:
+def inner_package_of(module: str, package: str) -> str:
     """`waypoint.terminal.exec.command_record` is in `exec`; `waypoint.terminal.reader` in none, which is ""."""
-    names = module.removeprefix(f"waypoint.{room}.").split(".")
-    return names[0] if names[0] in INSIDE[room] else ""
+    names = module.removeprefix(f"waypoint.{package}.").split(".")
+    return names[0] if names[0] in INSIDE[package] else ""
 
 
 def forbidden_inside(path: Path) -> Iterator[str]:
-    room = path.parts[1]
-    inner = inner_room_of(tree.module_name(path), room)
-    allowed = {inner, *INSIDE[room].get(inner, INSIDE[room])}
+    package = path.parts[1]
+    inner = inner_package_of(tree.module_name(path), package)
+    allowed = {inner, *INSIDE[package].get(inner, INSIDE[package])}
     for line, name in imports(path):
-        if name.startswith(f"waypoint.{room}.") and inner_room_of(name, room) not in allowed:
-            yield f"{path}:{line}: {inner or room} may not import {name}"
+        if name.startswith(f"waypoint.{package}.") and inner_package_of(name, package) not in allowed:
+            yield f"{path}:{line}: {inner or package} may not import {name}"
 
 
-def test_imports_inside_a_room_follow_the_table() -> None:
-    for room, table in INSIDE.items():
-        paths = [path for path in tree.python_files("waypoint") if path.parts[1] == room]
+def test_imports_inside_a_package_follow_the_table() -> None:
+    for package, table in INSIDE.items():
+        paths = [path for path in tree.python_files("waypoint") if path.parts[1] == package]
         folders = {path.parts[2] for path in paths if len(path.parts) > 3}
-        assert folders == {inner for inner in table if inner and (ROOT / "waypoint" / room / inner).is_dir()}, room
+        assert folders == {inner for inner in table if inner and (ROOT / "waypoint" / package / inner).is_dir()}, (
+            package
+        )
         assert [problem for path in paths for problem in forbidden_inside(path)] == []
 
 
-def test_rooms_within_rooms_are_in_the_table() -> None:
+def test_inner_packages_are_in_the_table() -> None:
     deep = {path.parts[1] for path in tree.python_files("waypoint") if len(path.parts) > 3}
     assert deep == set(INSIDE)
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
-    """Imports within functions and for types alone count, too."""
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports within functions and for types count too."""
     paths = {tree.module_name(path): path for path in tree.python_files(*tree.CODE)}
     left = {module: set(known_modules(path, paths)) - {module} for module, path in paths.items()}
     while ready := {module for module, below in left.items() if not below}:
@@ -197,50 +198,51 @@ def test_the_package_itself_imports_nothing() -> None:
     assert list(imports(Path("waypoint/__init__.py"))) == []
 
 
-def test_every_folder_with_code_is_a_room_of_the_table() -> None:
+def test_every_package_is_in_the_table() -> None:
     folders = {path.parts[:2] for path in tree.python_files("waypoint") if len(path.parts) > 2}
     assert {folder for _, folder in folders} <= set(MAY_IMPORT)
 
 
 def test_the_table_has_no_cycle() -> None:
-    left = {room: set(below) for room, below in MAY_IMPORT.items()}
-    while ready := {room for room, below in left.items() if not below}:
-        left = {room: below - ready for room, below in left.items() if room not in ready}
+    left = {package: set(below) for package, below in MAY_IMPORT.items()}
+    while ready := {package for package, below in left.items() if not below}:
+        left = {package: below - ready for package, below in left.items() if package not in ready}
     assert left == {}
 
 
 def drawing() -> list[set[str]]:
-    """The chain of rooms in docs/architecture.md, from the top down, as one set for each place between two arrows."""
+    """The chain of packages in docs/architecture.md: one set for each place between two arrows."""
     page = (ROOT / "docs/architecture.md").read_text()
     chain = re.search(r"^cli ─▶ .*$", page, re.MULTILINE)
     assert chain, "docs/architecture.md has no line that begins with 'cli ─▶'"
     return [set(re.findall(r"\w+", place)) for place in re.split(r"─▶|──\(unix socket\)──▶", chain[0])]
 
 
-def test_the_table_says_what_the_document_draws() -> None:
-    """Each room may import from rooms further down only; the socket cuts the chain: above it only `model` is shared."""
+def test_the_table_agrees_with_the_drawing_in_the_document() -> None:
+    """Packages import only from packages further down. Across the socket only `model` is shared."""
     places = drawing()
-    depth = {room: number for number, place in enumerate(places) for room in place}
-    assert set(depth) == {room for room in MAY_IMPORT if room not in {"shellwrap", "criu_profiles"}}
+    depth = {package: number for number, place in enumerate(places) for package in place}
+    assert set(depth) == {package for package in MAY_IMPORT if package not in {"shellwrap", "criu_profiles"}}
     above_socket = {"cli", "client"}
-    for room, below in MAY_IMPORT.items():
+    for package, below in MAY_IMPORT.items():
         drawn = {other for other in below if other in depth}
-        assert all(depth[other] > depth[room] for other in drawn), room
-        if room in above_socket:
-            assert drawn <= {*above_socket, "model"}, room
+        assert all(depth[other] > depth[package] for other in drawn), package
+        if package in above_socket:
+            assert drawn <= {*above_socket, "model"}, package
 
 
 def test_each_arrow_of_the_drawing_is_allowed() -> None:
     places = drawing()
     for upper, lower in itertools.pairwise(places):
         if upper != {"client"}:  # the socket
-            assert all(lower <= MAY_IMPORT[room] for room in upper), (upper, lower)
+            assert all(lower <= MAY_IMPORT[package] for package in upper), (upper, lower)
 
 
-def test_the_document_lists_the_rooms_that_exist() -> None:
+def test_the_document_lists_the_packages_that_exist() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     listed = {
-        room_of(name.replace("/", ".")) for name in re.findall(r"^\| `(waypoint/\w+|shellwrap)` \|", page, re.MULTILINE)
+        package_of(name.replace("/", "."))
+        for name in re.findall(r"^\| `(waypoint/\w+|shellwrap)` \|", page, re.MULTILINE)
     }
     assert listed == set(MAY_IMPORT) - {"criu_profiles"}
 
@@ -263,7 +265,7 @@ def test_a_forbidden_import_is_found_however_it_is_written(source: str, monkeypa
     assert len(list(forbidden(Path("waypoint/linux/trial.py")))) == 1
 
 
-def test_only_the_modules_of_the_list_import_by_a_name_that_they_put_together() -> None:
+def test_only_the_listed_modules_import_by_a_computed_name() -> None:
     found = {
         str(path)
         for path in tree.python_files(*tree.CODE)
@@ -273,7 +275,7 @@ def test_only_the_modules_of_the_list_import_by_a_name_that_they_put_together() 
     assert found == set(BY_NAME)
 
 
-def test_a_room_that_is_not_in_the_table_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_in_the_table_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse("import waypoint.model.names"))
     with pytest.raises(KeyError, match="novelty"):
         list(forbidden(Path("waypoint/novelty/trial.py")))

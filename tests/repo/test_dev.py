@@ -1,4 +1,4 @@
-"""`./dev` ends with the right status, leaves a user's checkout to the user, and removes nothing through a mount."""
+"""`./dev`: exit status, owner of a user's checkout, `clean`, repeated cases."""
 
 import importlib.machinery
 import importlib.util
@@ -27,7 +27,7 @@ def dev(*args: str, checkout: Path = ROOT, **how: Any) -> tuple[int, str, str]:
 
 @pytest.fixture
 def bare_checkout(tmp_path: Path) -> Path:
-    """A checkout that was never set up, with no more in it than `dev` needs to look at."""
+    """A checkout that was never set up, with only the files that `dev` reads."""
     checkout = tmp_path / "checkout"
     (checkout / "tests").mkdir(parents=True)
     for name in ("dev", "pyproject.toml", "tests/__init__.py", "tests/places.py"):
@@ -50,21 +50,21 @@ def test_an_unknown_verb_is_a_usage_error_with_the_list_of_verbs() -> None:
     assert "clean" in err
 
 
-def test_help_is_a_result() -> None:
+def test_help_is_printed_on_stdout() -> None:
     code, out, err = dev("--help")
     assert (code, err) == (0, "")
     assert "waypoint ARGS" in out
 
 
 @pytest.mark.privileged
-def test_what_fails_fails_also_for_a_caller_who_ignores_the_ends_of_children() -> None:
+def test_a_failure_is_reported_also_if_the_caller_ignores_sigchld() -> None:
     def ignore() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
     assert dev("test", "nosuch.py", "-q", preexec_fn=ignore)[0] == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_checkout_that_is_not_set_up_says_so(bare_checkout: Path) -> None:
+def test_waypoint_of_a_checkout_that_is_not_set_up_names_the_next_step(bare_checkout: Path) -> None:
     code, out, err = dev("waypoint", "ps", checkout=bare_checkout)
     assert (code, out) == (3, "")
     assert "next: ./dev setup" in err
@@ -75,7 +75,7 @@ def test_waypoint_runs_from_any_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.privileged
-def test_what_needs_root_says_so_to_others(bare_checkout: Path) -> None:
+def test_verbs_that_need_root_tell_other_users_so(bare_checkout: Path) -> None:
     for folder in (bare_checkout, *bare_checkout.parents):
         if folder.is_relative_to(temp_root()):
             folder.chmod(0o755)
@@ -85,7 +85,9 @@ def test_what_needs_root_says_so_to_others(bare_checkout: Path) -> None:
 
 
 @pytest.mark.privileged
-def test_what_root_makes_in_a_users_checkout_is_the_users(module: ModuleType, bare_checkout: Path) -> None:
+def test_files_that_root_makes_in_a_users_checkout_are_given_to_the_user(
+    module: ModuleType, bare_checkout: Path
+) -> None:
     for path in (bare_checkout, *bare_checkout.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     cache = bare_checkout / "tests/__pycache__"
@@ -98,7 +100,7 @@ def test_what_root_makes_in_a_users_checkout_is_the_users(module: ModuleType, ba
 
 @pytest.fixture
 def temp_root_of_bare(bare_checkout: Path) -> Iterator[Path]:
-    """The folder for temporary things that belongs to the bare checkout."""
+    """The folder for temporary files of the bare checkout."""
     code = "from tests.places import make_temp_root; print(make_temp_root())"
     done = subprocess.run(["python3", "-c", code], cwd=bare_checkout, capture_output=True, text=True, check=True)
     folder = Path(done.stdout.strip())
@@ -108,7 +110,9 @@ def temp_root_of_bare(bare_checkout: Path) -> Iterator[Path]:
 
 
 @pytest.mark.privileged
-def test_clean_removes_what_was_made_but_not_through_a_mount(bare_checkout: Path, temp_root_of_bare: Path) -> None:
+def test_clean_removes_temporary_files_but_refuses_while_something_is_mounted(
+    bare_checkout: Path, temp_root_of_bare: Path
+) -> None:
     (bare_checkout / ".venv").mkdir()
     (bare_checkout / ".mypy_cache").mkdir()
     (temp_root_of_bare / "mounted").mkdir()
@@ -148,12 +152,12 @@ def test_trial(number):
         pytest.param(6, 1, 1, "failed: ", id="too many fail"),
     ],
 )
-def test_a_case_that_fails_is_run_again(
+def test_failed_cases_are_repeated(
     module: ModuleType, capsys: pytest.CaptureFixture[str], cases: int, failures: int, code: int, said: str
 ) -> None:
     Path(module.ROOT, "tests/test_trial.py").write_text(FLAKY.format(cases=cases, failures=failures))
     module.PYTHON = sys.executable  # type: ignore[attr-defined]
     assert module.run_tests("") == code
-    told = capsys.readouterr().err
-    assert said in told
-    assert ("failed: " in told) == (code == 1)
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert ("failed: " in printed) == (code == 1)

@@ -1,4 +1,4 @@
-"""The documents say what is there, and what is there is said in the documents."""
+"""Commands, dependencies and links in the documents exist, and every command is in the documents."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ def pages() -> dict[Path, str]:
 
 
 def shown_lines(page: str) -> Iterator[str]:
-    """Lines of code blocks, lines that end in a backslash joined with the next; and code within the text."""
+    """Lines of code blocks (with continuation lines joined), and code within the text."""
     for block in re.findall(r"^```\w*\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         yield from block.replace("\\\n", " ").splitlines()
     outside = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
@@ -31,7 +31,7 @@ def shown_lines(page: str) -> Iterator[str]:
 
 
 def uses(line: str, program: str) -> Iterator[list[str]]:
-    """The words after each `program` in command position, up to ` -- ` or what ends a command."""
+    """The words after each `program` in command position, up to ` -- ` or the end of the command."""
     command = re.sub(r"\s+#.*", "", line)
     for part in re.split(r"[|;&]+|\$\(", command):
         match = re.match(rf"\s*(?:\$ |# )?(?:sudo )?{re.escape(program)}(?:\s+(.*))?$", part)
@@ -53,7 +53,7 @@ def help_of(*verb: str) -> str:
 
 @pytest.fixture(scope="module")
 def verbs() -> set[str]:
-    """The command line's verbs, as it lists them itself."""
+    """The verbs that `waypoint --help` lists."""
     _, _, listing = help_of().partition("ommands:\n")
     found = set(re.findall(r"^ {2,4}([a-z]+)\b", listing, re.MULTILINE))
     assert {"shell", "exec", "ps"} <= found

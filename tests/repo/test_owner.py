@@ -1,4 +1,4 @@
-"""Captures have one owner: only waypoint/capture knows where a capture lies and which upper tree belongs to it."""
+"""Only waypoint/capture knows where a capture lies and which upper tree belongs to it."""
 
 import ast
 from collections.abc import Iterator
@@ -12,27 +12,27 @@ OWNER = ("waypoint", "capture")
 AREA = {"hot", "criu-logs"}
 HIDDEN = ("waypoint.capture.layers.hot", "waypoint.capture.layers.files.FILES")
 EXCUSED: dict[str, str] = {
-    "waypoint/setup/home_removal.py": "removes a home by the names of what Waypoint makes in it, opening nothing",
-    "waypoint/service/capture_facts.py": "shows the name of a tree, for who copies files out by hand, opening nothing",
+    "waypoint/setup/home_removal.py": "removes a home by the names of its entries, and opens nothing",
+    "waypoint/service/capture_facts.py": "shows the name of a tree, for copying files by hand, and opens nothing",
 }
 
 
 def reaches_in(path: Path) -> Iterator[str]:
-    """Where code names the hot area, or the tree of a capture."""
+    """Code that names the hot area, or the tree of a capture."""
     module = tree.parsed(path)
     spoken = tree.docstrings(module)
     for node in ast.walk(module):
         match node:
             case ast.ImportFrom(module=str() as name, names=names):
                 if {name, *(f"{name}.{alias.name}" for alias in names)} & set(HIDDEN):
-                    yield f"{path}:{node.lineno}: imports what only the owner knows"
+                    yield f"{path}:{node.lineno}: imports a name of the owner"
             case ast.Attribute(attr="files", value=ast.Attribute(attr="layers") | ast.Name(id="layers")):
-                yield f"{path}:{node.lineno}: asks which tree belongs to a capture"
+                yield f"{path}:{node.lineno}: asks for the tree of a capture"
             case ast.Call(func=ast.Attribute(value=ast.Name(id="pool") | ast.Attribute(attr="pool")), args=arguments):
                 if any(is_capture_id(one) for one in arguments):
                     yield f"{path}:{node.lineno}: asks the pool for the tree of a capture"
             case ast.Attribute(attr="_area", value=value) if not (isinstance(value, ast.Name) and value.id == "self"):
-                yield f"{path}:{node.lineno}: takes the area out of its owner"
+                yield f"{path}:{node.lineno}: uses the private area of the owner"
             case ast.Constant(value=str() as text) if node not in spoken and AREA & set(text.split("/")):
                 yield f"{path}:{node.lineno}: names the hot area"
 
@@ -41,7 +41,7 @@ def is_capture_id(argument: ast.expr) -> bool:
     return (isinstance(argument, ast.Attribute) and argument.attr == "id") or ast.unparse(argument) == "capture_id"
 
 
-def test_nobody_but_the_owner_knows_where_captures_lie() -> None:
+def test_only_the_owner_knows_where_captures_lie() -> None:
     paths = [path for path in tree.python_files("waypoint") if path.parts[:2] != OWNER and str(path) not in EXCUSED]
     assert [problem for path in paths for problem in reaches_in(path)] == []
 
@@ -67,6 +67,6 @@ def test_every_exception_is_still_needed() -> None:
         "folder = f'{home}/hot/{capture}'",
     ],
 )
-def test_each_way_in_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_access_is_found(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(reaches_in(Path("any.py")))) == 1

@@ -1,6 +1,4 @@
-"""Nothing outside of one module opens a path that a session may have made: linux/storage/beneath.py. The paths of a
-session's own folders are spelled in one module, too: model/paths.py.
-"""
+"""Only linux/storage/beneath.py opens paths that a session may have made, and only model/paths.py spells them."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -13,11 +11,11 @@ from tests.repo import tree
 BENEATH = Path("waypoint/linux/storage/beneath.py")
 SPELLED_IN = Path("waypoint/model/paths.py")
 OWN_FOLDERS = ("run/waypoint", ".waypoint/")
-"""How the paths of a session's own folders look (paths.RUN_FOLDER, paths.OWN_FOLDER)."""
+"""Parts of the paths of a session's own folders (paths.RUN_FOLDER, paths.OWN_FOLDER)."""
 
 NAMED_BY_OTHERS = ("base", "item.source")
 FOLDERS = ("merged", "views.wanted", "views.present", "present_upper", "wanted_upper", *NAMED_BY_OTHERS)
-"""How folders are named whose content is a session's, or of whoever made the base; besides, what `upper_of` returns."""
+"""Names of variables with a folder whose content is untrusted: a session's, or that of a base."""
 
 MAY_JOIN = {
     (
@@ -26,21 +24,22 @@ MAY_JOIN = {
     ): "a mount point of the machine's",
     ("waypoint/launch/ground/skeleton.py", "Path(base) / target.lstrip('/')"): "a mount point of the machine's",
     ("waypoint/capture/layers/processes.py", "f'{base}{target}'"): "a mount point of the machine's",
-    ("waypoint/launch/externals.py", "os.path.isdir(item.source)"): "a bind that is a link by now is refused later",
-    ("waypoint/session/birth/setting.py", "os.path.isdir(base)"): "the base itself, which who asks has named",
+    ("waypoint/launch/externals.py", "os.path.isdir(item.source)"): "a bind that has become a link is refused later",
+    ("waypoint/session/birth/setting.py", "os.path.isdir(base)"): "the base itself, which the caller named",
 }
-"""Paths that are put together from such a folder, and looked at, all the same. (Of a base that is not the machine's
-root nothing but that root itself is a mount point.)"""
+"""Expressions that may join a path to such a folder. (In a base that is not the machine's root, only that root itself
+is
+a mount point.)"""
 
 MAY_FOLLOW = {
     (
         "waypoint/linux/tasks/removed.py",
         "/fd/",
-    ): "the very folder that the process has open, O_PATH: no path is followed",
-    ("waypoint/linux/tasks/lock_holder.py", "/fd/"): "of the daemon's own kind of process; looked at alone",
+    ): "the folder that the process has open, O_PATH: no path is followed",
+    ("waypoint/linux/tasks/lock_holder.py", "/fd/"): "of a process like the daemon; only looked at",
     ("waypoint/linux/calls/sealed.py", "/fd/"): "this process's own",
 }
-"""Links of processes to their files that are opened or looked at by name."""
+"""Uses of /proc/PID/fd that are allowed."""
 
 LOOKING = (
     "open",
@@ -60,19 +59,19 @@ MOUNTS = {
     "mounts.keep_writes_apart": 0,
     "idmapped.attach": 1,
 }
-"""Which argument of these is the mount point."""
+"""The index of the argument with the mount point."""
 
 MAY_MOUNT_AT: dict[tuple[str, str], str] = {
-    ("waypoint/launch/start.py", "merged"): "a folder of Waypoint's: the session's root is what is mounted there",
+    ("waypoint/launch/start.py", "merged"): "a folder of Waypoint's, where the session's root is mounted",
     ("waypoint/launch/externals.py", "place"): "a folder of the kit's for an idmapped layer",
     ("waypoint/launch/criu.py", "_RUN"): "CRIU's own view of the host, before the session's mounts are among it",
     ("waypoint/launch/criu.py", "_TMP"): "CRIU's own view of the host",
 }
-"""Mount points of the launcher's that were not opened by a MountPlace."""
+"""Mount points of the launcher that are not opened by a MountPlace."""
 
 
 def openers(path: Path) -> Iterator[str]:
-    """openat2, and the root of another process, from which a path would be followed."""
+    """Calls of openat2, and paths below another process's root, folder or descriptors."""
     module = tree.parsed(path)
     for node in ast.walk(module):
         match node:
@@ -86,8 +85,8 @@ def openers(path: Path) -> Iterator[str]:
 
 
 def texts(path: Path) -> Iterator[str]:
-    """Paths put together from a folder whose content is a session's, as f"{merged}/proc" or Path(upper_of(tree)) /
-    "run", and what looks at such a folder by its name, as os.path.isdir(base).
+    """Paths joined to an untrusted folder (`f"{merged}/proc"`, `Path(upper_of(tree)) / "run"`), and calls that look at
+    such a folder by name (`os.path.isdir(base)`).
     """
     for node in ast.walk(tree.parsed(path)):
         match node:
@@ -104,7 +103,7 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def is_of_a_path(part: ast.expr) -> bool:
-    """Whether this, behind a folder in a text, makes a path of it, and not a sentence."""
+    """Whether this part of an f-string continues a path, not a sentence."""
     return not isinstance(part, ast.Constant) or str(part.value).startswith("/")
 
 
@@ -123,7 +122,7 @@ def is_one_of(node: ast.expr, names: Sequence[str]) -> bool:
 
 
 def mount_points(path: Path) -> Iterator[tuple[str, str]]:
-    """Mount points in the code of the launcher that are not names given by `with MountPlace(...).opened() as name`."""
+    """Mount points that are not names of `with MountPlace(...).opened() as name`."""
     module = tree.parsed(path)
     opened = {
         ast.unparse(item.optional_vars)
@@ -138,7 +137,7 @@ def mount_points(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def spelled_folders(path: Path) -> Iterator[str]:
-    """Where a folder of a session's own is spelled out, in anything but a docstring."""
+    """Literals with a session's own folder, except docstrings."""
     module = tree.parsed(path)
     spoken = tree.docstrings(module)
     for node in ast.walk(module):
@@ -162,7 +161,7 @@ def test_one_module_opens_the_paths_of_sessions() -> None:
     assert len(list(openers(BENEATH))) == 1
 
 
-def test_no_path_is_put_together_from_a_folder_of_a_session() -> None:
+def test_no_path_is_joined_to_a_folder_of_a_session() -> None:
     assert [line for path in code() for line in texts(path)] == []
 
 
@@ -170,7 +169,7 @@ def test_the_folders_of_a_session_are_spelled_once() -> None:
     assert [line for path in code() if path != SPELLED_IN for line in spelled_folders(path)] == []
 
 
-def test_the_launcher_mounts_on_what_it_has_opened() -> None:
+def test_the_launcher_mounts_on_opened_descriptors() -> None:
     found = {
         one
         for path in code()
@@ -200,7 +199,7 @@ def test_what_reads_all_of_a_sessions_folder_is_called_by_threads_alone() -> Non
         "open(item.source)",
     ],
 )
-def test_such_a_path_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_joined_path_is_found(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(texts(Path("waypoint/trial.py")))) == 1
 
@@ -208,7 +207,7 @@ def test_such_a_path_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     "source", ['f"/proc/{pid}/root/dev/shm"', 'f"/proc/{pid}/fd/{number}"', 'libc.syscall("openat2", 3)']
 )
-def test_another_opener_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_opener_is_found(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(openers(Path("waypoint/trial.py")))) == 1
 
@@ -217,6 +216,6 @@ def test_another_opener_is_seen(source: str, monkeypatch: pytest.MonkeyPatch) ->
     ("source", "found"),
     [("x = 'run/waypoint/exit'", 1), ("x = f'/run/waypoint/{y}'", 1), ("'''In /run/waypoint.'''", 0)],
 )
-def test_each_spelling_is_seen(source: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_spelling_is_found(source: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(spelled_folders(Path("waypoint/trial.py")))) == found

@@ -1,4 +1,4 @@
-"""Habits that the linter has no rule for. Exceptions are named with their reasons; one no longer needed fails."""
+"""Rules of style that the linter does not have. Each exception has a reason; an unneeded exception fails."""
 
 import ast
 import re
@@ -12,43 +12,43 @@ from tests.repo import tree
 Finder = Callable[[Path], Iterator[int]]
 
 SLEEPS: dict[str, str] = {
-    "waypoint/service/session_hooks.py": "a hook that takes too long is killed, and when is what it waits for",
-    "tests/workloads/mock_models.py": "a model that thinks: its answer comes slowly",
-    "waypoint/linux/tty/unblocking.py": "the time that a call may take is what it measures",
-    "waypoint/daemon/lifetime.py": "no event tells that a client that has connected is about to ask",
+    "waypoint/service/session_hooks.py": "kills a hook that takes too long",
+    "tests/workloads/mock_models.py": "imitates a model that answers slowly",
+    "waypoint/linux/tty/unblocking.py": "measures how long a call takes",
+    "waypoint/daemon/lifetime.py": "no event for a connected client that is about to send a request",
     "waypoint/linux/tasks/cgroups.py": "the kernel holds notices of cgroup.events back for 10 ms",
-    "waypoint/linux/net/rtnetlink.py": "before Linux 6.8 nobody can wait for an interface to carry packets",
-    "waypoint/linux/storage/btrfs.py": "before Linux 6.13 nothing tells that a deleted subvolume's space is free",
-    "waypoint/linux/tasks/lock_holder.py": "no event tells that whoever has just taken a lock has written its pid",
-    "waypoint/processes/freeze.py": "a vfork ends without an event that somebody else could wait for",
-    "waypoint/session/birth/start_again.py": "no event tells a stranger that a program runs, or listens",
-    "waypoint/terminal/exec/ending.py": "a timeout is nothing but time",
-    "waypoint/terminal/exec/signals.py": "no event tells a stranger that a process has come to rest",
-    "waypoint/terminal/inside/spool.py": "no event tells that somebody has come to wait in the open of a FIFO",
-    "waypoint/service/background/host_watch.py": "nothing tells that a swarm of mounts is over",
+    "waypoint/linux/net/rtnetlink.py": "before Linux 6.8 no event for an interface that carries packets",
+    "waypoint/linux/storage/btrfs.py": "before Linux 6.13 no event for the freed space of a deleted subvolume",
+    "waypoint/linux/tasks/lock_holder.py": "no event for a lock's holder writing its pid",
+    "waypoint/processes/freeze.py": "no event for the end of another process's vfork",
+    "waypoint/session/birth/start_again.py": "no event for a program of others that runs or listens",
+    "waypoint/terminal/exec/ending.py": "a timeout",
+    "waypoint/terminal/exec/signals.py": "no event for a process of others that comes to rest",
+    "waypoint/terminal/inside/spool.py": "no event for a process that waits in the open of a FIFO",
+    "waypoint/service/background/host_watch.py": "no event for the end of a series of mounts",
     "waypoint/launch/ground/places.py": "systemd moves a process into a scope without an event for it",
-    "tests/bench/session.py": "what is counted there is what happens in a time of rest",
-    "tests/session/test_outages.py": "the distance of two kills, and the age of a daemon, are nothing but time",
-    "tests/waiting.py": "the one place where tests ask again and again, with a deadline",
+    "tests/bench/session.py": "counts what happens during a rest",
+    "tests/session/test_outages.py": "the time between two kills, and the age of a daemon",
+    "tests/waiting.py": "the one place where tests poll, with a deadline",
 }
-"""Files that may sleep. Everywhere else one waits for the event, with a deadline."""
+"""Files that may sleep. All others wait for an event, with a deadline."""
 
 READS_ENVIRONMENT: dict[str, str] = {
-    "waypoint/daemon/main.py": "a program: hands what the supervisor gave it on to the next supervisor",
-    "waypoint/daemon/supervisor.py": "a program: passes on to the daemon the little that it may know of its caller",
-    "waypoint/setup/trials.py": "a program: what it tries is the CRIU that the daemon was told to use",
-    "waypoint/client/address.py": "the SDK means the same home and branch as the command line if none is named",
+    "waypoint/daemon/main.py": "a program: passes the supervisor's variables on to the next supervisor",
+    "waypoint/daemon/supervisor.py": "a program: passes a few variables of its caller on to the daemon",
+    "waypoint/setup/trials.py": "a program: tries the CRIU that the daemon was told to use",
+    "waypoint/client/address.py": "the SDK has the same default home and branch as the command line",
 }
 """Files outside cli/ that may read the environment."""
 
 TOUCHES_KERNEL: dict[str, str] = {}
 """Files outside waypoint/linux that may use ctypes, ioctl or /proc."""
 
-HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "it has a thread do what comes at the end"}
+HOLDS_IN_LOOP: dict[str, str] = {"waypoint/session/live/resources.py": "a thread does what comes at the end"}
 """Files in which a coroutine may hold a capture by `Captures.hold`."""
 
 SEVERAL_OUTCOMES: dict[str, str] = {
-    "tests/session/test_exec_signals.py": "zsh says one of two of what was interrupted, by where the signal meets it",
+    "tests/session/test_exec_signals.py": "zsh reports one of two statuses, depending on where the signal arrives",
     "tests/daemon/test_fuzz.py": "garbage gets any answer that the protocol knows",
 }
 """Files with tests that accept one of several exit statuses."""
@@ -68,7 +68,7 @@ def _is_nothing(step: ast.stmt) -> bool:
 
 
 def sleeps(path: Path) -> Iterator[int]:
-    """A sleep of any length but zero, which only yields to others."""
+    """Sleeps, except of length zero, which only yield."""
     for call, name in tree.calls(tree.parsed(path)):
         length = call.args[0] if call.args else None
         is_zero = isinstance(length, ast.Constant) and length.value == 0
@@ -90,7 +90,7 @@ def environment_reads(path: Path) -> Iterator[int]:
 
 
 def kernel_touches(path: Path) -> Iterator[int]:
-    """ctypes, ioctl and paths of this machine's /proc; not a session's (`f"{root}/proc"`), not what docstrings say."""
+    """ctypes, ioctl and paths of this machine's /proc, except in docstrings; not a session's (`f"{root}/proc"`)."""
     module = tree.parsed(path)
     spoken = tree.docstrings(module) | tree.continuations(module)
     for node in ast.walk(module):
@@ -106,7 +106,7 @@ def kernel_touches(path: Path) -> Iterator[int]:
 
 
 def holds_in_the_loop(path: Path) -> Iterator[int]:
-    """A coroutine with a capture held: at the end a tree may be removed, so `holding` is for the event loop."""
+    """Coroutines with `captures.hold`, whose end may remove a tree; the event loop uses `holding`."""
     for coroutine in ast.walk(tree.parsed(path)):
         if isinstance(coroutine, ast.AsyncFunctionDef):
             for call, name in tree.calls(coroutine):
@@ -115,9 +115,7 @@ def holds_in_the_loop(path: Path) -> Iterator[int]:
 
 
 def several_outcomes(path: Path) -> Iterator[int]:
-    """`code in (0, 125)`, or `code in SOMETHING`: then a success and a failure look the same to the test. `not in` says
-    what is refused.
-    """
+    """`code in (0, 125)`, or `code in SOMETHING`: such a test accepts both success and failure."""
     for node in ast.walk(tree.parsed(path)):
         match node:
             case ast.Compare(left=left, ops=[ast.In()], comparators=[accepted]) if _last_name(left) in STATUSES:
@@ -142,11 +140,11 @@ def unneeded(finder: Finder, excused: dict[str, str]) -> list[str]:
     return [name for name in excused if not list(finder(Path(name)))]
 
 
-def test_no_exception_is_passed_over_in_silence() -> None:
+def test_no_exception_is_ignored_silently() -> None:
     assert found(silent_handlers, list(tree.python_files()), {}) == []
 
 
-def test_nothing_sleeps_where_it_could_wait() -> None:
+def test_nothing_sleeps_instead_of_waiting_for_an_event() -> None:
     assert found(sleeps, list(tree.python_files()), SLEEPS) == []
 
 
@@ -155,12 +153,12 @@ def test_only_the_command_line_reads_the_environment() -> None:
     assert found(environment_reads, paths, READS_ENVIRONMENT) == []
 
 
-def test_only_one_room_touches_the_kernel() -> None:
+def test_only_waypoint_linux_calls_the_kernel() -> None:
     paths = [path for path in tree.python_files(*tree.CODE) if path.parts[:2] != ("waypoint", "linux")]
     assert found(kernel_touches, paths, TOUCHES_KERNEL) == []
 
 
-def test_no_coroutine_removes_what_was_held() -> None:
+def test_no_coroutine_calls_captures_hold() -> None:
     assert found(holds_in_the_loop, list(tree.python_files(*tree.CODE)), HOLDS_IN_LOOP) == []
 
 
@@ -184,7 +182,7 @@ def test_every_exception_is_still_needed(finder: Finder, excused: dict[str, str]
     assert unneeded(finder, excused) == []
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_no_file_has_a_note_for_later() -> None:
     later = re.compile(
         "|".join(rf"\b{word}\b" for word in ("TO" + "DO", "FIX" + "ME", "X" * 3, "NotImplemented" + "Error"))
     )
@@ -216,7 +214,7 @@ def test_nothing_is_left_for_later() -> None:
         (kernel_touches, "open(f'/proc/{pid}/stat')"),
     ],
 )
-def test_each_habit_is_recognised(finder: Finder, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rule_finds_its_violation(finder: Finder, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert len(list(finder(Path("any.py")))) == 1
 
@@ -224,6 +222,6 @@ def test_each_habit_is_recognised(finder: Finder, source: str, monkeypatch: pyte
 @pytest.mark.parametrize(
     "source", ['"""About /proc."""', "await asyncio.sleep(0)", "f'{root}/proc/{name}'", "x.code in (0,)"]
 )
-def test_what_is_fine_is_not_found(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allowed_code_is_not_found(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree, "parsed", lambda path: ast.parse(source))
     assert [line for finder in (sleeps, kernel_touches, several_outcomes) for line in finder(Path("any.py"))] == []

@@ -1,4 +1,4 @@
-"""The machine description in vagrant/ is one that Vagrant understands, to the last option of the provider."""
+"""Vagrant accepts the description in vagrant/, with all options of the provider."""
 
 import os
 import shutil

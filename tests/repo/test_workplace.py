@@ -1,4 +1,4 @@
-"""The tree names no place of the machine it was written on: a checkout works wherever it lies."""
+"""No file names a path of the machine it was written on."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from tests.places import ROOT
 from tests.repo import tree
 
-# The top level of the file system hierarchy standard, and what Linux mounts besides.
+# The top level of the file system hierarchy standard, and what Linux mounts there.
 STANDARD = {
     *("bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "media", "mnt", "opt", "proc", "root", "run"),
     *("sbin", "srv", "sys", "tmp", "usr", "var"),
@@ -20,7 +20,7 @@ OURS = {
     "org": "names of objects on D-Bus",
     "some": "an example",
 }
-"""First parts of paths that are none of the machine's, and what they are."""
+"""First parts of texts that look like a path but are none."""
 
 # An absolute path of two parts or more that stands by itself: after a quote, a blank, a bracket, `=` or at the start.
 _PATH = re.compile(r"(?:^|(?<=[\s\"'`(\[=:,]))/(?P<top>[A-Za-z0-9][A-Za-z0-9._-]*)/[A-Za-z0-9._-]")
@@ -34,7 +34,7 @@ def foreign_paths(text: str) -> Iterator[tuple[int, str]]:
 
 
 def own_places() -> list[str]:
-    """The checkout's own place, and the folder around it unless that is one which everybody has."""
+    """The checkout's own path, and the folder around it unless every machine has that folder."""
     around = ROOT.parent
     common = [Path.home(), *map(Path, ("/", "/home", "/tmp", "/var/tmp", "/opt", "/srv", "/usr/src", "/usr/local"))]
     return [f"{ROOT}/", *([f"{around}/"] if around not in common else [])]
@@ -47,7 +47,7 @@ def texts() -> Iterator[tuple[Path, str]]:
 
 
 def test_no_path_of_another_machine_is_named() -> None:
-    """But for tests, which may make up any."""
+    """Except in tests, which may invent paths."""
     outside = [(path, text) for path, text in texts() if path.parts[0] != "tests"]
     assert [f"{path}:{number}: {name}" for path, text in outside for number, name in foreign_paths(text)] == []
 
@@ -57,7 +57,7 @@ def test_no_file_names_the_folder_this_checkout_lies_in() -> None:
 
 
 def _names(text: str, place: str) -> bool:
-    """Whether the path stands in the text by itself, not as the tail of a longer one."""
+    """Whether the text has the path, not only as the end of a longer one."""
     return re.search(rf"(?<![\w.}}-]){re.escape(place)}", text) is not None
 
 
@@ -65,12 +65,12 @@ ELSEWHERE = "/" + "elsewhere/x"
 
 
 @pytest.mark.parametrize("text", [f"see {ELSEWHERE}", f'x = "{ELSEWHERE}"', f"({ELSEWHERE})", f"PATH={ELSEWHERE}"])
-def test_a_foreign_path_is_found_where_it_stands_by_itself(text: str) -> None:
+def test_a_foreign_path_is_found(text: str) -> None:
     assert len(list(foreign_paths(text))) == 1
 
 
 @pytest.mark.parametrize(
     "text", ["/usr/bin/env", "and/or/not", "GET /v1/status", "https://a.b/c/d", "f'{root}/part/x'", "a / b / c"]
 )
-def test_what_is_no_path_of_a_machine_is_not_found(text: str) -> None:
+def test_other_texts_with_slashes_are_not_found(text: str) -> None:
     assert list(foreign_paths(text)) == []

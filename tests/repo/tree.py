@@ -1,4 +1,4 @@
-"""The files of the repository and what the parser sees in them. Shared by the rules."""
+"""The files of the repository and their syntax trees, for the tests of this folder."""
 
 import ast
 import functools
@@ -13,7 +13,7 @@ CODE = ("waypoint", "shellwrap", "criu_profiles")
 
 @functools.cache
 def files() -> tuple[Path, ...]:
-    """What is in version control or would be: relative to the root, without deleted ones."""
+    """Files in version control and new files that are not ignored, relative to the root."""
     listed = subprocess.run(
         ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -24,7 +24,7 @@ def files() -> tuple[Path, ...]:
 
 
 def text(path: Path) -> str:
-    """What the file holds; of one that is no text, such as a kept database, the parts that are."""
+    """The file's text; bytes that are not UTF-8, as in a database, become surrogates."""
     return (ROOT / path).read_text(errors="surrogateescape")
 
 
@@ -48,7 +48,7 @@ def module_name(path: Path) -> str:
 
 
 def docstrings(tree: ast.AST) -> set[ast.Constant]:
-    """The nodes of all docstrings, and of strings that stand alone as one under a constant does."""
+    """The nodes of all docstrings, also of those under a constant."""
     return {
         node.value
         for node in ast.walk(tree)
@@ -57,13 +57,13 @@ def docstrings(tree: ast.AST) -> set[ast.Constant]:
 
 
 def continuations(tree: ast.AST) -> set[ast.Constant]:
-    """The literal parts of f-strings that do not stand first in them."""
+    """The literal parts of f-strings, except the first part of each."""
     strings = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     return {part for string in strings for part in string.values[1:] if isinstance(part, ast.Constant)}
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
-    """Every call with what it calls, as written: `time.sleep`, `ctypes.CDLL`."""
+    """Every call with the called name as written: `time.sleep`, `ctypes.CDLL`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func)
