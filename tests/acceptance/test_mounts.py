@@ -105,7 +105,7 @@ def test_one_that_is_gone_does_not_keep_files_from_coming_back(tmp_path: Path) -
         written.rmdir()
         done = home.cli("restore", "before", "--only", "files")
         assert (done.code, done.stdout) == (125, "")
-        assert f"the machine has no such mount any more {written}" in done.stderr
+        assert f"the machine no longer has this mount {written}" in done.stderr
         assert inside(home, "gone", f"cat {written}/file") == "lost\n"
         found = re.search("next: mount it again, or restore it on a new branch: waypoint (.*)", done.stderr)
         assert found
@@ -312,7 +312,7 @@ def test_a_shell_that_cannot_start_where_its_caller_stands_says_where_it_is(home
         subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
         done = home.must("shell", "elsewhere", "-d", "--user", "root", cwd=here)
         try:
-            where = f"not in the session: {here} (cannot be entered: the shell began in /root)"
+            where = f"not in the session: {here} (cannot be entered: the shell started in /root)"
             assert done.stderr.splitlines() == [f"not in the session: {place} (tmpfs: read-only)", where]
             assert inside(home, "elsewhere", "pwd") == "/root\n"
         finally:

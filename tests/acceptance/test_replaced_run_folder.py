@@ -85,7 +85,7 @@ def test_a_session_without_its_run_folder_has_run_and_its_copies_have_all(home: 
         assert (lost.code, lost.stderr) == (0, "")
     else:
         assert lost.code == 125
-        assert "waypoint: cannot tell the exit status of 'sh': something else has taken the place of" in lost.stderr
+        assert "waypoint: cannot report the exit status of 'sh': the session has replaced" in lost.stderr
         assert "\n  next: run it again, if it may run twice\n" in lost.stderr
     assert home.cli("run", "-b", hostile, "--", "sh", "-c", "exit 3", timeout_s=LIMIT_S).code == 3
     failed = home.cli("exec", "-b", hostile, "--timeout", "2", "--", "true", timeout_s=LIMIT_S)

@@ -121,7 +121,7 @@ def test_a_folder_that_the_processes_need_is_put_back(home: Home, client: Client
     refused = home.cli("restore", f"{kind}-early")
     assert refused.code == 125
     assert str(folder) in refused.stderr
-    assert next_of(refused.stderr).startswith("make it as it was; for its files alone: ")
+    assert next_of(refused.stderr).startswith("restore that on the machine; for its files alone: ")
     away.rename(folder)
     assert session.exec("echo $kept").output == b"late\n"
     home.must("restore", f"{kind}-early")

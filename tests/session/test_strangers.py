@@ -231,7 +231,7 @@ def test_a_session_that_the_daemon_cannot_reach_goes_on_and_is_shown(work: Work)
         assert line.split()[1] == "unreachable"
         assert f"cannot be reached: main: {file} is gone" in listed.stderr
         (row,) = [row for row in work.client.sessions() if row.branch == "main"]
-        assert (row.state, row.said) == ("unreachable", f"{file} is gone, or is no record")
+        assert (row.state, row.said) == ("unreachable", f"{file} is missing or damaged")
         assert (row.processes or 0) >= 3, "pid 1, the shell and its job"
     assert work.is_running()
     home.must("daemon", "stop")
@@ -256,7 +256,7 @@ def test_a_terminal_whose_ring_is_lost_begins_another_one_and_says_so(work: Work
     if content is not None:
         ring.write_bytes(content)
     said = work.home.must("logs", "main").stdout
-    assert said.strip() == "waypoint: what this terminal has shown before is lost: the file that kept it was removed"
+    assert said.strip() == "waypoint: the earlier output of this terminal is lost: the file that kept it was removed"
     work.check_all()
     assert work.client.session("main").exec("echo again").output == b"again\n"
     work.home.must("daemon", "stop")

@@ -43,7 +43,7 @@ async def test_a_task_started_by_the_holder_waits_for_its_turn() -> None:
 async def test_a_holder_may_not_take_further_turns() -> None:
     turns = Turns()
     async with turns.take("a"):
-        with pytest.raises(RuntimeError, match="wants that of"):
+        with pytest.raises(RuntimeError, match="takes that of"):
             await take(turns, "a", "b")
     await take(turns, "a", "b")
 

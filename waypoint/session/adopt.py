@@ -1,6 +1,6 @@
-"""The sessions that the last daemon has left: a new daemon adopts those that live, and ends those that died.
+"""The sessions of the last daemon: a new daemon adopts those that live, and ends those that died.
 
-Runs once, before the daemon does anything else in the home. The functions block; nothing waits for the daemon yet.
+Runs once, before the daemon does anything else in the home. The functions block.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
-from waypoint.session.rewind import is_under_way, see_through, sweep_views
+from waypoint.session.rewind import finish_interrupted, is_under_way, sweep_views
 from waypoint.store.marks import has_mark
 
 log = logging.getLogger(__name__)
 
-_STANDS = "; it stands still until a daemon can finish the restore of its files that was broken off"
+_STANDS = "; it is frozen until a daemon can finish the interrupted restore of its files"
 
 IDLE_S = 7.0
 """A CRIU of the last daemon that uses no processor for so many seconds hangs, and is killed."""
@@ -35,16 +35,14 @@ MOST_S = 40.0
 
 
 def adopt_all(sessions: Registry) -> list[StrangerFacts]:
-    """Enter the sessions that outlived the last daemon in the registry, and end the sessions that did not. Returns what
-    lies in the home and is unknown to names.db.
-    """
+    """Adopt the sessions that live, and end the others. Returns what lies in the home and is unknown to names.db."""
     resources = sessions.resources
     _end_dumps(resources)
     is_ours = has_mark(resources.places.sessions, resources.names.identity())
     for row in resources.names.live(ready=False):
         _end_unborn(resources, row, kill=is_ours)
     found = [(row, record.load(resources.places.sessions / row.session)) for row in resources.names.live()]
-    for _row, entry in found:  # before anything that takes long
+    for _row, entry in found:  # before any slow work
         if entry is not None and entry.is_alive() and not is_under_way(resources.places.sessions / entry.row.session):
             _let_run(entry)
     for row, entry in found:
@@ -58,15 +56,15 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
 
 
 def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) -> str:
-    """Adopt a session, or end it if its processes are gone. `entry`: its runtime record, if one is left.
+    """Adopt a session, or end it if its processes are gone. `entry`: its runtime record, if there is one.
 
-    Returns "", or what keeps the daemon from reaching a session that runs: an error is not its end.
+    Returns why the daemon cannot reach a session that runs: such an error is not its end. "" otherwise.
     """
     resources = sessions.resources
     group = resources.places.cgroup_of(row.session)
     if entry is None and cgroups.members(group):
         cgroups.thaw(group)
-        return f"{resources.places.sessions / row.session / record.RECORD} is gone, or is no record"
+        return f"{resources.places.sessions / row.session / record.RECORD} is missing or damaged"
     if entry is not None and entry.is_alive():
         try:
             _adopt(sessions, entry)
@@ -81,9 +79,7 @@ def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) ->
 
 
 def _swept(resources: Resources) -> list[StrangerFacts]:
-    """Sweep the home. If a record is damaged, nothing is swept, as it is not known what belongs to that record; nor if
-    the pool can only be read.
-    """
+    """Sweep the home, unless a record is damaged, so that its files are not known, or the pool is read-only."""
     try:
         resources.pool.check_writable()
     except Failed as error:
@@ -128,27 +124,26 @@ def inventories(resources: Resources) -> list[Inventory]:
 
 
 def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
-    """Take over a session that runs. Raises OSError, also if the session has ended meanwhile."""
+    """Take over a running session. Raises OSError, also if the session has just ended."""
     resources = sessions.resources
     folder = resources.places.sessions / entry.row.session
     live = LiveSession.adopt(entry, folder, resources.launcher)
     if is_under_way(folder):
-        see_through(resources, live, folder)
+        finish_interrupted(resources, live, folder)
         _let_run(entry)
     sessions.enlist(live)
 
 
 def _let_run(entry: RuntimeRecord) -> None:
-    """Let the session run: the last daemon may have died while it was capturing it."""
+    """Thaw the session: the last daemon may have died while it captured it."""
     if tcp_repair.end(cgroups.members(entry.cgroup)):
         log.warning("a CRIU was killed while it dumped the session on %s", entry.row.branch)
     cgroups.thaw(entry.cgroup)
 
 
 def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -> None:
-    """Seal the files of a session whose processes and daemon are gone. `entry`: its runtime record, if one is left.
-
-    If that fails, it is tried again (`PendingRecords`): one damaged branch must not keep the whole home from opening.
+    """Seal the files of a session whose processes are gone. `entry`: its runtime record, if there is one. A failure is
+    retried (`PendingRecords`): one damaged branch must not keep the home from opening.
     """
 
     same_boot = entry is not None and entry.boot_id == procfs.boot_id()
@@ -163,9 +158,9 @@ def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -
 
 
 def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
-    """Take back a start that the last daemon did not finish. If that fails, it is tried again, as in `_end_dead`.
+    """Undo a start that the last daemon did not finish. A failure is retried (`PendingRecords`).
 
-    `kill` False: names.db may be an older copy, and what was being started in it may live since. It becomes a stranger.
+    `kill` False: names.db may be an older copy, and the session may live. Its processes are then kept as unknown.
     """
 
     def take_back() -> None:

@@ -1,4 +1,4 @@
-"""The end of a session: its processes are killed, its files become a capture or are removed, its clients are told."""
+"""The end of a session: kill its processes, keep or remove its files, inform its clients."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ from waypoint.terminal.exec.ending import clear_folder
 from waypoint.upper.changes import count_changes
 
 SETTLE_S = 15.0
-# Seconds that the shell of a session that is stopped gets after the SIGHUP, to write its history and run its EXIT trap.
-# An idle bash takes a few milliseconds.
+# Seconds for the shell of a stopped session, after the SIGHUP, to write its history and run its EXIT trap. An idle bash
+# takes a few milliseconds.
 HANG_UP_S = 0.2
 
 log = logging.getLogger(__name__)
@@ -37,17 +37,17 @@ class Conclusion(Protocol):
     """The last step of an end: what happens to the files of the ended session."""
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
-        """Seal or remove the tree of `row`, and record the outcome. Returns the capture that keeps the session, None if
+        """Seal or remove the tree of `row`, and record that. Returns the capture that keeps the session, None if
         nothing is kept. Blocks.
 
-        Nothing may have the tree mounted any more. Raises WaypointError, OSError; may be called again then.
+        The tree must be mounted nowhere. After WaypointError or OSError it may be called again.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Keep the session's files, as the branch's tip. `last`: what its shell has said before."""
+    """Keep the session's files as the branch's tip. `last`: what its shell reported before the end."""
 
     reason: EndReason
     last: LastWords = NO_WORDS
@@ -58,7 +58,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """Keep nothing of the session. A branch on which nothing was ever captured is removed with the session."""
+    """Keep nothing of the session. A branch without any capture is removed with it."""
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
         with resources.names.change("discard") as change:
@@ -72,8 +72,8 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Remove the session's files: `capture` has all of the session, and the session is off the record already.
-    `is_undone`: the branch will not go on from `capture`.
+    """Remove the session's files: `capture` has all of the session, which is off the record already. `is_undone`: the
+    branch does not go on from `capture`.
     """
 
     capture: Capture
@@ -85,7 +85,7 @@ class Kept:
 
 
 def _remove_tree(resources: Resources, row: LiveRow) -> None:
-    """Remove the tree of a session that is off the record. If that fails, the next daemon does it."""
+    """Remove the tree of a session that is off the record. After a failure the next daemon removes it."""
     try:
         resources.pool.remove(row.tree)
     except WaypointError as error:
@@ -93,7 +93,7 @@ def _remove_tree(resources: Resources, row: LiveRow) -> None:
 
 
 class Endings:
-    """Ends live sessions. Each end runs once, in its own task, so a client that goes away does not interrupt it."""
+    """Ends live sessions. Each end runs once, in its own task, which survives the client that asked for it."""
 
     def __init__(self, resources: Resources, forget: Callable[[LiveSession], None]) -> None:
         """`forget`: called with the ended session once its branch can be started again."""
@@ -102,22 +102,21 @@ class Endings:
         self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
 
     def begin(self, live: LiveSession, conclusion: Conclusion, *, gently: bool = False) -> asyncio.Task[Capture | None]:
-        """Begin to end `live`, unless its end is under way. Returns the task, whose result is the capture that keeps
-        the session, None if nothing is kept. `gently`: the shell is hung up before all is killed.
+        """Begin to end `live`, unless its end is under way. The task's result is the capture that keeps the session,
+        None if nothing is kept. `gently`: send SIGHUP to the shell before all processes are killed.
         """
         if live.ending is None:
             live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion, gently=gently)))
         return live.ending
 
     async def settle(self) -> None:
-        """Wait until the endings under way are done, but at most SETTLE_S seconds."""
+        """Wait for the endings under way, at most SETTLE_S."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SETTLE_S)
 
     async def _end(self, live: LiveSession, conclusion: Conclusion, *, gently: bool) -> Capture | None:
-        """Once begun, the session ends: if that cannot be put on record, the record is overdue, and this raises Failed.
-
-        Until it is on record, the runtime folder stays, by which the next daemon knows how the session has ended.
+        """End the session. If its record cannot be written, the record is pending, and this raises Failed. Until it is
+        written the runtime folder stays: from it the next daemon knows how the session has ended.
         """
         resources, row = self._resources, live.record.row
         status = None
@@ -127,18 +126,18 @@ class Endings:
             is_hung_up = gently and await asyncio.to_thread(_hang_up, live.terminal.master, live.record.init_pid)
             await asyncio.to_thread(cgroups.end, live.record.cgroup)
             await reach_in_loop(Step.ENDED)
-            if live.capturing is not None:  # another thread works on the terminal until that capture has failed
+            if live.capturing is not None:  # a thread uses the terminal until that capture has failed
                 await asyncio.wait([live.capturing])
             live.terminal.go_on()  # a capture may have left the terminal held
             await live.wait_drained()
             await asyncio.to_thread(clear_folder, live.shell.desk.folder)
-            if is_hung_up:  # its exit status is that of the SIGHUP: it has not ended by itself
+            if is_hung_up:  # the exit status is that of the SIGHUP, not the shell's own
                 live.shell.desk.folder.remove(os.path.basename(sealing.EXIT_FILE))
             status = sealing.read_exit_status(resources.pool.path(row.tree))
             capture = await asyncio.to_thread(conclusion.conclude, resources, row)
             is_recorded = True
             if live.is_followed:
-                live.kept = await asyncio.to_thread(_tell_kept, resources, live.branch, capture)
+                live.kept = await asyncio.to_thread(_describe_kept, resources, live.branch, capture)
                 if isinstance(conclusion, Kept) and conclusion.is_undone:
                     live.kept = {**live.kept, "undone": True}
         except (WaypointError, OSError) as error:
@@ -159,16 +158,16 @@ class Endings:
     def _keep(self, task: asyncio.Task[Ended]) -> asyncio.Task[Ended]:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_tell_bug)
+        task.add_done_callback(_report_bug)
         return task
 
 
 def _hang_up(master: int, init_pid: int) -> bool:
-    """Send SIGHUP to the leader of the terminal's session, which hands it on to its jobs, as the kernel does when a
-    terminal is closed. Blocks until the session has ended, at most HANG_UP_S seconds. False if there is no leader.
+    """Send SIGHUP to the leader of the terminal's session, as the kernel does when a terminal is closed; the leader
+    passes it to its jobs. Blocks until the session has ended, at most HANG_UP_S. False if there is no leader.
     """
     is_sent = False
-    with contextlib.ExitStack() as opened, contextlib.suppress(OSError):  # it has ended by itself
+    with contextlib.ExitStack() as opened, contextlib.suppress(OSError):  # the session has ended by itself
         init = pidfd.open(init_pid)
         opened.callback(os.close, init)
         pid = terminals.session_leader(master)
@@ -176,18 +175,18 @@ def _hang_up(master: int, init_pid: int) -> bool:
             return False
         leader = pidfd.open(pid)
         opened.callback(os.close, leader)
-        if terminals.session_leader(master) == pid:  # else the pid may be another process's by now
+        if terminals.session_leader(master) == pid:  # else another process may have the pid
             pidfd.send_signal(leader, signal.SIGHUP)
             is_sent = True
-            with contextlib.suppress(ProcessLookupError):  # the first signal has ended it
+            with contextlib.suppress(ProcessLookupError):  # SIGHUP has ended it
                 pidfd.send_signal(leader, signal.SIGCONT)
             pidfd.wait_ended(init, HANG_UP_S)
     return is_sent
 
 
-def _tell_kept(resources: Resources, branch: str, capture: Capture | None) -> dict[str, object]:
-    """What is kept of an ended session, for who was attached to it: fields of the `x` frame. Reads no more than a part
-    of a large tree.
+def _describe_kept(resources: Resources, branch: str, capture: Capture | None) -> dict[str, object]:
+    """What is kept of an ended session, as fields of the `x` frame for attached clients. Reads only a part of a large
+    tree.
     """
     if capture is None:
         ref = resources.names.ref(branch)
@@ -196,23 +195,21 @@ def _tell_kept(resources: Resources, branch: str, capture: Capture | None) -> di
     try:
         with resources.captures.hold(capture) as held:
             changes = count_changes(held.files)
-    except (OSError, WaypointError):  # another request has dropped the capture meanwhile
+    except (OSError, WaypointError):  # another request has dropped the capture
         return kept
     return {**kept, "changed": changes.files, "more": changes.are_more}
 
 
-def _tell_bug(task: asyncio.Task[Ended]) -> None:
-    """Report an exception of an end, which nobody may have asked for. A Failed is an overdue record, logged as such."""
+def _report_bug(task: asyncio.Task[Ended]) -> None:
+    """Report an unexpected exception of an end, which may have no caller. Failed means a pending record."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, Failed):
         task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
 
 
 def end_unheld(resources: Resources, row: LiveRow, cgroup: str, conclusion: Conclusion) -> Capture | None:
-    """End the session `row`, whose processes are in `cgroup`, and which the daemon does not hold, or not any more.
-    Returns the capture that keeps the session, None if nothing is kept. Blocks.
-
-    Raises WaypointError, OSError; may be called again then.
+    """End the session `row`, which the daemon does not hold, with its processes in `cgroup`. Returns the capture that
+    keeps the session, None if nothing is kept. Blocks. May be called again after an exception.
     """
     cgroups.end(cgroup)
     kept = conclusion.conclude(resources, row)

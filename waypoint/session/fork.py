@@ -20,15 +20,14 @@ from waypoint.store.names import Names
 async def fork(
     sessions: Registry, name: str, branches: Sequence[str], prepare: Prepare | None = None
 ) -> tuple[list[LiveSession], Capture]:
-    """Start live sessions on the new `branches`, all of them or none, each a copy of the capture that `name` stands
-    for. Returns the sessions and that capture.
+    """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. Returns the
+    sessions and that capture.
 
-    If `name` is a live branch, its session is captured now, after `prepare`, and this capture is copied. Raises
-    UsageProblem for `branches` that exclude each other or are too many, else as `checkpoint` and `start`.
+    The session of a live branch is captured now, after `prepare`.
     """
     _check_branches(branches)
     names = sessions.resources.names
-    # Before the turns, too: else whoever asks for the name of a branch that exists would hold up that branch.
+    # Before the turns, too: a request with an existing branch's name must not take the turn of that branch.
     _check_new(names, branches)
     async with sessions.turn(name, *branches):
         _check_new(names, branches)
@@ -43,19 +42,17 @@ async def fork(
 
 
 def _plan(resources: Resources, origin: Capture, branches: Sequence[str]) -> list[Birth]:
-    """Looks at files."""
     size, processes = size_of(origin), origin.tier == "live"
     return [plan_birth(resources, branch, origin, origin.setting, size, processes=processes) for branch in branches]
 
 
 def _check_new(names: Names, branches: Sequence[str]) -> None:
-    """Raise as `Names.check_new` if one of `branches` cannot be made."""
     for branch in branches:
         names.check_new(branch, "branch")
 
 
 def too_many(on: str) -> UsageProblem:
-    """The error for forks that cannot be made at once. `on`: what was asked for."""
+    """The error for a wrong number of forks. `on`: the request."""
     return UsageProblem("fork to", on, f"it takes 1 to {MAX_FORKS} branches at once", "fork several times")
 
 

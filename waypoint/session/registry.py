@@ -1,4 +1,4 @@
-"""All live sessions of a home, and the turns that keep two requests from acting on one branch at once."""
+"""All live sessions of a home, and the locks (turns) that keep two requests from acting on one branch at once."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ from waypoint.terminal.inside.spool import Answer
 log = logging.getLogger(__name__)
 
 ServeInside = Callable[[LiveSession, list[str]], Awaitable[Answer]]
-"""Answers a request that a process inside a session made. The words are those behind `waypoint`."""
+"""Answers a request of a process inside a session: the arguments after `waypoint`."""
 
 
 class Unreachable(NamedTuple):
-    """A session that runs, and that could not be adopted. `said`: why, in words."""
+    """A session that runs but could not be adopted. `said`: why."""
 
     row: LiveRow
     cgroup: str
@@ -36,14 +36,14 @@ SessionChange = Literal["started", "ended", "replaced"]
 
 
 class Registry:
-    """The live sessions of one home. To be used in the daemon's event loop; blocking work runs in threads."""
+    """The live sessions of one home. To be used in the event loop; blocking work runs in threads."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self._turns = Turns()
         self.endings = Endings(resources, self._forget)
         self.serve_inside: ServeInside = _serve_nothing
-        self.on_change: Callable[[SessionChange, LiveSession], None] = _tell_nobody
+        self.on_change: Callable[[SessionChange, LiveSession], None] = _ignore_change
         self._live: dict[str, LiveSession] = {}
         self.unreachable: dict[str, Unreachable] = {}  # by branch
 
@@ -53,15 +53,15 @@ class Registry:
 
     @property
     def running(self) -> set[str]:
-        """The branches whose session runs, whether the daemon can reach it or not."""
+        """The branches with a running session, reachable or not."""
         return self._live.keys() | self.unreachable.keys()
 
     def find(self, branch: str) -> LiveSession | None:
-        """The live session on `branch`; None if there is none."""
         return self._live.get(branch)
 
     def get(self, branch: str, *, to_discard: bool = False) -> LiveSession:
-        """The live session on `branch`. `to_discard`: whoever asks wants to be rid of it.
+        """The live session on `branch`. `to_discard`: the caller wants to remove it, which changes the advice in the
+        error.
 
         Raises UnknownName if there is no such branch, StateConflict if the branch is not live.
         """
@@ -74,7 +74,7 @@ class Registry:
         ref = self.resources.names.ref(branch)
         if ref is not None and ref.kind != "branch":
             next_step = f"start a branch from it: waypoint shell NEW --from {branch} -d"
-            raise UnknownName("find", on, f"{branch} is a {ref.kind}, and no branch", next_step)
+            raise UnknownName("find", on, f"{branch} is a {ref.kind}, not a branch", next_step)
         if ref is None:
             next_step = f"'waypoint ps --all' lists what there is; to start it: waypoint shell {branch} -d"
             raise UnknownName("find", on, "there is no such branch", next_step)
@@ -85,22 +85,21 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: str) -> AsyncIterator[None]:
-        """The turns of all `names` during the `with` block, as `Turns.take`. What is overdue on them is put on record
-        first. Raises Failed if that is not possible (disk full).
+        """Take the turns of all `names` for the `with` block (`Turns.take`), and write their pending records first.
+        Raises Failed if that is not possible (disk full).
         """
         async with self._turns.take(*names):
             await self.resources.pending_records.settle(*names)
             yield
 
     async def share_turns(self, works: Mapping[str, Coroutine[Any, Any, Carried]]) -> list[Carried]:
-        """Do the works of several branches at the same time, as `Turns.share`."""
         return await self._turns.share(works)
 
     async def settled(self, branch: str) -> LiveSession | None:
-        """The live session on `branch`; None if there is none. If the session is ending, waits until it has ended.
+        """The live session on `branch`, None if there is none, after the end of a session that is ending.
 
-        The caller has the turn of the branch. Raises Failed if the end cannot be put on record (disk full),
-        StateConflict if the session runs and cannot be reached.
+        The caller has the turn of the branch. Raises Failed if the end cannot be recorded (disk full), StateConflict if
+        the session is unreachable.
         """
         self._check_reachable(branch)
         live = self.find(branch)
@@ -111,7 +110,6 @@ class Registry:
         return live
 
     def _check_reachable(self, branch: str) -> None:
-        """Raise StateConflict if the session on `branch` runs and cannot be reached."""
         if branch in self.unreachable:
             said = f"its session runs, and the daemon cannot reach it: {self.unreachable[branch].said}"
             next_step = (
@@ -133,12 +131,12 @@ class Registry:
             guest = Guest(live.record.init_pid, live.record.init_start, processes, tuple(row.setting.allow_net))
             egress = self.resources.egress
             live.no_way_out = lambda: egress.outcomes.get(row.session, egress.why_not)
-            live.leading_out = egress.connect(row.session, guest)
+            live.network_setup = egress.connect(row.session, guest)
         origin = live.record.origin
         restored = Answer(0, f"restored {live.branch}  {origin}\n") if origin else None
-        with contextlib.suppress(OSError):  # the session's user has put something else in place of the spool folder
+        with contextlib.suppress(OSError):  # the session's user has replaced the spool folder
             live.inside.open(functools.partial(self.serve_inside, live), restored)
-        # Nobody asks for an end by itself, also if it comes in a session that somebody has asked for.
+        # A session that ends by itself has no caller.
         for_nobody(lambda: live.watch(lambda: self.endings.begin(live, Sealed("crashed"))))
         self.on_change(change, live)
 
@@ -156,13 +154,13 @@ class Registry:
             try:
                 live.restore_runtime_folder(self.resources.places.sessions)
             except OSError as error:
-                log.error("the session on %s cannot be found by the next daemon: %s", live.branch, error)
+                log.error("the next daemon will not find the session on %s: %s", live.branch, error)
             live.release()
 
 
-def _tell_nobody(change: SessionChange, live: LiveSession) -> None:
+def _ignore_change(change: SessionChange, live: LiveSession) -> None:
     return
 
 
 async def _serve_nothing(live: LiveSession, words: list[str]) -> Answer:
-    return Answer(125, "waypoint: this cannot be asked here\n")
+    return Answer(125, "waypoint: this request is not served here\n")

@@ -39,12 +39,9 @@ from waypoint.upper.rewind import Rewound
 
 
 class Restored(NamedTuple):
-    """What a restore has made. `live`: the session on the branch.
-
-    `replaced`: the capture that keeps what the restore has replaced: the session that was live, one aspect of it, or
-    the files of the branch that was not live; None if the branch had none. `degraded`: in words, what could not be
-    brought back as it was, and what was not kept of the state before the restore. `exchanged`: how the files of a live
-    session were changed.
+    """`live`: the session on the branch. `replaced`: the capture that keeps what was replaced: the live session, an
+    aspect of it, or the files of a branch that was not live; None if there was none. `degraded`: what could not be
+    restored, and what was not kept of the state before. `exchanged`: how the files of a live session were changed.
     """
 
     live: LiveSession
@@ -54,7 +51,7 @@ class Restored(NamedTuple):
 
 
 class Exchanged(NamedTuple):
-    """`aside`: the capture of the session before. `paused_ms`: how long the session stood still, for all of it."""
+    """`aside`: the capture of the session before. `paused_ms`: how long the session was frozen in all."""
 
     aside: Capture
     files: Rewound
@@ -62,21 +59,19 @@ class Exchanged(NamedTuple):
 
 
 def branch_of(names: Names, name: str) -> str:
-    """The branch on which `name` is restored if nobody says which: a branch is its own, of a checkpoint or a capture's
-    id it is the branch that the capture was taken on, also if that was renamed. Raises UnknownName, StateConflict if
-    there is another branch of that name by now.
+    """The branch on which `name` is restored by default: a branch itself; for a checkpoint or a capture's id the branch
+    that was captured, also after it was renamed. Raises StateConflict if another branch has its name now.
     """
     ref = names.ref(name)
     return name if ref is not None and ref.kind == "branch" else reading.branch_of(names, names.resolve(name))
 
 
 async def restore(sessions: Registry, branch: str, name: str, consent: LossConsent) -> Restored:
-    """Restore the capture that `name` stands for, as the session on `branch`.
+    """Restore the capture `name` as the session on `branch`.
 
-    A live session on `branch` is captured, with its processes unless `loss` is agreed, then replaced. The new session
-    is brought up beside the old one, and must answer before the old session ends. Raises UnknownName, CannotCapture if
-    the processes of the old session cannot be kept, and as `bring_up_all`; after a failure the old session goes on as
-    it was.
+    A live session on `branch` is captured, with its processes unless the user consents to their loss, then replaced.
+    The new session starts beside the old one, and must answer before the old one ends; after a failure the old one goes
+    on.
     """
     rights.check_name(sessions.resources, name, "restore")
     origin = sessions.resources.names.resolve(name)
@@ -96,23 +91,22 @@ async def restore(sessions: Registry, branch: str, name: str, consent: LossConse
 
 
 def _check_rights(resources: Resources, branch: str, name: str, origin: Capture) -> None:
-    """Raise NotAllowed unless whoever asks may have `origin`, which `name` stands for, brought back on `branch`."""
     rights.check_name(resources, branch, f"restore {name} on")
     rights.check_origin(resources, origin.setting.user, "restore", name)
 
 
 def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture | None:
-    """The tip of the branch, unless it is `origin` itself or there is none."""
+    """The tip of the branch; None if there is none, or if it is `origin`."""
     ref = resources.names.ref(branch)
     return resources.names.capture(ref.capture) if ref and ref.capture and ref.capture != origin.id else None
 
 
 async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
-    """Give the session on `branch` the files of the capture that `name` stands for; its processes go on. If the branch
-    is not live, start a session with these files and a new shell.
+    """Give the session on `branch` the files of the capture `name`; its processes go on. If the branch is not live,
+    start a session with these files and a new shell.
 
-    A live session is captured before, as the branch's tip. If the restore fails half-way, the files of this capture
-    are brought back. Raises UnknownName, CannotCapture (other mounts), Failed (disk full), and as `bring_up_all`.
+    A live session is captured before, as the branch's tip; if the restore fails half-way, the files of this capture are
+    restored. Raises CannotCapture if the capture has changes in mounts that the session lacks.
     """
     resources = sessions.resources
     rights.check_name(resources, name, "restore")
@@ -134,8 +128,8 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
 def exchange_files(resources: Resources, live: LiveSession, origin: Capture, subject: Subject) -> Exchanged:
     """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
-    `subject`: the session as a capture sees it. The session stands still all the time, so all of it is in one thread:
-    nothing waits for the event loop. `pauses.announced` covers all of that time, not only the capture.
+    The session is frozen throughout, so all of this is in one thread and nothing waits for the event loop.
+    `pauses.announced` covers all of that time, not only the capture.
     """
     with contextlib.ExitStack() as standing:
         standing.enter_context(pauses.announced())
@@ -156,11 +150,11 @@ def exchange_files(resources: Resources, live: LiveSession, origin: Capture, sub
 
 
 async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
-    """Give the shell of the session on `branch` the state that is in the capture `name`. All else stays as it is.
+    """Give the shell of the session on `branch` its state in the capture `name`. The session is captured before, as the
+    branch's tip.
 
-    The session is captured before, as the branch's tip. Raises UnknownName, StateConflict (the branch is not live, its
-    shell is not at its prompt, or the capture is another user's), CannotCapture (`name` has no state of a shell),
-    Failed.
+    Raises StateConflict if the shell is not at its prompt or the capture is another user's, CannotCapture if the
+    capture has no state of a shell.
     """
     resources = sessions.resources
     rights.check_name(resources, name, "restore")
@@ -192,9 +186,8 @@ def _read_state(resources: Resources, origin: Capture) -> ShellDump:
 
 
 def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
-    """Record the capture `taken` before the aspect `only` of the session is replaced: `taken` is the branch's new tip.
-
-    Returns the capture as recorded. If that fails, `taken` is dropped. Blocks.
+    """Record `taken`, the capture before the aspect `only` of the session is replaced, as the branch's tip, and return
+    it as recorded. If that fails, `taken` is dropped. Blocks.
     """
     try:
         with resources.names.change("restore") as change:
@@ -210,11 +203,11 @@ def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only:
 async def _replace(
     sessions: Registry, live: LiveSession, birth: Birth, name: str, consent: LossConsent
 ) -> tuple[LiveSession, Capture]:
-    """Replace the session `live` by the one that `birth` describes, which goes on from the capture `name`. Returns the
-    new session, and the capture of the old one.
+    """Replace the session `live` by the one of `birth`, which starts from the capture `name`. Returns the new session,
+    and the capture of the old one.
 
-    At the same time the old session is captured, after which it stays frozen, and the new session comes up. Then the
-    new session takes the old one's place on record, and the old session ends.
+    Concurrently the old session is captured and stays frozen, and the new session starts. Then the new session takes
+    its place on record, and the old session ends.
     """
     resources = sessions.resources
     await births.reserve(resources, [birth], instead_of=live)
@@ -251,11 +244,11 @@ async def _replace(
 async def _exchange(
     resources: Resources, live: LiveSession, birth: Birth, taking: Awaitable[Capture]
 ) -> tuple[Capture | BaseException, LiveSession | BaseException]:
-    """Await `taking`, which captures the session `live` and leaves it frozen, and bring up the one that `birth`
-    describes; or what was raised.
+    """Await `taking`, which captures the session `live` and leaves it frozen, and start the session of `birth`. Returns
+    the results or exceptions.
 
-    Both at the same time, except on the host's network: there both sessions may have the same ports. What makes that
-    possible changes the sockets of `live`, so it must not be in the capture.
+    Concurrently, except on the host's network: both sessions may need the same ports there, and sharing them changes
+    the sockets of `live`, which must not be in the capture.
     """
     if birth.row.setting.net != "host":
         return await asyncio.gather(taking, _bring_up_proven(resources, birth), return_exceptions=True)
@@ -270,24 +263,24 @@ async def _exchange(
 
 
 def _ids_of(birth: Birth) -> IdMap:
-    """The ids of the processes that come back."""
+    """The id map of the restored processes."""
     layer = birth.origin.layers.processes if birth.origin and birth.processes else None
     return layer.ids if layer is not None else HOST_IDS
 
 
 async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
-    """Bring up a session and wait until its shell answers. If that fails, the session is released; the caller undoes
-    the birth.
+    """Start a session and wait until its shell answers. If that fails, the session is released; the caller undoes the
+    birth.
     """
     origin = birth.origin
     assert origin is not None
     new = await births.make_session(resources, birth)
     try:
         is_new = not birth.processes and start_plan.has_hooks(start_plan.shell_of(birth.row.setting))
-        # A restored shell need not answer if it did not when it was captured.
         shell = origin.layers.shell
-        must_answer = is_new or (shell is not None and shell.moment == "now")  # it answered when it was captured
-        with births.naming_a_way(birth.row.branch, origin):
+        # A restored shell must answer only if it answered when it was captured.
+        must_answer = is_new or (shell is not None and shell.moment == "now")
+        with births.offering_files(birth.row.branch, origin):
             await prove(new.shell, is_new=is_new, must_answer=must_answer)
     except BaseException:
         new.release()

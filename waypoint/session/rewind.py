@@ -1,4 +1,4 @@
-"""Bringing the files of a live session back to those of a capture, while the session's processes stay as they are."""
+"""Restoring the files of a live session from a capture, while its processes go on."""
 
 import contextlib
 import errno
@@ -33,15 +33,15 @@ VIEW = "view-"
 
 log = logging.getLogger(__name__)
 
-# Files that the daemon and the session's shell share: they belong to the running session, so they are not rewound.
+# Files shared by the daemon and the session's shell: they belong to the running session and are not rewound.
 _KEEP = frozenset({RUN_FOLDER, f"{RUN_FOLDER.partition('/')[0]}/lock"})
 
 
 def rewind_files(resources: Resources, live: LiveSession, origin: Capture) -> Rewound:
-    """Give the session `live` the files of `origin`. Blocks.
+    """Give the frozen session `live` the files of `origin`. Blocks.
 
-    The session must be frozen. Raises CannotCapture if `origin` has changes in mounts that the session does not have,
-    with nothing changed; Failed if a file cannot be written (disk full), with a part of the files changed.
+    Raises CannotCapture, with nothing changed, if `origin` has changes in mounts that the session lacks; Failed, with
+    some files changed, if a file cannot be written (disk full).
     """
     with resources.captures.hold(origin) as held, resources.writing():
         return _rewind(resources, live, held)
@@ -59,7 +59,7 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
 
     def rewind_all() -> None:
         for target in live.record.overlays:
-            # Where neither has written, there is nothing to bring back; the machine's mount there may be gone by now.
+            # Without changes in either tree there is nothing to restore, and the host's mount may be gone.
             if any(has_entries(layout.upper_of(tree, target)) for tree in (present, wanted)):
                 done[target] = _rewind_one(resources, live, target, (present, wanted))
 
@@ -81,22 +81,22 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
 
 
 def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tuple[str, str]) -> Rewound:
-    """Rewind the session's mount at `target`. `trees`: the present one and the wanted one."""
+    """Rewind the session's mount at `target`. `trees`: the present tree and the wanted one."""
     present, wanted = (layout.upper_of(tree, target) for tree in trees)
     root = live.record.ids.first
     with (
         _view(resources, live, wanted, target) as view,
         open_folder(view.path) as shown,
         procfs.opened_mount(live.record.init_pid, target, "overlay") as inside,
-        idmapped.acting_as(root, root),  # an id that the session lacks could not create its files
+        idmapped.acting_as(root, root),  # an id unknown to the session could not create files
     ):
         keep = _KEEP | _mount_points_in(target, live.record.outside)
         return rewind(present, view.upper, Views(shown, inside), keep=keep)
 
 
 def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:
-    """The mount points of the session below its mount at `target`, as paths relative to that. In the capture something
-    else may have their names. `outside`: the mount points of the session's mounts from outside.
+    """The session's mount points below its mount at `target`, as relative paths. The capture may have other files
+    there. `outside`: the mount points of the mounts from outside.
     """
     above = target.rstrip("/") + "/"
     points = (*outside, externals.PROC)
@@ -104,10 +104,7 @@ def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:
 
 
 class _Note(msgspec.Struct):
-    """The note about a restore of files that is under way: the ids of two captures.
-
-    `origin`: the capture whose files are brought back. `aside`: the capture of the session as it was before.
-    """
+    """A restore of files under way. `origin`: the id of its capture. `aside`: the id of the capture before."""
 
     origin: str
     aside: str
@@ -115,8 +112,8 @@ class _Note(msgspec.Struct):
 
 @contextlib.contextmanager
 def noted(folder: Path, origin: Capture, aside: Capture) -> Iterator[None]:
-    """During the `with` block a note about the restore lies in the session's runtime folder `folder`: if this daemon is
-    killed, the next one finishes the restore by it (`see_through`). Raises OSError.
+    """Keep a note about the restore in the runtime folder `folder` during the `with` block: if this daemon is killed,
+    the next one finishes the restore (`finish_interrupted`).
     """
     files.publish(str(folder / _NOTE), msgspec.json.encode(_Note(origin.id, aside.id)), durable=False)
     try:
@@ -126,16 +123,15 @@ def noted(folder: Path, origin: Capture, aside: Capture) -> Iterator[None]:
 
 
 def is_under_way(folder: Path) -> bool:
-    """Whether the session with the runtime folder `folder` was left in the middle of a restore of its files."""
+    """Whether a restore of files was interrupted in the session with this runtime folder."""
     return (folder / _NOTE).exists()
 
 
-def see_through(resources: Resources, live: LiveSession, folder: Path) -> None:
-    """Finish a restore of files during which the last daemon was killed. If that fails, bring back the files from
-    before the restore.
+def finish_interrupted(resources: Resources, live: LiveSession, folder: Path) -> None:
+    """Finish a restore of files that a killed daemon has begun; if that fails, restore the files from before.
 
-    Brings nothing back if no restore was under way, or if the restore had not put its capture on record yet. The caller
-    thaws the session afterwards. Raises OSError; the next daemon can try it again then.
+    Does nothing if no restore was under way, or if its capture was not on record yet. The caller thaws the session.
+    After an OSError the next daemon can try again.
     """
     try:
         note = msgspec.json.decode((folder / _NOTE).read_bytes(), type=_Note)
@@ -143,10 +139,10 @@ def see_through(resources: Resources, live: LiveSession, folder: Path) -> None:
         return
     try:
         ways = [resources.names.capture(note.aside)]
-    except StoreDamaged as error:  # mostly, it is not on record yet, so no file was changed
-        log.warning("a restore of files on %s was broken off and is not finished: %s", live.branch, error)
+    except StoreDamaged as error:  # mostly: it is not on record yet, so no file was changed
+        log.warning("a restore of files on %s was interrupted and is not finished: %s", live.branch, error)
     else:
-        with contextlib.suppress(StoreDamaged):  # then the files from before are the only way
+        with contextlib.suppress(StoreDamaged):  # then only the files from before can be restored
             ways.insert(0, resources.names.capture(note.origin))
         cgroups.freeze(live.record.cgroup)
         for capture in ways:
@@ -154,12 +150,12 @@ def see_through(resources: Resources, live: LiveSession, folder: Path) -> None:
                 rewind_files(resources, live, capture)
                 break
             except WaypointError as error:
-                log.error("cannot bring back files on %s: %s", live.branch, error)
+                log.error("cannot restore files on %s: %s", live.branch, error)
     (folder / _NOTE).unlink()
 
 
 def sweep_views(resources: Resources) -> None:
-    """Remove the mount points that a killed daemon had made for `_view`; the mounts ended with the daemon."""
+    """Remove the mount points of `_view` of a killed daemon; the mounts have ended with the daemon."""
     for place in resources.places.runtime.glob(f"{VIEW}*"):
         place.rmdir()
 
@@ -173,8 +169,8 @@ class _View(NamedTuple):
 
 @contextlib.contextmanager
 def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> Iterator[_View]:
-    """The session's overlay at `target`, but with the upper layer `upper`, mounted read-only in the daemon's mount
-    namespace during the `with` block. Its owners are those that the session's own overlay shows.
+    """Mount the session's overlay at `target`, with the upper layer `upper`, read-only in the daemon's mount namespace.
+    Its files have the owners that the session's own overlay shows.
     """
     places, setting, ids = resources.places, live.record.row.setting, live.record.ids
     empty = places.runtime / "empty"
@@ -183,11 +179,11 @@ def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> I
     lower = f"{setting.base.rstrip('/')}{target}".rstrip("/") or "/"
     skeleton = places.kit.skeleton(setting.base, target, ids, homes.known())
     if not os.path.isdir(lower):
-        raise FileNotFoundError(errno.ENOENT, "the machine has no such mount any more", lower)
+        raise FileNotFoundError(errno.ENOENT, "the machine no longer has this mount", lower)
     with contextlib.ExitStack() as mounted:
         on_disk = {path: path for path in (above, lower)}
         if ids.is_shifted:
-            for path in {above, lower} - {str(empty)}:  # that one is on a tmpfs, which Linux idmaps only since 6.3
+            for path in {above, lower} - {str(empty)}:  # `empty` is on a tmpfs, which Linux idmaps only since 6.3
                 on_disk[path] = mounted.enter_context(_place(places))
                 idmapped.attach(path, on_disk[path], idmapped.namespace(ids.lines()))
                 mounted.callback(mounts.umount, on_disk[path], mounts.MNT_DETACH)

@@ -1,11 +1,11 @@
-"""Facts about sessions and branches, as the control interface answers them."""
+"""Facts about sessions and branches, for answers to clients."""
 
 import asyncio
 import bisect
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal
 
 from waypoint.capture.layers.shell import NOT_WRITTEN
@@ -16,26 +16,24 @@ from waypoint.model.facts import LimitFacts, SessionFacts
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, SessionLimits, User
 from waypoint.model.times import iso_time
+from waypoint.session.birth.rights import Sight
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
-Sees = Callable[[User], bool]
-"""Whether whoever asks may see the programs, folders and variables of a user (birth/rights.py)."""
 
-
-async def of_live(live: LiveSession, pool: Pool, sees: Sees) -> SessionFacts:
-    """All facts about a live session that may be seen. Walks over the session's upper tree and its processes, in a
-    thread; whoever asks while that is under way gets the same figures. Raises WaypointError.
+async def of_live(live: LiveSession, pool: Pool, sees: Sight) -> SessionFacts:
+    """The facts about a live session that the caller may see. Walks over its upper tree and processes in a thread;
+    concurrent callers share one measurement.
     """
     if live.measuring is None or live.measuring.done():
         live.measuring = asyncio.ensure_future(_measured(live, pool))
     return _in_sight(await asyncio.shield(live.measuring), live.record.row.setting.user, sees)
 
 
-def _in_sight(facts: SessionFacts, owner: User, sees: Sees) -> SessionFacts:
-    """The facts about a session of `owner`; without what runs in it, if whoever asks may not see that."""
+def _in_sight(facts: SessionFacts, owner: User, sees: Sight) -> SessionFacts:
+    """`facts` about a session of `owner`, without its programs and folders if the caller may not see those."""
     if sees(owner):
         return facts
     return dataclasses.replace(
@@ -61,7 +59,7 @@ async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
     )
 
 
-async def of_all(sessions: Registry, sees: Sees, *, all_branches: bool) -> Iterator[list[SessionFacts]]:
+async def of_all(sessions: Registry, sees: Sight, *, all_branches: bool) -> Iterator[list[SessionFacts]]:
     """The facts about all live sessions, sorted by branch; with `all_branches` also about branches that can be started
     again. In pages, as of service/shapes.py: each step may read from the store.
     """
@@ -93,7 +91,7 @@ def _by_branch(row: SessionFacts) -> str:
     return in_order(row.branch)
 
 
-def _iter_ended(names: Names, live: set[str], sees: Sees) -> Iterator[list[SessionFacts]]:
+def _iter_ended(names: Names, live: set[str], sees: Sight) -> Iterator[list[SessionFacts]]:
     """The facts about all branches that have a capture and are not among `live`, sorted by branch."""
     for refs in names.iter_refs():
         ended = {name: ref for name, ref in refs.items() if ref.kind == "branch" and name not in live}
@@ -104,15 +102,15 @@ def _iter_ended(names: Names, live: set[str], sees: Sees) -> Iterator[list[Sessi
 
 
 def _measure_processes(live: LiveSession) -> tuple[int, int]:
-    """The session's memory in bytes, as cgroup2's memory controller accounts it, else the sum of the processes' shares
-    (PSS), which takes milliseconds for each GiB; and the number of its processes.
+    """The session's memory in bytes, and the number of its processes. The memory is that of cgroup2's memory
+    controller, else the sum of the processes' shares (PSS), which takes milliseconds for each GiB.
     """
     charged, pids = cgroups.memory_bytes(live.record.cgroup), live.processes()
     return sum(map(procfs.share_bytes, pids)) if charged is None else charged, len(pids)
 
 
 def of_capture(branch: str, created: float, tip: Capture) -> SessionFacts:
-    """The facts about a branch without a live session. `created`: when the branch was made, seconds since the epoch."""
+    """The facts about a branch without a live session. `created`: when it was made, seconds since the epoch."""
     return SessionFacts(
         branch=branch,
         state=_state_of(tip),
@@ -136,7 +134,7 @@ def of_limits(limits: SessionLimits) -> LimitFacts:
 
 
 def of_unreachable(lost: Unreachable) -> SessionFacts:
-    """What is known of a session that runs and cannot be reached."""
+    """The facts about a session that runs and cannot be reached."""
     row = lost.row
     return SessionFacts(
         branch=row.branch,
@@ -155,7 +153,7 @@ def of_unreachable(lost: Unreachable) -> SessionFacts:
 
 
 def of_start(live: LiveSession) -> SessionFacts:
-    """The facts that the start of a session answers: those that need no walk over files."""
+    """The facts about a live session that need no walk over files."""
     row = live.record.row
     unwritten = [NOT_WRITTEN] if live.shell.watch.is_state_lost else []
     return SessionFacts(

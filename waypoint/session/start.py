@@ -25,7 +25,7 @@ from waypoint.session.registry import Registry, Unreachable
 
 
 class Started(NamedTuple):
-    """`is_new`: whether this start has made the session. `origin`: the capture that it then went on from, if any."""
+    """`is_new`: whether this request started the session. `origin`: the capture from which it then started."""
 
     live: LiveSession
     is_new: bool
@@ -33,12 +33,9 @@ class Started(NamedTuple):
 
 
 async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
-    """Start the branch's session, unless it is live.
-
-    `uid`: the user who asks. Raises UsageProblem, UnknownName, StateConflict, NotAllowed, and as `bring_up_all`.
-    """
+    """Start the branch's session, unless it is live. `uid`: the caller."""
     branch, resources = parse_name(request.branch), sessions.resources
-    if uid != 0:  # others speak for nobody but themselves
+    if uid != 0:  # only root may name another user to speak for
         request = msgspec.structs.replace(request, default_user=None)
     caller = functools.partial(as_caller, resources)
     asker = Asker(request.user, request.default_user, uid)
@@ -51,7 +48,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
             check_owner(f"branch {branch}", record.row.setting.user, asker, command, is_live=True)
             await asyncio.to_thread(check_live_setting, request, record.row.setting, record.limits, caller)
             return Started(found, is_new=False)
-        check_base(resources, request.base or "/")  # before anything in it is read
+        check_base(resources, request.base or "/")  # before anything in the base is read
         await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
         if origin is not None:
@@ -74,9 +71,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
 
 async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> list[LiveSession]:
     """Start the sessions of all `births`, or none, and enter them in the registry. The caller has the turns of their
-    branches.
-
-    `verb`: the verb of the entry in the operation log. Raises as `bring_up_all`.
+    branches. `verb`: of the entry in the operation log.
     """
     births = list(births)
     found = await bring_up_all(sessions.resources, births, verb)
@@ -86,10 +81,8 @@ async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> li
 
 
 async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | None:
-    """End the session on `branch`. Returns the capture of its files, the branch's new tip; with `discard` the files are
-    removed, and the result is None.
-
-    Raises as `Registry.get`; a session that cannot be reached is ended all the same.
+    """End the session on `branch`. Returns the capture of its files, the branch's new tip; None with `discard`, which
+    removes the files. Also ends a session that is unreachable.
     """
     conclusion: Discarded | Sealed = Discarded() if discard else Sealed("stopped")
     if branch not in sessions.unreachable:
@@ -99,14 +92,14 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
         lost = sessions.unreachable.pop(branch, None)
         if lost is not None:
             return await asyncio.shield(asyncio.ensure_future(_end_lost(sessions.resources, lost, conclusion)))
-        live = sessions.get(branch)  # asked again: a restore may have replaced the session meanwhile
+        live = sessions.get(branch)  # again: a restore may have replaced the session
         if live.shell.watch.is_state_lost and not discard:
             conclusion = Sealed("stopped", await _last_words(sessions.resources, live))
         return await asyncio.shield(sessions.endings.begin(live, conclusion, gently=not discard))
 
 
 async def _last_words(resources: Resources, live: LiveSession) -> LastWords:
-    """What is kept of a shell that could not write its state at its last prompt."""
+    """The state of a shell that could not write it at its last prompt."""
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
     asked = await asyncio.to_thread(resources.captures.ask_shell, subject)
     return LastWords(asked, () if asked else (NOT_WRITTEN,))
@@ -121,10 +114,7 @@ async def _end_lost(resources: Resources, lost: Unreachable, conclusion: Conclus
 
 
 def _origin(sessions: Registry, branch: str, from_name: str | None) -> Capture | None:
-    """The capture that a new session on the branch goes on from; None: the session begins with the plain base.
-
-    Raises UnknownName, StateConflict.
-    """
+    """The capture from which a new session on the branch starts; None: from the plain base."""
     names = sessions.resources.names
     known = names.ref(branch)
     has_tip = known is not None and known.kind == "branch" and known.capture is not None

@@ -1,4 +1,6 @@
-"""Turns: for as long as one task has the turn of a name, no other task moves that name or the session on it."""
+"""Turns are locks on names: while a task has the turn of a name, no other task moves that name or changes the session
+on it.
+"""
 
 import asyncio
 import contextlib
@@ -19,31 +21,31 @@ class Turns:
     async def take(self, *names: str) -> AsyncIterator[None]:
         """Wait for the turns of all `names`, and have them during the `with` block.
 
-        A task may take turns again that it has already, at no cost, so a request can be composed of other requests. A
-        task that has turns must not take further ones, since two tasks could then wait for each other: this raises
-        RuntimeError. A task that was started by a task with turns does not have them.
+        Reentrant, so that a request can be composed of others. A task that has turns must not take further ones, since
+        two tasks could then wait for each other: this raises RuntimeError. The tasks that it starts do not have its
+        turns.
         """
         task = asyncio.current_task()
         held = {name for name, holder in self._holders.items() if holder is task}
         if held:
             if not held.issuperset(names):
-                raise RuntimeError(f"a task that has the turn of {sorted(held)} wants that of {sorted(names)}")
+                raise RuntimeError(f"a task with the turn of {sorted(held)} takes that of {sorted(names)}")
             yield
             return
         async with contextlib.AsyncExitStack() as stack:
-            for name in sorted(set(names)):  # all tasks take turns in the same order, so none waits in a circle
+            for name in sorted(set(names)):  # the same order in all tasks prevents deadlocks
                 await stack.enter_async_context(self._locks.setdefault(name, asyncio.Lock()))
                 self._holders[name] = task
                 stack.callback(self._holders.pop, name)
             yield
 
     async def share(self, works: Mapping[str, Coroutine[Any, Any, Carried]]) -> list[Carried]:
-        """Do `works` at the same time, each in a task of its own, to which the calling task lends the turn of the name
-        that the work stands under. When all have ended, returns their results, or raises the error that came first.
+        """Run `works` concurrently, each in its own task, to which the calling task lends the turn of the work's name.
+        When all have ended, returns their results, or raises the first error.
         """
         lender = asyncio.current_task()
         errors: list[BaseException] = []
-        assert all(self._holders.get(name) is lender for name in works), "only turns that one has can be lent"
+        assert all(self._holders.get(name) is lender for name in works), "a task can only lend its own turns"
 
         async def borrow(name: str, work: Coroutine[Any, Any, Carried]) -> Carried:
             self._holders[name] = asyncio.current_task()

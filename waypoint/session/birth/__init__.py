@@ -1,1 +1,1 @@
-"""How a session comes to life: with a new shell, or with the processes of a capture."""
+"""Starting sessions: with a new shell, or with the processes of a capture."""

@@ -1,4 +1,4 @@
-"""Starting sessions: one, or several from the same capture at once; all of them, or none."""
+"""Starting sessions: one, or several from the same capture; all of them, or none."""
 
 import asyncio
 import contextlib
@@ -31,11 +31,9 @@ _MIB = 1 << 20
 
 
 class Birth(NamedTuple):
-    """The plan of a new session.
-
-    `origin`: the capture that the session goes on from; None: it begins with the plain base. `size`: rows and columns
-    of its terminal. `processes`: whether the origin's processes are restored; if not, the session gets a new shell.
-    `must_enter`: whether a new shell must start in the folder of the setting; if not, it may start in the user's home.
+    """The plan of a new session. `origin`: the capture from which it starts; None: the plain base. `size`: rows and
+    columns of its terminal. `processes`: whether the origin's processes are restored; else it gets a new shell.
+    `must_enter`: whether a new shell must start in the folder of the setting; else it may start in the user's home.
     `shell`: whether a new shell gets the state of the origin's shell.
     """
 
@@ -56,27 +54,24 @@ def plan_birth(
     *,
     processes: bool,
 ) -> Birth:
-    """The plan of a session with `setting` for whoever asks. Raises NotAllowed if they may not have it."""
+    """The plan of a session with `setting` for the caller. Raises NotAllowed."""
     setting, session = bounded(resources, setting), new_id()
     row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
     return Birth(row, origin, size, processes)
 
 
 def size_of(origin: Capture) -> tuple[int, int]:
-    """Rows and columns of the terminal in a capture; 24 and 80 if the capture has no terminal."""
+    """Rows and columns of the terminal in a capture; 24 and 80 if it has no terminal."""
     terminal = origin.layers.terminal
     return (terminal.rows, terminal.cols) if terminal is not None else (24, 80)
 
 
 async def bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
-    """Start the sessions of all `births` side by side. `verb`: the verb of the entry in the operation log.
-
-    Raises StateConflict if a branch is live or its name is taken, Failed with the words of the system call that failed,
-    CannotCapture if CRIU cannot restore the processes. After a failure nothing of any session is left; the left-overs
-    of a crash are removed when the next daemon starts.
+    """Start the sessions of all `births` concurrently. `verb`: of the entry in the operation log. After a failure
+    nothing of any session is left.
     """
     origins = {birth.origin.id: birth.origin for birth in births if birth.origin is not None}
-    async with holding(resources.captures, *origins.values()):  # until a name stands for them
+    async with holding(resources.captures, *origins.values()):  # until names refer to them
         return await _bring_up_all(resources, births, verb)
 
 
@@ -102,16 +97,16 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
 
 
 async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: LiveSession | None = None) -> None:
-    """Record that the sessions of `births` are being started. Births that restore processes all have the same origin.
+    """Record that the sessions of `births` are being started. Births that restore processes have the same origin.
+    `instead_of`: the live session of the branch, which the new one replaces.
 
-    `instead_of`: the live session of the branch, which the new one is to replace. Raises StateConflict, and as
-    `HeldCapture.check` if it can be known that the processes cannot be restored; then nothing is recorded.
+    Records nothing and raises if the processes certainly cannot be restored.
     """
     origin = births[0].origin
     await asyncio.to_thread(resources.pool.check_writable)
     if births[0].processes and origin is not None:
         leaving = instead_of.processes() if instead_of is not None else []
-        with naming_a_way(births[0].row.branch, origin):
+        with offering_files(births[0].row.branch, origin):
             await asyncio.to_thread(_check, resources, births, origin, leaving)
     if instead_of is None:
         check_crowd(resources, len(births))
@@ -122,10 +117,8 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
 
 
 @contextlib.contextmanager
-def naming_a_way(branch: str, origin: Capture) -> Iterator[None]:
-    """If the processes of `origin` cannot be brought back in the `with` block, the error also says how its files can
-    be: no capture may be without a way back.
-    """
+def offering_files(branch: str, origin: Capture) -> Iterator[None]:
+    """Add to an error of the `with` block how the files of `origin` can be restored without its processes."""
     try:
         yield
     except WaypointError as error:
@@ -150,9 +143,8 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
 async def make_session(resources: Resources, birth: Birth) -> LiveSession:
     """Make one session: its files, its cgroup, its mounts, its processes, its terminal. The birth is reserved.
 
-    After an accident of CRIU's or the launcher's, or if the machine's mounts have changed meanwhile, the session is
-    made a second time, from the beginning. Raises OSError, WaypointError; the caller undoes the birth after a failure
-    (`undo`).
+    After an accident of CRIU or the launcher, or if the host's mounts have changed meanwhile, it is made a second time
+    from the beginning. After a failure the caller calls `undo`.
     """
     follow = resources.places.follow_host
     mounts = await asyncio.to_thread(follow)
@@ -168,9 +160,9 @@ async def make_session(resources: Resources, birth: Birth) -> LiveSession:
 
 async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
     limits = await asyncio.to_thread(_make_tree_and_group, resources, birth)
-    with _leading_to_files(birth):
+    with _offering_another_session(birth):
         if birth.processes and birth.origin is not None:
-            with naming_a_way(birth.row.branch, birth.origin):
+            with offering_files(birth.row.branch, birth.origin):
                 return await revive.revive(resources, birth.row, birth.origin, birth.size, limits)
         folder = birth.origin.folder if birth.origin is not None and birth.shell else ""
         live = await fresh.launch(resources, birth.row, birth.size, limits, folder=folder, must_enter=birth.must_enter)
@@ -185,8 +177,8 @@ async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
 
 
 @contextlib.contextmanager
-def _leading_to_files(birth: Birth) -> Iterator[None]:
-    """If a mount of the session has no place in its files in the `with` block, the error says how these can be had."""
+def _offering_another_session(birth: Birth) -> Iterator[None]:
+    """If a mount of the session has no place in its files, the error says how to get these files."""
     try:
         yield
     except (OSError, Misplaced) as error:
@@ -200,9 +192,7 @@ def _leading_to_files(birth: Birth) -> Iterator[None]:
 
 
 def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
-    """Make the session's upper tree, with the origin's files in it, and the session's cgroup. Returns the limits that
-    these have.
-    """
+    """Make the session's upper tree, with the origin's files, and its cgroup. Returns their limits."""
     reach(Step.RESERVED)
     if birth.origin is not None:
         with resources.captures.hold(birth.origin) as held:
@@ -217,7 +207,7 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     limits, limiter = fill_in(asked), resources.places.limiter.of_session(asked)
     group = resources.places.cgroup_of(birth.row.session)
     limiter.make_group(group)
-    if not birth.processes:  # else CRIU is in the group until it has brought them back, with some processes of its own
+    if not birth.processes:  # else CRIU and its helpers are in the group during the restore
         limiter.hold(group, limits)
     no_disk = [] if limits.disk is None else _limit_tree(resources, birth.row.tree, limits.disk)
     reach(Step.GROUNDED)
@@ -225,18 +215,18 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
 
 
 def _limit_tree(resources: Resources, tree: str, most_bytes: int) -> list[str]:
-    """Limit what may be written to a session's tree. Returns what is to be told if that cannot be."""
+    """Limit the size of a session's tree. Returns lines about a limit that cannot be enforced."""
     why_not = resources.pool.limit(tree, most_bytes)
     return [f"disk: not held, {why_not}"] if why_not else []
 
 
 async def undo(resources: Resources, row: LiveRow) -> None:
-    """Remove all of a session that was being started. Raises nothing, as the caller reports the error that made the
-    start fail: what fails here is tried again, and nothing begins on the branch until then (`PendingRecords`).
+    """Remove all of a session that was being started. Never raises, as the caller reports why the start failed: a
+    failure here is retried, and nothing begins on the branch until then (`PendingRecords`).
     """
 
     def take_back() -> None:
-        _clear(resources, row)  # before the record: a full disk gets room for that
+        _clear(resources, row)  # before the record: this makes room on a full disk
         with resources.names.change("undo-start") as change:
             change.forget(row)
 
@@ -247,19 +237,14 @@ async def undo(resources: Resources, row: LiveRow) -> None:
 
 
 def _clear(resources: Resources, row: LiveRow) -> None:
-    """Remove all that was made of a session, which stays reserved. Raises OSError, WaypointError."""
-    _end(resources, row)
+    """Remove all that was made of a session, which stays reserved."""
+    cgroups.end(resources.places.cgroup_of(row.session))
+    record.remove_folder(resources.places.sessions, row.session)
     resources.pool.remove(row.tree)
 
 
-def _end(resources: Resources, row: LiveRow) -> None:
-    """End the processes of a session that was being started, and remove its cgroup and its runtime folder."""
-    cgroups.end(resources.places.cgroup_of(row.session))
-    record.remove_folder(resources.places.sessions, row.session)
-
-
 def raise_in_words(error: BaseException, branch: str) -> NoReturn:
-    """Raise `error`; if it is an OSError, raise Failed with its words instead."""
+    """Raise `error`; an OSError becomes Failed."""
     if not isinstance(error, OSError):
         raise error
     said = f"{error.strerror} {os.fsdecode(error.filename or '')}".rstrip()

@@ -19,11 +19,11 @@ from waypoint.model.records import LiveRow
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources
-from waypoint.session.live.session import Hold, LiveSession
+from waypoint.session.live.session import Descriptors, LiveSession
 
 
 class _Lacking(NamedTuple):
-    """What a session does not have that it might: the fields are as in its runtime record."""
+    """What a session lacks: the fields are as in its runtime record."""
 
     left_out: list[str]
     why_host_ids: str
@@ -33,12 +33,11 @@ class _Lacking(NamedTuple):
 async def launch(
     resources: Resources, row: LiveRow, size: tuple[int, int], bounds: Bounds, *, folder: str, must_enter: bool
 ) -> LiveSession:
-    """Start the session's program on the tree of `row`. `size`: rows and columns of its terminal. `bounds`: what its
-    tree and its cgroup hold. `folder`: where it starts, "": in that of its setting. `must_enter`: whether it must start
-    in the folder of its setting.
+    """Start the session's program on the tree of `row`. `size`: rows and columns of its terminal. `bounds`: the limits
+    of its tree and cgroup. `folder`: where it starts; "": in the folder of its setting. `must_enter`: whether it must
+    start in the folder of its setting.
 
-    Raises UsageProblem if it must and cannot start there, OSError, WaypointError. After a failure the caller removes
-    processes, folder and tree (`birth.undo`).
+    After a failure the caller removes processes, folder and tree (`birth.undo`).
     """
     places = resources.places
     nonce = new_id()
@@ -55,7 +54,7 @@ async def launch(
             raise _no_entry(row.setting.cwd, left_out, error) from error
         raise
     if started.entered:
-        left_out.append(f"{spec.cwd[0]} (cannot be entered: the shell began in {spec.cwd[started.entered]})")
+        left_out.append(f"{spec.cwd[0]} (cannot be entered: the shell started in {spec.cwd[started.entered]})")
     entry = _record(row, spec, started.pid, nonce, lacking)
     entry = msgspec.structs.replace(entry, limits=bounds.limits, unlimited=bounds.unlimited(spec.ids))
     with contextlib.ExitStack() as undo:
@@ -64,11 +63,10 @@ async def launch(
         runtime = record.make_folder(places.sessions, row.session)
         record.save(runtime, entry)
         undo.pop_all()
-    return LiveSession(entry, runtime, resources.launcher, Hold(*started.handles))
+    return LiveSession(entry, runtime, resources.launcher, Descriptors(*started.handles))
 
 
 def _record(row: LiveRow, spec: StartSpec, init_pid: int, nonce: str, lacking: _Lacking) -> RuntimeRecord:
-    """The runtime record of a session that was started by `spec`."""
     return RuntimeRecord(
         row=row,
         boot_id=procfs.boot_id(),
@@ -90,7 +88,6 @@ def _record(row: LiveRow, spec: StartSpec, init_pid: int, nonce: str, lacking: _
 
 
 def _prepare(resources: Resources, row: LiveRow, size: tuple[int, int], nonce: str) -> tuple[StartSpec, _Lacking]:
-    """Plan the session, and prepare its tree."""
     places, tree = resources.places, Path(resources.pool.path(row.tree))
     plan = start_plan.plan_overlays(row.setting.base, places).give_way(str(tree))
     start_plan.prepare_tree(tree, plan, row.setting, nonce, row.branch)
@@ -102,8 +99,8 @@ def _prepare(resources: Resources, row: LiveRow, size: tuple[int, int], nonce: s
 
 
 def _no_entry(cwd: str, left_out: list[str], error: OSError) -> UsageProblem:
-    """The error for a folder that a session must start in and cannot. `left_out`: what the session does not have of the
-    machine's mounts.
+    """The error for a folder that a session must start in and cannot. `left_out`: the host's mounts that the session
+    lacks.
     """
     missing = [line for line in left_out if is_below(cwd, line.partition(" (")[0])]
     said = f"{error.strerror}; not in the session: {missing[-1]}" if missing else error.strerror or str(error)

@@ -40,10 +40,9 @@ _HAD_NONE = "its processes had none when they were captured"
 async def revive(
     resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
 ) -> LiveSession:
-    """Restore the processes of `origin` on the tree of `row`, which is a copy of the origin's files. `size`: rows and
-    columns of the terminal. `bounds`: as of `fresh.launch`. The caller has checked the origin (`HeldCapture.check`).
-
-    Raises CannotCapture with CRIU's reason, Failed, OSError; the caller removes what is left then (`birth.undo`).
+    """Restore the processes of `origin` on the tree of `row`, a copy of the origin's files. `size`: rows and columns of
+    the terminal. `bounds`: as of `fresh.launch`. The caller has checked the origin (`HeldCapture.check`), and calls
+    `birth.undo` after a failure.
     """
     folder = record.make_folder(resources.places.sessions, row.session)
     async with holding(resources.captures, origin) as (held,):
@@ -79,18 +78,16 @@ async def revive(
     carry_over(str(folder / COMMAND_FILE), _age_s(origin), lambda: cgroups.members(spec.cgroup))
     record.save(folder, entry)
     live = LiveSession.adopt(entry, folder, resources.launcher)
-    with contextlib.suppress(OSError):  # no reason to fail: the shell then keeps the old name of its branch
+    with contextlib.suppress(OSError):  # then the shell shows the old name of its branch
         live.shell.desk.folder.write(start_plan.BRANCH_FILE, f"{row.branch}\n".encode())
     return live
 
 
 def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> None:
-    """Prepare /run/waypoint in the files `tree`, in which the processes of a session are to come back. `nonce`: that of
-    their shell's hooks.
+    """Prepare /run/waypoint in the files `tree`, in which processes will be restored. `nonce`: of their shell's hooks.
 
-    The requests in it are marked as captured, so that no daemon ever carries them out in the copy, also if this one
-    dies before it has looked at them. If the session has put something else in its place, it is made anew. Raises
-    OSError, UsageProblem.
+    Requests in it are marked as captured, so that no daemon ever carries them out in the copy, also if this daemon dies
+    before it reads them. A run folder that the session has replaced is made anew.
     """
     with open_folder(layout.upper_of(tree)) as root:
         try:
@@ -103,7 +100,7 @@ def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> 
 
 
 def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """In words, which hard limits the processes have lost."""
+    """Descriptions of the hard limits that the processes have lost."""
     lost = hard_limits.above(captured, found)
     was = {name: "none" if most < 0 else str(most) for name, most in lost.items()}
     return [f"{name}: the hard limit is {found[name]}, was {was[name]}: the daemon may not raise it" for name in lost]
@@ -114,9 +111,8 @@ def _age_s(capture: Capture) -> float:
 
 
 def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> StartSpec:
-    """The plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order.
-
-    Raises Failed if the base, or a folder that was bound into the session, does not exist any more.
+    """The plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order. Raises Failed
+    if the base or the source of a bind no longer exists.
     """
     layer = held.processes
     if not Path(row.setting.base).is_dir():
@@ -128,9 +124,9 @@ def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tupl
     plan = BasePlan(layer.overlays, [], layer.ids)
     spec = start_plan.ground_spec(row, plan, resources.places, tree, size, held.memory)
     if spec.outside != layer.outside:
-        raise _missing(held.capture, "the mounts from outside are not those with which it was made")
+        raise _missing(held.capture, "its mounts from outside would differ from those in the capture")
     return msgspec.structs.replace(spec, proc_readonly=layer.proc_readonly, masked=layer.masked)
 
 
 def _missing(origin: Capture, said: str) -> Failed:
-    return Failed("restore the processes of", origin.id[:12], said, "make it as it was")
+    return Failed("restore the processes of", origin.id[:12], said, "restore that on the machine")

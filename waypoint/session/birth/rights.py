@@ -1,8 +1,8 @@
-"""What may be had by whoever asks: everything by root, and by the user whom root trusts fully; by another user, what is
-this user's own on the machine; by a process in a session, what that session has.
+"""Permissions of the caller of a request. root and the fully trusted user may do everything; another user may use only
+their own sessions and files; a process in a session gets no more than the session has.
 
-Who asks is noted where a request arrives (store/callers.py). Each session that is planned passes `bounded`, whatever it
-is made of, so that a capture, a fork or an undo gives nobody more than a start would.
+The caller is noted where a request arrives (store/callers.py). Every planned session passes `bounded`, so a capture, a
+fork or an undo gives no more than a start would.
 """
 
 import contextlib
@@ -24,13 +24,12 @@ from waypoint.store import callers
 from waypoint.store.names import Names
 
 MOST_LIVE = 256
-"""Live sessions, where one who is neither root nor trusted fully asks for one more: each has limits of its own."""
+"""Live sessions of a caller who is neither root nor fully trusted."""
 Sight = Callable[[User], bool]
 _OUTSIDE = "ask for it outside of the session"
-# Where nothing of the system lies, so that anybody may have something of their own there.
 _GROUPS = "/sys/fs/cgroup"
-_DATA = ("/mnt", "/media", "/srv")
-# What root's programs trust, also on a machine where it is not there yet; and all that begins with `lib`.
+_DATA = ("/mnt", "/media", "/srv")  # hold no files of the system, so any user may cover them
+# Root's programs trust these folders, also where they do not exist yet; and all whose names begin with `lib`.
 _SYSTEM = frozenset(
     (
         *("bin", "boot", "dev", "efi", "etc", "gnu", "home", "nix", "opt", "proc", "root", "run", "sbin", "snap"),
@@ -40,7 +39,7 @@ _SYSTEM = frozenset(
 
 
 def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
-    """Raise NotAllowed if whoever asks may not go on with what is `owner`'s. `tried`, `on`: as in WaypointError."""
+    """Raise NotAllowed if the caller may not use a thing of `owner`. `tried`, `on`: as in WaypointError."""
     uid = _bound_user(resources)
     if uid is not None and owner.uid != uid:
         said = f"it is {owner.name}'s, and you are {user_name(uid)}"
@@ -50,8 +49,8 @@ def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
 
 
 def check_name(resources: Resources, name: str, tried: str) -> None:
-    """As `check_own`, for all that `name` stands for: a live session, a branch's tip, a checkpoint. A name that is free
-    is anybody's.
+    """As `check_own`, for everything that `name` stands for: a live session, a branch's tip, a checkpoint. A free name
+    is open to all.
     """
     if _bound_user(resources) is None:
         return
@@ -63,26 +62,26 @@ def check_name(resources: Resources, name: str, tried: str) -> None:
 
 
 def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> None:
-    """As `check_own`, for the capture that `name` stands for, stood for, or is to stand for, by `ref`."""
+    """As `check_own`, for the capture of `ref`, the present, former or future ref of `name`."""
     if ref is not None and ref.capture is not None and _bound_user(resources) is not None:
         for capture in resources.names.captures_of([ref.capture], may_lack=True).values():
             check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
 
 
 def check_origin(resources: Resources, owner: User, tried: str, name: str) -> None:
-    """As `check_own`, for a capture of `owner`'s, which `name` stands for: a branch, a checkpoint, an id."""
+    """As `check_own`, for a capture of `owner`. `name`: of a branch or checkpoint, or an id."""
     check_own(resources, owner, tried, called(resources.names, name))
 
 
 def called(names: Names, name: str) -> str:
-    """`name` for a message, with what it is."""
+    """`name` with its kind, for a message."""
     ref = names.ref(name)
     return f"{ref.kind if ref is not None else 'capture'} {name}"
 
 
 def sight(resources: Resources) -> Sight:
-    """Whose programs, folders and variables whoever asks may see, for any thread: everybody's, or the own. A process in
-    a session sees what its session's user may.
+    """A predicate: may the caller see the programs, folders and variables of this user? Any thread may call it. A
+    process in a session may see what its session's user may.
     """
     uid, caller = _bound_user(resources), callers.current()
     if caller is not None and caller.uid is None and caller.branch is not None:
@@ -92,20 +91,20 @@ def sight(resources: Resources) -> Sight:
 
 
 def is_bound(resources: Resources) -> bool:
-    """Whether whoever asks is a user with the own things only."""
+    """Whether the caller is limited to their own sessions and files."""
     return _bound_user(resources) is not None
 
 
 def check_unbound(resources: Resources, tried: str, on: str, said: str) -> None:
-    """Raise NotAllowed, with `said` as the reason, if whoever asks is a user with the own things only."""
+    """Raise NotAllowed, with the reason `said`, if the caller is limited to their own sessions and files."""
     uid = _bound_user(resources)
     if uid is not None:
         raise _not_allowed(uid, tried, on, said)
 
 
 def check_crowd(resources: Resources, count: int) -> None:
-    """Raise StateConflict if whoever asks may not have `count` more live sessions: a user counts the own ones, a
-    process in a session all of the home, since it could have as many as it likes by forking.
+    """Raise StateConflict if the caller may not have `count` more live sessions. A user counts their own; a process in
+    a session counts all of the home, since it could fork any number.
     """
     uid, caller = _bound_user(resources), callers.current()
     if uid is None and (caller is None or caller.branch is None or caller.uid is not None):
@@ -120,12 +119,12 @@ def check_crowd(resources: Resources, count: int) -> None:
 
 
 def check_base(resources: Resources, base: str) -> None:
-    """Raise NotAllowed if whoever asks may not have a session on `base`: root's programs in it would be led by what
-    they own. Looks at no file.
+    """Raise NotAllowed if the caller may not start a session on `base`: in a base with files of theirs they would
+    control root's programs. Looks at no file.
     """
     if base != "/":
         check_unbound(
-            resources, "start a session on", f"base {base}", "root's programs in it would be led by what you own"
+            resources, "start a session on", f"base {base}", "you could control root's programs with your files in it"
         )
 
 
@@ -142,9 +141,9 @@ def as_caller(resources: Resources) -> Iterator[None]:
 
 
 def bounded(resources: Resources, setting: Setting) -> Setting:
-    """The setting of a session for whoever asks: `setting`, of which a user's binds give no more than that user has.
+    """`setting` with the caller's permissions: a user's binds give no more than that user has on the host.
 
-    Raises NotAllowed if whoever asks may not have such a session, UsageProblem if nobody may. Looks at files.
+    Raises NotAllowed if the caller may not have such a session, UsageProblem if nobody may. Looks at files.
     """
     for bind in setting.binds:
         _check_bind(bind)
@@ -157,9 +156,9 @@ def bounded(resources: Resources, setting: Setting) -> Setting:
 
 
 def _check_bind(bind: Bind) -> None:
-    """Raise UsageProblem for what no session has of the machine, also none of root's."""
+    """Raise UsageProblem for parts of the host that no session may have, not even root's."""
     on = f"{bind.source} at {bind.target}"
-    with contextlib.suppress(FileNotFoundError):  # said by who makes the plan of the session's mounts
+    with contextlib.suppress(FileNotFoundError):  # the plan of the session's mounts reports it
         if homes.shows_one(bind.source):
             said = "a home of Waypoint, or its runtime folder, lies there"
             raise UsageProblem("bind", on, said, "bind what lies beside that, one by one")
@@ -173,7 +172,7 @@ def _check_bind(bind: Bind) -> None:
 
 
 def _bound_user(resources: Resources) -> int | None:
-    """The user who asks, if that is neither root nor trusted fully."""
+    """The caller's uid; None for root and for the fully trusted user."""
     caller = callers.current()
     uid = caller.uid if caller is not None else None
     return None if uid in (None, 0, resources.trusted) else uid
@@ -217,12 +216,12 @@ def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
 
 
 def _why_not_bind(who: User, bind: Bind) -> str:
-    """Why the user may not have this bind, in words; "" if it is allowed. When the bind is made, what is bound is
-    checked again (launch/externals.py).
+    """Why the user may not have this bind; "" if they may. The bind is checked again when it is made
+    (launch/externals.py).
     """
     with access.as_user(who.uid, who.gid, who.groups):
         try:
-            with contextlib.suppress(FileNotFoundError):  # said by who makes the plan of the session's mounts
+            with contextlib.suppress(FileNotFoundError):  # the plan of the session's mounts reports it
                 access.check(bind.source, write=not bind.readonly)
         except OSError as error:
             return f"{who.name} may not {'read' if bind.readonly else 'write to'} it: {error.strerror}"
@@ -235,8 +234,8 @@ def _why_not_bind(who: User, bind: Bind) -> str:
 
 
 def _may_cover(target: str) -> bool:
-    """Whether the calling thread's user may have something else at `target` in a session. That is refused where
-    programs that become another user (sudo, su) look for what they trust.
+    """Whether the thread's user may cover `target` in a session. Refused where programs that change the user (sudo, su)
+    look for files that they trust.
     """
     place = target
     with open_folder("/") as root:
@@ -250,7 +249,7 @@ def _may_cover(target: str) -> bool:
                 if not above:
                     return name not in _SYSTEM and not name.startswith("lib")
                 place = above
-            except OSError:  # not the user's, or behind a link
+            except OSError:  # not the user's, or a link
                 return False
     return True
 
@@ -266,7 +265,7 @@ def _of_session(names: Names, branch: str, setting: Setting) -> Setting:
 
 
 def _more_than(live: Setting, setting: Setting) -> str:
-    """What `setting` gives and `live` does not, in words; "" if that is nothing."""
+    """What `setting` gives and `live` does not; "" if nothing."""
     if setting.user != live.user and live.user.uid != 0:
         return f"it was {setting.user.name}'s, and this one is {live.user.name}'s"
     if setting.base != live.base:
@@ -284,7 +283,7 @@ def _more_than(live: Setting, setting: Setting) -> str:
 
 
 def _reaches_more(setting: Setting, live: Setting) -> bool:
-    """Whether a session with `setting` may reach what one with `live` does not."""
+    """Whether a session with `setting` can reach more of the network than one with `live`."""
     widths = {"none": 0, "private": 1, "host": 2}
     if setting.net == live.net == "private" and live.allow_net:
         return not setting.allow_net or not {*setting.allow_net} <= {*live.allow_net}
@@ -292,13 +291,13 @@ def _reaches_more(setting: Setting, live: Setting) -> bool:
 
 
 def _is_raised(setting: Setting, live: Setting, name: str) -> bool:
-    """Whether the limit `name` of `setting` may be above that of `live`. None is the usual one, whatever that is."""
+    """Whether the limit `name` of `setting` may exceed that of `live`. None is the default limit, of unknown size."""
     wanted, own = getattr(setting.limits, name), getattr(live.limits, name)
     return bool(wanted != own and (wanted is None or own is None or wanted > own))
 
 
 def _like(live: Setting, bind: Bind) -> Bind | None:
-    """The bind of `live` that gives as much as `bind`."""
+    """The bind of `live` that gives at least as much as `bind`."""
     same = (one for one in live.binds if (one.source, one.target) == (bind.source, bind.target))
     return next((one for one in same if bind.readonly or not one.readonly), None)
 

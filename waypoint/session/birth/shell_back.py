@@ -1,4 +1,4 @@
-"""Giving the new shell of a session the state that the shell had in the capture from which the session goes on."""
+"""Giving the new shell of a session the state that the shell had in the capture from which the session starts."""
 
 import asyncio
 import functools
@@ -16,17 +16,17 @@ from waypoint.terminal.shell.asked import ask_state
 from waypoint.terminal.shell.dump import ShellDump, ShellKind, parse
 from waypoint.terminal.shell.putting_back import parse_state, put_back
 
-_TRIES = 3  # a machine that is busy makes a new shell slower than the question's wait
+_TRIES = 3  # on a busy machine a new shell starts more slowly than one question waits
 _NOT_BACK = "its shell is a new one"
 _HAS_NONE = "the capture has no state of a shell"
 
 
 async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[str]:
-    """Give the shell of `live`, which was just started, its state in `origin`. Returns, in words, what is not back.
+    """Give the new shell of `live` its state in `origin`. Returns descriptions of what was not restored.
 
-    Variables that the session's setting gives, and that `origin` had from another setting, are those of the session.
-    `stay`: the shell stays in its folder. A shell that cannot be given its state goes on as it is. So does that of
-    another user: a state is text that the shell executes, and whoever had the other shell chose it.
+    Variables that come from the session's setting, and had another value from the setting of `origin`, are not
+    restored. `stay`: the shell stays in its folder. The state of another user's shell is not restored: it is text that
+    the shell executes.
     """
     setting = live.record.row.setting
     if changed := change_of(origin.setting.user, setting.user):
@@ -39,7 +39,7 @@ async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *
         kept = await asyncio.to_thread(_read, resources, origin)
         then = await asyncio.to_thread(parse_state, origin, kept)
         now = await _present(live.shell)
-        if live.shell.watch.shell is None:  # a capture from now until its first prompt has the state all the same
+        if live.shell.watch.shell is None:  # for a capture before the first prompt
             await apart(live.shell.desk.folder, functools.partial(_leave, kept=kept))
         if isinstance(now, str) or now.kind != then.kind:
             why = now if isinstance(now, str) else f"it is a {now.kind}, the state is that of a {then.kind}"
@@ -52,7 +52,7 @@ async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *
 
 
 def _of_another(setting: Setting, before: Setting, changed: str) -> list[str]:
-    """In words, what a session does not have of another user's. `changed`: in words, that it was another's."""
+    """What a session lacks of another user's. `changed`: that it was another user's."""
     kept = {(bind.source, bind.target) for bind in setting.binds}
     gone = [bind for bind in before.binds if (bind.source, bind.target) not in kept]
     return [f"{_NOT_BACK}: {changed}", *(f"{bind.source} is not bound at {bind.target}: {changed}" for bind in gone)]
@@ -72,7 +72,7 @@ def _leave(folder: RunFolder, kept: KeptShell) -> None:
 
 
 async def _present(line: CommandLine) -> ShellDump | str:
-    """The state of the new shell; in words, why it has none."""
+    """The state of the new shell; a text says why there is none."""
     for _ in range(_TRIES):
         asked = await ask_state(line)
         if asked is not None:
@@ -83,20 +83,20 @@ async def _present(line: CommandLine) -> ShellDump | str:
 
 
 def _parse(folder: RunFolder, kind: ShellKind) -> ShellDump:
-    """The state of the shell of `kind` in the folder. Raises OSError, ValueError. Blocks."""
+    """The state of the shell of `kind` in the folder. Blocks."""
     data = folder.read(STATE_FILE, MAX_BYTES)
     name = history_in(data)
     return parse(data, kind, folder.read(name, MAX_BYTES) if name else None)
 
 
 def _given_anew(setting: Setting, before: Setting) -> set[bytes]:
-    """The names of the variables that a session with `setting` gets, and that are others than with `before`."""
+    """The names of the session variables that differ between the settings."""
     ours, theirs = (start_plan.session_env(one, "", {}) for one in (setting, before))
     return {name.encode() for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
 
 
 def _adapt(now: ShellDump, then: ShellDump, given: set[bytes], *, stay: bool) -> None:
-    """Take what is to stay as it is `now` over into `then`."""
+    """Copy from `now` to `then` what must not change."""
     for name in given:
         then.variables.pop(name, None)
         if name in now.variables:

@@ -26,11 +26,11 @@ _START_S = 10.0
 
 
 async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> Again | None:
-    """Start the programs of `origin` in their order, each one when those before it listen on their ports: for that, one
-    is waited for PORTS_S seconds, and all together ALL_PORTS_S. What was in the foreground is put on the shell's line,
-    or run if it only shows something.
+    """Start the programs of `origin` in their order. Each waits until those before it listen on their ports, for at
+    most PORTS_S, all together ALL_PORTS_S. The foreground program is typed on the shell's line, or run if it only shows
+    something.
 
-    Returns None if the capture is not of the tier `respawn`. What cannot be started is told as lost.
+    Returns None if the capture is not of the tier `respawn`. A program that cannot be started is among the lost ones.
     """
     if origin.layers.programs is None:
         return None
@@ -80,7 +80,7 @@ async def _start_all(live: LiveSession, manifest: Manifest, done: Again) -> None
 
 
 def _lines(programs: Sequence[Program]) -> Iterator[list[Program]]:
-    """The programs, those of one pipeline together."""
+    """The programs; those of one pipeline together."""
     for (role, _), found in itertools.groupby(programs, key=lambda one: (one.role, one.group)):
         line: list[Program] = []
         for program in found:
@@ -101,7 +101,7 @@ def _shown(line: Sequence[Program]) -> str:
 
 
 async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str:
-    """Returns why that did not work; "" if it did."""
+    """Start a pipeline. Returns why that failed; "" if it did not."""
     job, folder = again.job(line, live.branch, status), live.shell.desk.folder
     folder.write("back", job.body)
     try:
@@ -117,8 +117,8 @@ async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str
 
 
 async def _wait_listening(live: LiveSession, line: Sequence[Program], left_s: float) -> str:
-    """Wait until the programs listen on their ports, PORTS_S seconds and no longer than `left_s`. Returns what is
-    missing then, in words; "" if nothing is.
+    """Wait until the programs listen on their ports, at most PORTS_S and `left_s`. Returns the missing ports, in words;
+    "" if none.
     """
     wanted = {port for program in line for port in program.ports}
     if await _until(lambda: wanted <= _ports(live), min(PORTS_S, left_s)):

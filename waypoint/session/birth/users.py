@@ -1,7 +1,7 @@
 """Users as the session's base knows them (passwd(5), group(5)).
 
-With base `/` the host's own databases are asked, which may be more than files (LDAP, sssd). With another base, the
-files below that base are read.
+For base `/` the host's databases are asked, which may be more than files (LDAP, sssd). For another base its files are
+read.
 """
 
 import grp
@@ -15,8 +15,8 @@ from waypoint.model.records import User
 
 
 class Asker(NamedTuple):
-    """Who asks for a session. `user`: as whom, if the request says so. `default_user`: whom the client speaks for, such
-    as the caller of sudo. `uid`: the user at the other end of the connection.
+    """The caller who asks for a session. `user`: the requested user. `default_user`: the user for whom the client
+    speaks, such as the caller of sudo. `uid`: of the connection's other end.
     """
 
     user: str | None
@@ -29,10 +29,7 @@ _NO_UID = 2**32 - 1  # (uid_t) -1: "leave it as it is"
 
 
 def find_user(base: str, who: str) -> User:
-    """The user with the name or the number `who`. A number needs no entry in the base.
-
-    Raises UsageProblem if the base has no user of this name, or if the number is too large.
-    """
+    """The user with the name or number `who`. A number needs no entry in the base. Raises UsageProblem."""
     return _host_user(who) if os.path.realpath(base) == "/" else _file_user(base, who)
 
 
@@ -63,23 +60,20 @@ def _is_id(text: str) -> bool:
 
 
 def is_same(user: User, who: str) -> bool:
-    """Whether `who`, a name or a number, is this user."""
     return who in (user.name, str(user.uid))
 
 
 def change_of(before: User, now: User) -> str:
-    """In words, that a session which goes on from one of the user `before` is another user's; "" if it is the same's.
-    What one user's shell would run is nothing that another's runs.
+    """That a session which starts from one of the user `before` is another user's; "" if it is not. What the other
+    user's shell would run must not run then.
     """
     return "" if now.uid == before.uid else f"it was {before.name}'s, and the session is {now.name}'s"
 
 
 def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
-    """Raise StateConflict if what is `owner`'s is to be gone on with by somebody else who does not say as whom, or if a
-    live session is to have another user. root is nobody else: it may become anybody, and gains nothing by it. `on`:
-    what it is, such as `branch main`.
-
-    `command`: the words behind `waypoint` that go on with the branch, to which `--user` can be added.
+    """Raise StateConflict if the asker wants to continue with a thing of `owner` without naming a user, or wants a live
+    session to change its user. root may become anybody, and is not refused. `on`: the thing, such as `branch main`.
+    `command`: the arguments of `waypoint` that continue with it, to which `--user` can be added.
     """
     who = asker.user or asker.default_user or user_name(asker.uid)
     is_meant = not is_live if asker.user else who == user_name(0)
@@ -93,7 +87,7 @@ def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bo
 
 
 def _number(who: str) -> int | None:
-    """The user's number that `who`, if it has digits only, stands for; None for a name. Raises UsageProblem."""
+    """The uid in `who`; None if it is a name. Raises UsageProblem for a number that is too large."""
     if not (who.isascii() and who.isdecimal()):
         return None
     digits = who.lstrip("0") or "0"
@@ -110,14 +104,14 @@ def _unnamed(who: str) -> User:
 
 
 def _rows(base: str, path: str, width: int) -> list[list[str]]:
-    """The rows of a file in the base, whose files may be somebody else's."""
+    """The rows of a file in the base, whose files may be another user's."""
     data = beneath.read_in_root(base, path, _MOST_BYTES) or b""
     rows = [line.split(":") for line in data.decode(errors="surrogateescape").splitlines()]
     return [row for row in rows if len(row) >= width]
 
 
 def user_name(uid: int) -> str:
-    """The host's name for `uid`, or the number as text."""
+    """The host's name of `uid`, or the number as text."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -125,7 +119,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """The host's name for `gid`, or the number as text."""
+    """The host's name of `gid`, or the number as text."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

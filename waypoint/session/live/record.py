@@ -1,6 +1,4 @@
-"""The runtime record of a live session: the facts by which a new daemon finds the session again. The record does not
-survive a reboot, nor does the session.
-"""
+"""The runtime record of a live session, by which a new daemon finds the session. Neither survives a reboot."""
 
 import contextlib
 import os
@@ -19,15 +17,13 @@ _EARLIER = "an earlier version of Waypoint started it"
 
 
 class RuntimeRecord(Fixed, frozen=True, kw_only=True):
-    """`init_pid`: the host's pid of the session's pid 1. `init_start`: the start time of that process in clock ticks
-    since boot, by which a later process with the same pid is recognised as another one.
-
-    `left_out`: the mounts of the machine that the session does not have. `why_host_ids`: in words, why its ids are the
-    host's; "" if the ids are shifted, or wanted so. `why_no_seccomp`: in words, why there is no filter around its
-    processes; "" if there is one, or none is wanted. `limits`: those in force,
-    `unlimited`: what the machine does not hold of them (launch/ground/limits.py). `origin`: the capture whose processes
-    came back in it; "": it began with a new shell, or an earlier version restored it. `lowered`: in words, what its
-    processes had, or might have, when they were captured, and do not, or may not, have here.
+    """`init_pid`: the host's pid of the session's pid 1; `init_start`: its start time in clock ticks since boot, which
+    tells it from a later process with the same pid. `left_out`: mounts of the host that the session does not have.
+    `why_host_ids`: why its ids are the host's; "" if they are shifted, or if host ids were requested. `why_no_seccomp`:
+    why its processes have no seccomp filter; "" if they have one, or if none was requested. `limits`: those in force.
+    `unlimited`: requested limits that the host cannot enforce (launch/ground/limits.py). `origin`: the capture whose
+    processes were restored in it; "": it started with a new shell, or an earlier version restored it. `lowered`: what
+    its processes had when they were captured and do not have here.
     """
 
     row: LiveRow
@@ -44,17 +40,19 @@ class RuntimeRecord(Fixed, frozen=True, kw_only=True):
     lowered: list[str] = msgspec.field(default_factory=list)
 
     def is_alive(self) -> bool:
-        """True if pid 1 of the session still runs (not as a zombie)."""
+        """Whether the session's pid 1 still runs (a zombie does not)."""
         return self.boot_id == procfs.boot_id() and procfs.is_same(self.init_pid, self.init_start)
 
 
 def save(folder: Path, record: RuntimeRecord) -> None:
-    """Write the record. A SIGKILL leaves the old file or the new one. The file is not synced: no reboot needs it."""
+    """Write the record. After a SIGKILL the old or the new file is there. Not synced: the record is useless after a
+    reboot.
+    """
     files.publish(str(folder / RECORD), msgspec.json.encode(record), durable=False)
 
 
 def load(folder: Path) -> RuntimeRecord | None:
-    """The record in the runtime folder `folder`; None if there is no file, or if the file is not a record."""
+    """The record in the runtime folder `folder`; None if there is none, or if it is damaged."""
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.json.decode((folder / RECORD).read_bytes(), type=RuntimeRecord)
     return None

@@ -1,9 +1,9 @@
 """`run`: a separate process in a live session, its streams and its exit status.
 
-The process is a child of the session's pid 1 and in the session's cgroup, so a checkpoint captures the process. Its
-stdin, stdout and stderr are pipes to the daemon, or a terminal of its own, both ends of which are in the session. The
-wrapper `child.sh` executes the program, found by the session's PATH, and leaves its exit status in a file: 127 if there
-is no such program, 126 if it cannot be executed.
+The process is a child of the session's pid 1 and in the session's cgroup, so a checkpoint captures it. Its stdin,
+stdout and stderr are pipes to the daemon, or a terminal of its own, both ends of which are in the session. The wrapper
+`child.sh` finds the program by the session's PATH, executes it, and writes its exit status to a file: 127 if there is
+no such program, 126 if it cannot be executed.
 """
 
 import asyncio
@@ -35,9 +35,8 @@ _FIRST = asyncio.FIRST_COMPLETED
 
 
 class Host(NamedTuple):
-    """The session in which a process is to run.
-
-    `init_pid`: the host's pid of its pid 1. `left`: where the process leaves its exit status.
+    """The session in which the process runs. `init_pid`: the host's pid of its pid 1. `left`: where the wrapper writes
+    the exit status.
     """
 
     init_pid: int
@@ -50,9 +49,9 @@ class Host(NamedTuple):
 
 
 class StatusPlace(NamedTuple):
-    """A folder of a session for exit statuses. `fd`: a descriptor of it, which stays its maker's. `path`: as the
-    session sees it. `is_there`: whether the session has the folder there now. `prefix`: of the names of files. `spare`:
-    where the file goes, with _ASIDE before its name, if the disk has no room even for a name.
+    """A folder of a session for exit statuses. `fd`: its descriptor, which the caller closes. `path`: as the session
+    sees it. `is_there`: whether the session still has this folder there. `prefix`: of the file names. `spare`: a folder
+    in memory for a full disk; there _ASIDE precedes the file name.
     """
 
     fd: int
@@ -62,10 +61,10 @@ class StatusPlace(NamedTuple):
     prefix: str = "run."
 
     def take(self, name: str) -> int | None:
-        """The status in the file `name`, which is removed; None if no status was left there."""
+        """Read and remove the status in the file `name`; None if there is none."""
         status = _take(self.fd, name)
         if status is None:
-            with contextlib.suppress(OSError):  # the session has something else in its place, or has ended
+            with contextlib.suppress(OSError):  # the session has replaced the folder, or has ended
                 spare = self.spare.open()
                 try:
                     return _take(spare, f"{_ASIDE}{name}")
@@ -84,9 +83,7 @@ def _take(folder: int, name: str) -> int | None:
 
 @contextlib.contextmanager
 def status_place(init_pid: int, folder: RunFolder) -> Iterator[StatusPlace]:
-    """The session's run folder or, if the session has something else in its place, its memory for a full disk. Raises
-    OSError.
-    """
+    """The session's run folder or, if the session has replaced that, its memory for a full disk. Raises OSError."""
 
     def is_there() -> bool:
         with contextlib.ExitStack() as opened:
@@ -113,11 +110,11 @@ def status_place(init_pid: int, folder: RunFolder) -> Iterator[StatusPlace]:
 async def run_process(
     host: Host, launcher: Launcher, request: RunRequest, inlet: Inlet, outlet: Outlet
 ) -> dict[str, object]:
-    """Run `request.argv`, and pass its input and output on until it ends. Returns the payload of the `x` frame.
+    """Run `request.argv`, and pass its input and output on until it ends. Returns the payload of the `x` frame, also if
+    the process cannot be started.
 
-    A failure to start the process is told in the payload. If the client goes away, the process goes on without its
-    output pipes, as with `docker exec`; a process with a terminal of its own gets SIGHUP, since nobody can ever reach
-    this terminal again.
+    If the client disconnects, the process goes on without its output pipes, as with `docker exec`; a process with a
+    terminal of its own gets SIGHUP, since no client can ever reach that terminal again.
     """
     if not any(request.argv[:1]):
         return {"exit": _NO_PROGRAM, "by": "waypoint", "ended": False, "said": "cannot run '': no program is named"}
@@ -211,7 +208,7 @@ class _Process:
         except ConnectionError:
             if self._request.tty:
                 self._signal("HUP")
-            return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client is gone"}
+            return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": "the client has disconnected"}
         finally:
             loop.remove_reader(self._pidfd)
             for task in (typing, *tasks):
@@ -220,8 +217,8 @@ class _Process:
         return self._result()
 
     async def _copy(self, fd: int, send: object, ended: asyncio.Future[None]) -> None:
-        """Send what the process writes. After the end of the process only the rest in the pipe is sent, since a child
-        of the process may keep the pipe open for ever.
+        """Send the process's output. After its end only the rest in the pipe is sent: a child may keep the pipe open
+        for ever.
         """
         assert callable(send)
         while True:
@@ -239,7 +236,7 @@ class _Process:
             await send(data)
 
     async def _feed(self, inlet: Inlet) -> None:
-        """Pass the client's input, window sizes and signals on to the process, until the client is gone."""
+        """Pass the client's input, window sizes and signals to the process until the client disconnects."""
         while (frame := await inlet.receive()) is not None:
             if frame.kind == "i" and self._input >= 0:
                 await self._type(frame.payload)
@@ -262,7 +259,7 @@ class _Process:
                 rest = rest[os.write(self._input, rest) :]
             except BlockingIOError:
                 await _wait(self._input, never, writing=True)
-            except (BrokenPipeError, OSError):  # the process does not read any more: drop its input, as a pipe does
+            except (BrokenPipeError, OSError):  # nothing reads the input: drop it, as a pipe does
                 return
 
     def _signal(self, name: str) -> None:
@@ -279,8 +276,8 @@ class _Process:
         if left.is_there():
             said = "the process and its wrapper were killed"
             return {"exit": 128 + signal.SIGKILL, "by": "command", "ended": False, "said": said}
-        name, said = repr(self._request.argv[0]), f"something else has taken the place of {left.path} meanwhile"
-        lost = Failed("tell the exit status of", name, said, "run it again, if it may run twice")
+        name, said = repr(self._request.argv[0]), f"the session has replaced {left.path} meanwhile"
+        lost = Failed("report the exit status of", name, said, "run it again, if it may run twice")
         return {"exit": _CANNOT, "by": "waypoint", "ended": False, "said": str(lost)}
 
     def close(self) -> None:

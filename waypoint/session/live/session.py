@@ -1,4 +1,4 @@
-"""One live session, which the daemon holds open: its terminal, its shell, its processes."""
+"""A live session that the daemon holds open: its terminal, its shell, its processes."""
 
 import asyncio
 import contextlib
@@ -37,15 +37,17 @@ from waypoint.terminal.view_filter import blank
 
 DRAIN_S = 2.0
 CLIENTS_S = 10.0
-LEAD_OUT_S = 2.0  # how long a command waits for the session's way out; the first one in a home waits for the router
+NETWORK_SETUP_S = 2.0  # for a command; the first session of a home also waits for the router's start
 
-_RING_LOST = b"\r\nwaypoint: what this terminal has shown before is lost: the file that kept it was removed\r\n"
+_RING_LOST = b"\r\nwaypoint: the earlier output of this terminal is lost: the file that kept it was removed\r\n"
 
 log = logging.getLogger(__name__)
 
 
-class Hold(NamedTuple):
-    """Descriptors that hold a session: a pidfd of its pid 1, a duplicate of its terminal's master, its run folder."""
+class Descriptors(NamedTuple):
+    """The descriptors by which the daemon holds a session: a pidfd of its pid 1, a duplicate of its terminal's master,
+    its run folder.
+    """
 
     pidfd: int
     master: int
@@ -53,8 +55,8 @@ class Hold(NamedTuple):
 
 
 class Again(NamedTuple):
-    """The programs of a capture, in words, without secrets: `respawned`, started again; `offered`, on the shell's line,
-    for Enter to run it; `lost`, each with why.
+    """The programs of a capture as command lines without secrets: `respawned`, started again; `offered`, typed on the
+    shell's line, for Enter to run; `lost`, each with the reason.
     """
 
     respawned: list[str]
@@ -63,34 +65,34 @@ class Again(NamedTuple):
 
 
 class LiveSession:
-    """A session and the descriptors by which the daemon holds it; `release` closes them.
-
-    `not_back`: in words, what of its shell did not come back from the capture with which it began. `again`: what has
-    become of the capture's programs, if they were to be started again. `hooks_running`: of how many moments its own
-    hooks run now (service/session_hooks.py). `no_way_out`: in words, why it has no way out, though it is on a private
-    network; "": it has one. `leading_out`: gives it its way out; None: it is to have none.
+    """`not_back`: what was not restored of its shell's state. `again`: the programs of the capture from which it
+    started, if they were to be started again. `hooks_running`: how many of its own hooks run now
+    (service/session_hooks.py). `no_way_out`: why it has no network although it has a private one; "" if it has.
+    `network_setup`: sets up its private network; None if it needs none.
     """
 
     not_back: Sequence[str] = ()
     hooks_running: int = 0
     no_way_out: Callable[[], str] = str
-    leading_out: asyncio.Task[None] | None = None
+    network_setup: asyncio.Task[None] | None = None
     again: Again | None = None
 
-    def __init__(self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Hold | None" = None) -> None:
-        """`folder`: the session's runtime folder. `hold`: the descriptors of a session that was just started, which
-        this object closes; None: open them for a session that runs already.
+    def __init__(
+        self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Descriptors | None" = None
+    ) -> None:
+        """`folder`: the runtime folder. `hold`: the descriptors of a new session, which this object closes; None: open
+        those of a session that runs already.
 
-        Raises OSError if the session has ended meanwhile, or if the ring cannot be made; then no descriptor stays open.
-        A ring that is lost is begun anew, and says so.
+        Raises OSError if the session has ended, or if the ring cannot be made; then no descriptor stays open. A lost
+        ring is replaced, and the terminal says so.
         """
         self.record = record
         self.shell_path = shell_of(record.row.setting)
         self.ending: asyncio.Task[Capture | None] | None = None
         self.capturing: asyncio.Task[object] | None = None  # the current or last capture
-        self.measuring: asyncio.Task[SessionFacts] | None = None  # the facts that are collected, or were last
-        self.successor: LiveSession | None = None  # the session that has replaced this one on its branch
-        self.kept: dict[str, object] = {}  # what those who are attached at the end are told of what is kept
+        self.measuring: asyncio.Task[SessionFacts] | None = None  # the current or last measurement
+        self.successor: LiveSession | None = None  # replaces this session on its branch
+        self.kept: dict[str, object] = {}  # for attached clients, at the end: what is kept
         self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._launcher = launcher
         self._streams = 0
@@ -126,9 +128,8 @@ class LiveSession:
 
     @classmethod
     def adopt(cls, record: RuntimeRecord, folder: Path, launcher: Launcher) -> "LiveSession":
-        """Take over a session that runs, with the files that another daemon or a restore has left in `folder`.
-
-        Raises OSError if the session has ended.
+        """Take over a running session, with the files in `folder` of another daemon or of a restore. Raises OSError if
+        it has ended.
         """
         return cls(record, folder, launcher)
 
@@ -142,11 +143,11 @@ class LiveSession:
 
     @property
     def is_followed(self) -> bool:
-        """Whether a client has a stream of this session open, such as a terminal that waits to be told of the end."""
+        """Whether a client has a stream of this session open."""
         return self._streams > 0
 
     def processes(self) -> list[int]:
-        """Pids of all processes of the session, as the host sees them."""
+        """Host pids of all processes of the session."""
         return cgroups.members(self.record.cgroup)
 
     def watch(self, on_end: Callable[[], object]) -> None:
@@ -162,8 +163,8 @@ class LiveSession:
     async def attach(
         self, request: AttachRequest, inlet: Inlet, outlet: Outlet, may_have: "Callable[[LiveSession], bool]"
     ) -> dict[str, object]:
-        """Show the terminal. `may_have`: whether the client may be shown the session that takes this one's place: a
-        restore may have brought back another user's.
+        """Show the terminal. `may_have`: whether the client may see the session that replaces this one: a restore may
+        have restored another user's.
         """
         setting = self.record.row.setting
         shared = [bind.target for bind in setting.binds]
@@ -180,13 +181,13 @@ class LiveSession:
 
     async def execute(self, request: ExecRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         with self._stream():
-            await _led_out(self)
+            await _wait_for_network(self)
             return await self.shell.execute(request, inlet, outlet)
 
     async def run(self, request: RunRequest, inlet: Inlet, outlet: Outlet) -> dict[str, object]:
         record = self.record
         with self._stream(), status_place(record.init_pid, self.shell.desk.folder) as left:
-            await _led_out(self)
+            await _wait_for_network(self)
             setting, ids = record.row.setting, record.ids
             host = Host(record.init_pid, record.cgroup, setting, record.env, ids, record.seccomp, left)
             return await run_process(host, self._launcher, request, inlet, outlet)
@@ -208,15 +209,15 @@ class LiveSession:
                 self._no_streams.set()
 
     async def wait_drained(self) -> None:
-        """Return once the rest of the terminal's output is in the ring, or after DRAIN_S seconds. To be called when the
-        last process of the session has ended.
+        """Wait until the ring has all output of the terminal, at most DRAIN_S. To be called when all processes have
+        ended.
         """
         with contextlib.suppress(TimeoutError):  # a client takes its output slowly; `close` gives it CLIENTS_S more
             await asyncio.wait_for(self.terminal.closed.wait(), DRAIN_S)
 
     async def close(self, status: int | None) -> None:
-        """Tell all clients that the session has ended with `status` (None: unknown), give them CLIENTS_S seconds to
-        take the rest of its output, then release the session.
+        """Report the end with `status` (None: unknown) to all clients, give them CLIENTS_S to take the rest of the
+        output, then release the session.
         """
         if not self.ended.done():
             self.ended.set_result(status)
@@ -242,7 +243,7 @@ class LiveSession:
         records.save(folder, self.record)  # last: the record tells the next daemon that the rest is complete
 
     def release(self) -> None:
-        """Close all descriptors and files of the session. A session that lives goes on."""
+        """Close all descriptors and files of the session; if it lives, it goes on."""
         if self._pidfd >= 0:
             asyncio.get_running_loop().remove_reader(self._pidfd)
         self.inside.close()
@@ -257,53 +258,49 @@ class LiveSession:
         self._pidfd = self._run_dir = -1
 
 
-async def _led_out(live: LiveSession) -> None:
-    """Wait until its programs reach what they may, which is some milliseconds after its start."""
-    if live.leading_out is not None and not live.leading_out.done():
-        await asyncio.wait([live.leading_out], timeout=LEAD_OUT_S)
+async def _wait_for_network(live: LiveSession) -> None:
+    """Wait until the programs have their network, which takes some milliseconds after the start."""
+    if live.network_setup is not None and not live.network_setup.done():
+        await asyncio.wait([live.network_setup], timeout=NETWORK_SETUP_S)
 
 
 def _open_ring(path: str) -> tuple[Ring, bool]:
-    """The ring that another daemon has left, or if that is gone or is no ring, a new one, and True. Raises OSError."""
+    """The ring of an earlier daemon, and False; a new ring, and True, if that one is missing or damaged."""
     try:
         return Ring.open(path), False
     except (FileNotFoundError, ValueError) as error:
-        log.error("a terminal's ring is lost, and a new one is begun: %s", error)
+        log.error("a terminal's ring is lost and is replaced by an empty one: %s", error)
         Path(path).unlink(missing_ok=True)
         return Ring.create(path), True
 
 
-def _take_hold(pid: int) -> Hold:
-    """Open the descriptors of the session with the host's pid `pid` as its pid 1. Raises OSError if it has ended."""
+def _take_hold(pid: int) -> Descriptors:
+    """Open the descriptors of the session with this pid 1. Raises OSError if it has ended."""
     with contextlib.ExitStack() as undo:
         held: list[int] = []
-        for take in (pidfd.open, _take_master, _open_run_folder):
+        for take in (pidfd.open, _take_master, lambda pid: _open_folder(pid, RUN_FOLDER)):
             held.append(take(pid))
             undo.callback(os.close, held[-1])
         undo.pop_all()
-    return Hold(*held)
+    return Descriptors(*held)
 
 
 def _take_master(pid: int) -> int:
-    """A duplicate of the terminal's master. Raises OSError if pid 1 has given it up, or something else its number."""
+    """A duplicate of the terminal's master, which pid 1 holds as descriptor MASTER_FD."""
     try:
         master = pidfd.take(pid, MASTER_FD)
     except OSError as error:
-        raise OSError(error.errno, f"its pid 1 has given up its terminal: {error.strerror}") from error
+        raise OSError(error.errno, f"its pid 1 has closed its terminal: {error.strerror}") from error
     try:
         ptys.check_master(master)
     except OSError as error:
         os.close(master)
-        raise OSError(error.errno, "its pid 1 has something else than its terminal as descriptor 3") from error
+        raise OSError(error.errno, "descriptor 3 of its pid 1 is not its terminal") from error
     return master
 
 
-def _open_run_folder(pid: int) -> int:
-    return _open_folder(pid, RUN_FOLDER)
-
-
 def _open_folder(pid: int, path: str) -> int:
-    """A descriptor of a folder in the session. Links on the way are not followed: they could lead out of it."""
+    """A descriptor of a folder in the session. Links are not followed: they could lead out of the session."""
     root = procfs.open_root(pid)
     try:
         return beneath.open_beneath(root, path, os.O_RDONLY | os.O_DIRECTORY)

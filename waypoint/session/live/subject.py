@@ -1,4 +1,4 @@
-"""A live session as the capture room sees it: implements `waypoint.capture.layers.subject.Subject`."""
+"""A live session as the capture package sees it: implements `waypoint.capture.layers.subject.Subject`."""
 
 import asyncio
 import contextlib
@@ -85,7 +85,7 @@ class LiveSubject:
 
 
 def let_go_on(live: LiveSession) -> None:
-    """Thaw a session whose capture was taken with `hold`, and let its terminal go on. Call it in the event loop."""
+    """Thaw a session captured with `keep_frozen`, and let its terminal go on. For the event loop."""
     try:
         cgroups.thaw(live.record.cgroup)
     finally:
