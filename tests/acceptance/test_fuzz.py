@@ -80,7 +80,7 @@ def is_quick(home: Home) -> None:
     assert time.monotonic() - began < DEADLINE_S
 
 
-def test_no_request_whatever_harms_the_daemon(crowd: Home) -> None:
+def test_no_request_harms_the_daemon(crowd: Home) -> None:
     path = socket_path(str(crowd.path))
 
     @fuzzing.bounded(300)
@@ -149,7 +149,7 @@ class Folder:
             os.close(fd)
 
 
-def test_no_run_folder_whatever_harms_the_daemon(crowd: Home) -> None:
+def test_no_content_of_a_run_folder_harms_the_daemon(crowd: Home) -> None:
     @fuzzing.bounded(10)
     @given(puts=fuzzing.FOLDERS)
     def lives(puts: list[Put]) -> None:
@@ -170,7 +170,7 @@ def test_no_run_folder_whatever_harms_the_daemon(crowd: Home) -> None:
         assert "bug of Waypoint" not in done.stderr, done
 
 
-def test_a_daemon_that_starts_reads_every_run_folder_whatever(crowd: Home) -> None:
+def test_a_starting_daemon_reads_any_run_folder(crowd: Home) -> None:
     log = crowd.path / "daemon.log"
     read = log.stat().st_size
 

@@ -36,7 +36,7 @@ def states(home: Home) -> dict[str, str]:
 
 
 @pytest.mark.soak(part="floods")
-def test_a_session_without_its_terminal_is_told_of_and_can_be_ended() -> None:
+def test_a_session_that_gave_up_its_terminal_is_reported_and_can_be_stopped() -> None:
     with open_home() as home:
         for name, step in GIVEN_UP.items():
             home.must("shell", name, "-d", "--user", "root")

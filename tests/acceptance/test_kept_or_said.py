@@ -1,4 +1,4 @@
-"""What a program has under way when it is captured is there in the copies, or the capture says that it is not."""
+"""What a program has in flight when it is captured is in the copies, or the capture reports that it is not."""
 
 import json
 import re
@@ -153,7 +153,7 @@ def test_a_busy_server_is_captured_and_answers_everywhere(home: Home, session: S
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_a_program_has_not_taken_yet_is_said(home: Home, session: Session, way: Way) -> None:
+def test_unread_data_of_a_program_is_reported(home: Home, session: Session, way: Way) -> None:
     run(session, UNREAD)
     checkpoint = new_name(session)
     said = session.checkpoint(checkpoint, tier="live").degraded
@@ -168,7 +168,7 @@ def test_what_a_program_has_not_taken_yet_is_said(home: Home, session: Session, 
 
 
 @pytest.mark.parametrize("how", ["as-usual", "filter", "no-vdso"])
-def test_locks_are_kept_or_said_to_be_lost(home: Home, session: Session, how: str) -> None:
+def test_locks_are_kept_or_reported_as_lost(home: Home, session: Session, how: str) -> None:
     """Also those of a program that may not lock, or has removed what it could be made to call the kernel with."""
     run(session, LOCKS, argument=how)
     checkpoint, is_lost = new_name(session), how == "no-vdso"
@@ -183,7 +183,7 @@ def test_locks_are_kept_or_said_to_be_lost(home: Home, session: Session, how: st
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_periodic_timer_whose_expiry_nobody_has_read_goes_on(home: Home, session: Session, way: Way) -> None:
+def test_a_periodic_timer_with_unread_expiries_continues(home: Home, session: Session, way: Way) -> None:
     run(session, TIMER, "/root/ready")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
@@ -192,7 +192,7 @@ def test_a_periodic_timer_whose_expiry_nobody_has_read_goes_on(home: Home, sessi
 
 
 @pytest.mark.parametrize("how", ["renamed", "linked"])
-def test_a_unix_socket_that_has_got_its_name_later_answers_in_copies(home: Home, session: Session, how: str) -> None:
+def test_a_renamed_unix_socket_answers_in_copies(home: Home, session: Session, how: str) -> None:
     run(session, NAMED, argument=how)
     for _again in range(2):
         checkpoint = new_name(session)

@@ -34,7 +34,7 @@ def names(place: Path) -> list[str]:
     return sorted(path.name for path in place.iterdir() if path.name != "lost+found")
 
 
-def test_what_is_written_in_one_does_not_reach_it(corner: Path) -> None:
+def test_writes_to_a_mount_stay_in_the_session(corner: Path) -> None:
     memory, disk = make_place(corner, "memory"), make_place(corner, "disk")
     image = corner / "image"
     with image.open("wb") as file:
@@ -56,7 +56,7 @@ def test_what_is_written_in_one_does_not_reach_it(corner: Path) -> None:
 
 
 @pytest.mark.soak(part="walls")
-def test_it_is_as_open_as_on_the_machine(tmp_path: Path) -> None:
+def test_a_mount_has_the_mode_and_owner_of_the_host(tmp_path: Path) -> None:
     place = make_place(tmp_path, "open")
     with mounted(place, "-t", "tmpfs", "-o", "mode=1777,uid=7,gid=8", "none"), open_home("acc") as home:
         with session(home, "root") as branch:
@@ -69,7 +69,7 @@ def test_it_is_as_open_as_on_the_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak(part="walls")
-def test_what_was_changed_in_one_never_appears_in_another(tmp_path: Path) -> None:
+def test_changes_of_one_mount_never_appear_in_another(tmp_path: Path) -> None:
     """Mounts come and go while a branch rests; others stand in their place in the list."""
     first, second = make_place(tmp_path, "a-first"), make_place(tmp_path, "b-second")
     with mounted(second, "-t", "tmpfs", "none"), mounted(first, "-t", "tmpfs", "none"), open_home("acc") as home:
@@ -89,7 +89,7 @@ def test_what_was_changed_in_one_never_appears_in_another(tmp_path: Path) -> Non
 
 
 @pytest.mark.soak(part="walls")
-def test_one_that_is_gone_does_not_keep_files_from_coming_back(tmp_path: Path) -> None:
+def test_files_are_restored_although_an_unchanged_mount_is_gone(tmp_path: Path) -> None:
     untouched, written = make_place(tmp_path, "untouched"), make_place(tmp_path, "written")
     with mounted(untouched, "-t", "tmpfs", "none"), mounted(written, "-t", "tmpfs", "none"), open_home("acc") as home:
         home.must("shell", "gone", "-d", "--user", "root")
@@ -119,7 +119,7 @@ def test_one_that_is_gone_does_not_keep_files_from_coming_back(tmp_path: Path) -
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
-def test_of_one_that_is_gone_a_restored_session_has_what_it_changed(tmp_path: Path) -> None:
+def test_a_restored_session_has_its_changes_of_a_mount_that_is_gone(tmp_path: Path) -> None:
     """Also of one below it, whose mount point goes with it."""
     place = make_place(tmp_path, "outer")
     with contextlib.ExitStack() as disks:
@@ -150,7 +150,7 @@ def test_of_one_that_is_gone_a_restored_session_has_what_it_changed(tmp_path: Pa
 
 
 @pytest.mark.soak(part="walls")
-def test_one_that_cannot_be_in_the_session_is_told(tmp_path: Path) -> None:
+def test_a_read_only_mount_is_reported_as_left_out(tmp_path: Path) -> None:
     place = make_place(tmp_path, "read-only")
     with mounted(place, "-t", "tmpfs", "-o", "ro", "none"), open_home("acc") as home:
         done = home.must("shell", "told", "-d", "--json")
@@ -159,7 +159,7 @@ def test_one_that_cannot_be_in_the_session_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak(part="walls")
-def test_one_that_overlayfs_refuses_costs_its_own_place_and_no_more(tmp_path: Path) -> None:
+def test_a_mount_that_overlayfs_refuses_is_left_out(tmp_path: Path) -> None:
     """Here for an overlay of an overlay; on other machines for a /boot/efi."""
     below, place = make_place(tmp_path, "below"), make_place(tmp_path, "place")
     first, second, third = (make_place(tmp_path, name) for name in ("first", "second", "third"))
@@ -182,7 +182,7 @@ def daemon_sees(home: Home, place: Path) -> bool:
 
 
 @pytest.mark.soak(part="walls")
-def test_one_that_came_after_the_daemon_is_there(home: Home, tmp_path: Path) -> None:
+def test_a_mount_made_after_the_daemon_started_is_there(home: Home, tmp_path: Path) -> None:
     """Also where / is a private mount, out of which the kernel hands nothing on; and what is mounted in it later."""
     place = make_place(tmp_path, "late")
     with session(home, "root"), mounted(place, "-t", "tmpfs", "none"):
@@ -204,7 +204,7 @@ def test_one_that_came_after_the_daemon_is_there(home: Home, tmp_path: Path) -> 
             home.must("stop", "late", "--discard")
 
 
-def test_one_that_is_unmounted_is_let_go_of_at_once(home: Home, tmp_path: Path) -> None:
+def test_an_unmounted_device_is_released_at_once(home: Home, tmp_path: Path) -> None:
     """Its device is free, though no session was started since, and none has it."""
     place, image = make_place(tmp_path, "stick"), tmp_path / "image"
     with image.open("wb") as file:
@@ -222,7 +222,7 @@ def test_one_that_is_unmounted_is_let_go_of_at_once(home: Home, tmp_path: Path) 
                 assert inside(home, branch, f"ls -A {place}") == ""
 
 
-def test_one_that_goes_while_a_session_starts_does_not_keep_it_from_starting(home: Home, tmp_path: Path) -> None:
+def test_a_session_starts_although_a_mount_goes_meanwhile(home: Home, tmp_path: Path) -> None:
     """The session was planned with it; the launcher stands still until it is gone. It is planned anew."""
     place = make_place(tmp_path, "going")
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(place)], check=True)
@@ -244,7 +244,7 @@ def test_one_that_goes_while_a_session_starts_does_not_keep_it_from_starting(hom
 
 
 @pytest.mark.soak(part="walls")
-def test_what_a_session_made_in_the_place_of_a_later_one_is_still_there(home: Home, tmp_path: Path) -> None:
+def test_files_of_the_session_in_place_of_a_later_mount_are_kept(home: Home, tmp_path: Path) -> None:
     """Until it is moved away; then the mount is there."""
     place = make_place(tmp_path, "later")
     with session(home, "root") as branch:
@@ -269,7 +269,7 @@ def test_what_a_session_made_in_the_place_of_a_later_one_is_still_there(home: Ho
             assert inside(home, branch, f"cat /srv/own/file; ls -1 {place}") == "work\nkept\nremoved\n"
 
 
-def test_a_session_that_has_removed_the_mount_point_of_a_later_one_starts(home: Home, tmp_path: Path) -> None:
+def test_a_session_that_removed_the_mount_point_starts(home: Home, tmp_path: Path) -> None:
     place = make_place(make_place(tmp_path, "above"), "later")
     with session(home, "root") as branch:
         inside(home, branch, f"rm -r {place.parent}; ln -s /etc {place.parent}")
@@ -281,7 +281,7 @@ def test_a_session_that_has_removed_the_mount_point_of_a_later_one_starts(home: 
             home.must("stop", branch)
 
 
-def test_changes_of_a_mount_and_of_its_place_without_it_both_wait_for_their_turn(home: Home, tmp_path: Path) -> None:
+def test_changes_with_and_without_the_mount_are_both_kept(home: Home, tmp_path: Path) -> None:
     place = make_place(tmp_path, "both")
     with mounted(place, "-t", "tmpfs", "none"), session(home, "root") as branch:
         inside(home, branch, f"touch {place}/with")
@@ -305,7 +305,7 @@ def test_changes_of_a_mount_and_of_its_place_without_it_both_wait_for_their_turn
         subprocess.run(["mount", "-t", "tmpfs", "none", str(place)], check=True)
 
 
-def test_a_shell_that_cannot_start_where_its_caller_stands_says_where_it_is(home: Home, tmp_path: Path) -> None:
+def test_a_shell_that_cannot_start_in_the_callers_folder_reports_where_it_is(home: Home, tmp_path: Path) -> None:
     place = make_place(tmp_path, "read-only")
     with mounted(place, "-t", "tmpfs", "none"):
         here = make_place(place, "here")

@@ -54,13 +54,13 @@ def test_no_network_is_loopback_and_nothing_else(home: Home, person: Person) -> 
         assert inside(home, branch, SERVE.format(8080)) == "reached\n"
 
 
-def test_a_network_that_there_is_not_is_refused(home: Home) -> None:
+def test_an_unknown_network_is_refused(home: Home) -> None:
     assert "--net" in refused(home, "--net", "public")
 
 
 @pytest.mark.soak(part="walls")
 @pytest.mark.requires("criu")
-def test_what_has_a_port_of_the_host_is_never_there_twice(home: Home, person: Person) -> None:
+def test_a_server_on_a_port_of_the_host_is_never_copied(home: Home, person: Person) -> None:
     """Also where CRIU would let it: two servers that it has brought back would share the port, and the callers."""
     with session(home, person.name, "--net", "host") as branch:
         inside(home, branch, START_SERVER)
@@ -104,7 +104,7 @@ def test_a_server_on_a_port_of_the_host_is_restored_in_place_of_itself(home: Hom
 
 
 @pytest.mark.requires("criu")
-def test_a_port_that_another_program_has_keeps_the_session_as_it_is(home: Home, person: Person) -> None:
+def test_a_restore_is_refused_while_another_program_has_the_port(home: Home, person: Person) -> None:
     with session(home, person.name, "--net", "host") as branch:
         inside(home, branch, START_SERVER)
         port = int(inside(home, branch, "cat /tmp/port"))

@@ -47,7 +47,7 @@ def branch(home: Home) -> Iterator[str]:
         yield name
 
 
-def test_the_files_are_back_to_the_last_detail_and_all_else_goes_on(home: Home, branch: str) -> None:
+def test_every_detail_of_the_files_is_restored_and_processes_continue(home: Home, branch: str) -> None:
     inside(home, branch, f"{MAKE}; X=before; sleep 1000 &")
     picture = inside(home, branch, PICTURE)
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
@@ -65,7 +65,7 @@ def test_the_files_are_back_to_the_last_detail_and_all_else_goes_on(home: Home, 
     ]
 
 
-def test_it_is_undone_by_bringing_back_what_was_there(home: Home, branch: str) -> None:
+def test_a_restore_of_files_can_be_undone(home: Home, branch: str) -> None:
     inside(home, branch, "echo one > /srv/file")
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
     inside(home, branch, "echo two > /srv/file; X=kept")
@@ -76,7 +76,7 @@ def test_it_is_undone_by_bringing_back_what_was_there(home: Home, branch: str) -
 
 
 @pytest.mark.soak(part="load")
-def test_it_says_what_was_copied_and_how_long_the_session_stood_still(home: Home, branch: str) -> None:
+def test_the_amount_written_and_the_pause_are_reported(home: Home, branch: str) -> None:
     cp = f"{branch}-cp"
     home.must("checkpoint", cp, "-b", branch)
     inside(home, branch, "rm -rf /usr/share/doc")
@@ -95,7 +95,7 @@ def test_it_says_what_was_copied_and_how_long_the_session_stood_still(home: Home
     assert count <= done["changed"] < count + 100
 
 
-def test_a_program_that_has_a_file_open_keeps_that_one(home: Home, branch: str) -> None:
+def test_a_program_keeps_the_file_that_it_has_open(home: Home, branch: str) -> None:
     inside(home, branch, "echo one > /srv/file")
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
     inside(home, branch, "echo two > /srv/file; exec 7</srv/file")

@@ -42,7 +42,7 @@ def degraded(done: Completed) -> list[str]:
     return [line.removeprefix(words) for line in done.stderr.splitlines() if line.startswith(words)]
 
 
-def test_the_shell_is_back_and_all_else_goes_on(home: Home, branch: str) -> None:
+def test_the_shell_is_restored_and_files_and_processes_continue(home: Home, branch: str) -> None:
     before = make(home, branch)
     other = spoil(home, branch)
     assert before != other
@@ -55,7 +55,7 @@ def test_the_shell_is_back_and_all_else_goes_on(home: Home, branch: str) -> None
     assert "u" in inside(home, branch, "echo $-")
 
 
-def test_it_is_undone(home: Home, branch: str) -> None:
+def test_a_restore_of_the_shell_can_be_undone(home: Home, branch: str) -> None:
     before = make(home, branch)
     other = spoil(home, branch)
     home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
@@ -82,7 +82,7 @@ def test_a_capture_without_processes_has_the_shell_too(home: Home, branch: str) 
     assert inside(home, branch, "echo $x") == "one\n"
 
 
-def test_what_cannot_be_brought_back_is_told(home: Home, branch: str) -> None:
+def test_parts_of_the_shell_that_cannot_be_restored_are_reported(home: Home, branch: str) -> None:
     make(home, branch)
     shown = f"said\n{inside(home, branch, 'umask')}/\n"
     inside(home, branch, "readonly x=3; cd /; rm -r /tmp/d")
@@ -112,9 +112,7 @@ def test_a_busy_shell_has_the_state_of_its_prompt_and_takes_none(
         assert inside(home, branch, "echo $x") == "1\n"
 
 
-def test_a_shell_in_the_midst_of_a_command_is_refused_in_words(
-    home: Home, branch: str, seat: Callable[..., Seat]
-) -> None:
+def test_a_shell_in_an_unfinished_command_is_refused(home: Home, branch: str, seat: Callable[..., Seat]) -> None:
     inside(home, branch, "x=1")
     home.must("checkpoint", f"{branch}-cp", "-b", branch)
     last = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]

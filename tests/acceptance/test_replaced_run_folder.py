@@ -56,7 +56,7 @@ def works(home: Home, branch: str) -> None:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[] if kind == "fifo" else pytest.mark.soak(part="floods")) for kind in KINDS]
 )
-def test_no_verb_waits_for_what_a_session_has_put_in_place_of_its_files(home: Home, hostile: str, kind: str) -> None:
+def test_no_verb_hangs_on_replaced_files_of_the_run_folder(home: Home, hostile: str, kind: str) -> None:
     home.must("exec", "-b", hostile, "--", "x=kept")
     home.must("run", "-b", hostile, "--", "sh", "-c", REPLACE.format(names=NAMES, make=KINDS[kind]))
     works(home, hostile)
@@ -77,7 +77,7 @@ def test_no_verb_waits_for_what_a_session_has_put_in_place_of_its_files(home: Ho
 
 @pytest.mark.soak(part="floods")
 @pytest.mark.parametrize("place", PLACES)
-def test_a_session_without_its_run_folder_has_run_and_its_copies_have_all(home: Home, hostile: str, place: str) -> None:
+def test_without_its_run_folder_run_works_and_copies_are_whole(home: Home, hostile: str, place: str) -> None:
     home.must("exec", "-b", hostile, "--", "x=kept")
     home.must("run", "-b", hostile, "--", "sh", "-c", "sleep 1000 & exit")
     lost = home.cli("run", "-b", hostile, "--", "sh", "-c", PLACES[place], timeout_s=LIMIT_S)
@@ -102,7 +102,7 @@ def test_a_session_without_its_run_folder_has_run_and_its_copies_have_all(home: 
     home.must("branch", "delete", "copy")
 
 
-def test_whoever_asks_a_daemon_that_hangs_gets_away_from_it(home: Home, hostile: str) -> None:
+def test_a_client_of_a_hanging_daemon_can_be_interrupted(home: Home, hostile: str) -> None:
     daemon = int(home.must("daemon", "status", "--json").json()["pid"])
     with home.background("exec", "-b", hostile, "--", "echo begun; sleep 1000") as command:
         assert command.stdout is not None
@@ -128,7 +128,7 @@ def _send(command: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     wait_until(is_taken, "the signal is handled")
 
 
-def test_a_session_that_has_replaced_its_proc_is_told_so_and_goes_on_from_its_files(home: Home) -> None:
+def test_a_session_with_a_replaced_proc_is_refused_and_continues_from_its_files(home: Home) -> None:
     with session(home, "root", "--allow", "userns") as hostile:
         home.must("exec", "-b", hostile, "--", as_command(replaced("proc", by="os.mkdir(place)")))
         refused = home.cli("checkpoint", "live", "-b", hostile, "--tier", "live")

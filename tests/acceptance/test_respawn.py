@@ -50,7 +50,7 @@ def test_servers_and_jobs_run_again_in_every_copy(home: Home, branch: str) -> No
         home.must("stop", f"{branch}-f", "--discard")
 
 
-def test_secrets_are_in_nothing_that_is_shown(home: Home, branch: str) -> None:
+def test_secrets_are_never_shown(home: Home, branch: str) -> None:
     serve(home, branch)
     inside(home, branch, "python3 -c 'import time; time.sleep(1000)' --password hunter2 https://me:hunter2@host/ &")
     made = home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn", "--json")
@@ -82,7 +82,7 @@ def test_a_program_in_the_foreground_is_put_on_the_line(home: Home, person: Pers
         wait_until(lambda: home.cli("run", "-b", branch, "--", "pgrep", "-f", "sleep 777").code == 0, "it runs again")
 
 
-def test_what_cannot_be_started_again_is_lost_and_stops_nothing(home: Home, branch: str) -> None:
+def test_a_program_that_cannot_be_started_is_reported_as_lost(home: Home, branch: str) -> None:
     inside(home, branch, "cd /tmp; cp /bin/sleep own; ./own 1000 & sleep 1002 &")
     inside(home, branch, "until pgrep -x own; do :; done; rm own")
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
@@ -91,7 +91,7 @@ def test_what_cannot_be_started_again_is_lost_and_stops_nothing(home: Home, bran
     assert "lost: ./own 1000: it has ended at once\n" in done.stderr
 
 
-def test_it_is_parked_and_goes_on(home: Home, branch: str) -> None:
+def test_a_parked_session_starts_its_programs_again(home: Home, branch: str) -> None:
     serve(home, branch)
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--park", "--tier", "respawn")
     begun = home.must("shell", branch, "-d")
@@ -99,7 +99,7 @@ def test_it_is_parked_and_goes_on(home: Home, branch: str) -> None:
     assert inside(home, branch, ASK) == "content\n\n"
 
 
-def test_another_user_is_not_given_what_ran(home: Home, branch: str) -> None:
+def test_programs_are_not_started_for_another_user(home: Home, branch: str) -> None:
     inside(home, branch, "sleep 1004 &")
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "respawn")
     begun = home.must("shell", f"{branch}-root", "-d", "--from", f"{branch}-cp", "--user", "root")

@@ -42,7 +42,7 @@ def test_a_shell_on_a_disk_that_is_used_up_is_kept(home: Home, shell: str) -> No
 
 
 @pytest.mark.requires("simple-quotas")
-def test_where_the_disk_has_no_room_for_a_name_commands_run_and_may_fail(home: Home) -> None:
+def test_commands_run_where_the_disk_has_no_room_for_a_file(home: Home) -> None:
     with session(home, "root", "--disk", "32M") as branch:
         inside(home, branch, "(sleep 1000 &); x=kept; say() { echo said; }")
         fill = "dd if=/dev/zero of=/root/b bs=1M count=50; for n in $(seq 300); do echo x >/root/b.$n; done"
@@ -79,7 +79,7 @@ def test_a_shell_that_has_not_come_to_its_prompt_loses_nothing(home: Home, shell
 
 
 @SHELLS
-def test_a_shell_that_may_write_no_files_lives_and_what_is_lost_is_said(home: Home, shell: str) -> None:
+def test_a_shell_that_may_write_no_files_works_and_the_loss_is_reported(home: Home, shell: str) -> None:
     with session(home, "root", "--shell", shell) as branch:
         inside(home, branch, "x=kept; ulimit -f 1")
         assert inside(home, branch, "echo $x") == "kept\n"

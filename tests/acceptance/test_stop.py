@@ -29,7 +29,7 @@ def test_zsh_keeps_its_history(home: Home, zsh_person: Person) -> None:
         assert "typed before\n" in inside(home, branch, "cat ~/kept")
 
 
-def test_who_ignores_the_hangup_is_killed(home: Home, person: Person) -> None:
+def test_a_shell_that_ignores_the_hangup_is_killed(home: Home, person: Person) -> None:
     with session(home, person.name) as branch:
         inside(home, branch, "trap '' HUP; trap 'echo said >~/trap' EXIT; echo work >~/work")
         home.must("stop", branch)
@@ -38,7 +38,7 @@ def test_who_ignores_the_hangup_is_killed(home: Home, person: Person) -> None:
 
 
 @pytest.mark.parametrize("way", ["exec", "run"])
-def test_a_stop_from_within_says_nothing_but_that_the_session_has_ended(home: Home, person: Person, way: str) -> None:
+def test_a_stop_from_inside_reports_only_the_end_of_the_session(home: Home, person: Person, way: str) -> None:
     with session(home, person.name) as branch:
         done = home.cli(way, "-b", branch, "--", "waypoint", "stop")
         assert done.stdout == ""

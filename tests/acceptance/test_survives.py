@@ -204,7 +204,7 @@ def copies(home: Home, request: pytest.FixtureRequest) -> Iterator[Copies]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_that_a_shell_is_made_of_is_as_it_was(copies: Copies, way: Way) -> None:
+def test_the_whole_state_of_a_shell_comes_back(copies: Copies, way: Way) -> None:
     shown = [KEPT[name].seen in seen for name, seen in copies.seen.items()]
     assert [name for name, is_there in zip(copies.seen, shown, strict=True) if not is_there] == []
     assert look(copies.sessions[way], copies.seen) == copies.seen

@@ -52,6 +52,6 @@ def ask(session: Session) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_that_a_program_holds_on_to_is_as_it_was(witnesses: dict[Way, Session], way: Way) -> None:
+def test_everything_that_a_program_holds_comes_back(witnesses: dict[Way, Session], way: Way) -> None:
     said = ask(witnesses[way])
     assert said == dict.fromkeys(said, "as it was"), "\n".join(f"{name}: {one}" for name, one in said.items())

@@ -91,7 +91,7 @@ def test_a_session_reaches_what_is_public(there: HomeThere, branch: str) -> None
 
 
 @pytest.mark.soak(part="walls")
-def test_what_answers_late_is_reached(there: HomeThere, branch: str) -> None:
+def test_a_slow_server_is_reached(there: HomeThere, branch: str) -> None:
     """pasta of Debian 12 may send a packet without any flag meanwhile, if two packets of a client come at once: so if
     pasta is slow, as it is under strace.
     """
@@ -107,7 +107,7 @@ def test_what_answers_late_is_reached(there: HomeThere, branch: str) -> None:
     assert found == [REACHED] * 5
 
 
-def test_nothing_else_is_reached(there: HomeThere, branch: str, outside: Outside) -> None:
+def test_private_addresses_and_other_sessions_are_not_reached(there: HomeThere, branch: str, outside: Outside) -> None:
     reach = f"import socket; socket.create_connection(('{PRIVATE}', {ECHO}), 5)"
     assert outside.on_host("python3", "-c", reach).returncode == 0  # the machine itself reaches it
     listen = f"import socket; s = socket.create_server(('{HOST}', 8000)); print('ready', flush=True); s.accept()"
@@ -153,7 +153,7 @@ def packets(home: HomeThere, branch: str, code: str) -> str:
     return inside(home, branch, f"python3 -c '{PACKETS}\n{code}'")
 
 
-def test_a_session_tells_another_nothing_by_errors_of_connections(there: HomeThere, branch: str) -> None:
+def test_forged_icmp_errors_do_not_reach_another_session(there: HomeThere, branch: str) -> None:
     """By a message (ICMP) about a packet of the other one's: conntrack takes it for a part of that connection."""
     there.must("shell", "heard", "-d")
     code = f"""
@@ -180,7 +180,7 @@ for port in range(1024, 65536):
     assert inside(there, "heard", "cat /tmp/heard 2>/dev/null; true") == ""
 
 
-def test_packets_of_two_sessions_are_not_put_together(there: HomeThere, branch: str) -> None:
+def test_fragments_of_two_sessions_are_not_combined(there: HomeThere, branch: str) -> None:
     """Both have the same address, and choose the numbers of their packets themselves."""
     there.must("shell", "narrow", "-d", "--allow-net", "203.0.113.77")
     second = """
@@ -197,7 +197,7 @@ except TimeoutError:
 
 
 @pytest.mark.soak(part="faults")
-def test_what_ends_a_connection_reaches_pasta(there: HomeThere, branch: str) -> None:
+def test_ends_of_connections_reach_pasta(there: HomeThere, branch: str) -> None:
     """Or pasta would have connections that are not counted as the session's any more."""
 
     def open_files() -> int:
@@ -229,7 +229,7 @@ except TimeoutError:
     assert "nothing" in packets(there, branch, code)
 
 
-def test_what_is_half_open_is_counted(there: HomeThere, branch: str) -> None:
+def test_half_open_connections_are_tracked_as_long_as_pasta_keeps_them(there: HomeThere, branch: str) -> None:
     """For as long as pasta keeps it."""
     assert tried(there, branch, PUBLIC) == REACHED
     for state in ("close_wait", "fin_wait", "unacknowledged", "max_retrans"):
@@ -313,7 +313,7 @@ import time; time.sleep(1000)
 
 
 @pytest.mark.soak(part="faults")
-def test_the_way_out_outlives_the_daemon_and_pasta(there: HomeThere, branch: str) -> None:
+def test_the_network_works_after_the_daemon_or_pasta_was_killed(there: HomeThere, branch: str) -> None:
     inside(there, branch, TALK)
     pasta = pasta_of(there)
     os.kill(int(there.must("daemon", "status", "--json").json()["pid"]), signal.SIGKILL)
@@ -328,7 +328,7 @@ def test_the_way_out_outlives_the_daemon_and_pasta(there: HomeThere, branch: str
     assert tried(there, "late", NAME) == REACHED
 
 
-def test_only_what_is_allowed_is_reached(there: HomeThere) -> None:
+def test_allow_net_limits_what_is_reached(there: HomeThere) -> None:
     there.must("shell", "n", "-d", "--allow-net", f"{NAME},{PRIVATE}")
     assert tried(there, "n", PUBLIC) == REACHED
     assert tried(there, "n", NAME) == REACHED
@@ -358,7 +358,7 @@ def test_none_is_loopback_and_refuses_at_once(there: HomeThere) -> None:
 
 
 @pytest.mark.soak(part="faults")
-def test_nothing_is_left(outside: Outside) -> None:
+def test_pasta_ends_with_the_home(outside: Outside) -> None:
     with open_home("way-out") as home:
         there = outside.moved(home)
         there.must("shell", "b", "-d")
@@ -369,7 +369,7 @@ def test_nothing_is_left(outside: Outside) -> None:
 
 
 @pytest.mark.soak(part="walls")
-def test_names_are_known_where_the_machine_asks_itself(tmp_path: Path) -> None:
+def test_names_are_resolved_where_the_host_uses_a_local_resolver(tmp_path: Path) -> None:
     """As with systemd-resolved, which listens on an address of the machine's loopback."""
     with open_outside(tmp_path, "127.0.0.53") as outside, open_home("way-out") as home:
         relay = (
@@ -387,7 +387,7 @@ def test_names_are_known_where_the_machine_asks_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak(part="walls")
-def test_without_a_route_all_is_refused_at_once_and_it_is_said(tmp_path: Path) -> None:
+def test_without_a_route_connections_are_refused_at_once_and_doctor_reports_it(tmp_path: Path) -> None:
     with open_outside(tmp_path) as outside, open_home("way-out") as home:
         outside.on_host("ip", "route", "del", "default")
         outside.on_host("ip", "-6", "route", "del", "default")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from tests.collecting import collecting
 from tests.homes import Home, open_home
 from tests.processes_now import name_of, runs
 from tests.session.full_disks import SNUG, fill
@@ -133,62 +134,36 @@ def test_a_killed_client_leaves_the_command_running(live: Home) -> None:
 
 
 @pytest.mark.soak(part="faults")
-def test_a_killed_supervisor_is_replaced(live: Home) -> None:
-    first, daemon = supervisor_pid(live), daemon_pid(live)
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: supervisor_pid(live) not in (0, first), "a new supervisor")
-    assert daemon_pid(live) == daemon
-    os.kill(daemon, signal.SIGKILL)
-    assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
-    assert daemon_pid(live) != daemon
-
-
-@pytest.mark.soak(part="faults")
-def test_a_supervisor_and_then_the_daemon_killed_are_replaced_at_once(live: Home) -> None:
-    log = live.path / "daemon.log"
-    for _round in range(2):
-        first, daemon = supervisor_pid(live), daemon_pid(live)
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda first=first: supervisor_pid(live) not in (0, first), "a new supervisor")  # type: ignore[misc]
-        second = supervisor_pid(live)
-        wait_until(lambda second=second: f"supervisor {second} watches" in log.read_text(), "it watches the daemon")  # type: ignore[misc]
-        os.kill(daemon, signal.SIGKILL)
-        assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
-        assert log.read_text().count(f"supervisor[{second}] daemon ") == 1, "a daemon failed to start"
-
-
-@pytest.mark.soak(part="faults")
 def test_daemon_and_supervisor_killed_together_start_again_with_the_next_command(live: Home) -> None:
     for pid in (supervisor_pid(live), daemon_pid(live)):
         os.kill(pid, signal.SIGKILL)
     assert live.must("exec", "--", "echo $kept").stdout == "yes\n"
 
 
-@pytest.mark.parametrize(("text", "code"), [("exec sh -c 'exit 3'", 3), ("kill -KILL $$", 137), ("exec false", 1)])
-def test_an_exec_that_ends_the_session_is_no_bug_and_its_text_is_not_kept(live: Home, text: str, code: int) -> None:
-    done = live.cli("exec", "--", f"{text}; : a-secret")
-    said = "waypoint: the session of main has ended with its shell; to continue: waypoint shell main\n"
-    assert (done.code, done.stderr) == (code, said)
-    wait_until(lambda: not facts(live), "the session has ended")
-    pool = Path(f"/proc/{daemon_pid(live)}/root{live.path}/pool")
-    kept = [path.name for path in pool.rglob("run/waypoint/*")]
-    assert "exit" in kept
-    assert [name for name in kept if name == "req" or name.startswith(("cmd.", "in."))] == []
+def test_an_exec_that_ends_the_session_is_reported_and_its_text_is_not_kept(live: Home) -> None:
+    with collecting() as row:
+        for text, code in (("exec sh -c 'exit 3'", 3), ("kill -KILL $$", 137), ("exec false", 1)):
+            with row(text):
+                live.must("shell", "-d", "main")
+                done = live.cli("exec", "--", f"{text}; : a-secret")
+                said = "waypoint: the session of main has ended with its shell; to continue: waypoint shell main\n"
+                assert (done.code, done.stderr) == (code, said)
+                wait_until(lambda: not facts(live), "the session has ended")
+                pool = Path(f"/proc/{daemon_pid(live)}/root{live.path}/pool")
+                kept = [path.name for path in pool.rglob("run/waypoint/*")]
+                assert "exit" in kept
+                assert [name for name in kept if name == "req" or name.startswith(("cmd.", "in."))] == []
     assert "bug" not in (live.path / "daemon.log").read_text()
 
 
-def test_a_killed_shell_ends_the_session_and_its_files_and_last_prompt_are_kept(live: Home) -> None:
-    live.must("exec", "--", "echo work > /srv/work")
+def test_a_killed_shell_or_init_ends_the_session_and_its_files_are_kept(live: Home) -> None:
+    live.must("exec", "--", "echo work > /srv/work; sleep 1000 &")
     os.kill(host_pid(live, "main", "bash"), signal.SIGKILL)
     wait_until(lambda: not facts(live), "the session has ended")
     rows = live.must("ps", "--all", "--json").json()
     assert [(row["branch"], row["state"]) for row in rows] == [("main", "ended")]
     live.must("shell", "-d", "main")
     assert live.must("exec", "--", "cat /srv/work; echo [$kept]").stdout == "work\n[yes]\n"
-
-
-def test_a_killed_init_ends_the_session_and_its_files_are_kept(live: Home) -> None:
-    live.must("exec", "--", "echo work > /srv/work; sleep 1000 &")
     pid = facts(live)["pid"]
     assert isinstance(pid, int)
     with live.background("exec", "--", "echo begun; sleep 1000") as client:
