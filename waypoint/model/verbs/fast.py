@@ -182,8 +182,9 @@ RESTORE = Verb(
     ),
     """Go back to the capture NAME, in place of the branch's session.
 
-    NAME is a checkpoint, a branch, or the id of a capture (4 digits or more of it). Its branch is the branch on which
-    it was taken; if NAME is a branch, it is this branch. If the branch has no running session, one is started.
+    NAME is a checkpoint, a branch, or the id of a capture (4 digits or more of it). Without --branch, it is restored on
+    the branch where it was taken, or on NAME if that is a branch. If this branch has no running session, one is
+    started.
 
     A running session is captured before it is replaced, with its processes. If that is impossible, nothing is replaced
     and the exit status is 5 (see --lose-processes). 'waypoint undo' brings the replaced session back. Attached

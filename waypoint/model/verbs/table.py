@@ -76,7 +76,7 @@ _SETUP = Verb(
 _DOCTOR = Verb(
     "doctor",
     (JSON, HOME),
-    """Check what this machine lacks for Waypoint.
+    """Check whether this machine can run Waypoint.
 
     Tries everything for real, on a temporary session. With BRANCH, checks the running session of this branch: which of
     its processes a checkpoint cannot keep as they are (tier `live`), and why.
@@ -213,8 +213,8 @@ _SHOW = Verb(
     (JSON, HOME),
     """Show everything about one capture.
 
-    Shows its parents, and what was kept of files, processes and terminal. NAME is a checkpoint, the id of a capture (4
-    digits or more of it), or a branch: then its latest capture, and its running session.""",
+    Shows its parents, and what was kept of files, processes and terminal. NAME is a checkpoint, or the id of a capture
+    (4 digits or more of it). If NAME is a branch, shows its latest capture and its running session.""",
     "Example: waypoint show before-upgrade",
     arguments=(NAME,),
 )
@@ -318,7 +318,7 @@ _DAEMON_LOGS = Verb(
     ),
     """Print the log of the daemon and its supervisor.
 
-    The files are daemon.log in the home, and before it daemon.log.1, of 4 MiB at most; only root can read them. Works
+    The log is in the home: daemon.log, and the older daemon.log.1, each of at most 4 MiB. Only root can read it. Works
     without a running daemon.""",
     "Example: waypoint daemon logs -n 50 -f",
 )
@@ -371,8 +371,11 @@ WAYPOINT = Group(
     """Terminal sessions whose whole state can be saved, restored and branched.
 
     A session is a shell on a copy-on-write view of this machine. It continues when you close your terminal, and people
-    and programs can use it together. A checkpoint saves its files, processes and terminal. From one checkpoint you can
-    start any number of sessions.""",
+    and programs can use it together.
+
+    A capture saves the files, processes and terminal of a session. A checkpoint is a capture with a name. From one
+    checkpoint you can start any number of sessions. Each session runs on a branch; the branch keeps the state when its
+    session ends. All of this is stored in a home.""",
     "To begin: sudo waypoint setup, then waypoint shell. 'waypoint COMMAND --help' has an example of each command.",
     (
         *(_SETUP, _DOCTOR, fast.SHELL, _ATTACH, fast.EXEC, fast.RUN, _LOGS, _PS, _STOP),
