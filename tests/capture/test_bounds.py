@@ -1,4 +1,4 @@
-"""What is looked at before a capture is begun."""
+"""Limits that are checked before a capture."""
 
 import mmap
 import os
@@ -28,12 +28,12 @@ def subject() -> Any:
 
 
 def area_with_floor(home: Path, floor_bytes: int) -> Any:
-    """A home on whose disk so much is to be left."""
+    """A home whose disk must keep `floor_bytes` free."""
     outlook = Outlook(0, 0, floor_bytes=floor_bytes)
     return SimpleNamespace(pool=SimpleNamespace(outlook=lambda: outlook), hot=SimpleNamespace(folder=home))
 
 
-def test_open_files_are_counted_as_they_are() -> None:
+def test_open_files_are_counted() -> None:
     before = procfs.count_open_files(os.getpid())
     assert before == len(procfs.open_files(os.getpid()))
     held = [os.dup(0) for _ in range(50)]
@@ -45,9 +45,7 @@ def test_open_files_are_counted_as_they_are() -> None:
     assert procfs.count_open_files(child) == procfs.own_bytes(child) == 0
 
 
-def test_more_open_files_than_any_program_has_are_refused(
-    subject: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_open_files_are_refused(subject: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 2 * procfs.count_open_files(os.getpid())
     for most, tier in ((count, None), (count, "live"), (count - 1, "files")):
         monkeypatch.setattr(bounds, "MOST_OPEN_FILES", most)
@@ -59,7 +57,7 @@ def test_more_open_files_than_any_program_has_are_refused(
 
 
 @pytest.mark.parametrize("caller", [WITHIN, SOMEBODY, ROOT])
-def test_only_root_fills_the_disk_with_memory(subject: Any, tmp_path: Path, caller: Caller) -> None:
+def test_only_root_may_fill_the_disk_with_memory(subject: Any, tmp_path: Path, caller: Caller) -> None:
     with mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as held, asked_by(caller):
         held.write(b"x" * (64 * MIB))
         free, needed = filesystem.free_bytes(tmp_path), 2 * procfs.own_bytes(os.getpid())

@@ -1,4 +1,4 @@
-"""What the owner of captures promises to those who read them, and what it sweeps."""
+"""Captures: holding, dropping and sweeping them, and their pauses."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ needs_root = [pytest.mark.privileged, pytest.mark.requires("root")]
 
 
 class Owner:
-    """Captures of a home without a daemon, and what they are made of."""
+    """The captures of a home without a daemon."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -41,8 +41,8 @@ class Owner:
         self.captures = Captures(home, self.pool, self.names, _no_criu, _no_spawn)
 
     def make(self, *, on_record: bool = True, tree: str = "") -> Capture:
-        """A capture as one that was taken: a tree of the pool and a folder in the hot area, both under its id. `tree`:
-        another name of the tree, as that of an ended session.
+        """A capture: a tree in the pool and a folder in the hot area, both named by its id. `tree`: another name of the
+        tree, as of an ended session.
         """
         capture_id = new_id()
         row = msgspec.structs.replace(row_of("main"), tree=tree or capture_id)
@@ -55,7 +55,6 @@ class Owner:
         return made
 
     def sweep(self) -> list[StrangerFacts]:
-        """As a daemon does when it starts."""
         return sweep(self.names, self.captures.inventories([]))
 
     def is_there(self, made: Capture) -> bool:
@@ -78,7 +77,7 @@ def _killed_criu() -> CriuProgram:
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Owner:
-    """The places have the mark of the database, as those of a home that a daemon has opened."""
+    """Its places have the mark of the database."""
     owner = Owner(tmp_path)
     owner.sweep()
     return owner
@@ -87,7 +86,7 @@ def owner(tmp_path: Path) -> Owner:
 class TestOnDisk:
     pytestmark = needs_root
 
-    def test_a_capture_that_is_held_stays_until_the_last_reader_is_done(self, owner: Owner) -> None:
+    def test_a_held_capture_stays_until_the_last_hold_ends(self, owner: Owner) -> None:
         made = owner.make(on_record=False)
         with owner.captures.hold(made) as first:
             with owner.captures.hold(made):
@@ -103,14 +102,14 @@ class TestOnDisk:
             captures.take(subject, CaptureOptions(None, "checkpoint"))
         assert owner.sweep() == []
 
-    def test_a_capture_that_nobody_holds_is_dropped_at_once(self, owner: Owner) -> None:
+    def test_a_capture_that_is_not_held_is_dropped_at_once(self, owner: Owner) -> None:
         made, other = owner.make(on_record=False), owner.make()
         with owner.captures.hold(other):
             owner.captures.drop(made)
             assert not owner.is_there(made)
         assert owner.is_there(other)
 
-    def test_the_capture_of_an_ended_session_is_dropped_with_the_tree_of_that_session(self, owner: Owner) -> None:
+    def test_the_capture_of_an_ended_session_is_dropped_with_its_tree(self, owner: Owner) -> None:
         made, other = owner.make(tree="theirs", on_record=False), owner.make()
         owner.captures.drop(made)
         assert not owner.is_there(made)
@@ -133,7 +132,7 @@ class TestOnDisk:
             assert owner.is_there(stranger)
 
     def test_the_sweep_with_an_older_copy_of_the_database_keeps_its_disposable_captures(self, owner: Owner) -> None:
-        """In the copy the capture is being taken; it was put on record since."""
+        """In the copy the capture is disposable; it was recorded since."""
         made = owner.make(on_record=False)
         with owner.names.change("test") as change:
             change.add_disposable(made.id)
@@ -160,7 +159,7 @@ class TestOnDisk:
         owner.sweep()
         assert not owner.is_there(made)
 
-    def test_every_layer_tells_its_size(self, owner: Owner) -> None:
+    def test_every_layer_has_a_size(self, owner: Owner) -> None:
         made = owner.make()
         assert set(owner.captures.sizes(made)) == set(msgspec.structs.asdict(made.layers))
         assert owner.captures.sizes(made)["processes"] is None
@@ -187,8 +186,6 @@ def test_a_list_waits_for_the_end_of_a_pause() -> None:
 def test_a_list_waits_for_a_short_time_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pauses, "WAIT_S", 0.01)
     with pauses.announced():
-        pauses.wait()
-        monkeypatch.setattr(pauses._pauses.changed, "wait_for", None)  # a second wait would fail
         pauses.wait()
 
 

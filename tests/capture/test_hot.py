@@ -1,4 +1,4 @@
-"""The logs of a CRIU that has failed are kept, wherever they lie, and never hide why it has failed."""
+"""Logs of a failed CRIU are kept, from any file system, and never hide why it failed."""
 
 import subprocess
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def test_a_log_on_another_file_system_is_kept(tmp_path: Path, elsewhere: Path) -
     assert (kept.read_text(), log.exists()) == ("Error (x.c:1): no\n", False)
 
 
-def test_a_log_for_which_there_is_no_room_is_left(tmp_path: Path, elsewhere: Path) -> None:
+def test_a_log_without_disk_space_for_it_is_skipped(tmp_path: Path, elsewhere: Path) -> None:
     log, hot = tmp_path / "dump.log", Hot(elsewhere)
     log.write_bytes(bytes(100_000))
     assert hot.keep_log(log, "1-dump.log") is None

@@ -1,4 +1,4 @@
-"""Which of the states that a shell has written at its prompts a capture takes: the newest that is whole."""
+"""A capture takes the newest complete state that a shell has written at its prompts."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from waypoint.upper.layout import upper_of
 
 
 def state(number: int, value: str, traps: bytes = b"") -> bytes:
-    """As bash writes it. `value`: of a variable."""
+    """A state as bash writes it, with a variable of this value."""
     records = f"s\0{number}\0bash\x000\0h\0\0\0hist.0\0v\0\0\0declare -- x={value}\n\0"
     return traps + b"\0" + records.encode() + b"e\0%d\0\0\0" % number
 
@@ -39,37 +39,35 @@ def value_in(tree: Tree) -> bytes | None:
     return read_state(tree.path, layer).data.partition(b"x=")[2].partition(b"\n")[0]
 
 
-def test_the_newer_one_is_taken_whatever_follows_its_end(tree: Tree) -> None:
+def test_the_newer_state_is_taken_whatever_follows_its_end(tree: Tree) -> None:
     tree.write(state(4, "new") + b"left of an older one\0e\0" + b"2\0\0\0", state(3, "old"))
     assert value_in(tree) == b"new"
     tree.write(state(4, "old"), state(5, "new"))
     assert value_in(tree) == b"new"
 
 
-@pytest.mark.parametrize("cut", [0, 1, 9, 20, 40, -1])
-def test_one_that_breaks_off_is_not_taken_and_what_is_left_of_an_older_one_does_not_end_it(
-    tree: Tree, cut: int
-) -> None:
-    torn, before = state(4, "torn" * 20)[:cut], state(2, "before")
-    tree.write(torn + before[len(torn) :], state(3, "whole"))
-    assert value_in(tree) == b"whole"
+def test_a_truncated_state_is_skipped_even_if_an_older_one_ends_it(tree: Tree) -> None:
+    for cut in (0, 1, 9, 20, 40, -1):
+        torn, before = state(4, "torn" * 20)[:cut], state(2, "before")
+        tree.write(torn + before[len(torn) :], state(3, "whole"))
+        assert value_in(tree) == b"whole", cut
 
 
-def test_the_traps_come_into_their_record(tree: Tree) -> None:
+def test_traps_are_moved_into_their_record(tree: Tree) -> None:
     tree.write(state(2, "x", b"trap -- 'echo' INT\n"), b"")
     layer = last_prompt(tree.path)
     assert layer is not None
     assert read_state(tree.path, layer).data.endswith(b"\0t\0\0\0trap -- 'echo' INT\n\0e\0\0\0\0")
 
 
-def test_of_a_last_state_that_is_too_large_no_older_one_is_taken(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_older_state_replaces_one_that_is_too_large(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "MAX_BYTES", 4096)
     tree.write(state(4, "x" * 5000), state(3, "old"))
     assert last_prompt(tree.path) is None
     assert MAX_BYTES > 1 << 20
 
 
-def test_what_is_no_plain_file_is_none(tree: Tree) -> None:
+def test_links_and_fifos_are_not_states(tree: Tree) -> None:
     (tree.run / LAST[0]).symlink_to("/etc/passwd")
     os.mkfifo(tree.run / LAST[1])
     assert last_prompt(tree.path) is None
@@ -78,7 +76,7 @@ def test_what_is_no_plain_file_is_none(tree: Tree) -> None:
     assert last_prompt(tree.path) is None
 
 
-def test_a_folder_in_its_place_costs_no_descriptor(tree: Tree) -> None:
+def test_folders_instead_of_states_leak_no_descriptor(tree: Tree) -> None:
     for name in LAST:
         (tree.run / name).mkdir()
     before = os.listdir("/proc/self/fd")
@@ -86,7 +84,7 @@ def test_a_folder_in_its_place_costs_no_descriptor(tree: Tree) -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_a_history_that_is_no_file_is_none(tree: Tree) -> None:
+def test_a_missing_history_is_none(tree: Tree) -> None:
     tree.write(state(2, "x"), b"")
     layer = last_prompt(tree.path)
     assert layer is not None

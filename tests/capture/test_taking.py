@@ -1,6 +1,7 @@
-"""The order in which a capture is taken, and that a failure at any of its steps leaves a session that runs."""
+"""The order of the steps of a capture; a failure at any step leaves the session running."""
 
 import errno
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +26,7 @@ GROUP = "/no/such/group"
 
 @dataclass
 class Log:
-    """What happened, in order. `fails`: the step that raises, with the exception, each time that the step is reached.
-    `meets`: the step that raises, with the exceptions of the first times.
-    """
+    """The steps in order. `fails`: the exceptions of steps that always raise. `meets`: of steps that raise at first."""
 
     steps: list[str] = field(default_factory=list)
     fails: dict[str, BaseException] = field(default_factory=dict)
@@ -66,8 +65,6 @@ class LoggedLayer(Layer):
 
 
 class LoggedSubject:
-    """A session of which nothing is asked but to go on."""
-
     def __init__(self, log: Log) -> None:
         self.facts = SubjectFacts(
             "main",
@@ -114,7 +111,7 @@ class LoggedPause:
 
 
 class Stage:
-    """`take` with layers, a session and a pause that only note what is done with them."""
+    """`take` with layers, a session and a pause that only log their calls."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log = Log()
@@ -159,7 +156,7 @@ def died() -> CriuAccident:
     return CriuAccident("dump", diagnosis, Path("log"))
 
 
-def test_the_layers_are_taken_in_the_order_of_the_table(stage: Stage) -> None:
+def test_layers_are_taken_in_the_order_of_the_table(stage: Stage) -> None:
     stage.take(LIVE)
     assert stage.log.steps == [
         *order("prepare"),
@@ -187,31 +184,26 @@ def test_a_capture_of_tier_files_has_no_processes(stage: Stage) -> None:
     assert [step for step in stage.log.steps if step.startswith("processes")] == []
 
 
-@pytest.mark.parametrize("wanted", [BEST, LIVE], ids=["best", "live"])
-@pytest.mark.parametrize("accident", [died(), Failed("start", "CRIU", "the launcher has died"), refused()], ids=type)
-def test_after_one_accident_the_capture_is_tried_again(
-    stage: Stage, wanted: CaptureOptions, accident: WaypointError
-) -> None:
-    stage.log.meets["processes finish"] = [accident]
-    taken = stage.take(wanted)
-    assert (taken.tier, taken.degraded) == ("live", [])
-    assert stage.log.steps.count("freeze for a dump") == 2
-    assert taken.paused_ms == 2.0, "the pauses of both tries count"
+def test_after_one_accident_the_capture_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accidents = (died(), Failed("start", "CRIU", "the launcher has died"), refused())
+    for options, accident in itertools.product((BEST, LIVE), accidents):
+        stage = Stage(tmp_path, monkeypatch)
+        stage.log.meets["processes finish"] = [accident]
+        taken = stage.take(options)
+        assert (taken.tier, taken.degraded) == ("live", []), (options, accident)
+        assert stage.log.steps.count("freeze for a dump") == 2, (options, accident)
+        assert taken.paused_ms == 2.0, "the pauses of both tries count"
 
 
-@pytest.mark.parametrize("wanted", [BEST, LIVE], ids=["best", "live"])
-@pytest.mark.parametrize(
-    "accidents", [[died(), died()], [refused(), died()], [died(), refused()]], ids=["twice", "second", "first"]
-)
-def test_an_accident_in_either_of_two_tries_is_an_error(
-    stage: Stage, wanted: CaptureOptions, accidents: list[WaypointError]
-) -> None:
-    stage.log.meets["processes finish"] = [*accidents]
-    with pytest.raises(CriuAccident, match="CRIU was killed"):
-        stage.take(wanted)
-    assert stage.log.steps.count("freeze for a dump") == 2
-    assert "freeze" not in stage.log.steps, "it was taken without its processes"
-    assert stage.log.steps[-1] == "go on"
+def test_an_accident_in_either_of_two_tries_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options, kinds in itertools.product((BEST, LIVE), ((died, died), (refused, died), (died, refused))):
+        stage = Stage(tmp_path, monkeypatch)
+        stage.log.meets["processes finish"] = [kind() for kind in kinds]
+        with pytest.raises(CriuAccident, match="CRIU was killed"):
+            stage.take(options)
+        assert stage.log.steps.count("freeze for a dump") == 2, (options, kinds)
+        assert "freeze" not in stage.log.steps, "it was taken without its processes"
+        assert stage.log.steps[-1] == "go on"
 
 
 def test_processes_that_criu_refuses_twice_are_left_out(stage: Stage) -> None:
@@ -230,48 +222,47 @@ def test_processes_that_cannot_be_dumped_are_left_out(stage: Stage) -> None:
     assert stage.log.steps[-4:] == ["go on", *order("record", "shell files terminal")]
 
 
-@pytest.mark.parametrize("keep_frozen", [False, True], ids=["goes-on", "held"])
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("kind", ["shell", "files", "processes", "terminal"])
-def test_a_failure_at_any_step_leaves_the_session_running(
-    stage: Stage, kind: str, verb: str, *, keep_frozen: bool
-) -> None:
-    stage.log.fails[f"{kind} {verb}"] = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        stage.take(CaptureOptions("live", "checkpoint", keep_frozen=keep_frozen))
-    steps = stage.log.steps
-    assert steps.count("go on") == 1
-    assert steps[-1] == "go on" or verb == "record"
-    if verb == "record":
-        assert not [step for step in steps if step.endswith("cancel")], "the pause was over"
-        assert steps.count("thaw") == 1
-    else:
-        assert [step for step in steps if step.endswith("cancel")] == order("cancel")
-        assert ("thaw" in steps) == (verb in ("begin", "finish", "release"))
-        assert steps.index("shell cancel") < (steps.index("thaw") if "thaw" in steps else len(steps))
+def test_a_failure_at_any_step_leaves_the_session_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds, wrong = ("shell", "files", "processes", "terminal"), list[str]()
+    for kind, verb, keep_frozen in itertools.product(kinds, VERBS, (False, True)):
+        stage = Stage(tmp_path, monkeypatch)
+        stage.log.fails[f"{kind} {verb}"] = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            stage.take(CaptureOptions("live", "checkpoint", keep_frozen=keep_frozen))
+        steps = stage.log.steps
+        cancelled = [step for step in steps if step.endswith("cancel")]
+        is_frozen = verb in ("begin", "finish", "release")
+        is_right = steps.count("go on") == 1 and (steps[-1] == "go on" or verb == "record")
+        if verb == "record":  # the pause was over
+            is_right &= not cancelled and steps.count("thaw") == 1
+        else:
+            is_right &= cancelled == order("cancel") and ("thaw" in steps) == is_frozen
+            is_right &= not is_frozen or steps.index("shell cancel") < steps.index("thaw")
+        wrong += [] if is_right else [f"{kind} {verb}, keep_frozen {keep_frozen}: {steps}"]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("keep_frozen", [False, True], ids=["goes-on", "held"])
-@pytest.mark.parametrize("also", ["shell cancel", "terminal cancel", "thaw"])
-def test_a_failure_while_cancelling_leaves_the_session_running(stage: Stage, also: str, *, keep_frozen: bool) -> None:
-    stage.log.fails |= {
-        "files finish": CannotCapture("dump", "it", "it broke"),
-        also: OSError(errno.EIO, "the disk is broken"),
-    }
-    with pytest.raises(OSError, match="broken"):
-        stage.take(CaptureOptions("live", "checkpoint", keep_frozen=keep_frozen))
-    assert stage.log.steps[-6:] == [*order("cancel"), "thaw", "go on"], "of the second try"
-    assert stage.log.steps.count("go on") == 2
+def test_a_failure_while_cancelling_leaves_the_session_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for also, keep_frozen in itertools.product(("shell cancel", "terminal cancel", "thaw"), (False, True)):
+        stage = Stage(tmp_path, monkeypatch)
+        stage.log.fails |= {
+            "files finish": CannotCapture("dump", "it", "it broke"),
+            also: OSError(errno.EIO, "the disk is broken"),
+        }
+        with pytest.raises(OSError, match="broken"):
+            stage.take(CaptureOptions("live", "checkpoint", keep_frozen=keep_frozen))
+        assert stage.log.steps[-6:] == [*order("cancel"), "thaw", "go on"], "of the second try"
+        assert stage.log.steps.count("go on") == 2
 
 
-def test_a_thaw_that_fails_lets_the_terminal_go_on(stage: Stage) -> None:
+def test_after_a_failed_thaw_the_terminal_goes_on(stage: Stage) -> None:
     stage.log.fails["thaw"] = OSError(errno.EIO, "the disk is broken")
     with pytest.raises(OSError, match="broken"):
         stage.take(LIVE)
     assert stage.log.steps[-2:] == ["thaw", "go on"]
 
 
-def test_a_freeze_that_fails_leaves_the_session_running(stage: Stage) -> None:
+def test_a_failed_freeze_leaves_the_session_running(stage: Stage) -> None:
     stage.log.fails["freeze for a dump"] = CannotCapture("stop", "the processes", "one is traced")
     with pytest.raises(CannotCapture, match="traced"):
         stage.take(LIVE)

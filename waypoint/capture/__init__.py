@@ -1,1 +1,1 @@
-"""The owner of captures: taking, holding, bringing back, sweeping."""
+"""Captures of sessions: taking, holding, restoring, sealing and sweeping them."""

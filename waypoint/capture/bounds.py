@@ -1,5 +1,5 @@
-"""What is looked at before a capture is begun, so that none costs the machine more than a capture should: a session's
-processes may ask for one after the other, and choose what is to be captured.
+"""Checks before a capture: a session's processes can request captures and choose their content, so the
+cost is limited.
 """
 
 import errno
@@ -16,12 +16,12 @@ from waypoint.store import callers
 from waypoint.upper.contract import NEXT_STEPS, mib
 
 MOST_OPEN_FILES = 500_000
-"""Descriptors of all processes together: more than one program can have. Each is looked at, for some microseconds."""
+"""Of all processes together: more than one program can have. Each costs some microseconds to examine."""
 
 
 def check(area: Area, subject: Subject, tier: Tier | None) -> None:
-    """Raise CannotCapture if the processes have more than MOST_OPEN_FILES, Failed if the disk would have too little
-    room left. `tier`: as `CaptureOptions.tier`.
+    """Raise CannotCapture if the processes have more than MOST_OPEN_FILES, Failed if too little disk space would be
+    left. `tier`: as in `CaptureOptions`.
     """
     processes = subject.processes() if tier != "files" else []
     if tier != "files":
@@ -40,8 +40,8 @@ def _check_open_files(processes: list[int]) -> None:
 
 
 def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
-    """What a capture has of memory lies on the machine's disk, where only root may fill it: no limit of a session's is
-    held there, and checkpoints stay. As much is left free as a pool leaves that grows.
+    """Refuse captures of memory that leave less free disk space than a growing pool leaves. The memory is stored on the
+    host's disk, where no session limit applies and only root may fill it.
     """
     needed = sum(map(procfs.own_bytes, processes)) + _shared_memory(subject.facts.init_pid)
     outlook = area.pool.outlook()
@@ -53,7 +53,7 @@ def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
 
 
 def _shared_memory(init_pid: int) -> int:
-    """Bytes in the session's /dev/shm; 0 where the session has something else there, which is not captured."""
+    """Bytes in the session's /dev/shm; 0 if the session has replaced that, which is then not captured."""
     try:
         with procfs.opened_mount(init_pid, SHARED_MEMORY, "tmpfs") as source:
             return filesystem.total_bytes(beneath.name_of(source)) - filesystem.free_bytes(beneath.name_of(source))

@@ -1,7 +1,7 @@
-"""The owner of a home's captures: only this room knows where a capture lies and which upper tree belongs to it.
+"""The captures of a home. Only this package knows where a capture is stored and which upper tree belongs to it.
 
-The life of a capture: `take` makes it, the caller of `take` puts it on record (`store/names`), `hold` pins it while it
-is read or brought back, `drop` removes it. The files of an ended session become a capture, too (sealing.py).
+The life of a capture: `take` makes it, its caller records it (`store/names`), `hold` keeps it on disk while it is read
+or restored, `drop` removes it. The files of an ended session become a capture, too (sealing.py).
 """
 
 import contextlib
@@ -36,25 +36,25 @@ from waypoint.store.reading import content_removed
 from waypoint.upper.contract import NEXT_STEPS, Pool, Shares
 
 FindCriu = Callable[[], CriuProgram]
-"""Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works, Failed for what
-happened while one was looked for.
+"""Finds the CRIU to use. Blocks, the first time for seconds. Raises HostLacks if no CRIU works, Failed after an
+accident of the search.
 """
 
 SpawnBeside = Callable[[int], Spawn]
-"""From the host's pid of a session's pid 1, and the session's cgroup, to the function that starts a CRIU that can dump
-this session.
-"""
+"""Maps the host's pid of a session's pid 1, and the session's cgroup, to a function that starts a CRIU for its dump."""
 
 
 class Usage(NamedTuple):
-    """`files`: of the files. `hot_bytes`: of all else (processes, terminal), which is shared with nobody."""
+    """Bytes on disk. `files`: of the files. `hot_bytes`: of everything else (processes, terminal), which is never
+    shared.
+    """
 
     files: Shares
     hot_bytes: int
 
 
 class Captures:
-    """The captures of one home. All methods block; several threads may call them at once, but never the event loop."""
+    """The captures of one home. All methods block and are thread-safe; none may be called in the event loop."""
 
     def __init__(self, home: Path, pool: Pool, names: Names, find_criu: FindCriu, spawn_beside: SpawnBeside) -> None:
         self._area = Area(pool, Hot(home))
@@ -109,18 +109,17 @@ class Captures:
             taking.criu = Criu(taking.program.path, self._spawn_beside(facts.init_pid))
 
     def ask_shell(self, subject: Subject) -> ShellLayer | None:
-        """The state of a session's shell, for `seal`: of one that is about to end, and has left none. Blocks."""
+        """The state of a session's shell, for `seal` of a session that is about to end. Blocks."""
         return ask_in_room(self._area.pool, subject)
 
     def seal(self, row: LiveRow, reason: EndReason, last: LastWords) -> Capture:
-        """Make a capture of the files of the ended session `row`, and record this capture as the tip of the branch."""
+        """Make a capture of the files of the ended session `row`, and record it as the branch's tip."""
         return sealing.seal(self._area.pool, self._names, row, reason, last)
 
     @contextlib.contextmanager
     def hold(self, capture: Capture) -> "Iterator[HeldCapture]":
-        """Pin a capture: until the `with` block ends, its parts stay on disk, even if the capture is dropped.
-
-        Raises UnknownName if the capture was removed since it was looked up.
+        """Keep a capture on disk during the `with` block, even if it is dropped. Raises UnknownName if it has been
+        removed.
         """
         with self._lock:
             if capture.id in self._removing:
@@ -140,9 +139,7 @@ class Captures:
                 drop_layers(self._area, capture.id, capture.layers)
 
     def drop(self, capture: Capture) -> None:
-        """Remove all that the capture has on disk: at once, or at the end of the last `hold` of it. The capture must
-        be on no record.
-        """
+        """Remove a capture from disk, now or at the end of its last `hold`. It must not be on record."""
         with self._lock:
             if capture.id in self._holders:
                 self._drop_after_hold.add(capture.id)
@@ -151,8 +148,8 @@ class Captures:
 
     @contextlib.contextmanager
     def removing(self) -> "Iterator[Callable[[Iterable[str]], set[str]]]":
-        """For whoever takes captures off the record, around the transaction. Yields a function from ids of captures to
-        those that nobody holds: nobody can hold them from then on, unless the `with` block raises.
+        """For a transaction that takes captures off the record. Yields a function that returns, of the given ids, those
+        that no `hold` keeps, and lets nobody hold them from then on, unless the `with` block raises.
         """
         taken: set[str] = set()
 
@@ -171,15 +168,13 @@ class Captures:
             raise
 
     def add_disposable(self, change: Change, captures: Iterable[Capture]) -> None:
-        """Note that the next daemon may remove these captures from disk. No other capture may have their trees."""
+        """Let the next daemon remove these captures from disk. No other capture may have their trees."""
         for capture in captures:
             change.add_disposable(capture.id)
             change.add_disposable(capture.layers.files.tree)
 
     def inventories(self, live: Iterable[LiveRow]) -> list[Inventory]:
-        """Where captures and the trees of sessions lie, for the sweep. On record are: what belongs to a recorded
-        capture that was not removed, and what belongs to a session of `live`.
-        """
+        """The captures and the trees of sessions on disk, for the sweep. `live`: the sessions that are on record."""
         removed = self._names.removed()
         captures = [capture for capture in self._names.captures() if capture.id not in removed]
         trees = {row.tree for row in live} | {capture.layers.files.tree for capture in captures}
@@ -191,21 +186,21 @@ class Captures:
         ]
 
     def sizes(self, capture: Capture) -> dict[str, int | None]:
-        """Bytes on disk by kind of layer, None for a layer that the capture does not have. Walks over all files."""
+        """Bytes on disk by kind of layer; None for a layer that the capture lacks. Walks over all files."""
         return {layer.kind: layer.size(self._area, capture) for layer in LAYERS}
 
     def usage(self, capture: Capture) -> "Usage":
-        """What the capture has on disk. Walks over all its files. Raises Failed, UnknownName if it has been removed."""
+        """What the capture occupies on disk. Walks over all its files. Raises UnknownName if it has been removed."""
         files = self._area.pool.shares(capture.layers.files.tree)
         return Usage(files, self._area.hot.used_bytes(capture.id))
 
     def hot_bytes(self) -> tuple[int, int]:
-        """What all captures have on disk besides their files, and the logs of dumps and restores that failed."""
+        """Bytes on disk of all captures besides their files, and of the logs of failed dumps and restores."""
         return self._area.hot.used_bytes(), self._area.hot.logs_bytes()
 
 
 class HeldCapture:
-    """A pinned capture, as `Captures.hold` yields it. To be used only within the `with` block of `hold`."""
+    """A capture during `Captures.hold`. To be used only within the `with` block."""
 
     def __init__(self, area: Area, capture: Capture, find_criu: FindCriu) -> None:
         self._area = area
@@ -214,12 +209,12 @@ class HeldCapture:
 
     @property
     def processes(self) -> ProcessesLayer:
-        """The record of the layer `processes`, of a capture of the tier `live`."""
+        """The record of the layer `processes`, in a capture of the tier `live`."""
         return PROCESSES.of(self.capture)
 
     @property
     def files(self) -> str:
-        """The folder of the sealed upper tree (upper/layout.py says what lies in it). Nobody may write to it."""
+        """The folder of the sealed, read-only upper tree (upper/layout.py describes its contents)."""
         return FILES.path(self._area, self.capture)
 
     @property
@@ -229,38 +224,31 @@ class HeldCapture:
 
     @property
     def memory_bytes(self) -> int:
-        """How much of a tmpfs the files of /dev/shm take, or a little less. Looks at each file."""
+        """A lower bound of the tmpfs memory that the files of /dev/shm take. Examines each file."""
         return FILES.memory_bytes(self._area, self.capture)
 
     def shell_state(self) -> KeptShell:
-        """The layer `shell`: its record, the state, and the history.
-
-        Raises CannotCapture if the capture has no state of the shell, StoreDamaged if the state cannot be read.
-        """
+        """The layer `shell`. Raises CannotCapture if the capture lacks it, StoreDamaged if it cannot be read."""
         return SHELL.read(self._area, self.capture)
 
     def manifest(self) -> Manifest:
-        """What ran, of a capture of the tier `respawn`; of others an empty one. Raises StoreDamaged."""
+        """The programs, in a capture of the tier `respawn`; empty in others. Raises StoreDamaged."""
         return PROGRAMS.read(self._area, self.capture)
 
     def check(self, copies: int, leaving: Collection[int] = ()) -> None:
-        """Raise, before anything is made, if it can be known that `copies` copies of the processes cannot be restored.
+        """Raise StoreDamaged, CannotCapture or Failed if `copies` copies of the processes certainly cannot be restored.
         `leaving`: pids of the processes that the copy replaces.
-
-        Raises StoreDamaged, CannotCapture or Failed, as `Layer.check` of each layer.
         """
         for layer in LAYERS:
             layer.check(self._area, self.capture, copies, leaving)
 
     def copy_files(self, tree: str) -> None:
-        """Make the writable upper tree `tree`, with the capture's files in it. Raises StoreDamaged, Failed."""
+        """Make the writable upper tree `tree` with the capture's files."""
         FILES.bring_back(self._area, self.capture, Place(tree=tree))
 
     def bring_back(self, place: Place) -> int:
-        """Bring the terminal and the processes back, on files that `copy_files` has made. Returns the host's pid of the
-        session's pid 1.
-
-        Raises CannotCapture with CRIU's reason, Failed, OSError, HostLacks. After a failure the caller removes `place`.
+        """Restore the terminal and the processes, on the files of `copy_files`. Returns the host's pid of the session's
+        pid 1. After a failure the caller removes `place`.
         """
         place.criu_path = self._find_criu().path
         for layer in reversed(LAYERS):

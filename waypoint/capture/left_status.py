@@ -10,9 +10,8 @@ _MAX_BYTES = 16
 
 
 def read_status(folder: int, path: str) -> int | None:
-    """The status at `path` below the folder that the descriptor `folder` has open; None if no status was left there.
-
-    The session's user can write at `path`, so no link on the way is followed, and at most _MAX_BYTES are read.
+    """The status at `path` below the open folder; None if there is none. The session's user can write there, so no link
+    on the way is followed, and at most _MAX_BYTES are read.
     """
     text = b""
     with contextlib.suppress(OSError):

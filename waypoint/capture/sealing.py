@@ -1,8 +1,8 @@
-"""A capture of an ended session: the session's upper tree is sealed, and the capture is the new tip of its branch.
+"""A capture of an ended session: its upper tree is sealed and becomes the branch's new tip. The cost does not depend on
+the number of files.
 
-The cost does not depend on how much the session wrote. Steps, in order: the caller has ended all processes; the tree is
-sealed; the capture is put on record. A crash between two steps leaves a branch that is recorded as live without a
-session: the next daemon repeats the steps for it when it starts.
+Order: the caller has ended all processes; the tree is sealed; the capture is recorded. After a crash in between, the
+branch is on record as live without a session, and the next daemon repeats the steps.
 """
 
 import errno
@@ -26,9 +26,7 @@ EXIT_FILE = f"{RUN_FOLDER}/exit"
 
 
 class LastWords(NamedTuple):
-    """Of a session that is stopped: the state for which its shell was asked, None if it was not, or has given none; and
-    in words, what is lost.
-    """
+    """Of a session that is stopped: the state that its shell has given before, if any, and what is lost."""
 
     shell: ShellLayer | None = None
     degraded: tuple[str, ...] = ()
@@ -38,16 +36,16 @@ NO_WORDS = LastWords()
 
 
 def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: LastWords) -> Capture:
-    """Seal the tree of the ended session `row` and record the capture of it as the branch's tip. Returns the capture.
+    """Seal the tree of the ended session `row`, and record and return its capture as the branch's tip.
 
-    Nothing may have the tree mounted any more. Raises Failed if the record cannot be written (disk full); the tree may
-    be sealed by then, and `seal` may be called again.
+    The tree must be mounted nowhere. If this raises (disk full), the tree may be sealed, and `seal` may be called
+    again.
     """
     status = read_exit_status(pool.path(row.tree))
     shell = last.shell or last_prompt(pool.path(row.tree))
     pool.seal(row.tree)
     with names.change("end") as change:
-        if row not in change.live():  # the capture was recorded by an earlier call: no two may have one tree
+        if row not in change.live():  # an earlier call has recorded the capture: no two may share a tree
             return change.capture(_tip_of(change.ref(row.branch))[0])
         sealed = Capture(
             id=new_id(),
@@ -69,7 +67,7 @@ def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: LastWo
 
 
 def placed(change: Change, taken: Capture) -> Capture:
-    """The capture `taken` with its place in the graph, for the record: it goes on from the tip of its branch."""
+    """The capture `taken` as it is recorded: its parent is the tip of its branch."""
     ref = change.ref(taken.branch)
     created = ref.created if ref is not None else 0.0
     return msgspec.structs.replace(taken, parents=_tip_of(ref), branch_created=created)
@@ -80,7 +78,7 @@ def _tip_of(ref: Ref | None) -> list[str]:
 
 
 def read_exit_status(tree: str) -> int | None:
-    """The shell's exit status, which the wrapper left in the session's files below `tree`; None if there is none, or
+    """The shell's exit status, which the wrapper left in the session's files below `tree`; None if there is none, or if
     the disk has failed there.
     """
     try:

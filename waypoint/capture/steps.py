@@ -1,8 +1,8 @@
-"""The named steps of the transactions. A test can stop the daemon at a step, kill a process and see what is left.
+"""Named steps of the transactions. A test can stop the daemon at a step, kill a process and examine what is left.
 
-`WAYPOINT_PAUSE_AT=FOLDER` in the daemon's environment makes the daemon stop, once, at each step for which there is a
-FIFO `FOLDER/STEP`. The daemon renames this FIFO to `.STEP`, writes the step's name into it, and goes on when the test
-has opened the FIFO `FOLDER/go-STEP` for writing and closed it. Two threads may stand at two steps at a time.
+With `WAYPOINT_PAUSE_AT=FOLDER` in its environment, the daemon stops once at each step with a FIFO `FOLDER/STEP`. It
+renames this FIFO to `.STEP`, writes the step's name into it, and goes on when the test has opened the FIFO
+`FOLDER/go-STEP` for writing and closed it. Two threads can stand at two steps at a time.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 
 class Step(StrEnum):
-    """A step is reached when the work that its comment describes is done."""
+    """Reached when the work in its comment is done."""
 
     PREPARED = "prepared"  # a capture's folders exist, the session's dirty data is written to disk
     FROZEN = "frozen"
@@ -43,21 +43,18 @@ _stops = _Stops()
 
 
 def arm(folder: str) -> None:
-    """From now on, stop at the steps for which there are FIFOs in `folder`; "": stop at no step."""
+    """Stop at the steps with FIFOs in `folder`; "": at no step."""
     _stops.folder = Path(folder) if folder else None
 
 
 async def reach_in_loop(step: Step) -> None:
     """As `reach`, for callers in the event loop."""
-    if _stops.folder is not None:  # without a test, no thread is asked
+    if _stops.folder is not None:  # without a test, no thread is needed
         await asyncio.to_thread(reach, step)
 
 
 def reach(step: Step) -> None:
-    """Stop here if a test has asked for it. Blocks, so it must not be called in the event loop.
-
-    Stops for at most PATIENCE_S seconds: the test may have died.
-    """
+    """Stop here if a test has asked for it, at most PATIENCE_S: the test may have died. Blocks."""
     if _stops.folder is not None:
         with contextlib.suppress(FileNotFoundError):  # no FIFO for this step, or another thread has renamed it
             taken = (_stops.folder / step).rename(_stops.folder / f".{step}")

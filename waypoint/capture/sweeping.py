@@ -1,8 +1,7 @@
-"""What lies in a home and is on no record of names.db: left-overs of a crash are removed, strangers are kept.
+"""Removes from a home what a crash has left and names.db does not know; keeps and reports strangers.
 
-store/marks.py says what is a left-over. Everything else may be all that somebody has: its names.db was moved away,
-was lost, or was replaced by an older copy. It stays as and where it is; when the database that knows it is put back, it
-is known again.
+store/marks.py defines left-overs. A stranger may be all that a user has: its names.db was moved away, lost, or replaced
+by an older copy. It stays in its place, and is known again when its database is put back.
 """
 
 import logging
@@ -19,10 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Inventory(NamedTuple):
-    """Where things of one kind lie under the ids of captures or sessions.
-
-    `place`: the folder that bears the mark of the database. `known`: the ids that are on record. `ids`: lists the ids
-    of what is there. `path`: where the thing with an id lies. `remove`: removes it.
+    """The things of one kind in a home, by ids of captures or sessions. `place`: the folder with the mark of the
+    database. `known`: the ids on record. `ids`: lists the ids that exist. `path`: of an id. `remove`: removes the thing
+    with an id.
     """
 
     kind: Literal["processes", "files", "capture", "session"]
@@ -33,15 +31,15 @@ class Inventory(NamedTuple):
     remove: Callable[[str], None]
 
     def unknown(self) -> list[str]:
-        """The ids of the things that are there and on no record, sorted."""
+        """The ids that exist and are not on record, sorted."""
         return sorted(ident for ident in self.ids() if ident not in self.known)
 
 
 def sweep(names: Names, inventories: Iterable[Inventory]) -> list[StrangerFacts]:
-    """Remove the left-overs from the inventories, and mark their places as those of `names`. Returns the strangers.
+    """Remove the left-overs, and mark the places as those of `names`. Returns the strangers.
 
-    To be called before anything is made in the home. A left-over that cannot be removed is logged, and is a stranger
-    from then on. If the disk is full, places keep their old marks, and the next daemon does the same again.
+    To be called before anything is made in the home. A left-over that cannot be removed is logged and becomes a
+    stranger. If the disk is full, the places keep their old marks, and the next daemon sweeps again.
     """
     inventories = list(inventories)
     strangers = [stranger for inventory in inventories for stranger in _sweep_one(names, inventory)]
@@ -49,7 +47,7 @@ def sweep(names: Names, inventories: Iterable[Inventory]) -> list[StrangerFacts]
         said = "%d things in this home are unknown to its names.db, and are kept; the first: %s"
         log.warning(said, len(strangers), strangers[0].path)
     try:
-        # In this order: an id that is disposable in a folder of another database must not be when the folder is ours.
+        # In this order: ids that are disposable in a folder of another database must not be so once the folder is ours.
         with names.change("sweep") as change:
             identity = change.begin_sweep()
         for place in {inventory.place for inventory in inventories}:
@@ -69,7 +67,7 @@ def _sweep_one(names: Names, inventory: Inventory) -> list[StrangerFacts]:
 
 
 def _remove(inventory: Inventory, ident: str) -> bool:
-    """Remove a left-over. Returns whether that has worked."""
+    """Remove a left-over. Returns whether that succeeded."""
     try:
         inventory.remove(ident)
     except (WaypointError, OSError) as error:

@@ -1,1 +1,1 @@
-"""The layers of a capture, one module each, with the same verbs; `table` lists the layers in their order."""
+"""The layers of a capture, one module each; `table` lists them in their order."""

@@ -1,7 +1,6 @@
-"""The layer `files`: a sealed copy of the session's upper tree, and of the files in its /dev/shm, which are in memory.
+"""The layer `files`: a sealed copy of the session's upper tree, and of the files in its /dev/shm.
 
-The copy of the tree is named after the capture. For a session that has ended, the session's own tree is sealed instead
-and keeps its name.
+The copy of the tree is named after the capture. Of an ended session the tree itself is sealed, and keeps its name.
 """
 
 import os
@@ -54,7 +53,7 @@ class FilesPart(Part):
     def cancel(self) -> None:
         for begun in (self._prepared, self._sealed):
             if begun is not None:
-                begun.exception()  # waits for its end; `Layer.drop` removes its files, so its result does not matter
+                begun.exception()  # waits for its end; `Layer.drop` removes the files
 
     def _write_out(self) -> None:
         self.taking.area.pool.sync(self.taking.subject.facts.tree)
@@ -74,7 +73,7 @@ class FilesPart(Part):
             self.taking.degraded.append(f"{SHARED_MEMORY}: its files are not in the capture: {error.strerror}")
 
     def _copy_from(self, source: int) -> None:
-        """Copy the files of the mount behind `source`, if it has any."""
+        """Copy the files of the mount behind the descriptor `source`, if it has any."""
         if not os.listdir(beneath.name_of(source)):
             return
         ids = self.taking.subject.facts.fixed.ids
@@ -97,14 +96,13 @@ class Files(Layer):
         return FilesPart(taking)
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Make the tree `place.tree` a writable copy of the origin's tree. Does not bring back /dev/shm: see `memory`.
-
-        Raises StoreDamaged if the origin's tree is not in the pool, Failed.
+        """Make the tree `place.tree` a writable copy of the origin's tree, without /dev/shm (see `memory`). Raises
+        StoreDamaged if the origin's tree is missing.
         """
         try:
             area.pool.snapshot(origin.layers.files.tree, place.tree)
         except UnknownName as error:
-            raise damaged(origin, "its files are not in the pool any more") from error
+            raise damaged(origin, "its files are missing from the pool") from error
 
     def memory(self, area: Area, origin: Capture) -> str:
         """The path of the folder with the files of /dev/shm; "" if there were none."""
@@ -112,7 +110,7 @@ class Files(Layer):
         return str(folder) if folder.is_dir() else ""
 
     def memory_bytes(self, area: Area, origin: Capture) -> int:
-        """How much the files of /dev/shm take of a tmpfs, or a little less. Looks at each file."""
+        """A lower bound of the tmpfs memory that the files of /dev/shm take. Examines each file."""
         folder = self.memory(area, origin)
         if not folder:
             return 0
@@ -125,7 +123,7 @@ class Files(Layer):
             )
 
     def path(self, area: Area, origin: Capture) -> str:
-        """The folder of the sealed tree (upper/layout.py says what lies in it). Nobody may write to it."""
+        """The folder of the sealed, read-only tree (upper/layout.py describes its contents)."""
         return area.pool.path(origin.layers.files.tree)
 
     def size(self, area: Area, capture: Capture) -> int:
@@ -137,15 +135,15 @@ class Files(Layer):
 
 
 def _tmpfs_bytes(facts: os.stat_result) -> int:
-    """How many bytes of a tmpfs the file takes, or a little less: whole pages. For a file with holes the disk's blocks
-    less a page, since they include the block map.
+    """A lower bound of the file's size on a tmpfs: whole pages. For a file with holes the disk's blocks less a page,
+    since they include the block map.
     """
     whole, on_disk = -facts.st_size // _PAGE * -_PAGE, facts.st_blocks * 512
     return whole if on_disk >= whole else max(0, on_disk - _PAGE)
 
 
 def damaged(origin: Capture, said: str) -> StoreDamaged:
-    """The error for a capture of which a part is missing on disk, or damaged. `said`: which part, in words."""
+    """The error for a missing or damaged part of a capture. `said`: which part."""
     next_step = "go back to another capture ('waypoint log --all' lists them)"
     return StoreDamaged("go back to", f"capture {origin.id[:12]}", said, next_step)
 

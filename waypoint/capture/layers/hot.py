@@ -1,5 +1,5 @@
-"""The hot area, `<home>/hot/<capture>/`: the parts of a capture that lie on disk as they were taken, so that a restore
-needs no unpacking. Only the owner of the home may read the area: the memory of processes is full of secrets.
+"""The hot area, `<home>/hot/<capture>/`: the parts of a capture that are stored as they were taken, so that a restore
+needs no unpacking. Only the home's owner may read it: the memory of processes contains secrets.
 
 ```
 images/       CRIU's images
@@ -34,7 +34,7 @@ class Hot:
 
     def make(self, capture_id: str) -> Path:
         """Make the capture's folders, and return the one that contains the others. Raises OSError (ENOSPC), Failed if
-        the area itself is missing.
+        the area is missing.
         """
         folder = self.folder / capture_id
         try:
@@ -44,7 +44,7 @@ class Hot:
             next_step = f"put it back, or let the next daemon make an empty one: {stop}"
             raise Failed("capture into", str(self.folder), "the folder is gone", next_step) from error
         self.terminal(capture_id).mkdir(mode=0o700)
-        # Nobody comes to it through `folder`, but a restore gets a descriptor of it (layers/processes.py).
+        # 0711: only `folder` protects it, and a restore gets a descriptor of it (layers/processes.py).
         files.make_folder(str(self.images(capture_id)), 0o711)
         return folder
 
@@ -62,29 +62,28 @@ class Hot:
         return self.folder / capture_id / "shm"
 
     def remove(self, capture_id: str) -> None:
-        """Remove the capture's folder. Does nothing if it does not exist."""
+        """Remove the capture's folder, if it exists."""
         with contextlib.suppress(OSError):
             remove_path(self.folder / capture_id)
 
     def used_bytes(self, capture_id: str = "") -> int:
-        """Bytes on disk of the capture's folder, 0 if it has none; "": of all. Raises OSError, CalledProcessError."""
+        """Bytes on disk of the capture's folder, 0 if it has none; "": of all folders."""
         folder = self.folder / capture_id
         return filesystem.used_bytes(folder) if folder.exists() else 0
 
     def logs_bytes(self) -> int:
-        """As `used_bytes`, of the folder of logs."""
         return filesystem.used_bytes(self.logs)
 
     def keep_log(self, log: Path | None, name: str) -> Path | None:
-        """Move the file `log` to the folder of logs, as `name`; returns its new path. The folder keeps the newest
-        _KEPT_LOGS logs. Returns None if there is no such file, or no room for it.
+        """Move the file `log` to the folder of logs, as `name`, and return its new path; None if there is no such file,
+        or no space for it. The folder keeps the newest _KEPT_LOGS logs.
         """
         if log is None or not log.exists():  # CRIU failed before it opened its log
             return None
         kept = self.logs / name
         try:
-            shutil.move(log, kept)  # that of a restore lies on another file system: in the runtime folder
-        except OSError as error:  # such as a full disk, which must not hide why CRIU has failed
+            shutil.move(log, kept)  # the log of a restore is on another file system: in the runtime folder
+        except OSError as error:  # such as a full disk: it must not hide why CRIU failed
             _log.warning("cannot keep %s: %s", log, error)
             return None
         for old in sorted(self.logs.iterdir(), key=lambda path: path.stat().st_mtime)[:-_KEPT_LOGS]:

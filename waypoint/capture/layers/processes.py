@@ -26,13 +26,13 @@ from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout
 
-# CRIU gives up a dump if a task does not stop within this time. The session stands still while CRIU waits.
+# CRIU gives up a dump if a task does not stop within this time, in which the session is frozen.
 STOP_S = 5
-# A CRIU that does nothing for this time counts as hung. More than STOP_S, so that CRIU can tell the reason itself.
+# A CRIU that is inactive for this time counts as hung. More than STOP_S, so that CRIU can report the reason itself.
 HUNG_S = 7.0
 # Memory that a restore leaves free for the rest of the machine.
 _SPARE_BYTES = 64 << 20
-_READ_AGAIN = 500  # watched files; reading the list of them takes 5 ms for a thousand
+_READ_AGAIN = 500  # watched files; listing a thousand takes 5 ms
 _SAID_OF_LOCKS = (
     ", since the file is mapped, too; what it writes under that lock may be lost there: end its transaction first"
 )
@@ -45,7 +45,7 @@ _SAID_OF_OUTSIDE = "a connection to another machine, which is reset in copies; t
 
 
 class ProcessesPart(Part):
-    """CRIU starts, and examines the kernel, while the session still runs. The dump itself begins in the pause."""
+    """CRIU starts, and examines the kernel, while the session still runs. The dump begins in the pause."""
 
     def __init__(self, taking: Taking) -> None:
         super().__init__(taking)
@@ -59,8 +59,8 @@ class ProcessesPart(Part):
         self._watches: Watches | None = None
 
     def prepare(self) -> None:
-        """Start CRIU, and tell it which removed folders the processes hold now. If they hold others when they are
-        frozen, CRIU refuses; the second try (taking.py) tells it anew.
+        """Start CRIU, and pass it the removed folders that the processes hold now. If they hold others when they are
+        frozen, CRIU refuses, and the second try (taking.py) passes the new list.
         """
         taking = self.taking
         assert taking.criu is not None
@@ -94,11 +94,11 @@ class ProcessesPart(Part):
             self._dump.wait_ready()
 
     def begin(self) -> None:
-        """Tell CRIU which files are watched by now, and let it go."""
+        """Pass CRIU the files that are watched now, and let the dump begin."""
         assert self._dump is not None
         assert self._watches is not None
         processes = self.taking.subject.processes()
-        # A long list costs more of the pause to read than it is worth: if it has grown, the second try knows.
+        # Listing many costs too much of the pause: if the list has grown, the dump fails and the second try has it.
         if self._watches.number <= _READ_AGAIN or self.taking.log_level != ERRORS_ONLY:
             self._watches.look(processes)
         self._watches.check()
@@ -112,8 +112,8 @@ class ProcessesPart(Part):
     def finish(self) -> None:
         """Wait until CRIU has written the images.
 
-        If the name of an open file was removed while another link to the file stays, CRIU gives that file a new name,
-        by which the restore finds it. The new name exists until CRIU ends, so the snapshot is then taken once more.
+        If the name of an open file was removed while another link to the file stays, CRIU gives the file a new name
+        until CRIU ends, by which the restore finds it. The snapshot is then taken once more.
         """
         assert self._dump is not None
         with self._diagnosed():
@@ -144,7 +144,7 @@ class ProcessesPart(Part):
         for name in ("dump.log", "stats-dump", NAMES):
             (images.parent / name).unlink(missing_ok=True)
         for clocks in images.glob("timens-*.img"):
-            clocks.chmod(0o644)  # `open_for_root_of` says why
+            clocks.chmod(0o644)  # see `open_for_root_of`
         return ProcessesLayer(
             size_bytes=image_bytes(images),
             count=len(self._programs),
@@ -176,7 +176,7 @@ class ProcessesPart(Part):
                 taking.degraded.append(f"{', '.join(connections)} {_SAID_OF_CONNECTIONS}")
 
     def _note_losses(self, processes: list[int]) -> None:
-        """Note what the images do not have, which is known only now that the session stands still."""
+        """Note what the images lack, which is known only in the pause."""
         degraded = self.taking.degraded
         degraded += ports.unread(processes)
         if self.taking.subject.facts.setting.net == "private":
@@ -185,7 +185,7 @@ class ProcessesPart(Part):
 
     @contextlib.contextmanager
     def _diagnosed(self) -> Iterator[None]:
-        """If CRIU fails in the `with` block, raise CriuFailed with a log that stays on disk."""
+        """Move CRIU's log to a place where it stays if CRIU fails in the `with` block."""
         try:
             yield
         except CriuFailed as error:
@@ -207,14 +207,13 @@ def _overlays(taking: Taking) -> list[OverlayLayers]:
 
 
 def _with_free_names(folders: tuple[RemovedFolder, ...], subject: Subject) -> tuple[RemovedFolder, ...]:
-    """The folders with names that nobody uses; to be called while the session stands still."""
+    """The folders with unused names, for the restore. To be called in the pause."""
     with _opened_root(subject) as root:
         return tuple(removed.with_free_names(folders, root))
 
 
 @contextlib.contextmanager
 def _opened_root(subject: Subject) -> Iterator[int]:
-    """A descriptor of the session's root, for the `with`."""
     root = procfs.open_root(subject.facts.init_pid)
     try:
         yield root
@@ -229,10 +228,9 @@ class Processes(Layer):
         return ProcessesPart(taking)
 
     def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
-        """Raises CannotCapture if a port of the host's network that its processes have is taken by others than those
-        that leave, or if the machine has no more what is masked in the session; Failed if the machine has not enough
-        memory; StoreDamaged if images are missing or cut off (on such images CRIU waits for ever for the rest of the
-        memory).
+        """Raises CannotCapture if processes that do not leave use one of its host ports, or if this host lacks a masked
+        path; Failed if the host lacks memory; StoreDamaged if images are missing or truncated (CRIU would wait for ever
+        for the rest of the memory).
         """
         layer = self.of(origin)
         _check_memory(origin, layer, copies)
@@ -252,10 +250,8 @@ class Processes(Layer):
         return origin.layers.processes
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Have CRIU restore the tasks. On return the tasks run, and `place.pid` is the host's pid of their pid 1.
-
-        Raises CriuFailed with a log that stays on disk. After a failure, half-made tasks may be left in the cgroup in
-        which CRIU ran.
+        """Have CRIU restore the tasks. On return they run, and `place.pid` is the host's pid of their pid 1. After a
+        failure, incomplete tasks may be left in CRIU's cgroup.
         """
         assert place.spawn is not None
         work = place.folder / "criu"
@@ -285,8 +281,8 @@ class Processes(Layer):
 
 @contextlib.contextmanager
 def _holding(place: Place, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
-    """Have the restored tasks take their locks again before they run. What is yielded listens to CRIU in place of the
-    place's own listener.
+    """Have the restored tasks take their locks again before they run. Yields CRIU's listener in place of
+    `place.on_notice`.
     """
     if not locks_of:
         yield place.on_notice
@@ -295,7 +291,7 @@ def _holding(place: Place, locks_of: list[locks.Lock]) -> Iterator[OnNotice | No
     def hear(notice: Notice) -> None:
         if place.on_notice is not None:
             place.on_notice(notice)
-        if notice.stage == "pre-resume":  # the tasks freeze when CRIU lets them go; CRIU itself must not
+        if notice.stage == "pre-resume":  # freezes the tasks when CRIU releases them, but not CRIU itself
             cgroups.create(place.aside)
             for pid in cgroups.members(place.cgroup):
                 if procfs.inner_pid(pid) == pid:
@@ -311,10 +307,10 @@ def _holding(place: Place, locks_of: list[locks.Lock]) -> Iterator[OnNotice | No
 
 @contextlib.contextmanager
 def open_for_root_of(ids: IdMap, folder: Path) -> Iterator[int]:
-    """A descriptor of the images in `folder`, which belong to the session's root there: CRIU reads them as that user.
+    """A descriptor of the images in `folder`, owned there by the session's root: CRIU reads them as that user.
 
-    Only the image of the clocks is read before CRIU has become that user, and maybe before its user namespace has a map
-    (restore_task_with_children in CRIU's cr-restore.c): by somebody without a right to it, so everybody may read it.
+    Only the image of the clocks is read before CRIU has become that user, and perhaps before its user namespace has a
+    map (restore_task_with_children in CRIU's cr-restore.c), so everybody may read it.
     """
     userns = idmapped.namespace(ids.lines()) if ids.is_shifted else None
     with idmapped.opened(folder, userns) as fd:
@@ -322,7 +318,7 @@ def open_for_root_of(ids: IdMap, folder: Path) -> Iterator[int]:
 
 
 def image_bytes(images: Path) -> int:
-    """The size in bytes of all of CRIU's images in the folder `images`. Raises FileNotFoundError."""
+    """The size in bytes of CRIU's images in the folder `images`. Raises FileNotFoundError."""
     with os.scandir(images) as entries:
         return sum(entry.stat().st_size for entry in entries)
 
@@ -342,7 +338,9 @@ def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: C
 
 
 def _check_masked(origin: Capture, layer: ProcessesLayer) -> None:
-    """The images have a mount at each path that was masked; some of them are of kernel modules, or of a processor."""
+    """The images have a mount at each masked path. Some masked paths exist only with a kernel module loaded or a CPU
+    online.
+    """
     gone = [path for path in layer.masked if not os.path.lexists(path)]
     if gone:
         said = f"this machine has no {', '.join(gone)}, which is masked in it"

@@ -1,5 +1,5 @@
-"""The layer `programs`: the manifest of what ran, for a capture of the tier `respawn`. It contains whole arguments and
-environments, so the file is the daemon's alone; the record, which is shown, has the command lines without secrets.
+"""The layer `programs`: the manifest of the running programs, for a capture of the tier `respawn`. The file contains
+whole arguments and environments, so only the daemon may read it; the record has command lines without secrets.
 """
 
 import os
@@ -41,7 +41,7 @@ class Programs(Layer):
         return ProgramsPart(taking)
 
     def read(self, area: Area, origin: Capture) -> Manifest:
-        """The manifest; empty if the capture does not have the layer. Raises StoreDamaged."""
+        """The manifest; empty if the capture lacks the layer. Raises StoreDamaged."""
         if origin.layers.programs is None:
             return Manifest(programs=[])
         path = area.hot.programs(origin.id)

@@ -1,9 +1,9 @@
 """The layer `shell`: the state of the session's shell as data (variables, functions, options, history, folder).
 
-The shell writes the state into the session's own files, so it is stored with the layer `files`. There are two ways to
-it. A shell that sits at its prompt is asked for its state before the capture (/run/waypoint/state); the answer counts
-only if the shell has run nothing from then to the pause. Besides, the shell writes its state at each prompt, in turns
-into two files (`LAST`). The newer one that is whole is taken of a shell that is busy, and of a session that has ended.
+The shell writes the state into the session's own files, so it is stored with the layer `files`. A shell at its prompt
+is asked for its state before the capture (/run/waypoint/state); the answer is valid only if the shell has run nothing
+until the pause. Besides, the shell writes its state at each prompt, alternately into two files (`LAST`). Of a busy
+shell and of an ended session, the newer complete one is taken.
 """
 
 import errno
@@ -24,18 +24,17 @@ from waypoint.upper.contract import Pool
 
 STATE_FILE = "state"
 BEFORE_FILE = "before"
-"""The state that a shell which has not come to its first prompt was to be given."""
+"""The state that a shell is to be given, until its first prompt."""
 LAST = ("last.0", "last.1")
 MAX_BYTES = 16 << 20
 ROOM_BYTES = 2 * MAX_BYTES
 """For the state and the history."""
 NOT_WRITTEN = "its shell's variables, functions and folder: it could not write them (a full disk, or ulimit -f)"
-"""In words, what a capture without the state of a shell lacks."""
 LAST_RECORD = [b"e", b"", b"", b""]
 END = b"\0" + b"\0".join(LAST_RECORD) + b"\0"
-"""How a whole state ends. That of a prompt has its number in the second field."""
+"""The end of a complete state. That of a prompt has the prompt's number in the second field."""
 
-# How the state of a prompt begins: the traps, and the record with its number and the shell's kind.
+# The beginning of a prompt's state: the traps, then the record with its number and the shell's kind.
 _HEAD = re.compile(rb"([^\0]*)\0s\0([0-9]{1,18})\0(bash|zsh)\0")
 _ASKED = re.compile(rb"s\0[0-9]*\0(bash|zsh)\0")
 _HISTORY = re.compile(rb"\0h\0\0\0(hist\.[01])\0")
@@ -63,8 +62,8 @@ class ShellPart(Part):
 
 
 def ask_in_room(pool: Pool, subject: Subject) -> ShellLayer | None:
-    """As `Subject.ask_shell`. If the shell could not write its state at its last prompt, its session's limit of the
-    disk is raised by ROOM_BYTES meanwhile: there is always room for the state, unless the session takes that, too.
+    """As `Subject.ask_shell`. If the shell could not write its state at its last prompt, the session's disk limit is
+    raised by ROOM_BYTES meanwhile, so that there is space unless the session takes that, too.
     """
     facts = subject.facts
     most_bytes = facts.setting.limits.disk
@@ -78,9 +77,7 @@ def ask_in_room(pool: Pool, subject: Subject) -> ShellLayer | None:
 
 
 class KeptShell(NamedTuple):
-    """`data`: the state as docs/protocol.md, section 3, describes it. `history`: the file of the shell's history; None
-    if it was not kept.
-    """
+    """`data`: the state (docs/protocol.md, section 3). `history`: the file of the shell's history, if it was kept."""
 
     layer: ShellLayer
     data: bytes
@@ -94,13 +91,12 @@ class ShellState(Layer):
         return ShellPart(taking)
 
     def read(self, area: Area, origin: Capture) -> KeptShell:
-        """The state in the capture, cut at MAX_BYTES.
-
-        Raises CannotCapture if the capture does not have the layer, StoreDamaged if the state cannot be read.
+        """The state in the capture, truncated at MAX_BYTES. Raises CannotCapture if the capture lacks the layer,
+        StoreDamaged if it cannot be read.
         """
         layer, on = origin.layers.shell, origin.id[:12]
         if layer is None:
-            said = "it has no state of the shell: the shell was busy, or is of a kind that Waypoint does not know"
+            said = "it has no state of the shell: the shell was busy, or is neither bash nor zsh"
             raise CannotCapture("restore the shell of", on, said, "restore all of it")
         try:
             return read_state(area.pool.path(origin.layers.files.tree), layer)
@@ -121,13 +117,13 @@ def read_state(tree: str, layer: ShellLayer) -> KeptShell:
 
 
 def last_prompt(tree: str) -> ShellLayer | None:
-    """The state that the shell of the session with the upper tree `tree` has written at its last prompt or, if it has
-    come to none, the one that it was to be given. None if there is none that is whole, or the last one is too large.
-    The session must have ended, or the tree be a copy.
+    """The state that the shell of the session with the upper tree `tree` has written at its last prompt or, before its
+    first prompt, the state that it was to be given. None if no complete one is there, or the last one is too large. The
+    session must have ended, or the tree be a copy.
     """
     try:
         folder = _open_run_folder(tree)
-    except OSError:  # no session has begun in it, or its user has put something else there
+    except OSError:  # no session has started in it, or its user has replaced the folder
         return None
     try:
         found = last_states(lambda name: _read(folder, name))
@@ -148,9 +144,8 @@ def _before(folder: int) -> ShellLayer | None:
 
 
 def last_states(read: Callable[[str], bytes]) -> list[ShellLayer | None]:
-    """The states that a shell has written at its last two prompts, as far as they are whole, the older one first; None
-    in the place of one that is too large. `read`: reads a file of the session's run folder, cut at MAX_BYTES; raises
-    OSError.
+    """The complete states of the last two prompts, the older one first; None in the place of one that is too large.
+    `read`: reads a file of the session's run folder, truncated at MAX_BYTES.
     """
     found: list[tuple[int, ShellLayer | None]] = []
     for name in LAST:
@@ -170,16 +165,16 @@ def last_states(read: Callable[[str], bytes]) -> list[ShellLayer | None]:
 
 
 def in_order(data: bytes) -> bytes:
-    """The state of a prompt, in the order of one that was asked for. Raises ValueError if it is none."""
+    """The state of a prompt, reordered as the answer to a request is. Raises ValueError if it is not a state."""
     head = _HEAD.match(data)
     if head is None:
-        raise ValueError("it does not begin as a state")
+        raise ValueError("it does not begin like a state")
     records = data[len(head[1]) + 1 : -len(END) - len(head[2])]
     return records + (b"\0t\0\0\0" + head[1] if head[1] else b"") + END
 
 
 def history_in(state: bytes) -> str | None:
-    """The name of the file in the same folder that has the history that belongs to `state`; None if there is none."""
+    """The name of the history file that belongs to `state`, in the same folder; None if there is none."""
     found = _HISTORY.search(state)
     return found[1].decode() if found else None
 
@@ -211,7 +206,7 @@ def _read(folder: int, name: str) -> bytes:
 
 
 def unreadable(origin: Capture, said: str) -> StoreDamaged:
-    """The error for a shell's state that cannot be read. `said`: why, in words."""
+    """The error for a shell's state that cannot be read. `said`: why."""
     return StoreDamaged("read", f"the shell's state in {origin.id[:12]}", said, "restore all of it")
 
 

@@ -1,4 +1,4 @@
-"""A live session as a capture sees it: what `capture` asks of the object that holds the session open."""
+"""The interface of a live session that is being captured."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -7,10 +7,9 @@ from waypoint.model.records import Fixed, Setting, ShellLayer, TerminalLayer
 
 
 class SubjectFacts(NamedTuple):
-    """The facts of a session that do not change while it lives.
-
-    `tree`: the name of the session's upper tree in the pool. `cgroup`: the path of the session's cgroup2 group.
-    `init_pid`: the host's pid of the session's pid 1. `fixed`: what its images will have, too.
+    """The facts of a session that do not change while it lives. `tree`: the name of its upper tree in the pool.
+    `cgroup`: the path of its cgroup2 group. `init_pid`: the host's pid of its pid 1. `fixed`: settings that its images
+    share.
     """
 
     branch: str
@@ -22,27 +21,24 @@ class SubjectFacts(NamedTuple):
 
 
 class Subject(Protocol):
-    """All methods block. One thread calls them, which is not the event loop's.
-
-    `ask_shell`, `hold` and `go_on` may wait for the event loop. All other methods may be called while the session is
-    frozen, and never wait for the event loop.
+    """All methods block, and are called in one thread other than the event loop's. Only `ask_shell`, `hold` and `go_on`
+    may wait for the event loop; all others may be called while the session is frozen.
     """
 
     @property
     def facts(self) -> SubjectFacts: ...
 
     def processes(self) -> list[int]:
-        """Pids of all processes of the session, as the host sees them."""
+        """Host pids of all processes of the session."""
         ...
 
     def leader(self) -> int:
-        """The host's pid of the leader of the terminal's session, the shell; 0 if there is none."""
+        """The host's pid of the terminal's session leader, the shell; 0 if there is none."""
         ...
 
     def ask_shell(self) -> ShellLayer | None:
-        """Have the shell write its state into the session's files.
-
-        Returns None if the shell is busy, does not answer, or is of a kind that Waypoint does not know.
+        """Have the shell write its state into the session's files. Returns None if the shell is busy, does not answer,
+        or is of an unknown kind.
         """
         ...
 
@@ -52,33 +48,33 @@ class Subject(Protocol):
         ...
 
     def hold(self) -> None:
-        """Stop the daemon's work on the terminal until `go_on`: the daemon neither reads nor types, and a command in
-        flight goes no step further.
+        """Stop the daemon's work on the terminal until `go_on`: it neither reads nor types, and a command in flight
+        waits.
         """
         ...
 
     def drain(self) -> None:
-        """Read all output of the terminal that was not read yet."""
+        """Read all unread output of the terminal."""
         ...
 
     def shell_holds(self) -> bool:
-        """True if the shell has run nothing since `ask_shell`. To be called after `drain`."""
+        """Whether the shell has run nothing since `ask_shell`. To be called after `drain`."""
         ...
 
     def take_typed_ahead(self) -> None:
-        """Move typed input that no program has read yet from the terminal into a file: CRIU would spoil this input."""
+        """Move unread typed input from the terminal into a file: CRIU would spoil it."""
         ...
 
     def give_typed_ahead_back(self) -> None:
-        """Undo `take_typed_ahead`. Does nothing if no input was taken, or if the input was given back already."""
+        """Undo `take_typed_ahead`. Idempotent."""
         ...
 
     def save_terminal(self, folder: Path) -> TerminalLayer:
-        """Write copies of the scrollback, of the record of the command in flight and of the input that was typed ahead
-        into `folder`. To be called after `drain`. Raises OSError.
+        """Copy the scrollback, the record of the command in flight and the typed-ahead input into `folder`. To be
+        called after `drain`.
         """
         ...
 
     def go_on(self) -> None:
-        """Undo `hold`. To be called when the session runs again."""
+        """Undo `hold`, when the session runs again."""
         ...

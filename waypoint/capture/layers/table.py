@@ -1,8 +1,7 @@
-"""The layers in their order: the order in which they are prepared and put on record.
+"""The layers in the order in which they are prepared and recorded.
 
-In the pause, and when they are brought back, the order is reversed. In the pause the terminal is drained before CRIU
-looks at it; CRIU begins to dump before the snapshot of the files begins, which goes on beside the dump; the shell is
-looked at last, when all its output is known.
+In the pause and in a restore the order is reversed. In the pause the terminal is drained before CRIU examines it; CRIU
+begins to dump before the concurrent snapshot of the files; the shell comes last, when all its output is known.
 """
 
 from waypoint.capture.layers.files import FILES

@@ -1,7 +1,7 @@
 """The layer `terminal`: the scrollback, the record of a command in flight, and the input that was typed ahead.
 
-The layer's files have the names and the form of those in a session's runtime folder, where the next daemon looks for
-them. So the daemon adopts a restored session exactly as it adopts a session whose daemon has died.
+Its files have the names and form of those in a session's runtime folder, so a daemon adopts a restored session exactly
+as a session whose daemon has died.
 """
 
 import logging
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class TerminalPart(Part):
-    """Drains the terminal before CRIU looks at it: CRIU puts output that it finds in a terminal back through the line
-    discipline, which mangles that output. Input that was typed ahead is taken out for the same reason.
+    """Drains the terminal before CRIU examines it: CRIU restores output through the line discipline, which mangles it.
+    Input that was typed ahead is taken out for the same reason.
     """
 
     def __init__(self, taking: Taking) -> None:
@@ -53,10 +53,10 @@ class TerminalPart(Part):
 
     def cancel(self) -> None:
         if self._saved is not None:
-            self._saved.exception()  # waits for its end; its result does not matter
+            self._saved.exception()  # waits for its end
         try:
             self.taking.subject.give_typed_ahead_back()
-        except OSError as error:  # the input stays in its file, from which the next daemon types it
+        except OSError as error:  # the next daemon types the input from its file
             log.warning("session on %s: typed-ahead input is not put back: %s", self.taking.subject.facts.branch, error)
 
 
@@ -73,8 +73,8 @@ class Terminal(Layer):
                 raise damaged(origin, f"{path} is missing")
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Copy the layer's files into the runtime folder of the new session. Raises OSError, also if the disk is
-        full.
+        """Copy the layer's files into the runtime folder of the new session. Raises OSError, also if the
+        disk is full.
         """
         folder = area.hot.terminal(origin.id)
         copy_ring(str(folder / RING_FILE), str(place.folder / RING_FILE))
@@ -82,7 +82,7 @@ class Terminal(Layer):
 
 
 def copy_small_files(source: Path, target: Path) -> None:
-    """Copy the record of the command in flight and, if it exists, the file of typed-ahead input. Raises OSError."""
+    """Copy the record of the command in flight and, if it exists, the file of typed-ahead input."""
     for name in (COMMAND_FILE, TYPED_AHEAD_FILE):
         if name == COMMAND_FILE or (source / name).exists():
             shutil.copyfile(source / name, target / name)
