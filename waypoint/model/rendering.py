@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from waypoint.model.errors import cleaned, one_line
-from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts
+from waypoint.model.facts import CaptureFacts, LimitFacts, OperationFacts, SessionFacts, StopFacts
 from waypoint.model.outcomes import SHORT
 
 _COLOURS = {
@@ -133,6 +133,11 @@ def sessions_table(sessions: Sequence[SessionFacts], *, coloured: bool = False) 
 
 def _count(number: int | None) -> str:
     return "-" if number is None else str(number)
+
+
+def stop_line(stopped: StopFacts) -> str:
+    """The line of `stop` about a session."""
+    return f"{stopped.branch}  {f'kept as {short(stopped.capture)}' if stopped.capture else 'discarded'}"
 
 
 def limits(found: LimitFacts) -> str:

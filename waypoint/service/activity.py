@@ -70,7 +70,7 @@ async def doctor(home: Home) -> list[Capability]:
     ended = asyncio.wrap_future(work)
     try:
         rows = await asyncio.shield(ended)
-        return [*rows, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_ground, home)]
+        return [*rows, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_rows_of_home, home)]
     except asyncio.CancelledError:
         is_cancelled = True
         work.cancel()  # it may not have got a thread yet
@@ -105,7 +105,7 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
     return "ok", why, ""
 
 
-def _ground(home: Home) -> list[Capability]:
+def _rows_of_home(home: Home) -> list[Capability]:
     """The rows about what sessions of this home lack, and about its users. Blocks."""
     left_out = "; ".join(f"not in the session: {line}" for line in home.left_out())
     why_host_ids = home.why_host_ids()

@@ -19,7 +19,7 @@ from waypoint.client.sdk import Client
 from waypoint.model.errors import NotAllowed, UsageProblem, WaypointError
 from waypoint.model.facts import StopFacts
 from waypoint.model.outcomes import degraded_lines
-from waypoint.model.rendering import sessions_table
+from waypoint.model.rendering import sessions_table, stop_line
 from waypoint.model.verbs import Given
 
 
@@ -88,7 +88,7 @@ def stop(given: Given) -> int:
         print_json(stopped if first is None else {**error_value(first), "stopped": stopped})
     else:
         for one in stopped:
-            print_lines([f"{one.branch}  {f'kept as {one.capture[:12]}' if one.capture else 'discarded'}"])
+            print_lines([stop_line(one)])
         for one in stopped:
             tell_lines(degraded_lines(dataclasses.asdict(one)))
     return first.exit_code if first is not None else 0

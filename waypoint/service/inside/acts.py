@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from waypoint.model.errors import StateConflict
 from waypoint.model.outcomes import HEADINGS, degraded_lines, replaced_lines, undone_lines
+from waypoint.model.rendering import stop_line
 from waypoint.model.requests import CheckpointRequest, ForkRequest, RestoreRequest, StopRequest, UndoRequest
 from waypoint.model.verbs import Given
 from waypoint.service import captures, history, sessions
@@ -85,7 +86,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
 
 async def stop(home: Home, live: LiveSession, given: Given) -> Printed:
     stopped = await sessions.stop(home, live.branch, StopRequest(checkpoint=given.text("checkpoint")))
-    return Printed(_text([stopped.branch], stopped), [stopped])
+    return Printed(_text([stop_line(stopped)], stopped), [stopped])
 
 
 async def undo(home: Home, live: LiveSession, given: Given) -> Printed:
