@@ -1,4 +1,4 @@
-"""`python -m tests.bench [AREA...]`: measures, prints the table, writes JSON. An aim that was missed is no failure."""
+"""`python -m tests.bench [AREA...]`: measures, prints the table, writes JSON. A missed aim is no failure."""
 
 import argparse
 import dataclasses
@@ -30,11 +30,11 @@ def rows_of(area: str, sizes: Sizes) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./dev bench", description="Figures beside their floors.")
-    parser.add_argument("areas", metavar="AREA", nargs="*", help=f"of {', '.join(areas())}; default: all")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write them there")
-    parser.add_argument("--runs", metavar="N", type=int, help=f"per figure (default: {RUNS})")
+    parser.add_argument("areas", metavar="AREA", nargs="*", help=f"one of {', '.join(areas())} (default: all)")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures to FILE")
+    parser.add_argument("--runs", metavar="N", type=int, help=f"runs of each figure (default: {RUNS})")
     parser.add_argument(
-        "--quick", action="store_true", help=f"small sizes and {QUICK_RUNS} runs: shows that all still works"
+        "--quick", action="store_true", help=f"small sizes and {QUICK_RUNS} runs: shows that everything works"
     )
     parser.add_argument("--smoke", action="store_true", help="small sizes, each figure once, no verdict")
     asked = parser.parse_args()

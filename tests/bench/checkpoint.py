@@ -1,7 +1,7 @@
-"""Checkpoints, forks and restores of live sessions, beside what bare CRIU takes for the same sessions.
+"""Checkpoints, forks and restores of live sessions, beside bare CRIU on the same sessions.
 
-A pause is what a process inside feels: the longest gap between two of its readings of the clock, while all else in its
-session rests. Needs CRIU and python3; the full sizes need 12 GB of disk, since captures stay as long as the home.
+A pause is the longest gap between two readings of the clock by a process inside an otherwise idle session. Needs CRIU
+and python3; the full sizes need 12 GB of disk.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from tests.places import make_temp_root
 from waypoint.client.sdk import Client, Session
 from waypoint.linux.storage import filesystem
 
-USER = "nobody"  # no rc files of its own: what they do is not ours to measure
+USER = "nobody"  # has no rc files, which would be measured too
 MB = 1_000_000
 CROWD = 12
 REST_S = 0.05  # about what a checkpoint takes
@@ -49,7 +49,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
         print(f"checkpoint: no figures without CRIU: {why_not}", file=sys.stderr)
         yield []
         return
-    # The full sizes are those of a user, whose pool has the usual size.
+    # The full sizes use a pool of the default size.
     with open_home("bench", None if sizes.quick else make_temp_root()) as home:
         bench = _Bench(home)
         captures = 300 if sizes.quick else 3000
@@ -69,8 +69,8 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
 
 
 class _Bench:
-    """A home with sessions, each an idle bash with one background job: in `plain`, of which `point` is a capture, that
-    sleeps; in `spun` it is the spinner.
+    """A home with two sessions, each an idle bash with a background job: a sleep in `plain`, of which `point` is a
+    capture, and the spinner in `spun`.
     """
 
     raw: RawCriu
@@ -88,21 +88,21 @@ class _Bench:
         return self.client.start(branch, user=USER, env={"TERM": "xterm"})
 
     def pause_ms(self) -> float:
-        """Of a checkpoint of `spun`, as it feels it."""
+        """The pause of a checkpoint of `spun`, felt inside."""
         return self.spinner.gap_ms(lambda: take(self.spun))
 
     def raw_restore_ms(self) -> float:
         return self.raw.restore_ms("plain", self.point)
 
     def discard(self, *branches: str) -> None:
-        """End those of them that live; nothing of them stays."""
+        """Discard the sessions of those branches that are live."""
         live = {facts.branch for facts in self.client.sessions()}.intersection(branches)
         with ThreadPoolExecutor(CROWD) as threads:
             list(threads.map(lambda branch: self.client.session(branch).stop(discard=True), live))
 
 
 def take(session: Session) -> float:
-    """Capture it with its processes; how long the daemon says that it stood still."""
+    """Checkpoint it with its processes; the pause in ms as the daemon reports it."""
     return session.checkpoint("again", tier="live", force=True).paused_ms
 
 
@@ -152,7 +152,7 @@ def _pauses_under_load(bench: _Bench, captures: int) -> list[Figure]:
 
 
 def _files_pause(bench: _Bench) -> Figure:
-    """The pause of a restore of the files alone, of which one was changed. The least is that of its capture."""
+    """The pause of `restore --only files` after one file was changed. The floor is the pause of its capture."""
     bench.spun.checkpoint("files", tier="live")
 
     def restore() -> None:
@@ -215,7 +215,7 @@ def _forks(bench: _Bench) -> list[Figure]:
 
 
 def _crowd(bench: _Bench) -> Figure:
-    """Many forks of one session with a server, each of which answers on the same port for itself."""
+    """Many forks of a session with a server, each of which answers on its own port."""
     kept = secrets.token_hex(8)
     serving = bench.start("serving")
     serving.exec(SLEEP)
@@ -263,7 +263,7 @@ def _restore(bench: _Bench) -> Figure:
 
 
 def _large(bench: _Bench, sizes: Sizes) -> list[Figure]:
-    """Pauses of a session that has written much, beside those of one that has not."""
+    """Pauses of a session with many files, beside those of an empty one."""
     large = _Large(bench, sizes)
     total_mb, dirty_mb = (count * large.file_bytes // MB for count in (large.files, large.dirty_files))
     name = f"pause, {large.files} files, {total_mb} MB, {dirty_mb} MB dirty"
@@ -280,7 +280,7 @@ def _large(bench: _Bench, sizes: Sizes) -> list[Figure]:
 
 
 class _Large:
-    """The session, made when it is first needed, and its sibling."""
+    """A session with many files, made when it is first needed, and a session beside it that writes."""
 
     def __init__(self, bench: _Bench, sizes: Sizes) -> None:
         self._bench = bench
@@ -307,7 +307,7 @@ class _Large:
             self._spinner = Spinner(self._bench.home, self._session)
 
     def empty_pause_ms(self) -> float:
-        """With nothing left to be written out of the last turn."""
+        """The pause of an empty session, after the data of the last turn was written to the disk."""
         daemon = self._bench.client.status().pid
         filesystem.sync_filesystem(f"/proc/{daemon}/root{self._bench.home.path}/pool")
         return self._bench.pause_ms()
@@ -323,7 +323,7 @@ class _Large:
             self._writer.stop_and_note()
 
     def next_rate(self) -> float:
-        """Of those that the figure before has seen."""
+        """The next of the rates that the figure before noted."""
         rates = self._writer.rates
         rates.append(rates.pop(0))
         return rates[-1]

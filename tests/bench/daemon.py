@@ -1,6 +1,4 @@
-"""The daemon's shell with a Service that lives in memory: requests and frames. And how long a real daemon without any
-sessions is away if it is killed.
-"""
+"""Requests and frames of a daemon with a service in memory; how soon a killed daemon is replaced."""
 
 import asyncio
 import contextlib
@@ -28,7 +26,7 @@ from waypoint.daemon.siblings import QUICK_DEATH_S
 from waypoint.linux.tasks import lock_holder
 
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: waypoint\r\n\r\n"
-REQUESTS = 200  # of one run; the figure is of one of them
+REQUESTS = 200  # in one run; the figure is the time of one
 BLOCK_BYTES = 256 << 10
 MB = 1_000_000
 
@@ -88,7 +86,7 @@ def figures(sizes: Sizes) -> Iterator[list[Figure]]:
 
 @contextlib.contextmanager
 def _echo() -> Iterator[socket.socket]:
-    """A socket whose other end sends back whatever comes."""
+    """A socket whose other end echoes."""
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
@@ -113,7 +111,7 @@ def _ms_of_requests(client: socket.socket) -> float:
 
 @contextlib.contextmanager
 def _reader() -> Iterator[socket.socket]:
-    """A socket whose other end is read as fast as can be."""
+    """A socket whose other end is read as fast as possible."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         cat = subprocess.Popen(["cat"], stdin=theirs, stdout=subprocess.DEVNULL)
@@ -142,13 +140,13 @@ def _rate_of_sendmsg(total: int) -> float:
 
 
 def _outlive_quick_death(client: Client) -> None:
-    """A daemon that dies younger is suspected to die again, and its successor has to wait."""
+    """Let the daemon live long enough: after a quick death its successor would be delayed."""
     client.status()
     select.poll().poll(QUICK_DEATH_S * 1000)
 
 
 def _ms_until_replaced(client: Client, *others: int) -> float:
-    """`others`: pids of what is killed just before the daemon."""
+    """`others`: pids of processes to be killed just before the daemon."""
     killed = client.status().pid
     begin = time.perf_counter()
     for pid in (*others, killed):
@@ -156,5 +154,5 @@ def _ms_until_replaced(client: Client, *others: int) -> float:
     found = client.status()
     taken = 1000 * (time.perf_counter() - begin)
     if found.pid == killed:
-        raise RuntimeError(f"daemon {killed}, which was killed, has answered")
+        raise RuntimeError(f"the killed daemon {killed} answered")
     return taken

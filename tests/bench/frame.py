@@ -1,11 +1,9 @@
-"""What every area of the benchmark is built on: figures, measuring them in turns with their floors, judging, printing.
+"""The frame of the benchmark: measures figures in turns with their floors, judges and prints them.
 
-An area is a module of this package with
+An area is a module of this package with a context manager that opens what it needs (a home, a session):
 
     @contextlib.contextmanager
     def figures(sizes: Sizes) -> Iterator[list[Figure]]
-
-which opens what it measures on (a home, a session) and closes it. Out of scope: what is measured.
 """
 
 import json
@@ -27,7 +25,7 @@ Verdict = Literal["met", "missed", "no aim", "not judged"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much to measure with. `quick`: small amounts of data, for a run that only shows that nothing is broken."""
+    """`quick`: small amounts of data, for a run that only shows that everything works."""
 
     runs: int = RUNS
     quick: bool = False
@@ -35,17 +33,17 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a median should be. `said` is how it is printed; `holds` gets the median and the floor's, if any."""
+    """The wanted median. `text` is printed; `holds` gets the figure's median and the floor's, if any."""
 
-    said: str
+    text: str
     holds: Callable[[float, float | None], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing to measure. `measure` does it once and returns the figure in `unit`; `floor` does the least possible.
+    """`measure` measures once and returns the figure in `unit`; `floor` measures the least that any program could take.
 
-    `max_runs` bounds the number of runs of what takes minutes; `before` prepares each run and is not measured.
+    `before` prepares each run and is not measured. `max_runs`: for figures that take minutes.
     """
 
     name: str
@@ -94,7 +92,7 @@ def share_of_floor_at_least(share: float) -> Aim:
 
 
 def both(first: Aim, second: Aim) -> Aim:
-    return Aim(f"{first.said}, {second.said}", lambda *given: first.holds(*given) and second.holds(*given))
+    return Aim(f"{first.text}, {second.text}", lambda *given: first.holds(*given) and second.holds(*given))
 
 
 def seconds_of(act: Callable[[], object]) -> float:
@@ -104,7 +102,7 @@ def seconds_of(act: Callable[[], object]) -> float:
 
 
 def ms_of_command(argv: Sequence[str], env: dict[str, str] | None = None) -> float:
-    """Milliseconds from the start of a process to its end. Raises RuntimeError with its words if it fails."""
+    """Milliseconds from the start of a process to its end. Raises RuntimeError with its stderr if it fails."""
     start = time.perf_counter()
     done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     taken_s = time.perf_counter() - start
@@ -114,7 +112,7 @@ def ms_of_command(argv: Sequence[str], env: dict[str, str] | None = None) -> flo
 
 
 def measured(figure: Figure, sizes: Sizes) -> Row:
-    """Measure in turns with the floor, so that whatever else the machine does falls on both."""
+    """Measure in turns with the floor, so that other load of the machine slows both."""
     wanted = min(sizes.runs, figure.max_runs or sizes.runs)
     values: list[float] = []
     floors: list[float] = []
@@ -135,7 +133,7 @@ def measured(figure: Figure, sizes: Sizes) -> Row:
         p90=_slow_end(values, is_rate=figure.unit.endswith("/s")),
         floor=floor_median,
         floor_name=figure.floor_name,
-        aim=figure.aim.said if figure.aim else "",
+        aim=figure.aim.text if figure.aim else "",
         verdict=_verdict(figure.aim, median, floor_median),
         runs=wanted,
     )
@@ -158,7 +156,6 @@ HEAD = ("figure", "median", "p90", "floor", "aim", "verdict", "runs")
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Aligned columns; names to the left, numbers to the right."""
     cells = [HEAD, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEAD))]
     left = {0, 4, 5}
@@ -182,7 +179,7 @@ def _number(value: float) -> str:
 
 
 def machine() -> dict[str, str | int | float]:
-    """What the figures were taken on; the load tells how far to trust them."""
+    """The machine of the measurement. The load tells how far to trust the figures."""
     return {
         "kernel": platform.release(),
         "machine": platform.machine(),

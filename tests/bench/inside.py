@@ -1,5 +1,6 @@
-"""Programs that run inside of sessions for the benchmark: one that feels pauses, one that writes without end, one that
-serves, one that makes files dirty. In bash and Python of the session's base; they need nothing of this checkout there.
+"""Programs that run inside sessions: one measures pauses, one writes without end, one serves, one makes files dirty.
+
+They use bash and Python of the session's base, and nothing of this checkout.
 """
 
 import os
@@ -19,7 +20,7 @@ PORT = 8000
 _FOLDER = "/var/tmp/bench"  # in a session
 _PYTHON = ("python3", "-I", "-S", "-c")
 
-# In bash, whose few pages add less to a dump than those of an interpreter.
+# In bash, whose memory adds less to a dump than Python's.
 _SPINNER = f"""
 mkdir -p {_FOLDER} && mkfifo {_FOLDER}/begin {_FOLDER}/told
 trap asked=yes USR1
@@ -66,9 +67,9 @@ for number in range({count}):
 
 
 class Spinner:
-    """Reads the clock without end while it is asked to, and then tells the largest gap between two readings.
+    """A background job that reads the clock without end and reports the largest gap between two readings.
 
-    In between it sleeps in the open of a FIFO. It is a background job of the session.
+    When it does not measure, it waits in the open of a FIFO.
     """
 
     def __init__(self, home: Home, session: Session) -> None:
@@ -78,7 +79,7 @@ class Spinner:
         self._folder = f"/proc/{found.init_pid}/root{_FOLDER}"
 
     def gap_ms(self, act: Callable[[], object]) -> float:
-        """Around `act`. Nothing else happens in the session meanwhile."""
+        """The largest gap during `act`, in an otherwise idle session."""
         os.close(os.open(f"{self._folder}/begin", os.O_WRONLY))
         self._told()
         act()
@@ -91,13 +92,13 @@ class Spinner:
 
 
 class Writer:
-    """Writes one file over and over, as fast as it goes, from `go_on` to `stop`; otherwise it is stopped."""
+    """Writes one file over and over at full speed, from `go_on` to `stop`."""
 
     def __init__(self, home: Home, session: Session, size: int) -> None:
         self._pid = _start(record_of(home, session.branch), session, *_PYTHON, _WRITER.format(blocks=size >> 20))
         self.stop()
         self.rates: list[float] = []
-        """In MB/s, of each time that it went on."""
+        """MB/s of each interval."""
 
     def go_on(self) -> None:
         self._before, self._begin = self._written(), time.perf_counter()
@@ -118,27 +119,27 @@ class Writer:
 
 
 def start_server(home: Home, session: Session, kept: str) -> None:
-    """It answers each line on PORT with `kept`, which only its memory has, and the line."""
+    """Start a server that answers each line on PORT with `kept`, which only its memory has, and the line."""
     _start(record_of(home, session.branch), session, *_PYTHON, _SERVER.format(kept=kept, port=PORT))
     until = f"until (: </dev/tcp/127.0.0.1/{PORT}) 2>/dev/null; do :; done"
     session.exec(until)
 
 
 def ask_server(session: Session, number: int) -> str:
-    """What the session's server says to `number`, asked by its shell, which keeps the number in a variable."""
+    """The answer of the session's server to `number`, asked by the session's shell."""
     talk = f"fork={number}; exec 9<>/dev/tcp/127.0.0.1/{PORT}; echo $fork >&9; read -r said <&9; exec 9>&-; echo $said"
     return session.exec(talk).output.decode().strip()
 
 
 def write_files(session: Session, count: int, size: int) -> None:
-    """New content for the first `count` of its files."""
+    """Write new content to the first `count` files of the session."""
     done = session.run(*_PYTHON, _DIRTY.format(count=count, size=size, folder=_FOLDER))
     if done.exit:
         raise RuntimeError(f"cannot write files in the session: {done.stderr.decode(errors='replace')}")
 
 
 def record_of(home: Home, branch: str) -> RuntimeRecord:
-    """What the daemon has noted of the live session on the branch."""
+    """The daemon's runtime record of the live session on the branch."""
     for path in (home.runtime / "sessions").glob(f"*/{record.RECORD}"):
         found = record.load(path.parent)
         if found is not None and found.row.branch == branch:
@@ -147,9 +148,9 @@ def record_of(home: Home, branch: str) -> RuntimeRecord:
 
 
 def _start(found: RuntimeRecord, session: Session, *argv: str) -> int:
-    """Run a program as a background job; its pid, as the host sees it."""
+    """Run a program as a background job; returns its pid on the host."""
     said = session.exec(f"{shlex.join(argv)} & echo $!").output.decode().split()
     for pid in cgroups.members(found.cgroup):
         if said and procfs.inner_pid(pid) == int(said[-1]):
             return pid
-    raise RuntimeError(f"no {argv[0]} came to run in the session: {' '.join(said)}")
+    raise RuntimeError(f"{argv[0]} does not run in the session: {' '.join(said)}")

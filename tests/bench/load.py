@@ -1,6 +1,6 @@
-"""Clients that keep a daemon busy for the benchmark: they ask for long lists and stream a scrollback, without end.
+"""Clients that keep a daemon busy: they ask for long lists and stream a scrollback without end.
 
-The clients read bytes and look at none of them, so what they cost is the daemon's, as far as that is possible.
+They do not parse the answers, so that most of the cost is the daemon's.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from waypoint.model.paths import socket_path
 from waypoint.model.records import Ref
 from waypoint.store.names import Names
 
-# Each of them asks its requests in turn, without end; a byte on stdout says that an answer has come to its end.
+# Sends its requests in turn, without end, and writes a byte to stdout after each answer.
 _CLIENT = """
 import itertools, os, socket, sys
 path, requests = sys.argv[1], [word.encode().replace(b"|", b"\\r\\n") for word in sys.argv[2:]]
@@ -34,9 +34,7 @@ _STREAM = "POST {target} HTTP/1.1|Host: waypoint|Connection: Upgrade|Upgrade: wa
 
 
 def fill_history(home: Home, capture: str, count: int) -> None:
-    """Put `count` more captures like `capture` on record, a chain, and a branch for each, made by an operation of its
-    own; the daemon is stopped meanwhile.
-    """
+    """Record a chain of `count` captures like `capture`, each with a branch and an operation; the daemon is stopped."""
     Client(home.path).stop_daemon()
     names = Names(home.path / "names.db")
     with contextlib.closing(names):
@@ -49,8 +47,8 @@ def fill_history(home: Home, capture: str, count: int) -> None:
 
 
 class BusyClients:
-    """Three clients: one asks for all captures and for all branches, one for the operation log and for all sessions and
-    branches that could be started again, one for the scrollback of the session on `branch`. In a `with` block.
+    """Three clients inside a `with` block: one lists captures and branches, one operations and sessions, one streams
+    the scrollback of `branch`.
     """
 
     def __init__(self, home: Home, branch: str) -> None:
@@ -62,7 +60,7 @@ class BusyClients:
         ]
 
     def __enter__(self) -> Self:
-        """Returns when each of the clients has had an answer to each of its requests."""
+        """Returns when each client has an answer to each of its requests."""
         command = [sys.executable, "-I", "-S", "-c", _CLIENT, self._socket]
         self._clients = [
             subprocess.Popen([*command, *requests], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -71,7 +69,7 @@ class BusyClients:
         for client, requests in zip(self._clients, self._requests, strict=True):
             assert client.stdout is not None
             if client.stdout.read(len(requests)) != b"." * len(requests):
-                raise RuntimeError("a client of the benchmark has had no answer")
+                raise RuntimeError("a client of the benchmark got no answer")
         return self
 
     def __exit__(self, *_: object) -> None:

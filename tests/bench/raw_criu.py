@@ -1,8 +1,8 @@
-"""Bare CRIU on sessions of a home, from outside of its daemon: the least that a dump and a restore can take.
+"""Bare CRIU on sessions of a home, without its daemon: the least time that a dump and a restore can take.
 
-The sessions, captures, mounts and options are the daemon's own. What is bare: nothing is asked for, recorded, drained,
-sealed or proved; the clock runs while the criu process does. The work is done by a process of one thread, because it
-changes its namespaces: `python -m tests.bench.raw_criu HOME DAEMON_PID` with requests and answers as lines of JSON.
+Sessions, captures, mounts and options are the daemon's own; only the criu process is measured. A process of one thread
+does the work, because it changes its namespaces: `python -m tests.bench.raw_criu HOME DAEMON_PID`, with requests and
+answers as lines of JSON.
 """
 
 import contextlib
@@ -47,17 +47,17 @@ from waypoint.upper.open_pool import open_pool
 
 
 class RawDump(NamedTuple):
-    """`whole_ms`: of the criu process, from its start to its end. `frozen_ms`: for which it held the processes."""
+    """`whole_ms`: from the start of the criu process to its end. `frozen_ms`: how long it held the processes."""
 
     whole_ms: float
     frozen_ms: float
 
 
 class RawCriu:
-    """The process that does it, from the side of the benchmark. Everything it made is gone when it is closed."""
+    """The benchmark's side of that process. Everything it made is removed at the end."""
 
     def __init__(self, home: Home, daemon_pid: int) -> None:
-        """The daemon must have captured something: then it has found its CRIU."""
+        """The daemon must have made a capture, so that it has found its CRIU."""
         argv = [sys.executable, "-m", "tests.bench.raw_criu", str(home.path), str(daemon_pid)]
         self._process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -68,12 +68,12 @@ class RawCriu:
         self._process.communicate()
 
     def dump(self, branch: str) -> RawDump:
-        """The session stands still for it, and goes on."""
+        """Dump the live session, which continues afterwards."""
         whole_ms, frozen_ms = self._ask("dump", branch)
         return RawDump(whole_ms, frozen_ms)
 
     def restore_ms(self, branch: str, capture: str) -> float:
-        """Bring the capture's processes to life among mounts as the live session on `branch` has, and end them."""
+        """Restore the capture's processes with mounts like those of the live session on `branch`, and end them."""
         (taken_ms,) = self._ask("restore", branch, capture)
         return taken_ms
 
@@ -89,7 +89,7 @@ class RawCriu:
 
 
 class _Work:
-    """In the process of its own, in the daemon's mounts."""
+    """The work, in its own process and in the daemon's mount namespace."""
 
     def __init__(self, home: Home, scratch: Path) -> None:
         self._home = home

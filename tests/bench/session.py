@@ -1,6 +1,4 @@
-"""A live session: starting it, commands in it, its output, its typing echo, and what its daemon costs while nothing
-happens.
-"""
+"""A live session: start, commands, output, typing echo; and an idle daemon's cost."""
 
 import contextlib
 import hashlib
@@ -34,7 +32,7 @@ from waypoint.client.sdk import Client, Session
 from waypoint.daemon.siblings import QUICK_DEATH_S
 
 MB = 1_000_000
-USER = "nobody"  # no rc files of its own: what they do is not ours to measure
+USER = "nobody"  # has no rc files, which would be measured too
 IDLE_SESSIONS = 20
 IDLE_S = 10.0
 
@@ -152,7 +150,7 @@ def _outputs(home: Home, session: Session, sizes: Sizes) -> list[Figure]:
             max_runs=5,
         ),
         Figure(
-            "exec output: base64, by lines",  # it writes each line of a terminal by itself
+            "exec output: base64, by lines",  # on a terminal base64 writes each line separately
             "MB/s",
             lambda: random_bytes(base64),
             lambda: _raw_base64(random_mb),
@@ -178,7 +176,7 @@ def _exact_rate(session: Session, command: str, size: int) -> float:
 
 
 def _rate_and_digest(session: Session, command: str) -> tuple[float, str]:
-    """MB/s of a command's output, and its SHA-256, which is made when the clock has stopped."""
+    """MB/s of a command's output, and its SHA-256, which is not part of the time."""
     pieces: list[bytes] = []
     taken_s = _seconds_of(session, command, pieces.append)
     digest = hashlib.sha256()
@@ -194,7 +192,7 @@ def _seconds_of(session: Session, command: str, take: Callable[[bytes], None]) -
 
 
 def _raw_rate(command: str) -> float:
-    """The same command on a bare pty without output processing, read by the simplest loop."""
+    """MB/s of the command on a bare pty without output processing, read by a plain loop."""
     master, slave = os.openpty()
     modes = termios.tcgetattr(slave)
     assert isinstance(modes[1], int)
@@ -225,7 +223,7 @@ def _raw_base64(random_mb: int, behind: str = "") -> float:
 
 
 def _typing(session: Session) -> Figure:
-    """A key on an attached terminal until its echo is shown there, through the real command on a real terminal."""
+    """From a key on an attached terminal to its echo, through the real command."""
     attached = _Person(session)
     plain = _PlainBash()
     return Figure(
@@ -234,7 +232,7 @@ def _typing(session: Session) -> Figure:
 
 
 class _PlainBash:
-    """An interactive bash on a pty of our own."""
+    """An interactive bash on a bare pty."""
 
     def __init__(self) -> None:
         pid, self.fd = os.forkpty()
@@ -268,7 +266,7 @@ class _PlainBash:
 
 
 class _Person(_PlainBash):
-    """The same on `waypoint attach`."""
+    """`waypoint attach` on a pty."""
 
     def __init__(self, session: Session) -> None:
         pid, self.fd = os.forkpty()
@@ -306,7 +304,7 @@ def _crowd(home: Home, client: Client, sizes: Sizes) -> list[Figure]:
 
     def make_and_outlive_quick_death() -> None:
         make()
-        time.sleep(QUICK_DEATH_S)  # a daemon that dies younger is suspected to die again: its successor has to wait
+        time.sleep(QUICK_DEATH_S)  # after a quick death the next daemon would be delayed
 
     def adoption() -> float:
         pid = client.status().pid
@@ -354,13 +352,13 @@ def _idle(client: Client, count: int, make: Callable[[], None]) -> list[Figure]:
 
 
 def _wake_ups(client: Client) -> float:
-    """How many system calls the daemon makes, seen by strace, once it has been left alone."""
+    """The number of system calls of an idle daemon, by strace."""
     pid = client.status().pid
-    time.sleep(2)  # what the last request has set going comes to its end
+    time.sleep(2)  # until the work of the last request is done
     argv = ["timeout", str(IDLE_S), "strace", "-f", "-q", "-p", str(pid)]
     seen = subprocess.run(argv, capture_output=True, check=False).stderr.decode(errors="replace")
     calls = [line for line in seen.splitlines() if "(" in line and "unfinished" not in line and "strace:" not in line]
-    # strace tells of the call that each thread sits in when it attaches and leaves.
+    # strace prints the call in which each thread waits when it attaches and detaches.
     return float(len([line for line in calls if "<detached" not in line]))
 
 

@@ -1,4 +1,4 @@
-"""How long a command takes to start and end, before it does anything: what Python alone takes is the floor."""
+"""The time of a command that does nothing. The floor is a bare Python."""
 
 import contextlib
 import sys

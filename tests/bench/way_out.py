@@ -1,4 +1,4 @@
-"""How long a new session takes to reach what is outside."""
+"""The time until a new session reaches the network."""
 
 import time
 
@@ -10,7 +10,7 @@ USER = "nobody"
 
 
 def way_out(client: Client) -> Figure:
-    """Until the first command of a new session has an answer from outside, in a home that has a router."""
+    """From the start of a session until its first command has an answer from outside, with a running router."""
     reach = f"exec 3<>/dev/tcp/{PUBLIC}/{ECHO} && read -r line <&3"
 
     def start_and_reach() -> float:

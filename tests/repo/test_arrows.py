@@ -213,7 +213,7 @@ def test_the_table_has_no_cycle() -> None:
 def drawing() -> list[set[str]]:
     """The chain of packages in docs/architecture.md: one set for each place between two arrows."""
     page = (ROOT / "docs/architecture.md").read_text()
-    chain = re.search(r"^cli ─▶ .*$", page, re.MULTILINE)
+    chain = re.search(r"^cli ─▶ .*(?:\n +─▶ .*)*$", page, re.MULTILINE)
     assert chain, "docs/architecture.md has no line that begins with 'cli ─▶'"
     return [set(re.findall(r"\w+", place)) for place in re.split(r"─▶|──\(unix socket\)──▶", chain[0])]
 
