@@ -110,7 +110,6 @@ class _Work:
             argv = command.argv(CRIU_SOCKET_FD)
             beside = CriuBeside(
                 pid=found.init_pid,
-                session=found.cgroup,
                 run=run,
                 cgroup=places.dumps,
                 argv=argv,
