@@ -1,1 +1,1 @@
-"""Tests of what can be asked of Waypoint, without a daemon."""
+"""Tests of the service functions, without a daemon."""

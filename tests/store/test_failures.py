@@ -33,7 +33,7 @@ class TestOnASmallDisk:
 
     @pytest.fixture(params=[0, 4, 16])
     def full(self, corner: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-        """A database on a file system with so many KiB left: SQLite needs 32 of them to open it."""
+        """A database on a file system with a few KiB left: SQLite needs 32 to open it."""
         folder = corner / "full"
         folder.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)

@@ -1,1 +1,1 @@
-"""What can be asked of Waypoint, in one vocabulary, without HTTP."""
+"""The functions behind every request to the daemon, without HTTP."""
