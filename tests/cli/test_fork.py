@@ -12,6 +12,7 @@ import pytest
 from tests.cli.conftest import Spawn, exit_status
 from tests.cli.test_checkpoint import TRACED
 from tests.cli.test_exec import started
+from tests.collecting import collecting
 from tests.homes import Home
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.cli.fast.in_each import Lines
@@ -96,26 +97,17 @@ class TestBranches:
         assert (done.code, done.stdout) == (4, "")
         assert live_branches(home) == before
 
-    @pytest.mark.parametrize(
-        "args",
-        [
-            [],
-            ["NAME"],
-            ["NAME", "x", "-n", "2"],
-            ["NAME", "-n", "0"],
-            ["NAME", "-n", "1000"],
-            ["NAME", "x", "--prefix", "p"],
-            ["NAME", "x", "x"],
-            ["NAME", "bad name"],
-            ["nosuch", "x"],
-            ["NAME", "--", "true"],
-            ["NAME", "x", "--", "\udcff"],
-        ],
-    )
-    def test_wrong_usage_has_status_2(self, home: Home, ready: str, args: list[str]) -> None:
+    def test_wrong_forks_start_no_session(self, home: Home, ready: str) -> None:
         before = live_branches(home)
-        done = home.cli("fork", *(ready if word == "NAME" else word for word in args))
-        assert (done.code, done.stdout) == (2, "")
+        with collecting() as row:
+            for words in (
+                *([ready], [ready, "x", "-n", "2"], [ready, "-n", "1000"], [ready, "x", "--prefix", "p"]),
+                *([ready, "x", "x"], [ready, "bad name"], ["nosuch", "x"], [ready, "--", "true"]),
+                [ready, "x", "--", "\udcff"],
+            ):
+                with row(words):
+                    done = home.cli("fork", *words)
+                    assert (done.code, done.stdout) == (2, "")
         assert live_branches(home) == before
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Spawn, daemon_pid, exit_status, is_cooked
+from tests.collecting import collecting
 from tests.homes import Home
 
 pytestmark = pytest.mark.privileged
@@ -216,11 +217,27 @@ def test_a_start_reports_a_left_out_mount_only_if_the_shell_starts_in_it(home: H
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-@pytest.mark.parametrize("cwd", ["/nope", "/etc/passwd"])
-def test_a_cwd_that_cannot_be_entered_is_an_error(home: Home, cwd: str) -> None:
-    done = home.cli("shell", "t-nope", "-d", "--cwd", cwd)
-    assert (done.code, done.stdout) == (2, "")
-    assert f"cannot start a session in {cwd}: " in done.stderr
+def test_wrong_options_start_no_session(home: Home) -> None:
+    with collecting() as row:
+        for options, said in (
+            ("--cwd /nope", "cannot start a session in /nope: "),
+            ("--cwd /etc/passwd", "cannot start a session in /etc/passwd: "),
+            ("--shell nosuch", "shell"),
+            ("--shell /usr", "shell"),
+            ("--shell bin/bash", "shell"),
+            ("--shell=", "shell"),
+            ("-b other", "two branches"),
+            ("--net no", "--net"),
+        ):
+            with row(options):
+                done = home.cli("shell", "t-nope", "-d", *options.split())
+                assert (done.code, done.stdout, said in done.stderr) == (2, "", True), done.stderr
+        for words in ("shell t-nope", "attach t-nope"):
+            with row(words):
+                done = home.cli(*words.split())
+                assert (done.code, done.stdout) == (2, "")
+                assert "stdin is not a terminal" in done.stderr
+                assert "waypoint exec" in done.stderr
     assert "t-nope" not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
 
 
@@ -266,42 +283,23 @@ def test_a_shell_without_hooks_starts_with_a_warning(home: Home) -> None:
     assert "without hooks: /bin/sh is neither bash nor zsh: 'waypoint exec' is refused" in done.stderr
     assert home.must("run", "-b", "t-dash", "--", "echo", "on").stdout == "on\n"
     home.must("stop", "t-dash", "--discard")
-    done = home.must(
-        "shell", "t-plain", "-d", env={"SHELL": "/bin/sh"}
-    )  # $SHELL was not requested explicitly, so a shell with hooks is used
+    # $SHELL is not an explicit request, so a shell with hooks is used.
+    done = home.must("shell", "t-plain", "-d", env={"SHELL": "/bin/sh"})
     assert done.stderr == ""
     assert home.must("ps", "--json").json()[0]["hooks"] is True
     home.must("stop", "t-plain", "--discard")
 
 
-@pytest.mark.parametrize("shell", ["nosuch", "/usr", "bin/bash", ""])
-def test_a_missing_shell_is_refused(home: Home, shell: str) -> None:
-    done = home.cli("shell", "t-noshell", "-d", "--shell", shell)
-    assert (done.code, done.stdout) == (2, "")
-    assert "shell" in done.stderr
-
-
 def test_shell_detached_prints_the_branch(home: Home) -> None:
     done = home.must("shell", "t-d", "-d")
     assert done.stdout == "t-d\n"
-    assert home.must("shell", "-b", "t-d", "-d").stdout == "t-d\n"  # already running
+    found = home.must("shell", "-b", "t-d", "-d", "--json").json()  # already running
+    assert (found["branch"], found["state"], found["user"]) == ("t-d", "live", "root")
+    assert found["pid"] > 0
 
 
 def test_options_that_a_running_session_does_not_have_are_refused(home: Home, tmp_path: Path) -> None:
-    own = (
-        "--cpus",
-        "1",
-        "--pids",
-        "100",
-        "--net",
-        "none",
-        "--bind",
-        f"{tmp_path}:/mnt",
-        "--cwd",
-        "/",
-        "--shell",
-        "bash",
-    )
+    own = f"--cpus 1 --pids 100 --net none --bind {tmp_path}:/mnt --cwd / --shell bash".split()
     home.must("shell", "live", "-d", *own)
     assert home.must("shell", "live", "-d", *own).stdout == "live\n"
     others = {
@@ -324,12 +322,6 @@ def test_options_that_a_running_session_does_not_have_are_refused(home: Home, tm
     both = home.cli("shell", "live", "-d", "--net", "private", "--disk", "50M")
     assert "with another --disk and --net\n" in both.stderr
     home.must("stop", "live", "--discard")
-
-
-def test_shell_detached_with_json_prints_the_session(home: Home) -> None:
-    found = home.must("shell", "t-j", "-d", "--json").json()
-    assert (found["branch"], found["state"], found["user"]) == ("t-j", "live", "root")
-    assert found["pid"] > 0
 
 
 def test_shell_can_run_a_command_in_place_of_the_shell(home: Home, on_terminal: Spawn) -> None:
@@ -373,22 +365,8 @@ def test_under_sudo_the_session_belongs_to_the_caller(home: Home) -> None:
     assert home.must("exec", "-b", "t-root", "--", "id -un").stdout == "root\n"
 
 
-@pytest.mark.parametrize("verb", ["shell", "attach"])
-def test_shell_without_a_terminal_advises_exec(home: Home, verb: str) -> None:
-    done = home.cli(verb, "t-none")
-    assert (done.code, done.stdout) == (2, "")
-    assert "stdin is not a terminal" in done.stderr
-    assert "waypoint exec" in done.stderr
-    assert "t-none" not in [one["branch"] for one in home.must("ps", "--all", "--json").json()]
-
-
 def test_attaching_to_an_unknown_branch_is_an_error(home: Home, on_terminal: Spawn) -> None:
     terminal = on_terminal("attach", "nosuch")
     assert exit_status(terminal) == 2
     assert b"nosuch" in terminal.before
     assert is_cooked(terminal)
-
-
-@pytest.mark.parametrize("args", [["--net", "no"], ["a", "b"], ["a", "-b", "b"], ["bad name"], ["--json"]])
-def test_wrong_usage_is_told_with_status_2(home: Home, args: list[str]) -> None:
-    assert home.cli("shell", *args).code == 2

@@ -1,0 +1,22 @@
+"""Numbers and tables as text for people."""
+
+from waypoint.model import rendering
+
+
+def test_sizes_are_shown_in_the_largest_unit() -> None:
+    sizes = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 1048575: "1.0 MiB", 123 << 20: "123 MiB"}
+    sizes |= {5 << 40: "5.0 TiB", 5000 << 40: "5000 TiB"}
+    assert {count: rendering.size(count) for count in sizes} == sizes
+    assert rendering.size(None) == "-"
+
+
+def test_durations_are_shown_in_two_units() -> None:
+    durations = {0.4: "0s", 59.9: "59s", 60: "1m00s", 3599: "59m59s", 7500: "2h05m", 1_040_000: "12d00h"}
+    assert {seconds: rendering.duration(seconds) for seconds in durations} == durations
+    assert rendering.duration(None) == "-"
+
+
+def test_a_table_has_straight_columns() -> None:
+    rows = [("a", "1", "live"), ("longer", "12345", "ok")]
+    lines = rendering.table(("NAME", "N", "STATE"), rows, right=frozenset({"N"}))
+    assert lines == ["NAME        N  STATE", "a           1  live", "longer  12345  ok"]
