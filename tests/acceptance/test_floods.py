@@ -13,7 +13,7 @@ from tests.homes import Home, open_home
 from tests.waiting import PATIENCE_S
 from waypoint.client import Client
 
-pytestmark = [pytest.mark.soak(part="floods"), pytest.mark.privileged]
+pytestmark = [pytest.mark.soak(part="timing"), pytest.mark.privileged]
 
 ASKS = 60
 WITHIN_MS = 20.0
@@ -112,7 +112,7 @@ EXEC_S, CHECKPOINT_S = 2.0, 10.0
 
 
 @pytest.mark.requires("criu")
-def test_sessions_that_capture_themselves_without_end_keep_nobody_from_being_served(homes: tuple[Home, Client]) -> None:
+def test_sessions_that_capture_themselves_all_the_time_delay_nobody(homes: tuple[Home, Client]) -> None:
     home, client = homes
     home.must("shell", "evil", "-d", "--user", "root")
     home.must("fork", "evil", *CROWD)

@@ -1,4 +1,4 @@
-"""A real daemon under hostile clients and sessions: no bug in its log, nothing that grows, nobody else slower."""
+"""A real daemon under hostile clients and sessions: no bug in its log, no leak, and other sessions answer."""
 
 import contextlib
 import os
@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,10 +73,8 @@ def unharmed(home: Home) -> Iterator[None]:
     assert resident_bytes(pid) < before + GROWN_BYTES
 
 
-def is_quick(home: Home) -> None:
-    began = time.monotonic()
+def answers(home: Home) -> None:
     assert inside(home, "good", "echo $((40 + 2))") == "42\n"
-    assert time.monotonic() - began < DEADLINE_S
 
 
 def test_no_request_harms_the_daemon(crowd: Home) -> None:
@@ -96,7 +93,7 @@ def test_no_request_harms_the_daemon(crowd: Home) -> None:
 
     with unharmed(crowd):
         asks()
-        is_quick(crowd)
+        answers(crowd)
 
 
 class Folder:
@@ -161,7 +158,7 @@ def test_no_content_of_a_run_folder_harms_the_daemon(crowd: Home) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = crowd.cli("exec", "-b", "evil", "--timeout", "0.5", "--wait-prompt", "0.2", "true", timeout_s=2)
             assert "bug of Waypoint" not in done.stderr, done
-        is_quick(crowd)
+        answers(crowd)
 
     crowd.must("shell", "evil", "-d", "--user", "root")
     with unharmed(crowd):
@@ -183,7 +180,7 @@ def test_a_starting_daemon_reads_any_run_folder(crowd: Home) -> None:
         for what in puts:
             folder.put(what)
         os.kill(daemon_of(crowd), signal.SIGKILL)
-        is_quick(crowd)
+        answers(crowd)
         crowd.must("stop", "evil")
         crowd.must("shell", "evil", "-d", "--user", "root")
 

@@ -47,7 +47,7 @@ def longest_answer_s(home: Home, for_s: float) -> float:
     return longest
 
 
-@pytest.mark.soak(part="floods")
+@pytest.mark.soak(part="timing")
 def test_a_terminal_that_blocks_delays_no_other_session(home: Home) -> None:
     with (
         session(home, "root") as hostile,
@@ -142,7 +142,7 @@ time.sleep(100)
 """
 
 
-@pytest.mark.soak(part="floods")
+@pytest.mark.soak(part="timing")
 def test_a_forged_shell_state_delays_nobody(home: Home) -> None:
     with session(home, "root") as hostile:
         with home.background(

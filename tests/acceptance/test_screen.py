@@ -74,22 +74,6 @@ def test_vi_edits_a_file_and_gives_the_screen_back(home: Home, branch: str, scre
     assert home.must("exec", "-b", branch, "--", "cat /tmp/edited").stdout == "very first line\nsecond\n"
 
 
-def test_a_terminal_multiplexer_works_inside(branch: str, screen: Open) -> None:
-    outer = at_prompt(screen(), branch)
-    outer.enter("clear; tmux -L inner -f /dev/null new")
-    outer.see(r"^\[0\] 0:bash\*")
-    outer.enter("stty size; echo $((6*7)) inside $TERM")
-    outer.see(r"^29 100\n42 inside \S+$")
-    outer.press("C-b")
-    outer.type("%")
-    outer.see(r"42 inside \S+ +│(?:.*\n)+\[0\] 0:bash\*")
-    detach(outer, branch)
-    attach(outer, branch).see(r"42 inside \S+ +│(?:.*\n)+\[0\] 0:bash\*")
-    outer.press("C-b")
-    outer.type("d")
-    outer.see(r"\[detached \(from session 0\)\]")
-
-
 def test_attaching_again_shows_what_was_to_be_seen(branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
     outer.enter(r"clear; seq 12; printf '\033[31mred\033[0m\n'")

@@ -71,7 +71,7 @@ def on_terminal(home: Home, command: str) -> Iterator["pexpect.spawn[str]"]:
 
 
 @pytest.mark.parametrize(("typed", "shown"), [("echo be''gun; sleep 1000", "begun"), ("if true; then", "> ")])
-def test_a_shell_in_a_command_is_brought_to_its_prompt(home: Home, main: Session, typed: str, shown: str) -> None:
+def test_the_advice_brings_a_busy_shell_to_its_prompt(home: Home, main: Session, typed: str, shown: str) -> None:
     with on_terminal(home, "waypoint attach main") as terminal:
         terminal.send(f"{typed}\r")
         terminal.expect_exact(shown)
@@ -88,7 +88,7 @@ def test_a_shell_in_a_command_is_brought_to_its_prompt(home: Home, main: Session
 
 
 @pytest.mark.soak(part="advice")
-def test_a_restore_of_the_shell_that_was_broken_off_is_taken_back(home: Home, main: Session) -> None:
+def test_an_interrupted_restore_of_the_shell_can_be_undone(home: Home, main: Session) -> None:
     main.exec("large=$(head -c 10M /dev/zero | tr '\\0' x)")
     main.checkpoint("large", tier="live")
     main.exec("unset large")
@@ -107,7 +107,9 @@ def test_a_restore_of_the_shell_that_was_broken_off_is_taken_back(home: Home, ma
 
 
 @pytest.mark.parametrize("kind", ["base", "bind"])
-def test_a_folder_that_the_processes_need_is_put_back(home: Home, client: Client, tmp_path: Path, kind: str) -> None:
+def test_a_missing_base_or_bind_is_reported_and_works_when_it_is_back(
+    home: Home, client: Client, tmp_path: Path, kind: str
+) -> None:
     folder, away = tmp_path / "folder", tmp_path / "away"
     folder.mkdir()
     make_base(folder)
@@ -129,7 +131,7 @@ def test_a_folder_that_the_processes_need_is_put_back(home: Home, client: Client
     session.stop(discard=True)
 
 
-def test_an_ambiguous_id_is_told_by_more_digits(home: Home, main: Session) -> None:
+def test_an_ambiguous_id_needs_more_digits(home: Home, main: Session) -> None:
     capture = home.must("show", "early", "--json").json()["capture"]
     twin = capture[:6] + "".join(f"{15 - int(digit, 16):x}" for digit in capture[6:])
     with contextlib.closing(sqlite3.connect(home.path / "names.db")) as db, db:
@@ -149,7 +151,7 @@ def test_an_ambiguous_id_is_told_by_more_digits(home: Home, main: Session) -> No
 
 
 @pytest.mark.soak(part="advice")
-def test_a_program_that_has_locked_the_records_is_found_and_ended(home: Home, main: Session) -> None:
+def test_the_advice_finds_the_program_that_locked_the_records(home: Home, main: Session) -> None:
     command = [sys.executable, "-c", LOCK, str(home.path / "names.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -171,7 +173,7 @@ def test_a_program_that_has_locked_the_records_is_found_and_ended(home: Home, ma
 
 
 @pytest.mark.soak(part="advice")
-def test_clients_that_are_too_many_make_room(home: Home, main: Session) -> None:
+def test_too_many_clients_are_refused_until_some_leave(home: Home, main: Session) -> None:
     with contextlib.ExitStack() as attached:
         for _ in range(600):
             one = attached.enter_context(socket.socket(socket.AF_UNIX))

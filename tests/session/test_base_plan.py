@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from waypoint.launch.ground.base import BasePlan, plan_base
-from waypoint.linux.storage.mounts import MountRecord, parse_mounts
+from waypoint.linux.storage.mounts import parse_mounts
 
 # A Debian 13 desktop: /home and /tmp of their own, a USB stick, a network share, a snap, the usual kernel file systems.
 TABLE = rb"""
@@ -32,24 +32,30 @@ def plan(base: str = "/", table: bytes = TABLE) -> tuple[list[str], str]:
     return found.overlays, "\n".join(found.left_out)
 
 
-def test_every_local_writable_mount_gets_an_overlay_parents_first() -> None:
-    targets, _left_out = plan()
-    assert targets == ["/", "/home", "/srv/logs", "/tmp"]
-
-
-def test_what_is_left_out_is_said_with_its_reason() -> None:
-    _targets, left_out = plan()
-    assert "/home/ann/nas (nfs4: not a local file system)" in left_out
-    assert "/snap/core/1 (squashfs" in left_out
-    assert "/data (xfs: read-only)" in left_out
-    assert "/media/ann/USB STICK (vfat: overlayfs takes no" in left_out
-
-
-def test_views_of_the_kernel_and_folders_of_our_own_are_nobodys_business() -> None:
+def test_local_writable_mounts_get_overlays_and_others_a_reason() -> None:
     targets, left_out = plan()
-    for name in ("/proc", "/sys", "/dev", "/run", "/var/lib/waypoint"):
-        assert name not in left_out
-        assert not [target for target in targets if target.startswith(name)]
+    assert targets == ["/", "/home", "/srv/logs", "/tmp"]
+    for line in (
+        "/home/ann/nas (nfs4: not a local file system)",
+        "/snap/core/1 (squashfs",
+        "/data (xfs: read-only)",
+        "/media/ann/USB STICK (vfat: overlayfs takes no",
+    ):
+        assert line in left_out
+    assert not any(name in left_out for name in ("/proc", "/sys", "/dev", "/run", "/var/lib/waypoint"))
+    found = plan_base(
+        "/", parse_mounts(TABLE), hidden=(), check=lambda mount: "a file" * (mount.mount_point == "/srv/logs")
+    )
+    assert "/srv/logs (ext4: a file)" in found.left_out
+
+
+def test_a_later_mount_hides_those_at_and_below_its_place() -> None:
+    table = TABLE.replace(b"- vfat", b"- ext4") + b"60 28 0:60 / /media rw shared:60 - tmpfs tmpfs rw\n"
+    targets, left_out = plan(table=table + b"62 40 0:62 / /home rw shared:62 - tmpfs tmpfs rw\n")
+    assert targets.count("/home") == 1
+    assert "/media" in targets
+    assert "/media/ann/USB STICK" not in targets
+    assert "USB" not in left_out
 
 
 def test_a_base_of_its_own_is_one_layer() -> None:
@@ -58,36 +64,14 @@ def test_a_base_of_its_own_is_one_layer() -> None:
     assert left_out == "/home/ann/nas (nfs4: mounted below the base)"
 
 
-def test_of_two_mounts_at_one_place_the_later_counts() -> None:
-    table = TABLE + b"60 40 0:60 / /home rw shared:60 - tmpfs tmpfs rw\n"
-    targets, _left_out = plan(table=table)
-    assert targets.count("/home") == 1
-
-
-def test_what_a_later_mount_covers_is_not_there() -> None:
-    table = TABLE.replace(b"- vfat", b"- ext4") + b"60 28 0:60 / /media rw shared:60 - tmpfs tmpfs rw\n"
-    targets, left_out = plan(table=table)
-    assert "/media" in targets
-    assert "/media/ann/USB STICK" not in targets
-    assert "USB" not in left_out
-
-
-def test_what_fails_the_check_is_left_out() -> None:
-    def check(mount: MountRecord) -> str:
-        return "mounted on a file" if mount.mount_point == "/srv/logs" else ""
-
-    found = plan_base("/", parse_mounts(TABLE), hidden=(), check=check)
-    assert "/srv/logs (ext4: mounted on a file)" in found.left_out
-
-
-def test_a_mount_in_one_that_is_left_out_has_no_place_in_the_session() -> None:
+def test_a_mount_below_a_left_out_mount_is_left_out() -> None:
     table = TABLE + b"61 49 0:61 / /data/own rw shared:61 - tmpfs tmpfs rw\n"
     targets, left_out = plan(table=table)
     assert "/data/own" not in targets
     assert "/data/own (tmpfs: mounted below /data)" in left_out
 
 
-def test_a_later_mount_gives_way_to_what_the_tree_has_in_its_place(tmp_path: Path) -> None:
+def test_files_of_the_tree_take_precedence_over_a_later_mount(tmp_path: Path) -> None:
     for made in ("m0/upper/home/ann", "m0/upper/tmp", "m%2Fsrv%2Flogs/upper"):
         (tmp_path / made).mkdir(parents=True)
     found = BasePlan(["/", "/home", "/home/ann", "/srv/logs", "/tmp"], []).give_way(str(tmp_path))
@@ -97,7 +81,7 @@ def test_a_later_mount_gives_way_to_what_the_tree_has_in_its_place(tmp_path: Pat
     assert below.startswith("/home/ann (mounted below /home: ")
 
 
-def test_nothing_is_mounted_where_the_tree_has_a_link_or_a_file(tmp_path: Path) -> None:
+def test_a_mount_point_replaced_by_a_link_or_file_is_left_out(tmp_path: Path) -> None:
     upper = tmp_path / "m0/upper"
     upper.mkdir(parents=True)
     (upper / "srv").symlink_to("/etc")

@@ -35,7 +35,7 @@ async def test_a_copy_shows_its_own_branch(stage: Stage) -> None:
     assert b"fix-1" not in stage.printed().rpartition(b"P> ")[0].rpartition(b"P> ")[2]
 
 
-async def test_it_is_off_by_a_setting_at_any_time(stage: Stage) -> None:
+async def test_the_branch_in_the_prompt_can_be_turned_off(stage: Stage) -> None:
     await on_branch(stage, "WAYPOINT_PROMPT=off")
     assert b"[fix-1]" not in stage.printed()
     await next_prompt(stage, b"[fix-1] P> ", b"unset WAYPOINT_PROMPT")
@@ -46,7 +46,7 @@ async def test_it_is_off_by_a_setting_at_any_time(stage: Stage) -> None:
     assert b"[fix-1]" not in stage.printed(before)
 
 
-async def test_prompts_that_are_made_anew_or_read_only_are_left_whole(stage: Stage) -> None:
+async def test_changed_and_read_only_prompts_are_left_alone(stage: Stage) -> None:
     await on_branch(stage)
     old = 'old=$PS1; PS1="(venv) $PS1"'
     await next_prompt(stage, b"(venv) ", old.encode())
@@ -57,14 +57,14 @@ async def test_prompts_that_are_made_anew_or_read_only_are_left_whole(stage: Sta
     assert (await stage.exec("echo on")).output == b"on\n"
 
 
-async def test_what_sets_the_prompt_before_each_one_keeps_its_own(stage: Stage) -> None:
+async def test_a_prompt_set_before_each_command_works(stage: Stage) -> None:
     hook = "precmd_functions+=(renew)" if stage.shell == "zsh" else "PROMPT_COMMAND=renew"
     await on_branch(stage, f'n=0; renew() {{ n=$((n+1)); PS1="$n> "; }}; {hook}')
     await next_prompt(stage, b"[fix-1] 2> ")
     await next_prompt(stage, b"[fix-1] 3> ")
 
 
-async def test_a_prompt_of_nothing_stays_nothing_and_strict_options_do_not_matter(stage: Stage) -> None:
+async def test_an_empty_prompt_stays_empty_also_with_set_u(stage: Stage) -> None:
     await on_branch(stage, "set -u; PS1=")
     assert b"[fix-1]" not in stage.printed()
     assert (await stage.exec("unset PS1; echo one")).output == b"one\n"

@@ -63,14 +63,14 @@ def kill(case: Case, ground: Ground, command: subprocess.Popen[bytes]) -> None:
     assert killed, f"there is no {case.victim}"
 
 
-def test_there_are_steps_and_each_is_passed_by_some_transaction() -> None:
+def test_each_step_is_passed_by_some_transaction() -> None:
     assert len(Step) > 5
     assert {step for transaction in TRANSACTIONS.values() for step in transaction.steps} == set(Step)
 
 
 @pytest.mark.soak(part="faults")
 @pytest.mark.parametrize("name", TRANSACTIONS)
-def test_a_transaction_passes_the_steps_that_are_told_of_it(w: Ground, name: str) -> None:
+def test_a_transaction_passes_its_listed_steps(w: Ground, name: str) -> None:
     transaction = TRANSACTIONS[name]
     transaction.prepare(w.home)
     passed = set()
@@ -99,7 +99,7 @@ def in_the_gate(case: Case) -> bool:
         for case in cases()
     ],
 )
-def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w: Ground, case: Case) -> None:
+def test_after_a_kill_at_any_step_there_is_the_old_state_or_the_new(w: Ground, case: Case) -> None:
     transaction, client = TRANSACTIONS[case.transaction], w.client
     transaction.prepare(w.home)
     before = len(client.history.operations())
@@ -125,7 +125,7 @@ def test_whatever_is_killed_there_is_the_old_state_or_the_new_and_nothing_else(w
 
 @pytest.mark.soak(part="faults")
 @pytest.mark.parametrize("step", [Step.DRAINED, Step.DUMPED, Step.SEALED])
-def test_what_was_typed_ahead_survives_a_daemon_that_is_killed_while_it_is_put_aside(w: Ground, step: Step) -> None:
+def test_input_typed_ahead_survives_a_killed_daemon(w: Ground, step: Step) -> None:
     argv = w.home.argv("attach", "w")
     person = pexpect.spawn(argv[0], argv[1:], env=w.home.env, timeout=PATIENCE_S)
     try:
@@ -147,7 +147,7 @@ def test_what_was_typed_ahead_survives_a_daemon_that_is_killed_while_it_is_put_a
     ledger.check(w.home)
 
 
-def test_who_asked_from_inside_a_daemon_that_was_killed_is_told_where_to_look(w: Ground) -> None:
+def test_a_request_from_inside_to_a_killed_daemon_is_answered(w: Ground) -> None:
     session = w.client.session("w")
     with w.pauses.armed(Step.PREPARED) as armed:
         session.exec("kept=yes; (waypoint checkpoint late > /srv/said 2>&1; echo $? >> /srv/said) & asked=$!")

@@ -99,7 +99,7 @@ def works_again(home: Home, session: Session) -> bool:
     return False
 
 
-def test_what_the_pool_has_is_brought_back_where_it_has_no_room_for_more(small_disk: Home) -> None:
+def test_files_are_restored_in_a_full_pool(small_disk: Home) -> None:
     """Another session has filled the pool, so that what is removed makes no room."""
     client = Client(small_disk.path)
     main = client.start("main")
@@ -129,7 +129,7 @@ def test_a_full_disk_under_the_home_harms_no_session(small_disk: Home) -> None:
     wait_until(lambda: works_again(small_disk, session), "there is room again")
 
 
-def test_processes_that_do_not_fit_on_the_disk_are_kept_when_there_is_room(small_disk: Home) -> None:
+def test_processes_that_do_not_fit_on_the_disk_are_refused_until_there_is_room(small_disk: Home) -> None:
     session = begin(small_disk)
     session.exec("large=$(head -c 60M /dev/urandom | base64 -w0); sum=$(md5sum <<<$large)")
     fill(small_disk)

@@ -28,7 +28,7 @@ def hard_limit(home: Home, branch: str) -> int:
     return int(home.must("exec", "-b", branch, "--", "ulimit -Hn").stdout)
 
 
-def test_a_dev_shm_that_does_not_fit_is_refused_before_anything_is_made(home: Home) -> None:
+def test_a_dev_shm_larger_than_the_new_limit_is_refused(home: Home) -> None:
     refused = home.cli("shell", "small", "-d", "--from", "point", "--memory", "100M")
     assert refused.code == 5
     assert "its files in /dev/shm take 60 MiB, half of the session's memory is 50 MiB" in refused.stderr
@@ -47,7 +47,7 @@ def start_daemon_with(home: Home, *words: str) -> None:
     subprocess.run(argv, env=home.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
 
 
-def test_a_hard_limit_that_the_daemon_may_not_raise_is_told(home: Home) -> None:
+def test_a_hard_limit_that_the_daemon_may_not_raise_is_reported(home: Home) -> None:
     before = hard_limit(home, "large")
     assert before > LOW
     start_daemon_with(home, "setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource")

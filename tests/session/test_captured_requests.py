@@ -24,7 +24,7 @@ def home(pauses: Pauses) -> Iterator[Home]:
 
 
 @pytest.mark.soak(part="floods")
-def test_it_is_answered_and_never_carried_out(home: Home, pauses: Pauses) -> None:
+def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_copy(home: Home, pauses: Pauses) -> None:
     client = Client(home.path)
     session = client.start("w")
     asked = "cd /run/waypoint; mkfifo a.9.1; printf 'checkpoint\\0evil\\0' >r.9.1; (cat a.9.1 >/tmp/said) & cd /"

@@ -74,7 +74,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("row", "follow"), CASES)
-def test_what_is_refused_is_live_once_the_advice_is_followed(
+def test_the_advice_makes_a_refused_program_capturable(
     request: pytest.FixtureRequest, outside: Path, row: Refused, follow: str
 ) -> None:
     home: Home = request.getfixturevalue("home" if row.seccomp else "unfiltered")

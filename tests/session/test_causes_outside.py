@@ -57,7 +57,7 @@ def is_back(session: Session) -> bool:
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_a_file_that_a_process_has_open_is_brought_back(
+def test_an_open_file_of_the_host_must_be_as_it_was(
     home: Home, client: Client, session: Session, tmp_path: Path, *, is_gone: bool
 ) -> None:
     file, name = tmp_path / "file", f"{session.branch}-cp"
@@ -76,7 +76,7 @@ def test_a_file_that_a_process_has_open_is_brought_back(
     assert client.session(session.branch).exec("cat <&7").output == b"former"
 
 
-def test_in_place_of_a_damaged_image_another_checkpoint_is_chosen(home: Home, client: Client, session: Session) -> None:
+def test_a_damaged_image_is_refused_and_another_checkpoint_works(home: Home, client: Client, session: Session) -> None:
     """Of the right size, and with a message that is longer than the file."""
     for name in ("good", "damaged"):
         session.checkpoint(f"{session.branch}-{name}", tier="live")
@@ -93,9 +93,7 @@ def test_in_place_of_a_damaged_image_another_checkpoint_is_chosen(home: Home, cl
 
 
 @pytest.mark.soak(part="timing")
-def test_where_too_many_lists_of_watched_files_are_the_limit_is_raised(
-    home: Home, client: Client, session: Session
-) -> None:
+def test_the_advice_raises_the_limit_of_inotify_instances(home: Home, client: Client, session: Session) -> None:
     before = LIMIT.read_text()
     session.run("sh", "-c", "cat > /srv/watchers.py", stdin=WATCHERS.encode())
     session.exec(f"python3 /srv/watchers.py {before.strip()} & until [ -e /srv/on ]; do sleep 0.02; done")
@@ -111,7 +109,9 @@ def test_where_too_many_lists_of_watched_files_are_the_limit_is_raised(
 
 
 @pytest.mark.requires("seccomp")
-def test_a_daemon_behind_a_filter_is_started_without_one(home: Home, client: Client, session: Session) -> None:
+def test_a_daemon_behind_a_filter_is_refused_and_restarted_without(
+    home: Home, client: Client, session: Session
+) -> None:
     home.must("daemon", "stop")
     begin = [sys.executable, "-c", BEHIND_A_FILTER, *home.argv("ps")]
     subprocess.run(begin, env=home.env, check=True, capture_output=True)
@@ -127,7 +127,9 @@ def test_a_daemon_behind_a_filter_is_started_without_one(home: Home, client: Cli
     assert is_back(client.session(session.branch))
 
 
-def test_a_program_that_came_from_outside_is_started_within(home: Home, client: Client, session: Session) -> None:
+def test_a_program_that_entered_from_outside_is_refused_and_restarted_inside(
+    home: Home, client: Client, session: Session
+) -> None:
     """As an administrator may do it."""
     facts = session.refresh()
     group = next(Path("/sys/fs/cgroup").rglob(str(facts.id)))

@@ -1,4 +1,4 @@
-"""What a verb did not keep, or could not bring back, is said by every verb: in text and JSON, outside and inside."""
+"""Every verb reports what it did not keep or restore: in text and JSON, outside and inside."""
 
 import json
 import re
@@ -33,9 +33,7 @@ def session(home: Home, client: Client) -> Iterator[Session]:
 
 
 @pytest.mark.requires("userns")
-def test_every_verb_says_what_it_did_not_keep_or_could_not_bring_back(
-    home: Home, client: Client, session: Session
-) -> None:
+def test_every_verb_reports_what_it_did_not_keep_or_restore(home: Home, client: Client, session: Session) -> None:
     session.checkpoint("before", tier="live")
     session.exec(NESTED)
     taken = home.must("checkpoint", "less")
@@ -59,7 +57,7 @@ def test_every_verb_says_what_it_did_not_keep_or_could_not_bring_back(
     assert client.session("f3").exec("echo $kept").output == b"yes\n", "it took back the restore on f3"
 
 
-def test_what_a_live_capture_lacks_is_said_by_every_verb_outside(home: Home, client: Client, session: Session) -> None:
+def test_losses_of_a_live_capture_are_reported_outside(home: Home, client: Client, session: Session) -> None:
     session.checkpoint("before", tier="live")
     session.exec(UNREAD)
     assert f"degraded: {DROPPED}" in home.must("checkpoint", "less").stderr
@@ -87,7 +85,7 @@ def test_what_a_live_capture_lacks_is_said_by_every_verb_outside(home: Home, cli
     assert "degraded: udp 4245: " in home.must("stop", "main", "--checkpoint", "stopped-2").stderr
 
 
-def test_what_a_live_capture_lacks_is_said_by_every_verb_inside(home: Home, client: Client, session: Session) -> None:
+def test_losses_of_a_live_capture_are_reported_inside(home: Home, client: Client, session: Session) -> None:
     def inside(words: str) -> str:
         return session.exec(f"waypoint {words}").output.decode()
 
@@ -108,7 +106,7 @@ def test_what_a_live_capture_lacks_is_said_by_every_verb_inside(home: Home, clie
 
 
 @pytest.mark.requires("userns")
-def test_what_could_be_started_again_is_said_for_each_fork_and_before_an_undo(
+def test_programs_started_again_are_reported_for_forks_and_before_an_undo(
     home: Home, client: Client, session: Session
 ) -> None:
     session.exec(f"sleep 1234 & {NESTED}")
@@ -130,9 +128,7 @@ def test_what_could_be_started_again_is_said_for_each_fork_and_before_an_undo(
 
 
 @pytest.mark.requires("userns")
-def test_an_undo_from_inside_that_brings_less_back_is_agreed_to_before(
-    home: Home, client: Client, session: Session
-) -> None:
+def test_an_undo_from_inside_that_loses_processes_needs_consent(home: Home, client: Client, session: Session) -> None:
     """The answer is printed after the act, too late to choose."""
     session.checkpoint("before", tier="live")
     session.exec(f"kept=more; {NESTED}")

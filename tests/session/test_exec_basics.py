@@ -4,8 +4,6 @@ import asyncio
 import re
 from typing import NamedTuple
 
-import pytest
-
 from tests.collecting import collecting
 from tests.session.stage import Stage
 
@@ -68,14 +66,6 @@ async def test_output_and_status_are_those_of_the_command(stage: Stage) -> None:
                 assert (await stage.exec("if true; then echo next; fi")).output == b"next\n"
         with row("NUL"):
             assert (await stage.exec("echo a\0b"))[:3] == (2, b"", "waypoint")
-
-
-@pytest.mark.soak(part="floods")
-async def test_a_flood_of_two_byte_lines_is_byte_exact(stage: Stage) -> None:
-    await stage.open()
-    ran = await stage.exec("yes | head -c 50000000")
-    assert ran.exit == 0
-    assert ran.output == b"y\n" * 25_000_000
 
 
 async def test_concurrent_commands_run_one_after_the_other(stage: Stage) -> None:

@@ -13,7 +13,7 @@ def state(limits: bytes) -> bytes:
     ("kind", "line"),
     [("bash", b"open files                          (-n) %s"), ("zsh", b"-n: file descriptors                %s")],
 )
-def test_a_limit_is_a_number_and_its_line_is_short(kind: ShellKind, line: bytes) -> None:
+def test_limits_in_a_state_are_numbers_on_short_lines(kind: ShellKind, line: bytes) -> None:
     for good in (b"0", b"20000", b"unlimited"):
         assert parse(state(b"first\n" + line % good + b"\n"), kind).limits == {"n": good}
     for bad in (b"$(touch${IFS}ran)", b";x", b"1;x", b"-1", b"1 x"):

@@ -30,12 +30,11 @@ def written(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def test_in_cgroup2_the_session_s_group_holds_all(group: Path) -> None:
+def test_limits_are_written_to_the_group_of_each_hierarchy(group: Path, tmp_path: Path) -> None:
     Limiter(frozenset({"memory", "pids", "cpu"}), {}, {}).hold(str(group), ALL)
     assert written(group) == {"memory.max": "1073741824", "pids.max": "100", "cpu.max": "50000 100000"}
-
-
-def test_in_version_1_the_twins_hold_all(group: Path, tmp_path: Path) -> None:
+    for path in group.iterdir():
+        path.unlink()
     old = str(tmp_path / "old")
     Limiter(frozenset(), {"memory": old, "pids": old, "cpu": old}, {}).hold(str(group), ALL)
     assert written(group) == {}
@@ -43,7 +42,7 @@ def test_in_version_1_the_twins_hold_all(group: Path, tmp_path: Path) -> None:
     assert written(tmp_path / "old/one") == limits
 
 
-def test_in_version_1_there_is_a_twin_only_for_what_was_asked_for(group: Path, tmp_path: Path) -> None:
+def test_in_version_1_only_requested_limits_are_enforced(group: Path, tmp_path: Path) -> None:
     old = str(tmp_path / "old")
     every = Limiter(frozenset(), {"memory": f"{old}/memory", "pids": f"{old}/pids"}, {"cpu": WHY})
     asked = SessionLimits(pids=100)
@@ -55,7 +54,7 @@ def test_in_version_1_there_is_a_twin_only_for_what_was_asked_for(group: Path, t
     assert memory.startswith("memory: not enforced, as cgroups of version 1")
 
 
-def test_what_nobody_holds_is_told(group: Path) -> None:
+def test_limits_without_a_controller_are_reported(group: Path) -> None:
     limiter = Limiter(frozenset(), {}, dict.fromkeys(("memory", "pids", "cpu"), WHY))
     limiter.hold(str(group), ALL)
     assert written(group) == {}
@@ -76,7 +75,7 @@ def test_all_processors_and_more_processes_than_the_kernel_has_are_no_limit(grou
     assert written(group) == {"pids.max": str(4 << 20)}
 
 
-def test_limits_that_were_not_asked_for_are_the_usual_ones() -> None:
+def test_limits_have_defaults() -> None:
     usual = fill_in(SessionLimits())
     assert usual.memory
     assert (usual.pids, usual.cpus, usual.disk) == (4096, None, None)
@@ -85,9 +84,7 @@ def test_limits_that_were_not_asked_for_are_the_usual_ones() -> None:
         checked(SessionLimits(memory=1))
 
 
-def test_the_owner_of_a_session_s_namespace_is_nobody_in_any_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_owner_of_a_namespace_is_a_user_of_no_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespaces, "has_all_capabilities", lambda: True)
     first = 2_000_683_008
     choice = IdChoice(first, tmp_path, tmp_path)
@@ -100,43 +97,37 @@ def test_the_owner_of_a_session_s_namespace_is_nobody_in_any_session(
     assert IdChoice(0, tmp_path, tmp_path).owner_of("0" * 32) == 0
 
 
-def test_without_all_capabilities_root_owns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_all_capabilities_root_owns_the_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_choice.namespaces, "has_all_capabilities", lambda: False)
     choice = IdChoice(2_000_683_008, tmp_path, tmp_path)
     assert choice.owner_of("0" * 32) == 0
     assert choice.owner_of_router() > 2_000_683_008  # not root, nor the machine's user nobody
 
 
-def test_all_sessions_of_a_home_together_have_a_bound_in_cgroup2_the_home_s_group(group: Path, tmp_path: Path) -> None:
+def test_all_sessions_of_a_home_together_have_a_bound(group: Path, tmp_path: Path) -> None:
+    """In cgroup2 on the group of the home, in version 1 on processes alone, in the group of the launcher."""
     home = tmp_path / "home"
     limiter = Limiter(frozenset({"memory", "pids", "cpu"}), {}, {})
     limiter.hold_all(str(home))
     (home / "one").rmdir()
     assert written(home) == {"memory.max": str(of_all().memory), "pids.max": str(of_all().pids)}
     assert limiter.entered == []
-
-
-def test_in_version_1_it_is_of_processes_alone_in_the_group_in_which_the_launcher_is(
-    group: Path, tmp_path: Path
-) -> None:
     (tmp_path / "old/home").mkdir()
     old = str(tmp_path / "old/home")
     limiter = Limiter(frozenset(), {"memory": old, "pids": old, "cpu": old}, {})
-    limiter.hold_all(str(tmp_path / "home"))
+    limiter.hold_all(str(home))
     assert written(Path(old)) == {"pids.max": str(of_all().pids)}
     assert limiter.entered == [old]
 
 
-def test_half_of_the_machine_s_processes_and_a_tenth_of_its_memory_are_not_for_sessions() -> None:
+def test_sessions_leave_the_machine_half_of_its_processes_and_a_tenth_of_its_memory() -> None:
     bounds, pid_max = of_all(), int(Path("/proc/sys/kernel/pid_max").read_text())
     assert bounds.pids
     assert 64 <= bounds.pids <= pid_max / 2
     assert bounds.memory == int(machine.total_memory_bytes() * 0.9)
 
 
-def test_a_scope_of_systemd_has_the_bound_of_all_sessions_and_not_that_of_a_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scope_of_systemd_has_the_bound_of_all_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busctl = tmp_path / "busctl"
     busctl.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/asked\n')
     busctl.chmod(0o755)

@@ -79,9 +79,7 @@ def is_on_record(home: Home, *reasons: str) -> bool:
 
 
 @pytest.mark.parametrize("end", [stop, leave])
-def test_an_end_on_a_full_disk_is_one_and_is_on_record_when_there_is_room(
-    small_disk: Home, end: Callable[[Home], None]
-) -> None:
+def test_an_end_on_a_full_disk_is_recorded_when_there_is_room(small_disk: Home, end: Callable[[Home], None]) -> None:
     session = begin(small_disk)
     fill(small_disk)
     end(small_disk)
@@ -94,7 +92,7 @@ def test_an_end_on_a_full_disk_is_one_and_is_on_record_when_there_is_room(
     assert session.exec("cat /srv/kept").output == b"precious\n"
 
 
-def test_who_asks_need_not_wait_for_the_next_trial(small_disk: Home) -> None:
+def test_a_request_records_a_pending_end_at_once(small_disk: Home) -> None:
     begin(small_disk)
     fill(small_disk)
     stop(small_disk)
@@ -103,7 +101,7 @@ def test_who_asks_need_not_wait_for_the_next_trial(small_disk: Home) -> None:
     ledger.check(small_disk)
 
 
-def test_what_is_thrown_away_is_thrown_away_when_there_is_room(small_disk: Home) -> None:
+def test_a_discard_on_a_full_disk_is_completed_later(small_disk: Home) -> None:
     begin(small_disk)
     fill(small_disk)
     stop(small_disk, "--discard")
@@ -113,7 +111,7 @@ def test_what_is_thrown_away_is_thrown_away_when_there_is_room(small_disk: Home)
     ledger.check(small_disk)
 
 
-def test_the_next_daemon_puts_it_on_record_if_this_one_dies(small_disk: Home) -> None:
+def test_the_next_daemon_records_a_pending_end(small_disk: Home) -> None:
     begin(small_disk)
     fill(small_disk)
     stop(small_disk)

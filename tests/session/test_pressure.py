@@ -112,7 +112,7 @@ class Worker:
         history.operations()
 
 
-def test_whatever_many_clients_do_at_once_record_and_machine_agree(pressed: Home, user: str) -> None:
+def test_record_and_machine_agree_after_random_work_of_many_clients(pressed: Home, user: str) -> None:
     workers = [Worker(pressed, user, SEED * CLIENTS + number) for number in range(CLIENTS)]
     end = time.monotonic() + SECONDS
 

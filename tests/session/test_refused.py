@@ -127,7 +127,7 @@ def test_every_call_of_the_list_is_refused_and_no_other(machine: str, architectu
 
 @pytest.mark.parametrize(("machine", "architecture"), CASES)
 @pytest.mark.parametrize(("kind", "column"), [("default", 0), ("userns", 1)])
-def test_what_is_refused_in_part_is_known_by_its_arguments(
+def test_calls_refused_in_part_are_told_by_their_arguments(
     machine: str, architecture: str, kind: Seccomp, column: int
 ) -> None:
     program, audit = filter_program(kind, machine), AUDIT_NUMBERS[architecture]
@@ -161,7 +161,7 @@ def test_another_architecture_has_no_calls(machine: str) -> None:
         assert verdict(filter_program("userns", machine), audit, 0) == ENOSYS
 
 
-def test_without_filters_in_the_kernel_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kernel_support_there_is_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seccomp, "why_not", lambda: "the kernel has none")
     assert seccomp_for(["userns"]) == ("none", "the kernel has none")
     put_up("none")

@@ -49,7 +49,7 @@ def home() -> Iterator[Home]:
 
 
 @pytest.mark.timeout(60 + CYCLES)
-def test_what_is_forked_and_discarded_leaves_nothing_in_the_daemon(home: Home) -> None:
+def test_forked_and_discarded_sessions_leave_nothing_in_the_daemon(home: Home) -> None:
     cycle(home, WARM_UP)
     before, memory = settled(home), [memory_kib(home)]
     for _ in range(SAMPLES):

@@ -59,7 +59,7 @@ async def test_a_shell_that_traces_shows_no_variable_of_the_program(stage: Stage
 @pytest.mark.parametrize(
     "line", ["less +!touch log", "man -Ptouch ls", "watch touch", "./less log", "vi log", "tail log|tee copy"]
 )
-def test_only_what_runs_no_other_program_runs_unasked(tmp_path: Path, line: str) -> None:
+def test_only_programs_that_run_no_others_start_unasked(tmp_path: Path, line: str) -> None:
     def programs(text: str) -> list[Program]:
         return [program(tmp_path, argv=one.encode().split()) for one in text.split("|")]
 
@@ -67,7 +67,7 @@ def test_only_what_runs_no_other_program_runs_unasked(tmp_path: Path, line: str)
     assert again.may_run_unasked(programs(line)) is False
 
 
-async def test_it_is_the_program_with_its_words_folder_environment_and_files(stage: Stage) -> None:
+async def test_a_program_is_started_with_its_words_folder_environment_and_files(stage: Stage) -> None:
     await stage.open()
     folder = stage.home / "a 'b"
     folder.mkdir()
@@ -104,5 +104,5 @@ async def test_it_is_the_program_with_its_words_folder_environment_and_files(sta
         (["PATH=here", "ls"], "'PATH=here' ls"),
     ],
 )
-def test_only_what_can_be_typed_is_put_on_the_line(tmp_path: Path, argv: list[str], typed: str | None) -> None:
+def test_only_printable_commands_are_typed_at_the_prompt(tmp_path: Path, argv: list[str], typed: str | None) -> None:
     assert again.offered([program(tmp_path, argv=[word.encode() for word in argv])]) == typed

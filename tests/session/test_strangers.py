@@ -1,4 +1,4 @@
-"""A names.db that is full, damaged, new or older: whoever follows the advice loses nothing, whatever it is."""
+"""A names.db that is damaged, new, older or on a full disk: following the advice loses nothing."""
 
 import os
 import re
@@ -93,7 +93,7 @@ def wait_served(home: Home) -> None:
     wait_until(lambda: home.cli("ps").code == 0, "the next daemon serves the home", SECONDS)
 
 
-def test_a_full_disk_is_told_as_one_and_harms_nothing(small_disk: Home) -> None:
+def test_a_full_disk_is_reported_and_harms_nothing(small_disk: Home) -> None:
     work = Work(small_disk)
     small_disk.must("daemon", "stop")
     fill(small_disk)
@@ -110,7 +110,7 @@ def test_a_full_disk_is_told_as_one_and_harms_nothing(small_disk: Home) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_what_a_new_database_does_not_know_is_kept_and_known_again(work: Work, *, kill: bool) -> None:
+def test_everything_unknown_to_a_new_database_is_kept(work: Work, *, kill: bool) -> None:
     home, away = work.home, work.home.path.parent / "away"
     stop_daemon(home, kill=kill)
     away.mkdir()
@@ -165,7 +165,7 @@ def test_an_older_copy_of_the_database_removes_nothing(work: Work) -> None:
     ledger.check(home)
 
 
-def test_who_follows_the_advice_for_a_damaged_database_loses_nothing(work: Work) -> None:
+def test_the_advice_for_a_damaged_database_loses_nothing(work: Work) -> None:
     home = work.home
     home.must("daemon", "stop")
     whole = home.path.parent / "whole.db"
@@ -214,7 +214,7 @@ def file_of_main(work: Work, name: str) -> Path:
     return file
 
 
-def test_a_session_that_the_daemon_cannot_reach_goes_on_and_is_shown(work: Work) -> None:
+def test_an_unreachable_session_continues_and_is_listed(work: Work) -> None:
     home = work.home
     file = file_of_main(work, "record.json")
     file.rename(file.with_name("away"))
@@ -239,7 +239,7 @@ def test_a_session_that_the_daemon_cannot_reach_goes_on_and_is_shown(work: Work)
     work.check_all()
 
 
-def test_a_session_that_the_daemon_cannot_reach_can_be_stopped_and_keeps_its_files(work: Work) -> None:
+def test_an_unreachable_session_can_be_stopped_and_keeps_its_files(work: Work) -> None:
     work.client.session("main").exec("sync")
     file_of_main(work, "record.json").unlink()
     advised = work.home.cli("shell", "-d", "main").stderr.rstrip().rpartition("its files are kept: waypoint ")[2]
@@ -250,7 +250,7 @@ def test_a_session_that_the_daemon_cannot_reach_can_be_stopped_and_keeps_its_fil
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * 5000])
-def test_a_terminal_whose_ring_is_lost_begins_another_one_and_says_so(work: Work, content: bytes | None) -> None:
+def test_a_lost_ring_of_a_terminal_is_replaced_and_reported(work: Work, content: bytes | None) -> None:
     ring = file_of_main(work, "ring")
     ring.unlink()
     if content is not None:
@@ -263,7 +263,7 @@ def test_a_terminal_whose_ring_is_lost_begins_another_one_and_says_so(work: Work
     assert "again" in work.home.must("logs", "main").stdout, "the new one is kept as any other"
 
 
-def test_a_command_goes_on_when_the_ring_is_lost_and_its_output_is_not_made_up(work: Work) -> None:
+def test_a_command_continues_when_the_ring_is_lost_and_the_loss_is_reported(work: Work) -> None:
     home = work.home
     with home.background(
         "exec", "-b", "main", "--", "echo one; until [ -e /srv/go ]; do sleep 0.1; done; x=two"
@@ -281,7 +281,7 @@ def test_a_command_goes_on_when_the_ring_is_lost_and_its_output_is_not_made_up(w
     assert work.client.start("main").exec("cat /srv/kept").output == b"changed\n"
 
 
-def test_a_pool_that_is_gone_is_told_and_known_again_when_it_is_back(work: Work) -> None:
+def test_a_missing_pool_is_reported_and_used_when_it_is_back(work: Work) -> None:
     home = work.home
     work.client.session("main").stop()
     home.must("daemon", "stop")
@@ -300,7 +300,7 @@ def test_a_pool_that_is_gone_is_told_and_known_again_when_it_is_back(work: Work)
     assert work.client.fork("before", "copy")[0].exec("echo $kept").output == b"yes\n"
 
 
-def test_who_follows_the_advice_for_a_pool_that_is_gone_begins_afresh(work: Work) -> None:
+def test_the_advice_for_a_missing_pool_starts_afresh(work: Work) -> None:
     home = work.home
     work.client.session("main").stop()
     home.must("daemon", "stop")

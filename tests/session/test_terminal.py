@@ -149,21 +149,6 @@ async def test_the_end_of_the_terminal_is_told(tmp_path: Path) -> None:
     terminal.close()
 
 
-async def test_the_smallest_window_counts(pair: Pair) -> None:
-    terminal = pair.open()
-    terminal.window.show("a", 40, 100)
-    assert terminals.window_size(pair.slave) == (40, 100)
-    terminal.window.show("b", 50, 80)
-    assert terminals.window_size(pair.slave) == (40, 80)
-    terminal.window.show("c", 0, 0)
-    terminal.window.drop("a")
-    assert terminals.window_size(pair.slave) == (50, 80)
-    terminal.window.drop("b")
-    assert terminals.window_size(pair.slave) == (50, 80)
-    terminal.window.resize(1, 1)
-    assert min(terminals.window_size(pair.slave)) > 1
-
-
 async def test_modes_are_known_after_a_change_of_readers(pair: Pair) -> None:
     pair.size = SMALLEST_SIZE
     first = pair.open()

@@ -164,22 +164,6 @@ async def test_viewers_see_the_last_output_of_a_session_that_ends(stage: Stage) 
     assert b"last words\r\n" in client.output_bytes
 
 
-async def test_windows_of_different_sizes_get_the_smallest(stage: Stage) -> None:
-    await stage.open()
-    one, two = Client(), Client()
-    first = await attach(stage, one, 30, 90)
-    second = await attach(stage, two, 40, 70)
-    assert (await stage.exec("stty size </dev/tty")).output == b"30 70\n"
-    two.send("w", (20).to_bytes(2, "big") + (200).to_bytes(2, "big"))
-    while stage.daemon.terminal.window.size != (20, 90):
-        await asyncio.sleep(0)
-    two.leave()
-    await second
-    assert (await stage.exec("stty size </dev/tty")).output == b"30 90\n"
-    one.leave()
-    await first
-
-
 async def test_a_full_screen_program_redraws_for_a_new_viewer(bash: Stage) -> None:
     await bash.open()
     (bash.home / "full-screen").write_text(

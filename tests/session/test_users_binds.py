@@ -239,18 +239,11 @@ def test_a_bind_made_by_root_for_a_user_is_restored_by_root_only(let_in: Home, p
 
 
 def test_the_mounting_process_checks_the_rights_again(person: Person, folders: Path) -> None:
-    """The daemon's look has the better words, but what it has looked at may be another by then."""
+    """The daemon's check has the better words, but the folder may have been replaced since."""
     who = Identity(uid=person.uid, gid=person.gid, groups=[])
-    common: dict[str, Any] = {
-        "overlays": [],
-        "binds": [],
-        "memory": [],
-        "proc_readonly": [],
-        "masked": [],
-        "env": {},
-        "cwd": [],
-    }
-    spec = StartSpec(**common, cgroup="", merged="", net="none", identity=who, argv=[], rows=0, cols=0)
+    lists = ("overlays", "binds", "memory", "proc_readonly", "masked", "cwd", "argv")
+    values: dict[str, Any] = {name: [] for name in lists} | {"env": {}, "cgroup": "", "merged": "", "net": "none"}
+    spec = StartSpec(**values, identity=who, rows=0, cols=0)
     groups = os.getgroups()
     for source in ("roots", "hidden/open"):
         bind = BindMount(source=str(folders / source), target="/mnt", readonly=True, as_user=True)
