@@ -1,6 +1,4 @@
-"""Checks before a capture: a session's processes can request captures and choose their content, so the
-cost is limited.
-"""
+"""Limits of the cost of a capture, which a session's processes can request again and again."""
 
 import errno
 import os
@@ -20,9 +18,7 @@ MOST_OPEN_FILES = 500_000
 
 
 def check(area: Area, subject: Subject, tier: Tier | None) -> None:
-    """Raise CannotCapture if the processes have more than MOST_OPEN_FILES, Failed if too little disk space would be
-    left. `tier`: as in `CaptureOptions`.
-    """
+    """Raise CannotCapture for more than MOST_OPEN_FILES open files, Failed if too little disk space would be left."""
     processes = subject.processes() if tier != "files" else []
     if tier != "files":
         _check_open_files(processes)
@@ -40,8 +36,8 @@ def _check_open_files(processes: list[int]) -> None:
 
 
 def _check_room(area: Area, subject: Subject, processes: list[int]) -> None:
-    """Refuse captures of memory that leave less free disk space than a growing pool leaves. The memory is stored on the
-    host's disk, where no session limit applies and only root may fill it.
+    """Refuse captures of memory that leave less free space on the host's disk, where no session limit applies, than a
+    growing pool leaves.
     """
     needed = sum(map(procfs.own_bytes, processes)) + _shared_memory(subject.facts.init_pid)
     outlook = area.pool.outlook()

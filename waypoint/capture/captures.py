@@ -45,9 +45,7 @@ SpawnBeside = Callable[[int], Spawn]
 
 
 class Usage(NamedTuple):
-    """Bytes on disk. `files`: of the files. `hot_bytes`: of everything else (processes, terminal), which is never
-    shared.
-    """
+    """Bytes on disk. `hot_bytes`: of everything else than the files, which is never shared."""
 
     files: Shares
     hot_bytes: int
@@ -67,11 +65,11 @@ class Captures:
         self._removing: set[str] = set()
 
     def take(self, subject: Subject, options: CaptureOptions) -> Capture:
-        """Take a capture of a live session, which goes on. The caller then records the capture, or calls `drop`.
+        """Take a capture of a live session, which goes on, also after a failure. The caller records the capture, or
+        calls `drop`.
 
         Raises CannotCapture if the tier `live` is wanted and the processes cannot be dumped, StateConflict if the
-        session has just ended, Failed for an accident (CRIU was killed, the disk is full). After a failure the session
-        goes on, and nothing of the capture is left.
+        session has just ended, Failed for an accident (CRIU was killed, the disk is full).
         """
         self._area.pool.check_writable()
         capture_id = new_id()
@@ -97,9 +95,7 @@ class Captures:
             raise
 
     def _find_dumper(self, taking: Taking) -> None:
-        """Find the CRIU for `taking`, or why there is none. An accident of the search (Failed) is no reason to capture
-        less, and is raised.
-        """
+        """Find the CRIU for `taking`, or why there is none. Raises Failed after an accident of the search."""
         facts = taking.subject.facts
         try:
             taking.program = self._find_criu()
@@ -118,9 +114,7 @@ class Captures:
 
     @contextlib.contextmanager
     def hold(self, capture: Capture) -> "Iterator[HeldCapture]":
-        """Keep a capture on disk during the `with` block, even if it is dropped. Raises UnknownName if it has been
-        removed.
-        """
+        """Keep a capture on disk during the `with` block, even if it is dropped. Raises UnknownName if it is gone."""
         with self._lock:
             if capture.id in self._removing:
                 raise content_removed(capture.id)
@@ -186,7 +180,7 @@ class Captures:
         ]
 
     def sizes(self, capture: Capture) -> dict[str, int | None]:
-        """Bytes on disk by kind of layer; None for a layer that the capture lacks. Walks over all files."""
+        """Bytes on disk by kind of layer; None for a lacking layer. Walks over all files."""
         return {layer.kind: layer.size(self._area, capture) for layer in LAYERS}
 
     def usage(self, capture: Capture) -> "Usage":
@@ -200,7 +194,7 @@ class Captures:
 
 
 class HeldCapture:
-    """A capture during `Captures.hold`. To be used only within the `with` block."""
+    """A capture during `Captures.hold`."""
 
     def __init__(self, area: Area, capture: Capture, find_criu: FindCriu) -> None:
         self._area = area
@@ -209,7 +203,6 @@ class HeldCapture:
 
     @property
     def processes(self) -> ProcessesLayer:
-        """The record of the layer `processes`, in a capture of the tier `live`."""
         return PROCESSES.of(self.capture)
 
     @property

@@ -36,10 +36,8 @@ NO_WORDS = LastWords()
 
 
 def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: LastWords) -> Capture:
-    """Seal the tree of the ended session `row`, and record and return its capture as the branch's tip.
-
-    The tree must be mounted nowhere. If this raises (disk full), the tree may be sealed, and `seal` may be called
-    again.
+    """Seal the tree of the ended session `row`, which must be mounted nowhere, and record its capture as the branch's
+    tip. May be called again after a failure (disk full).
     """
     status = read_exit_status(pool.path(row.tree))
     shell = last.shell or last_prompt(pool.path(row.tree))
@@ -78,9 +76,7 @@ def _tip_of(ref: Ref | None) -> list[str]:
 
 
 def read_exit_status(tree: str) -> int | None:
-    """The shell's exit status, which the wrapper left in the session's files below `tree`; None if there is none, or if
-    the disk has failed there.
-    """
+    """The shell's exit status in the session's files below `tree`; None if there is none, or if the disk has failed."""
     try:
         folder = os.open(layout.upper_of(tree), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

@@ -16,8 +16,6 @@ PATIENCE_S = 60.0
 
 
 class Step(StrEnum):
-    """Reached when the work in its comment is done."""
-
     PREPARED = "prepared"  # a capture's folders exist, the session's dirty data is written to disk
     FROZEN = "frozen"
     DRAINED = "drained"  # the terminal is empty

@@ -19,8 +19,7 @@ log = logging.getLogger(__name__)
 
 class Inventory(NamedTuple):
     """The things of one kind in a home, by ids of captures or sessions. `place`: the folder with the mark of the
-    database. `known`: the ids on record. `ids`: lists the ids that exist. `path`: of an id. `remove`: removes the thing
-    with an id.
+    database. `known`: the ids on record. `ids`: lists the ids that exist.
     """
 
     kind: Literal["processes", "files", "capture", "session"]
@@ -31,7 +30,6 @@ class Inventory(NamedTuple):
     remove: Callable[[str], None]
 
     def unknown(self) -> list[str]:
-        """The ids that exist and are not on record, sorted."""
         return sorted(ident for ident in self.ids() if ident not in self.known)
 
 
@@ -67,7 +65,6 @@ def _sweep_one(names: Names, inventory: Inventory) -> list[StrangerFacts]:
 
 
 def _remove(inventory: Inventory, ident: str) -> bool:
-    """Remove a left-over. Returns whether that succeeded."""
     try:
         inventory.remove(ident)
     except (WaypointError, OSError) as error:

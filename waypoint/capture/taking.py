@@ -135,7 +135,6 @@ _LEFT_OUT: dict[Tier, frozenset[str]] = {
 
 
 def _attempt(taking: Taking, pause: Pause, tier: Tier, log_level: int = ERRORS_ONLY) -> Capture:
-    """Try once to take the capture with this tier."""
     options, facts = taking.options, taking.subject.facts
     taking.area.hot.make(taking.capture_id)
     layers = [layer for layer in LAYERS if layer.kind not in _LEFT_OUT[tier]]
@@ -210,7 +209,6 @@ def _folder_of(subject: Subject) -> str:
 
 
 def describe_machine() -> Machine:
-    """The facts that decide on which machines the images of processes can be restored."""
     cpu = machine.cpu()
     return Machine(
         kernel=machine.kernel_release(),

@@ -56,9 +56,8 @@ def adopt_all(sessions: Registry) -> list[StrangerFacts]:
 
 
 def _take_over(sessions: Registry, row: LiveRow, entry: RuntimeRecord | None) -> str:
-    """Adopt a session, or end it if its processes are gone. `entry`: its runtime record, if there is one.
-
-    Returns why the daemon cannot reach a session that runs: such an error is not its end. "" otherwise.
+    """Adopt a session, or end it if its processes are gone. `entry`: its runtime record, if there is one. Returns why a
+    session that runs cannot be reached; "" otherwise.
     """
     resources = sessions.resources
     group = resources.places.cgroup_of(row.session)
@@ -124,7 +123,6 @@ def inventories(resources: Resources) -> list[Inventory]:
 
 
 def _adopt(sessions: Registry, entry: RuntimeRecord) -> None:
-    """Take over a running session. Raises OSError, also if the session has just ended."""
     resources = sessions.resources
     folder = resources.places.sessions / entry.row.session
     live = LiveSession.adopt(entry, folder, resources.launcher)
@@ -142,8 +140,8 @@ def _let_run(entry: RuntimeRecord) -> None:
 
 
 def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -> None:
-    """Seal the files of a session whose processes are gone. `entry`: its runtime record, if there is one. A failure is
-    retried (`PendingRecords`): one damaged branch must not keep the home from opening.
+    """Seal the files of a session whose processes are gone. A failure is retried: one damaged branch must not keep the
+    home from opening.
     """
 
     same_boot = entry is not None and entry.boot_id == procfs.boot_id()
@@ -158,9 +156,8 @@ def _end_dead(resources: Resources, row: LiveRow, entry: RuntimeRecord | None) -
 
 
 def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
-    """Undo a start that the last daemon did not finish. A failure is retried (`PendingRecords`).
-
-    `kill` False: names.db may be an older copy, and the session may live. Its processes are then kept as unknown.
+    """Undo a start that the last daemon did not finish. A failure is retried. `kill` False: names.db may be an older
+    copy, and the session may live; its processes are then kept as unknown.
     """
 
     def take_back() -> None:

@@ -44,8 +44,8 @@ class CheckpointOptions(NamedTuple):
 
 
 class LossConsent(NamedTuple):
-    """Whether the user has agreed to lose the processes of a session that is replaced or ended; the capture then keeps
-    only how to start them again (the tier `respawn`). `command`: the command by which the user agrees.
+    """Whether the user has agreed to lose the processes of a session that is replaced or ended. `command`: the command
+    by which the user agrees.
     """
 
     agreed: bool
@@ -62,9 +62,8 @@ async def checkpoint(
 ) -> Capture:
     """Capture the session on `branch`, and record the capture as the branch's tip and under `options.name`.
 
-    The session goes on, or ends if `options.park`. `consent` None: with `options.park`, a lower tier than `live` is the
-    consent. `prepare`: awaited before the capture. `agree`: awaited when the capture is taken and not yet recorded; it
-    may raise. After any failure nothing is on record, and the session goes on.
+    `consent` None: with `options.park`, a lower tier than `live` is the consent. `prepare`: awaited before the capture.
+    `agree`: awaited before the record; it may raise. After any failure nothing is on record, and the session goes on.
     """
     resources = sessions.resources
     _check_name_free(resources, branch, options)
@@ -100,9 +99,8 @@ async def checkpoint(
 async def capture_tip(
     sessions: Registry, branch: str, reason: Reason, prepare: Prepare | None = None
 ) -> Capture | None:
-    """Capture the session on `branch`, and record the capture as the branch's tip; None if the branch is not live.
-
-    The caller has the turn of the branch. `prepare`: as for `checkpoint`.
+    """Capture the session on `branch`, and record the capture as the branch's tip; None if the branch is not live. The
+    caller has the turn of the branch.
     """
     live = await sessions.settled(branch)
     if live is None:
@@ -117,9 +115,8 @@ async def capture_tip(
 
 
 async def capture(resources: Resources, live: LiveSession, options: CaptureOptions) -> Capture:
-    """Take a capture of the session, not yet on record. The caller has the turn of the branch.
-
-    If the disk is too full, unneeded files are removed, and the capture is tried once more.
+    """Take a capture of the session, not yet on record. The caller has the turn of the branch. If the disk is too full,
+    unneeded files are removed, and the capture is tried once more.
     """
     take = functools.partial(resources.captures.take, options=options)
     try:
@@ -184,12 +181,10 @@ def _consent_of(branch: str, options: CheckpointOptions) -> LossConsent:
 
 
 def _may_move(names: Reader, branch: str, options: CheckpointOptions, found: Ref) -> bool:
-    """Whether the name that stands for `found` may be moved to the checkpoint."""
     return found.kind == "checkpoint" and options.force and (not options.within or belongs_to(names, found, branch))
 
 
 def _check_name_free(resources: Resources, branch: str, options: CheckpointOptions) -> None:
-    """Raise StateConflict if `options.name` is taken and may not be moved."""
     name = options.name
     if name is None:
         return

@@ -37,10 +37,8 @@ class Conclusion(Protocol):
     """The last step of an end: what happens to the files of the ended session."""
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
-        """Seal or remove the tree of `row`, and record that. Returns the capture that keeps the session, None if
-        nothing is kept. Blocks.
-
-        The tree must be mounted nowhere. After WaypointError or OSError it may be called again.
+        """Seal or remove the tree of `row`, which must be mounted nowhere, and record that. Returns the capture that
+        keeps the session, None if nothing is kept. Blocks. May be called again after an exception.
         """
         ...
 
@@ -85,7 +83,6 @@ class Kept:
 
 
 def _remove_tree(resources: Resources, row: LiveRow) -> None:
-    """Remove the tree of a session that is off the record. After a failure the next daemon removes it."""
     try:
         resources.pool.remove(row.tree)
     except WaypointError as error:
@@ -102,15 +99,14 @@ class Endings:
         self._tasks: set[asyncio.Task[Capture | None] | asyncio.Task[None]] = set()
 
     def begin(self, live: LiveSession, conclusion: Conclusion, *, gently: bool = False) -> asyncio.Task[Capture | None]:
-        """Begin to end `live`, unless its end is under way. The task's result is the capture that keeps the session,
-        None if nothing is kept. `gently`: send SIGHUP to the shell before all processes are killed.
+        """Begin to end `live`, unless its end is under way. The result is the capture that keeps the session, if any.
+        `gently`: send SIGHUP to the shell before all processes are killed.
         """
         if live.ending is None:
             live.ending = self._keep(asyncio.ensure_future(self._end(live, conclusion, gently=gently)))
         return live.ending
 
     async def settle(self) -> None:
-        """Wait for the endings under way, at most SETTLE_S."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SETTLE_S)
 
@@ -163,8 +159,8 @@ class Endings:
 
 
 def _hang_up(master: int, init_pid: int) -> bool:
-    """Send SIGHUP to the leader of the terminal's session, as the kernel does when a terminal is closed; the leader
-    passes it to its jobs. Blocks until the session has ended, at most HANG_UP_S. False if there is no leader.
+    """Send SIGHUP to the leader of the terminal's session, which passes it to its jobs. Blocks until the session has
+    ended, at most HANG_UP_S. False if there is no leader.
     """
     is_sent = False
     with contextlib.ExitStack() as opened, contextlib.suppress(OSError):  # the session has ended by itself
@@ -185,9 +181,7 @@ def _hang_up(master: int, init_pid: int) -> bool:
 
 
 def _describe_kept(resources: Resources, branch: str, capture: Capture | None) -> dict[str, object]:
-    """What is kept of an ended session, as fields of the `x` frame for attached clients. Reads only a part of a large
-    tree.
-    """
+    """What is kept of an ended session, as fields of the `x` frame for attached clients."""
     if capture is None:
         ref = resources.names.ref(branch)
         return {"kept": None, "before": ref.capture if ref is not None else None}
@@ -208,8 +202,8 @@ def _report_bug(task: asyncio.Task[Ended]) -> None:
 
 
 def end_unheld(resources: Resources, row: LiveRow, cgroup: str, conclusion: Conclusion) -> Capture | None:
-    """End the session `row`, which the daemon does not hold, with its processes in `cgroup`. Returns the capture that
-    keeps the session, None if nothing is kept. Blocks. May be called again after an exception.
+    """End the session `row`, which the daemon does not hold. Returns the capture that keeps it, None if nothing is
+    kept. Blocks. May be called again after an exception.
     """
     cgroups.end(cgroup)
     kept = conclusion.conclude(resources, row)

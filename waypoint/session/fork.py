@@ -20,10 +20,8 @@ from waypoint.store.names import Names
 async def fork(
     sessions: Registry, name: str, branches: Sequence[str], prepare: Prepare | None = None
 ) -> tuple[list[LiveSession], Capture]:
-    """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. Returns the
-    sessions and that capture.
-
-    The session of a live branch is captured now, after `prepare`.
+    """Start live sessions on the new `branches`, all of them or none, each a copy of the capture `name`. The session of
+    a live branch is captured now, after `prepare`. Returns the sessions and that capture.
     """
     _check_branches(branches)
     names = sessions.resources.names
@@ -52,7 +50,6 @@ def _check_new(names: Names, branches: Sequence[str]) -> None:
 
 
 def too_many(on: str) -> UsageProblem:
-    """The error for a wrong number of forks. `on`: the request."""
     return UsageProblem("fork to", on, f"it takes 1 to {MAX_FORKS} branches at once", "fork several times")
 
 

@@ -53,7 +53,6 @@ class Registry:
 
     @property
     def running(self) -> set[str]:
-        """The branches with a running session, reachable or not."""
         return self._live.keys() | self.unreachable.keys()
 
     def find(self, branch: str) -> LiveSession | None:
@@ -62,8 +61,6 @@ class Registry:
     def get(self, branch: str, *, to_discard: bool = False) -> LiveSession:
         """The live session on `branch`. `to_discard`: the caller wants to remove it, which changes the advice in the
         error.
-
-        Raises UnknownName if there is no such branch, StateConflict if the branch is not live.
         """
         parse_name(branch)
         session = self._live.get(branch)
@@ -85,9 +82,7 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def turn(self, *names: str) -> AsyncIterator[None]:
-        """Take the turns of all `names` for the `with` block (`Turns.take`), and write their pending records first.
-        Raises Failed if that is not possible (disk full).
-        """
+        """Take the turns of all `names` for the `with` block (`Turns.take`), and write their pending records first."""
         async with self._turns.take(*names):
             await self.resources.pending_records.settle(*names)
             yield
@@ -96,11 +91,7 @@ class Registry:
         return await self._turns.share(works)
 
     async def settled(self, branch: str) -> LiveSession | None:
-        """The live session on `branch`, None if there is none, after the end of a session that is ending.
-
-        The caller has the turn of the branch. Raises Failed if the end cannot be recorded (disk full), StateConflict if
-        the session is unreachable.
-        """
+        """The live session on `branch`, if any, after the end of a session that is ending. The caller has the turn."""
         self._check_reachable(branch)
         live = self.find(branch)
         if live is not None and live.ending is not None:
@@ -123,7 +114,6 @@ class Registry:
         return await self.settled(branch) or self.get(branch)
 
     def enlist(self, live: LiveSession) -> None:
-        """Make `live` the session of its branch, and serve its requests."""
         change: SessionChange = "replaced" if live.branch in self._live else "started"
         self._live[live.branch] = live
         row, processes = live.record.row, live.processes

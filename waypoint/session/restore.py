@@ -59,8 +59,8 @@ class Exchanged(NamedTuple):
 
 
 def branch_of(names: Names, name: str) -> str:
-    """The branch on which `name` is restored by default: a branch itself; for a checkpoint or a capture's id the branch
-    that was captured, also after it was renamed. Raises StateConflict if another branch has its name now.
+    """The branch on which `name` is restored by default: a branch itself; for a capture the branch that was captured,
+    also after it was renamed. Raises StateConflict if another branch has its name now.
     """
     ref = names.ref(name)
     return name if ref is not None and ref.kind == "branch" else reading.branch_of(names, names.resolve(name))
@@ -69,9 +69,8 @@ def branch_of(names: Names, name: str) -> str:
 async def restore(sessions: Registry, branch: str, name: str, consent: LossConsent) -> Restored:
     """Restore the capture `name` as the session on `branch`.
 
-    A live session on `branch` is captured, with its processes unless the user consents to their loss, then replaced.
-    The new session starts beside the old one, and must answer before the old one ends; after a failure the old one goes
-    on.
+    A live session on `branch` is captured, then replaced. The new session starts beside the old one, and must answer
+    before the old one ends; after a failure the old one goes on.
     """
     rights.check_name(sessions.resources, name, "restore")
     origin = sessions.resources.names.resolve(name)
@@ -96,7 +95,6 @@ def _check_rights(resources: Resources, branch: str, name: str, origin: Capture)
 
 
 def _tip_beside(resources: Resources, branch: str, origin: Capture) -> Capture | None:
-    """The tip of the branch; None if there is none, or if it is `origin`."""
     ref = resources.names.ref(branch)
     return resources.names.capture(ref.capture) if ref and ref.capture and ref.capture != origin.id else None
 
@@ -106,7 +104,7 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
     start a session with these files and a new shell.
 
     A live session is captured before, as the branch's tip; if the restore fails half-way, the files of this capture are
-    restored. Raises CannotCapture if the capture has changes in mounts that the session lacks.
+    restored.
     """
     resources = sessions.resources
     rights.check_name(resources, name, "restore")
@@ -128,8 +126,7 @@ async def restore_files(sessions: Registry, branch: str, name: str) -> Restored:
 def exchange_files(resources: Resources, live: LiveSession, origin: Capture, subject: Subject) -> Exchanged:
     """Capture the session `live`, as the branch's tip, then give it the files of `origin`. Blocks.
 
-    The session is frozen throughout, so all of this is in one thread and nothing waits for the event loop.
-    `pauses.announced` covers all of that time, not only the capture.
+    The session is frozen throughout: all of this is in one thread, and nothing waits for the event loop.
     """
     with contextlib.ExitStack() as standing:
         standing.enter_context(pauses.announced())
@@ -152,9 +149,6 @@ def exchange_files(resources: Resources, live: LiveSession, origin: Capture, sub
 async def restore_shell(sessions: Registry, branch: str, name: str) -> Restored:
     """Give the shell of the session on `branch` its state in the capture `name`. The session is captured before, as the
     branch's tip.
-
-    Raises StateConflict if the shell is not at its prompt or the capture is another user's, CannotCapture if the
-    capture has no state of a shell.
     """
     resources = sessions.resources
     rights.check_name(resources, name, "restore")
@@ -186,8 +180,8 @@ def _read_state(resources: Resources, origin: Capture) -> ShellDump:
 
 
 def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only: Aspect) -> Capture:
-    """Record `taken`, the capture before the aspect `only` of the session is replaced, as the branch's tip, and return
-    it as recorded. If that fails, `taken` is dropped. Blocks.
+    """Record `taken`, the capture before the aspect `only` is replaced, as the branch's tip. A failure drops it.
+    Blocks.
     """
     try:
         with resources.names.change("restore") as change:
@@ -203,11 +197,8 @@ def _record_aside(resources: Resources, live: LiveSession, taken: Capture, only:
 async def _replace(
     sessions: Registry, live: LiveSession, birth: Birth, name: str, consent: LossConsent
 ) -> tuple[LiveSession, Capture]:
-    """Replace the session `live` by the one of `birth`, which starts from the capture `name`. Returns the new session,
-    and the capture of the old one.
-
-    Concurrently the old session is captured and stays frozen, and the new session starts. Then the new session takes
-    its place on record, and the old session ends.
+    """Replace the session `live` by the one of `birth`, from the capture `name`. Returns the new session, and the
+    capture of the old one, which is taken while the new one starts, and leaves the old one frozen until its end.
     """
     resources = sessions.resources
     await births.reserve(resources, [birth], instead_of=live)
@@ -263,15 +254,12 @@ async def _exchange(
 
 
 def _ids_of(birth: Birth) -> IdMap:
-    """The id map of the restored processes."""
     layer = birth.origin.layers.processes if birth.origin and birth.processes else None
     return layer.ids if layer is not None else HOST_IDS
 
 
 async def _bring_up_proven(resources: Resources, birth: Birth) -> LiveSession:
-    """Start a session and wait until its shell answers. If that fails, the session is released; the caller undoes the
-    birth.
-    """
+    """Start a session and wait until its shell answers. If that fails, the caller undoes the birth."""
     origin = birth.origin
     assert origin is not None
     new = await births.make_session(resources, birth)

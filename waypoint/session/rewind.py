@@ -81,7 +81,6 @@ def _rewind(resources: Resources, live: LiveSession, held: HeldCapture) -> Rewou
 
 
 def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tuple[str, str]) -> Rewound:
-    """Rewind the session's mount at `target`. `trees`: the present tree and the wanted one."""
     present, wanted = (layout.upper_of(tree, target) for tree in trees)
     root = live.record.ids.first
     with (
@@ -95,25 +94,21 @@ def _rewind_one(resources: Resources, live: LiveSession, target: str, trees: tup
 
 
 def _mount_points_in(target: str, outside: list[str]) -> frozenset[str]:
-    """The session's mount points below its mount at `target`, as relative paths. The capture may have other files
-    there. `outside`: the mount points of the mounts from outside.
-    """
+    """The session's mount points below its mount at `target`, as relative paths."""
     above = target.rstrip("/") + "/"
     points = (*outside, externals.PROC)
     return frozenset(point.removeprefix(above) for point in points if point.startswith(above) and point != above)
 
 
 class _Note(msgspec.Struct):
-    """A restore of files under way. `origin`: the id of its capture. `aside`: the id of the capture before."""
-
     origin: str
     aside: str
 
 
 @contextlib.contextmanager
 def noted(folder: Path, origin: Capture, aside: Capture) -> Iterator[None]:
-    """Keep a note about the restore in the runtime folder `folder` during the `with` block: if this daemon is killed,
-    the next one finishes the restore (`finish_interrupted`).
+    """Keep a note about the restore in the runtime folder during the `with` block: if this daemon is killed, the next
+    one finishes the restore (`finish_interrupted`).
     """
     files.publish(str(folder / _NOTE), msgspec.json.encode(_Note(origin.id, aside.id)), durable=False)
     try:
@@ -155,14 +150,11 @@ def finish_interrupted(resources: Resources, live: LiveSession, folder: Path) ->
 
 
 def sweep_views(resources: Resources) -> None:
-    """Remove the mount points of `_view` of a killed daemon; the mounts have ended with the daemon."""
     for place in resources.places.runtime.glob(f"{VIEW}*"):
         place.rmdir()
 
 
 class _View(NamedTuple):
-    """An overlay that is mounted for reading. `path`: the mount point. `upper`: the folder of its upper layer."""
-
     path: str
     upper: str
 
@@ -198,7 +190,6 @@ def _view(resources: Resources, live: LiveSession, upper: str, target: str) -> I
 
 @contextlib.contextmanager
 def _place(places: SharedPlaces) -> Iterator[str]:
-    """A mount point for the `with` block."""
     place = places.runtime / f"{VIEW}{random_hex(8)}"
     place.mkdir(mode=0o700)
     try:

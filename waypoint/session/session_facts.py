@@ -24,8 +24,8 @@ from waypoint.upper.contract import Pool
 
 
 async def of_live(live: LiveSession, pool: Pool, sees: Sight) -> SessionFacts:
-    """The facts about a live session that the caller may see. Walks over its upper tree and processes in a thread;
-    concurrent callers share one measurement.
+    """The facts about a live session that the caller may see. Walks over files; concurrent callers share one
+    measurement.
     """
     if live.measuring is None or live.measuring.done():
         live.measuring = asyncio.ensure_future(_measured(live, pool))
@@ -92,7 +92,6 @@ def _by_branch(row: SessionFacts) -> str:
 
 
 def _iter_ended(names: Names, live: set[str], sees: Sight) -> Iterator[list[SessionFacts]]:
-    """The facts about all branches that have a capture and are not among `live`, sorted by branch."""
     for refs in names.iter_refs():
         ended = {name: ref for name, ref in refs.items() if ref.kind == "branch" and name not in live}
         yield [
@@ -102,8 +101,8 @@ def _iter_ended(names: Names, live: set[str], sees: Sight) -> Iterator[list[Sess
 
 
 def _measure_processes(live: LiveSession) -> tuple[int, int]:
-    """The session's memory in bytes, and the number of its processes. The memory is that of cgroup2's memory
-    controller, else the sum of the processes' shares (PSS), which takes milliseconds for each GiB.
+    """Memory in bytes and number of processes. Without cgroup2's memory controller the memory is the sum of the
+    processes' shares (PSS), which takes milliseconds for each GiB.
     """
     charged, pids = cgroups.memory_bytes(live.record.cgroup), live.processes()
     return sum(map(procfs.share_bytes, pids)) if charged is None else charged, len(pids)
@@ -134,7 +133,6 @@ def of_limits(limits: SessionLimits) -> LimitFacts:
 
 
 def of_unreachable(lost: Unreachable) -> SessionFacts:
-    """The facts about a session that runs and cannot be reached."""
     row = lost.row
     return SessionFacts(
         branch=row.branch,

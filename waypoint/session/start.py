@@ -70,9 +70,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
 
 
 async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> list[LiveSession]:
-    """Start the sessions of all `births`, or none, and enter them in the registry. The caller has the turns of their
-    branches. `verb`: of the entry in the operation log.
-    """
+    """Start the sessions of all `births`, or none, and enter them in the registry. The caller has their turns."""
     births = list(births)
     found = await bring_up_all(sessions.resources, births, verb)
     for live in found:
@@ -81,8 +79,8 @@ async def bring_up(sessions: Registry, births: Iterable[Birth], verb: str) -> li
 
 
 async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | None:
-    """End the session on `branch`. Returns the capture of its files, the branch's new tip; None with `discard`, which
-    removes the files. Also ends a session that is unreachable.
+    """End the session on `branch`. Returns the capture of its files, the new tip; None with `discard`, which removes
+    them.
     """
     conclusion: Discarded | Sealed = Discarded() if discard else Sealed("stopped")
     if branch not in sessions.unreachable:
@@ -99,7 +97,6 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
 
 
 async def _last_words(resources: Resources, live: LiveSession) -> LastWords:
-    """The state of a shell that could not write it at its last prompt."""
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
     asked = await asyncio.to_thread(resources.captures.ask_shell, subject)
     return LastWords(asked, () if asked else (NOT_WRITTEN,))

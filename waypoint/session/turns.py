@@ -1,6 +1,4 @@
-"""Turns are locks on names: while a task has the turn of a name, no other task moves that name or changes the session
-on it.
-"""
+"""Turns are locks on names: a task with the turn of a name may move it or change the session on it."""
 
 import asyncio
 import contextlib
@@ -11,8 +9,6 @@ Carried = TypeVar("Carried")
 
 
 class Turns:
-    """The turns of one home. To be used in the daemon's event loop."""
-
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
         self._holders: dict[str, asyncio.Task[object] | None] = {}
@@ -21,9 +17,8 @@ class Turns:
     async def take(self, *names: str) -> AsyncIterator[None]:
         """Wait for the turns of all `names`, and have them during the `with` block.
 
-        Reentrant, so that a request can be composed of others. A task that has turns must not take further ones, since
-        two tasks could then wait for each other: this raises RuntimeError. The tasks that it starts do not have its
-        turns.
+        Reentrant. A task that has turns must not take further ones, since two tasks could then wait for each other:
+        this raises RuntimeError. The tasks that it starts do not have its turns.
         """
         task = asyncio.current_task()
         held = {name for name, holder in self._holders.items() if holder is task}

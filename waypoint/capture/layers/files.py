@@ -73,7 +73,6 @@ class FilesPart(Part):
             self.taking.degraded.append(f"{SHARED_MEMORY}: its files are not in the capture: {error.strerror}")
 
     def _copy_from(self, source: int) -> None:
-        """Copy the files of the mount behind the descriptor `source`, if it has any."""
         if not os.listdir(beneath.name_of(source)):
             return
         ids = self.taking.subject.facts.fixed.ids
@@ -105,12 +104,10 @@ class Files(Layer):
             raise damaged(origin, "its files are missing from the pool") from error
 
     def memory(self, area: Area, origin: Capture) -> str:
-        """The path of the folder with the files of /dev/shm; "" if there were none."""
         folder = area.hot.memory(origin.id)
         return str(folder) if folder.is_dir() else ""
 
     def memory_bytes(self, area: Area, origin: Capture) -> int:
-        """A lower bound of the tmpfs memory that the files of /dev/shm take. Examines each file."""
         folder = self.memory(area, origin)
         if not folder:
             return 0
@@ -123,11 +120,9 @@ class Files(Layer):
             )
 
     def path(self, area: Area, origin: Capture) -> str:
-        """The folder of the sealed, read-only tree (upper/layout.py describes its contents)."""
         return area.pool.path(origin.layers.files.tree)
 
     def size(self, area: Area, capture: Capture) -> int:
-        """Bytes on disk. Walks over all files of the tree."""
         return area.pool.usage(capture.layers.files.tree)
 
     def drop(self, area: Area, capture_id: str, record: LayerRecord | None) -> None:
@@ -135,15 +130,12 @@ class Files(Layer):
 
 
 def _tmpfs_bytes(facts: os.stat_result) -> int:
-    """A lower bound of the file's size on a tmpfs: whole pages. For a file with holes the disk's blocks less a page,
-    since they include the block map.
-    """
+    """A lower bound of the size on a tmpfs: whole pages. For a sparse file the disk's blocks less the block map."""
     whole, on_disk = -facts.st_size // _PAGE * -_PAGE, facts.st_blocks * 512
     return whole if on_disk >= whole else max(0, on_disk - _PAGE)
 
 
 def damaged(origin: Capture, said: str) -> StoreDamaged:
-    """The error for a missing or damaged part of a capture. `said`: which part."""
     next_step = "go back to another capture ('waypoint log --all' lists them)"
     return StoreDamaged("go back to", f"capture {origin.id[:12]}", said, next_step)
 

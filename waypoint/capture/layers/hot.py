@@ -24,8 +24,6 @@ _log = logging.getLogger(__name__)
 
 
 class Hot:
-    """The hot area of one home."""
-
     def __init__(self, home: Path) -> None:
         self.folder = home / "hot"
         self.logs = home / "criu-logs"
@@ -33,9 +31,7 @@ class Hot:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def make(self, capture_id: str) -> Path:
-        """Make the capture's folders, and return the one that contains the others. Raises OSError (ENOSPC), Failed if
-        the area is missing.
-        """
+        """Make the capture's folders, and return the one that contains the others."""
         folder = self.folder / capture_id
         try:
             folder.mkdir(mode=0o700)
@@ -62,7 +58,6 @@ class Hot:
         return self.folder / capture_id / "shm"
 
     def remove(self, capture_id: str) -> None:
-        """Remove the capture's folder, if it exists."""
         with contextlib.suppress(OSError):
             remove_path(self.folder / capture_id)
 
@@ -75,8 +70,8 @@ class Hot:
         return filesystem.used_bytes(self.logs)
 
     def keep_log(self, log: Path | None, name: str) -> Path | None:
-        """Move the file `log` to the folder of logs, as `name`, and return its new path; None if there is no such file,
-        or no space for it. The folder keeps the newest _KEPT_LOGS logs.
+        """Move `log` to the folder of logs, which keeps the newest _KEPT_LOGS. None if there is no such file, or no
+        space for it.
         """
         if log is None or not log.exists():  # CRIU failed before it opened its log
             return None
@@ -91,5 +86,4 @@ class Hot:
         return kept
 
     def list(self) -> list[str]:
-        """The ids of all captures that have a folder here."""
         return [folder.name for folder in self.folder.iterdir() if not folder.name.startswith(".")]

@@ -94,7 +94,6 @@ class ProcessesPart(Part):
             self._dump.wait_ready()
 
     def begin(self) -> None:
-        """Pass CRIU the files that are watched now, and let the dump begin."""
         assert self._dump is not None
         assert self._watches is not None
         processes = self.taking.subject.processes()
@@ -163,7 +162,7 @@ class ProcessesPart(Part):
             tcp_repair.end(self.taking.subject.processes())
 
     def _look_around(self) -> None:
-        """Note what the user should know about the processes: shells within shells, and ports of the host's network."""
+        """Note shells within shells and ports of the host's network."""
         taking = self.taking
         processes = taking.subject.processes()
         self._hard_limits = hard_limits.highest(processes)
@@ -185,7 +184,7 @@ class ProcessesPart(Part):
 
     @contextlib.contextmanager
     def _diagnosed(self) -> Iterator[None]:
-        """Move CRIU's log to a place where it stays if CRIU fails in the `with` block."""
+        """If CRIU fails, keep its log."""
         try:
             yield
         except CriuFailed as error:
@@ -207,7 +206,7 @@ def _overlays(taking: Taking) -> list[OverlayLayers]:
 
 
 def _with_free_names(folders: tuple[RemovedFolder, ...], subject: Subject) -> tuple[RemovedFolder, ...]:
-    """The folders with unused names, for the restore. To be called in the pause."""
+    """The folders with unused names. To be called in the pause."""
     with _opened_root(subject) as root:
         return tuple(removed.with_free_names(folders, root))
 
@@ -228,10 +227,7 @@ class Processes(Layer):
         return ProcessesPart(taking)
 
     def check(self, area: Area, origin: Capture, copies: int, leaving: Collection[int]) -> None:
-        """Raises CannotCapture if processes that do not leave use one of its host ports, or if this host lacks a masked
-        path; Failed if the host lacks memory; StoreDamaged if images are missing or truncated (CRIU would wait for ever
-        for the rest of the memory).
-        """
+        """Truncated images are refused: CRIU would wait for ever for the rest of their memory."""
         layer = self.of(origin)
         _check_memory(origin, layer, copies)
         _check_ports(origin, layer, copies, leaving)
@@ -245,13 +241,12 @@ class Processes(Layer):
             raise damaged(origin, f"{images} has {size} bytes, written were {layer.size_bytes}")
 
     def of(self, origin: Capture) -> ProcessesLayer:
-        """The record of the layer, in a capture of the tier `live`."""
         assert origin.layers.processes is not None
         return origin.layers.processes
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Have CRIU restore the tasks. On return they run, and `place.pid` is the host's pid of their pid 1. After a
-        failure, incomplete tasks may be left in CRIU's cgroup.
+        """Have CRIU restore the tasks. On return they run. After a failure, incomplete tasks may be left in CRIU's
+        cgroup.
         """
         assert place.spawn is not None
         work = place.folder / "criu"
@@ -281,9 +276,7 @@ class Processes(Layer):
 
 @contextlib.contextmanager
 def _holding(place: Place, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
-    """Have the restored tasks take their locks again before they run. Yields CRIU's listener in place of
-    `place.on_notice`.
-    """
+    """Have the restored tasks take their locks again before they run. Yields CRIU's listener."""
     if not locks_of:
         yield place.on_notice
         return
@@ -338,9 +331,7 @@ def _check_ports(origin: Capture, layer: ProcessesLayer, copies: int, leaving: C
 
 
 def _check_masked(origin: Capture, layer: ProcessesLayer) -> None:
-    """The images have a mount at each masked path. Some masked paths exist only with a kernel module loaded or a CPU
-    online.
-    """
+    """The images have a mount at each masked path; some exist only with a kernel module loaded or a CPU online."""
     gone = [path for path in layer.masked if not os.path.lexists(path)]
     if gone:
         said = f"this machine has no {', '.join(gone)}, which is masked in it"

@@ -77,7 +77,7 @@ def ask_in_room(pool: Pool, subject: Subject) -> ShellLayer | None:
 
 
 class KeptShell(NamedTuple):
-    """`data`: the state (docs/protocol.md, section 3). `history`: the file of the shell's history, if it was kept."""
+    """`data`: the state (docs/protocol.md, section 3). `history`: the shell's history file, if it was kept."""
 
     layer: ShellLayer
     data: bytes
@@ -91,9 +91,7 @@ class ShellState(Layer):
         return ShellPart(taking)
 
     def read(self, area: Area, origin: Capture) -> KeptShell:
-        """The state in the capture, truncated at MAX_BYTES. Raises CannotCapture if the capture lacks the layer,
-        StoreDamaged if it cannot be read.
-        """
+        """The state in the capture, truncated at MAX_BYTES."""
         layer, on = origin.layers.shell, origin.id[:12]
         if layer is None:
             said = "it has no state of the shell: the shell was busy, or is neither bash nor zsh"
@@ -117,9 +115,8 @@ def read_state(tree: str, layer: ShellLayer) -> KeptShell:
 
 
 def last_prompt(tree: str) -> ShellLayer | None:
-    """The state that the shell of the session with the upper tree `tree` has written at its last prompt or, before its
-    first prompt, the state that it was to be given. None if no complete one is there, or the last one is too large. The
-    session must have ended, or the tree be a copy.
+    """The state of the shell's last prompt or, before its first, the state that it was to be given. None if there is no
+    complete one, or the last one is too large. The session must have ended, or `tree` be a copy.
     """
     try:
         folder = _open_run_folder(tree)
@@ -165,7 +162,7 @@ def last_states(read: Callable[[str], bytes]) -> list[ShellLayer | None]:
 
 
 def in_order(data: bytes) -> bytes:
-    """The state of a prompt, reordered as the answer to a request is. Raises ValueError if it is not a state."""
+    """The state of a prompt in the order of a requested one. Raises ValueError if it is not a state."""
     head = _HEAD.match(data)
     if head is None:
         raise ValueError("it does not begin like a state")
@@ -206,7 +203,6 @@ def _read(folder: int, name: str) -> bytes:
 
 
 def unreadable(origin: Capture, said: str) -> StoreDamaged:
-    """The error for a shell's state that cannot be read. `said`: why."""
     return StoreDamaged("read", f"the shell's state in {origin.id[:12]}", said, "restore all of it")
 
 

@@ -7,9 +7,8 @@ from waypoint.model.records import Fixed, Setting, ShellLayer, TerminalLayer
 
 
 class SubjectFacts(NamedTuple):
-    """The facts of a session that do not change while it lives. `tree`: the name of its upper tree in the pool.
-    `cgroup`: the path of its cgroup2 group. `init_pid`: the host's pid of its pid 1. `fixed`: settings that its images
-    share.
+    """The unchanging facts of a session. `tree`: its upper tree in the pool. `init_pid`: the host's pid of its pid 1.
+    `fixed`: settings that its images share.
     """
 
     branch: str
@@ -22,23 +21,21 @@ class SubjectFacts(NamedTuple):
 
 class Subject(Protocol):
     """All methods block, and are called in one thread other than the event loop's. Only `ask_shell`, `hold` and `go_on`
-    may wait for the event loop; all others may be called while the session is frozen.
+    may wait for the event loop.
     """
 
     @property
     def facts(self) -> SubjectFacts: ...
 
-    def processes(self) -> list[int]:
-        """Host pids of all processes of the session."""
-        ...
+    def processes(self) -> list[int]: ...
 
     def leader(self) -> int:
         """The host's pid of the terminal's session leader, the shell; 0 if there is none."""
         ...
 
     def ask_shell(self) -> ShellLayer | None:
-        """Have the shell write its state into the session's files. Returns None if the shell is busy, does not answer,
-        or is of an unknown kind.
+        """Have the shell write its state into the session's files. None if it is busy, silent, or of an
+        unknown kind.
         """
         ...
 
@@ -48,14 +45,10 @@ class Subject(Protocol):
         ...
 
     def hold(self) -> None:
-        """Stop the daemon's work on the terminal until `go_on`: it neither reads nor types, and a command in flight
-        waits.
-        """
+        """Stop the daemon's reading and typing in the terminal until `go_on`."""
         ...
 
-    def drain(self) -> None:
-        """Read all unread output of the terminal."""
-        ...
+    def drain(self) -> None: ...
 
     def shell_holds(self) -> bool:
         """Whether the shell has run nothing since `ask_shell`. To be called after `drain`."""
@@ -70,9 +63,7 @@ class Subject(Protocol):
         ...
 
     def save_terminal(self, folder: Path) -> TerminalLayer:
-        """Copy the scrollback, the record of the command in flight and the typed-ahead input into `folder`. To be
-        called after `drain`.
-        """
+        """Copy scrollback, record of the command in flight and typed-ahead input into `folder`, after `drain`."""
         ...
 
     def go_on(self) -> None:

@@ -73,16 +73,12 @@ class Terminal(Layer):
                 raise damaged(origin, f"{path} is missing")
 
     def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Copy the layer's files into the runtime folder of the new session. Raises OSError, also if the
-        disk is full.
-        """
         folder = area.hot.terminal(origin.id)
         copy_ring(str(folder / RING_FILE), str(place.folder / RING_FILE))
         copy_small_files(folder, place.folder)
 
 
 def copy_small_files(source: Path, target: Path) -> None:
-    """Copy the record of the command in flight and, if it exists, the file of typed-ahead input."""
     for name in (COMMAND_FILE, TYPED_AHEAD_FILE):
         if name == COMMAND_FILE or (source / name).exists():
             shutil.copyfile(source / name, target / name)

@@ -67,8 +67,8 @@ def size_of(origin: Capture) -> tuple[int, int]:
 
 
 async def bring_up_all(resources: Resources, births: Sequence[Birth], verb: str) -> list[LiveSession]:
-    """Start the sessions of all `births` concurrently. `verb`: of the entry in the operation log. After a failure
-    nothing of any session is left.
+    """Start the sessions of all `births` concurrently. After a failure nothing of any session is left. `verb`: of the
+    entry in the operation log.
     """
     origins = {birth.origin.id: birth.origin for birth in births if birth.origin is not None}
     async with holding(resources.captures, *origins.values()):  # until names refer to them
@@ -97,10 +97,8 @@ async def _bring_up_all(resources: Resources, births: Sequence[Birth], verb: str
 
 
 async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: LiveSession | None = None) -> None:
-    """Record that the sessions of `births` are being started. Births that restore processes have the same origin.
+    """Record that the sessions of `births` are being started, unless their processes certainly cannot be restored.
     `instead_of`: the live session of the branch, which the new one replaces.
-
-    Records nothing and raises if the processes certainly cannot be restored.
     """
     origin = births[0].origin
     await asyncio.to_thread(resources.pool.check_writable)
@@ -128,7 +126,6 @@ def offering_files(branch: str, origin: Capture) -> Iterator[None]:
 
 
 def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leaving: Sequence[int]) -> None:
-    """As `HeldCapture.check`, for the settings of `births`. Blocks."""
     with resources.captures.hold(origin) as held:
         held.check(len(births), leaving)
         needed, limits = held.memory_bytes, births[0].row.setting.limits
@@ -141,10 +138,9 @@ def _check(resources: Resources, births: Sequence[Birth], origin: Capture, leavi
 
 
 async def make_session(resources: Resources, birth: Birth) -> LiveSession:
-    """Make one session: its files, its cgroup, its mounts, its processes, its terminal. The birth is reserved.
-
-    After an accident of CRIU or the launcher, or if the host's mounts have changed meanwhile, it is made a second time
-    from the beginning. After a failure the caller calls `undo`.
+    """Make the session of a reserved birth: files, cgroup, mounts, processes, terminal. After an accident of CRIU or
+    the launcher, or if the host's mounts have changed meanwhile, it is made a second time from the beginning. After a
+    failure the caller calls `undo`.
     """
     follow = resources.places.follow_host
     mounts = await asyncio.to_thread(follow)
@@ -178,7 +174,6 @@ async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
 
 @contextlib.contextmanager
 def _offering_another_session(birth: Birth) -> Iterator[None]:
-    """If a mount of the session has no place in its files, the error says how to get these files."""
     try:
         yield
     except (OSError, Misplaced) as error:
@@ -192,7 +187,7 @@ def _offering_another_session(birth: Birth) -> Iterator[None]:
 
 
 def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
-    """Make the session's upper tree, with the origin's files, and its cgroup. Returns their limits."""
+    """Make the session's upper tree and cgroup. Returns their limits."""
     reach(Step.RESERVED)
     if birth.origin is not None:
         with resources.captures.hold(birth.origin) as held:
@@ -215,14 +210,13 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
 
 
 def _limit_tree(resources: Resources, tree: str, most_bytes: int) -> list[str]:
-    """Limit the size of a session's tree. Returns lines about a limit that cannot be enforced."""
     why_not = resources.pool.limit(tree, most_bytes)
     return [f"disk: not held, {why_not}"] if why_not else []
 
 
 async def undo(resources: Resources, row: LiveRow) -> None:
     """Remove all of a session that was being started. Never raises, as the caller reports why the start failed: a
-    failure here is retried, and nothing begins on the branch until then (`PendingRecords`).
+    failure here is retried (`PendingRecords`).
     """
 
     def take_back() -> None:
@@ -237,7 +231,6 @@ async def undo(resources: Resources, row: LiveRow) -> None:
 
 
 def _clear(resources: Resources, row: LiveRow) -> None:
-    """Remove all that was made of a session, which stays reserved."""
     cgroups.end(resources.places.cgroup_of(row.session))
     record.remove_folder(resources.places.sessions, row.session)
     resources.pool.remove(row.tree)

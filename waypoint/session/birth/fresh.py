@@ -23,8 +23,6 @@ from waypoint.session.live.session import Descriptors, LiveSession
 
 
 class _Lacking(NamedTuple):
-    """What a session lacks: the fields are as in its runtime record."""
-
     left_out: list[str]
     why_host_ids: str
     why_no_seccomp: str
@@ -33,11 +31,8 @@ class _Lacking(NamedTuple):
 async def launch(
     resources: Resources, row: LiveRow, size: tuple[int, int], bounds: Bounds, *, folder: str, must_enter: bool
 ) -> LiveSession:
-    """Start the session's program on the tree of `row`. `size`: rows and columns of its terminal. `bounds`: the limits
-    of its tree and cgroup. `folder`: where it starts; "": in the folder of its setting. `must_enter`: whether it must
-    start in the folder of its setting.
-
-    After a failure the caller removes processes, folder and tree (`birth.undo`).
+    """Start the session's program on the tree of `row`. `folder`: where it starts; "": in the folder of its setting.
+    `must_enter`: whether it must start in the folder of its setting. After a failure the caller calls `birth.undo`.
     """
     places = resources.places
     nonce = new_id()
@@ -99,9 +94,6 @@ def _prepare(resources: Resources, row: LiveRow, size: tuple[int, int], nonce: s
 
 
 def _no_entry(cwd: str, left_out: list[str], error: OSError) -> UsageProblem:
-    """The error for a folder that a session must start in and cannot. `left_out`: the host's mounts that the session
-    lacks.
-    """
     missing = [line for line in left_out if is_below(cwd, line.partition(" (")[0])]
     said = f"{error.strerror}; not in the session: {missing[-1]}" if missing else error.strerror or str(error)
     return UsageProblem("start a session in", cwd, said, "name a folder that its user can enter, or leave out --cwd")

@@ -40,9 +40,8 @@ _HAD_NONE = "its processes had none when they were captured"
 async def revive(
     resources: Resources, row: LiveRow, origin: Capture, size: tuple[int, int], bounds: Bounds
 ) -> LiveSession:
-    """Restore the processes of `origin` on the tree of `row`, a copy of the origin's files. `size`: rows and columns of
-    the terminal. `bounds`: as of `fresh.launch`. The caller has checked the origin (`HeldCapture.check`), and calls
-    `birth.undo` after a failure.
+    """Restore the processes of `origin` on the tree of `row`, a copy of the origin's files. The caller has checked the
+    origin (`HeldCapture.check`), and calls `birth.undo` after a failure.
     """
     folder = record.make_folder(resources.places.sessions, row.session)
     async with holding(resources.captures, origin) as (held,):
@@ -85,9 +84,8 @@ async def revive(
 
 def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> None:
     """Prepare /run/waypoint in the files `tree`, in which processes will be restored. `nonce`: of their shell's hooks.
-
-    Requests in it are marked as captured, so that no daemon ever carries them out in the copy, also if this daemon dies
-    before it reads them. A run folder that the session has replaced is made anew.
+    Requests in it are marked as captured, so that no daemon ever carries them out in the copy. A run folder that the
+    session has replaced is made anew.
     """
     with open_folder(layout.upper_of(tree)) as root:
         try:
@@ -100,7 +98,6 @@ def prepare_run_folder(tree: str, setting: Setting, nonce: str, branch: str) -> 
 
 
 def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """Descriptions of the hard limits that the processes have lost."""
     lost = hard_limits.above(captured, found)
     was = {name: "none" if most < 0 else str(most) for name, most in lost.items()}
     return [f"{name}: the hard limit is {found[name]}, was {was[name]}: the daemon may not raise it" for name in lost]
@@ -111,9 +108,7 @@ def _age_s(capture: Capture) -> float:
 
 
 def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> StartSpec:
-    """The plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order. Raises Failed
-    if the base or the source of a bind no longer exists.
-    """
+    """The plan of the mounts that CRIU's images expect: the same mounts from outside, in the same order."""
     layer = held.processes
     if not Path(row.setting.base).is_dir():
         raise _missing(held.capture, f"{row.setting.base}, over which it has an overlay, is missing")

@@ -1,8 +1,7 @@
-"""Permissions of the caller of a request. root and the fully trusted user may do everything; another user may use only
-their own sessions and files; a process in a session gets no more than the session has.
+"""Permissions of the caller of a request (store/callers.py). root and the fully trusted user may do everything; another
+user may use only their own sessions and files; a process in a session gets no more than the session has.
 
-The caller is noted where a request arrives (store/callers.py). Every planned session passes `bounded`, so a capture, a
-fork or an undo gives no more than a start would.
+Every planned session passes `bounded`, so a capture, a fork or an undo gives no more than a start would.
 """
 
 import contextlib
@@ -49,9 +48,7 @@ def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
 
 
 def check_name(resources: Resources, name: str, tried: str) -> None:
-    """As `check_own`, for everything that `name` stands for: a live session, a branch's tip, a checkpoint. A free name
-    is open to all.
-    """
+    """As `check_own`, for everything that `name` stands for. A free name is open to all."""
     if _bound_user(resources) is None:
         return
     names = resources.names
@@ -62,14 +59,12 @@ def check_name(resources: Resources, name: str, tried: str) -> None:
 
 
 def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> None:
-    """As `check_own`, for the capture of `ref`, the present, former or future ref of `name`."""
     if ref is not None and ref.capture is not None and _bound_user(resources) is not None:
         for capture in resources.names.captures_of([ref.capture], may_lack=True).values():
             check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
 
 
 def check_origin(resources: Resources, owner: User, tried: str, name: str) -> None:
-    """As `check_own`, for a capture of `owner`. `name`: of a branch or checkpoint, or an id."""
     check_own(resources, owner, tried, called(resources.names, name))
 
 
@@ -80,9 +75,7 @@ def called(names: Names, name: str) -> str:
 
 
 def sight(resources: Resources) -> Sight:
-    """A predicate: may the caller see the programs, folders and variables of this user? Any thread may call it. A
-    process in a session may see what its session's user may.
-    """
+    """A predicate, for any thread: may the caller see the programs, folders and variables of this user?"""
     uid, caller = _bound_user(resources), callers.current()
     if caller is not None and caller.uid is None and caller.branch is not None:
         uid = next((row.setting.user.uid for row in resources.names.live() if row.branch == caller.branch), NOBODY)
@@ -91,12 +84,12 @@ def sight(resources: Resources) -> Sight:
 
 
 def is_bound(resources: Resources) -> bool:
-    """Whether the caller is limited to their own sessions and files."""
+    """Whether the caller may use only their own sessions and files."""
     return _bound_user(resources) is not None
 
 
 def check_unbound(resources: Resources, tried: str, on: str, said: str) -> None:
-    """Raise NotAllowed, with the reason `said`, if the caller is limited to their own sessions and files."""
+    """Raise NotAllowed, with the reason `said`, if `is_bound`."""
     uid = _bound_user(resources)
     if uid is not None:
         raise _not_allowed(uid, tried, on, said)
@@ -119,9 +112,7 @@ def check_crowd(resources: Resources, count: int) -> None:
 
 
 def check_base(resources: Resources, base: str) -> None:
-    """Raise NotAllowed if the caller may not start a session on `base`: in a base with files of theirs they would
-    control root's programs. Looks at no file.
-    """
+    """Raise NotAllowed if the caller may not use `base`: with their files in it they could control root's programs."""
     if base != "/":
         check_unbound(
             resources, "start a session on", f"base {base}", "you could control root's programs with your files in it"
@@ -141,9 +132,8 @@ def as_caller(resources: Resources) -> Iterator[None]:
 
 
 def bounded(resources: Resources, setting: Setting) -> Setting:
-    """`setting` with the caller's permissions: a user's binds give no more than that user has on the host.
-
-    Raises NotAllowed if the caller may not have such a session, UsageProblem if nobody may. Looks at files.
+    """`setting` with the caller's permissions: a user's binds give no more than that user has on the host. Looks at
+    files.
     """
     for bind in setting.binds:
         _check_bind(bind)
@@ -156,7 +146,6 @@ def bounded(resources: Resources, setting: Setting) -> Setting:
 
 
 def _check_bind(bind: Bind) -> None:
-    """Raise UsageProblem for parts of the host that no session may have, not even root's."""
     on = f"{bind.source} at {bind.target}"
     with contextlib.suppress(FileNotFoundError):  # the plan of the session's mounts reports it
         if homes.shows_one(bind.source):
@@ -216,9 +205,7 @@ def _of_user(resources: Resources, who: User, setting: Setting) -> Setting:
 
 
 def _why_not_bind(who: User, bind: Bind) -> str:
-    """Why the user may not have this bind; "" if they may. The bind is checked again when it is made
-    (launch/externals.py).
-    """
+    """Why the user may not have this bind; "" if they may. Checked again when it is made (launch/externals.py)."""
     with access.as_user(who.uid, who.gid, who.groups):
         try:
             with contextlib.suppress(FileNotFoundError):  # the plan of the session's mounts reports it
@@ -265,7 +252,6 @@ def _of_session(names: Names, branch: str, setting: Setting) -> Setting:
 
 
 def _more_than(live: Setting, setting: Setting) -> str:
-    """What `setting` gives and `live` does not; "" if nothing."""
     if setting.user != live.user and live.user.uid != 0:
         return f"it was {setting.user.name}'s, and this one is {live.user.name}'s"
     if setting.base != live.base:
@@ -283,7 +269,6 @@ def _more_than(live: Setting, setting: Setting) -> str:
 
 
 def _reaches_more(setting: Setting, live: Setting) -> bool:
-    """Whether a session with `setting` can reach more of the network than one with `live`."""
     widths = {"none": 0, "private": 1, "host": 2}
     if setting.net == live.net == "private" and live.allow_net:
         return not setting.allow_net or not {*setting.allow_net} <= {*live.allow_net}

@@ -24,9 +24,8 @@ def plan_setting(
 ) -> Setting:
     """The setting of the new session: each value is the one in the request, else the one in `origin`, else a default.
 
-    `uid`: the caller. `origin`, `tree`: setting and upper tree of the capture from which the session starts. Sources of
-    binds are examined `as_caller`. Another user than the one in `origin` gets neither the binds nor the shell of
-    `origin`: they were chosen by its user, and binds have the permissions of the session's user.
+    `uid`: the caller. `origin`, `tree`: setting and upper tree of the capture from which the session starts. Another
+    user than the one in `origin` gets neither its binds nor its shell: that user chose them.
     """
     base = origin.base if origin else "/"
     if request.base is not None:
@@ -100,9 +99,8 @@ def _shell(request: StartRequest, base: str, origin: Setting | None, tree: str |
 
 
 def check_live_setting(request: StartRequest, setting: Setting, limits: SessionLimits, as_caller: AsCaller) -> None:
-    """Raise StateConflict if the request asks for another setting than the branch's live session has.
-
-    `setting`, `limits`: of that session; the limits are those in force. `as_caller`: as for `plan_setting`. Blocks.
+    """Raise StateConflict if the request asks for another setting than the branch's live session has. `limits`: those
+    in force. Blocks.
     """
     said = "it has a live session"
     if request.from_name is not None:

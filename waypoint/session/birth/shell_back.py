@@ -22,11 +22,9 @@ _HAS_NONE = "the capture has no state of a shell"
 
 
 async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[str]:
-    """Give the new shell of `live` its state in `origin`. Returns descriptions of what was not restored.
-
-    Variables that come from the session's setting, and had another value from the setting of `origin`, are not
-    restored. `stay`: the shell stays in its folder. The state of another user's shell is not restored: it is text that
-    the shell executes.
+    """Give the new shell of `live` its state in `origin`. Returns descriptions of what was not restored: variables that
+    come from the session's setting and differ in that of `origin`; all of another user's state, as it is text that the
+    shell executes. `stay`: the shell stays in its folder.
     """
     setting = live.record.row.setting
     if changed := change_of(origin.setting.user, setting.user):
@@ -52,7 +50,6 @@ async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *
 
 
 def _of_another(setting: Setting, before: Setting, changed: str) -> list[str]:
-    """What a session lacks of another user's. `changed`: that it was another user's."""
     kept = {(bind.source, bind.target) for bind in setting.binds}
     gone = [bind for bind in before.binds if (bind.source, bind.target) not in kept]
     return [f"{_NOT_BACK}: {changed}", *(f"{bind.source} is not bound at {bind.target}: {changed}" for bind in gone)]
@@ -64,7 +61,6 @@ def _read(resources: Resources, origin: Capture) -> KeptShell:
 
 
 def _leave(folder: RunFolder, kept: KeptShell) -> None:
-    """Leave the state in the folder, for a capture of a shell that has not come to its first prompt. Blocks."""
     name = history_in(kept.data)
     if name and kept.history is not None:
         folder.write(name, kept.history)
@@ -83,7 +79,6 @@ async def _present(line: CommandLine) -> ShellDump | str:
 
 
 def _parse(folder: RunFolder, kind: ShellKind) -> ShellDump:
-    """The state of the shell of `kind` in the folder. Blocks."""
     data = folder.read(STATE_FILE, MAX_BYTES)
     name = history_in(data)
     return parse(data, kind, folder.read(name, MAX_BYTES) if name else None)

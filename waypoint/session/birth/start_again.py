@@ -28,9 +28,7 @@ _START_S = 10.0
 async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> Again | None:
     """Start the programs of `origin` in their order. Each waits until those before it listen on their ports, for at
     most PORTS_S, all together ALL_PORTS_S. The foreground program is typed on the shell's line, or run if it only shows
-    something.
-
-    Returns None if the capture is not of the tier `respawn`. A program that cannot be started is among the lost ones.
+    something. Returns None if the capture is not of the tier `respawn`.
     """
     if origin.layers.programs is None:
         return None
@@ -80,7 +78,6 @@ async def _start_all(live: LiveSession, manifest: Manifest, done: Again) -> None
 
 
 def _lines(programs: Sequence[Program]) -> Iterator[list[Program]]:
-    """The programs; those of one pipeline together."""
     for (role, _), found in itertools.groupby(programs, key=lambda one: (one.role, one.group)):
         line: list[Program] = []
         for program in found:
@@ -117,9 +114,7 @@ async def _start(live: LiveSession, line: Sequence[Program], status: int) -> str
 
 
 async def _wait_listening(live: LiveSession, line: Sequence[Program], left_s: float) -> str:
-    """Wait until the programs listen on their ports, at most PORTS_S and `left_s`. Returns the missing ports, in words;
-    "" if none.
-    """
+    """Wait until the programs listen on their ports. Returns the missing ports, in words; "" if none."""
     wanted = {port for program in line for port in program.ports}
     if await _until(lambda: wanted <= _ports(live), min(PORTS_S, left_s)):
         return ""

@@ -1,7 +1,5 @@
-"""Users as the session's base knows them (passwd(5), group(5)).
-
-For base `/` the host's databases are asked, which may be more than files (LDAP, sssd). For another base its files are
-read.
+"""Users as the session's base knows them (passwd(5), group(5)): for base `/` from the host's databases, which may be
+more than files (LDAP, sssd), else from the base's files.
 """
 
 import grp
@@ -15,8 +13,8 @@ from waypoint.model.records import User
 
 
 class Asker(NamedTuple):
-    """The caller who asks for a session. `user`: the requested user. `default_user`: the user for whom the client
-    speaks, such as the caller of sudo. `uid`: of the connection's other end.
+    """The caller who asks for a session as `user`. `default_user`: for whom the client speaks, such as the caller of
+    sudo.
     """
 
     user: str | None
@@ -64,16 +62,16 @@ def is_same(user: User, who: str) -> bool:
 
 
 def change_of(before: User, now: User) -> str:
-    """That a session which starts from one of the user `before` is another user's; "" if it is not. What the other
-    user's shell would run must not run then.
+    """That a session which starts from one of the user `before` is another user's, so that no shell state may be
+    restored; "" if it is not.
     """
     return "" if now.uid == before.uid else f"it was {before.name}'s, and the session is {now.name}'s"
 
 
 def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bool) -> None:
     """Raise StateConflict if the asker wants to continue with a thing of `owner` without naming a user, or wants a live
-    session to change its user. root may become anybody, and is not refused. `on`: the thing, such as `branch main`.
-    `command`: the arguments of `waypoint` that continue with it, to which `--user` can be added.
+    session to change its user. root is not refused. `on`: the thing. `command`: the arguments of `waypoint` that
+    continue with it.
     """
     who = asker.user or asker.default_user or user_name(asker.uid)
     is_meant = not is_live if asker.user else who == user_name(0)
@@ -87,7 +85,7 @@ def check_owner(on: str, owner: User, asker: Asker, command: str, *, is_live: bo
 
 
 def _number(who: str) -> int | None:
-    """The uid in `who`; None if it is a name. Raises UsageProblem for a number that is too large."""
+    """The uid in `who`; None if it is a name."""
     if not (who.isascii() and who.isdecimal()):
         return None
     digits = who.lstrip("0") or "0"
@@ -104,7 +102,6 @@ def _unnamed(who: str) -> User:
 
 
 def _rows(base: str, path: str, width: int) -> list[list[str]]:
-    """The rows of a file in the base, whose files may be another user's."""
     data = beneath.read_in_root(base, path, _MOST_BYTES) or b""
     rows = [line.split(":") for line in data.decode(errors="surrogateescape").splitlines()]
     return [row for row in rows if len(row) >= width]
@@ -119,7 +116,6 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """The host's name of `gid`, or the number as text."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

@@ -22,8 +22,6 @@ class _Pending(NamedTuple):
 
 
 class PendingRecords:
-    """The pending records of one home. To be used in the daemon's event loop."""
-
     def __init__(self) -> None:
         self._pending: dict[str, list[_Pending]] = {}
         self._writing = asyncio.Lock()
@@ -32,10 +30,8 @@ class PendingRecords:
         self._closed = False
 
     def add(self, branch: str, event: str, write: Callable[[], object], error: Exception) -> Failed:
-        """Call `write` in a thread every RETRY_S until it raises neither WaypointError nor OSError.
-
-        `event`: a clause, such as "the session has ended". `error`: why the first call of `write` failed. Returns the
-        error for the client that caused the event.
+        """Call `write` in a thread every RETRY_S until it raises neither WaypointError nor OSError. `event`: a clause,
+        such as "the session has ended". Returns the error for the client that caused the event.
         """
         self._pending.setdefault(branch, []).append(_Pending(event, write))
         problem = _problem(branch, event, error)
@@ -52,9 +48,7 @@ class PendingRecords:
                 raise problem
 
     async def close(self) -> None:
-        """Stop retrying, and wait for a write under way. The next daemon repairs the rest: those sessions are still on
-        record as live, or as being started.
-        """
+        """Stop retrying, and wait for a write under way. The next daemon repairs the rest."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -45,9 +45,7 @@ class RuntimeRecord(Fixed, frozen=True, kw_only=True):
 
 
 def save(folder: Path, record: RuntimeRecord) -> None:
-    """Write the record. After a SIGKILL the old or the new file is there. Not synced: the record is useless after a
-    reboot.
-    """
+    """Write the record atomically. Not synced: it is useless after a reboot."""
     files.publish(str(folder / RECORD), msgspec.json.encode(record), durable=False)
 
 

@@ -38,8 +38,8 @@ class Resources(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def holding(captures: Captures, *origins: Capture) -> AsyncIterator[list[HeldCapture]]:
-    """`Captures.hold` of all `origins`, for the event loop. Captures that were dropped meanwhile are removed in a
-    thread at the end, also if the caller is cancelled: a tree may have any number of files.
+    """`Captures.hold` of all `origins`, for the event loop. Captures dropped meanwhile are removed in a thread at the
+    end.
     """
     with contextlib.ExitStack() as entered:  # takes a lock and looks at no file
         held = [entered.enter_context(captures.hold(origin)) for origin in origins]

@@ -35,9 +35,7 @@ _FIRST = asyncio.FIRST_COMPLETED
 
 
 class Host(NamedTuple):
-    """The session in which the process runs. `init_pid`: the host's pid of its pid 1. `left`: where the wrapper writes
-    the exit status.
-    """
+    """The session in which the process runs. `left`: where the wrapper writes the exit status."""
 
     init_pid: int
     cgroup: str
@@ -61,7 +59,7 @@ class StatusPlace(NamedTuple):
     prefix: str = "run."
 
     def take(self, name: str) -> int | None:
-        """Read and remove the status in the file `name`; None if there is none."""
+        """Read and remove the status in the file `name`, if there is one."""
         status = _take(self.fd, name)
         if status is None:
             with contextlib.suppress(OSError):  # the session has replaced the folder, or has ended
@@ -217,8 +215,8 @@ class _Process:
         return self._result()
 
     async def _copy(self, fd: int, send: object, ended: asyncio.Future[None]) -> None:
-        """Send the process's output. After its end only the rest in the pipe is sent: a child may keep the pipe open
-        for ever.
+        """Send the process's output. After its end only the rest in the pipe: a child may keep the pipe
+        open for ever.
         """
         assert callable(send)
         while True:
@@ -236,7 +234,6 @@ class _Process:
             await send(data)
 
     async def _feed(self, inlet: Inlet) -> None:
-        """Pass the client's input, window sizes and signals to the process until the client disconnects."""
         while (frame := await inlet.receive()) is not None:
             if frame.kind == "i" and self._input >= 0:
                 await self._type(frame.payload)

@@ -45,9 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Descriptors(NamedTuple):
-    """The descriptors by which the daemon holds a session: a pidfd of its pid 1, a duplicate of its terminal's master,
-    its run folder.
-    """
+    """A pidfd of the session's pid 1, a duplicate of its terminal's master, its run folder."""
 
     pidfd: int
     master: int
@@ -55,8 +53,8 @@ class Descriptors(NamedTuple):
 
 
 class Again(NamedTuple):
-    """The programs of a capture as command lines without secrets: `respawned`, started again; `offered`, typed on the
-    shell's line, for Enter to run; `lost`, each with the reason.
+    """The programs of a capture: `respawned`, started again; `offered`, typed on the shell's line; `lost`, each with
+    the reason.
     """
 
     respawned: list[str]
@@ -81,10 +79,9 @@ class LiveSession:
         self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Descriptors | None" = None
     ) -> None:
         """`folder`: the runtime folder. `hold`: the descriptors of a new session, which this object closes; None: open
-        those of a session that runs already.
+        those of a session that runs already. A lost ring is replaced, and the terminal says so.
 
-        Raises OSError if the session has ended, or if the ring cannot be made; then no descriptor stays open. A lost
-        ring is replaced, and the terminal says so.
+        Raises OSError if the session has ended, or if the ring cannot be made; then no descriptor stays open.
         """
         self.record = record
         self.shell_path = shell_of(record.row.setting)
@@ -128,9 +125,7 @@ class LiveSession:
 
     @classmethod
     def adopt(cls, record: RuntimeRecord, folder: Path, launcher: Launcher) -> "LiveSession":
-        """Take over a running session, with the files in `folder` of another daemon or of a restore. Raises OSError if
-        it has ended.
-        """
+        """Take over a running session, with the files in `folder`. Raises OSError if it has ended."""
         return cls(record, folder, launcher)
 
     @property
@@ -147,11 +142,9 @@ class LiveSession:
         return self._streams > 0
 
     def processes(self) -> list[int]:
-        """Host pids of all processes of the session."""
         return cgroups.members(self.record.cgroup)
 
     def watch(self, on_end: Callable[[], object]) -> None:
-        """Call `on_end` once, when the session's pid 1 has ended."""
         loop = asyncio.get_running_loop()
 
         def ended() -> None:
@@ -163,9 +156,7 @@ class LiveSession:
     async def attach(
         self, request: AttachRequest, inlet: Inlet, outlet: Outlet, may_have: "Callable[[LiveSession], bool]"
     ) -> dict[str, object]:
-        """Show the terminal. `may_have`: whether the client may see the session that replaces this one: a restore may
-        have restored another user's.
-        """
+        """Show the terminal. `may_have`: whether the client may see the session that replaces this one."""
         setting = self.record.row.setting
         shared = [bind.target for bind in setting.binds]
         with self._stream():
@@ -209,15 +200,13 @@ class LiveSession:
                 self._no_streams.set()
 
     async def wait_drained(self) -> None:
-        """Wait until the ring has all output of the terminal, at most DRAIN_S. To be called when all processes have
-        ended.
-        """
+        """Wait until the ring has all output of the terminal, at most DRAIN_S, after the end of all processes."""
         with contextlib.suppress(TimeoutError):  # a client takes its output slowly; `close` gives it CLIENTS_S more
             await asyncio.wait_for(self.terminal.closed.wait(), DRAIN_S)
 
     async def close(self, status: int | None) -> None:
-        """Report the end with `status` (None: unknown) to all clients, give them CLIENTS_S to take the rest of the
-        output, then release the session.
+        """Report the end with `status` to all clients, give them CLIENTS_S to take the output, then release the
+        session.
         """
         if not self.ended.done():
             self.ended.set_result(status)
@@ -227,9 +216,7 @@ class LiveSession:
 
     def restore_runtime_folder(self, sessions: Path) -> None:
         """Write the runtime folder below `sessions` again if somebody has removed it: without it the next daemon cannot
-        find the session. To be called right before `release`, when nothing else uses the session.
-
-        After an OSError the folder may be incomplete, and the next daemon ends the session.
+        find the session. To be called right before `release`.
         """
         folder = sessions / self.record.row.session
         if (folder / records.RECORD).exists():
@@ -259,7 +246,6 @@ class LiveSession:
 
 
 async def _wait_for_network(live: LiveSession) -> None:
-    """Wait until the programs have their network, which takes some milliseconds after the start."""
     if live.network_setup is not None and not live.network_setup.done():
         await asyncio.wait([live.network_setup], timeout=NETWORK_SETUP_S)
 
@@ -275,7 +261,6 @@ def _open_ring(path: str) -> tuple[Ring, bool]:
 
 
 def _take_hold(pid: int) -> Descriptors:
-    """Open the descriptors of the session with this pid 1. Raises OSError if it has ended."""
     with contextlib.ExitStack() as undo:
         held: list[int] = []
         for take in (pidfd.open, _take_master, lambda pid: _open_folder(pid, RUN_FOLDER)):

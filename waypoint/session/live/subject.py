@@ -21,7 +21,6 @@ class LiveSubject:
     """To be made in the event loop and used in one other thread."""
 
     def __init__(self, live: LiveSession, session_folder: Path) -> None:
-        """`session_folder`: the session's runtime folder."""
         record = live.record
         self.facts = SubjectFacts(
             branch=live.branch,
