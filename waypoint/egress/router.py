@@ -67,7 +67,7 @@ class Router:
             network.write_setting("ipv4/conf/all/accept_source_route", "0")
             with contextlib.suppress(FileNotFoundError):
                 network.write_setting("ipv6/conf/all/forwarding", "1")
-            _nft(["-f", "-"], plan.rules(host))  # with it comes conntrack
+            _nft(["-f", "-"], plan.rules(host))  # this loads conntrack
             for name, seconds in plan.CONNTRACK.items():
                 network.write_setting(f"netfilter/nf_conntrack_{name}", str(seconds))
             with RouteSocket() as route:  # packets for a session that has ended are refused
