@@ -29,6 +29,7 @@ SLEEPS: dict[str, str] = {
     "waypoint/launch/ground/places.py": "systemd moves a process into a scope without an event for it",
     "tests/bench/session.py": "counts what happens during a rest",
     "tests/session/test_outages.py": "the time between two kills, and the age of a daemon",
+    "waypoint/capture/taking.py": "programs that a killed CRIU has hit end within this time",
     "tests/waiting.py": "the one place where tests poll, with a deadline",
 }
 """Files that may sleep. All others wait for an event, with a deadline."""

@@ -1,4 +1,4 @@
-"""The daemon killed while the memory of a session is written, and CRIU killed while it restores, at random moments."""
+"""The daemon or CRIU killed while the memory of a session is written, and CRIU while it restores, at random moments."""
 
 import contextlib
 import itertools
@@ -85,29 +85,39 @@ def check_unharmed(session: Session, state: bytes) -> None:
     wait_until(lambda: all(beats(session).get(name) != at for name, at in before.items()), "both programs beat")
 
 
+def kill_while_written(home: Home, session: Session, name: str, enough: int, victim: str) -> tuple[int, str, bool]:
+    """Take a checkpoint, and kill its CRIU or the daemon (`victim`) when `enough` bytes of memory are written. Returns
+    the exit status, what the command wrote on stderr, and whether it still ran when the victim was killed.
+    """
+    daemon, is_hit = Client(home.path).status().pid, False
+    with home.background("checkpoint", name, "--tier", "live", "-b", session.branch) as command:
+        while written(home.path / "hot") < enough and command.poll() is None:
+            os.sched_yield()
+        for pid in ledger.criu_pids(home) if victim == "criu" else [daemon]:
+            with contextlib.suppress(ProcessLookupError):  # it had come to its end
+                os.kill(pid, signal.SIGKILL)
+                is_hit |= command.poll() is None
+        said = command.communicate(timeout=PATIENCE_S)[1].decode()
+    return command.returncode, said, is_hit
+
+
 def test_a_daemon_killed_while_memory_is_written_harms_no_session(home: Home, session: Session) -> None:
-    """The CRIU of the killed daemon is waited for: to kill it would end the program that it reads."""
-    client = Client(home.path)
-    state = state_of(session)
-    choose = random.Random("daemon")
+    """The next daemon waits for the CRIU of the killed one: to kill that CRIU would end the program that it reads."""
+    client, state, choose = Client(home.path), state_of(session), random.Random("daemon")
     # The supervisor waits longer each time before it replaces a daemon that lived for less than a second.
     wanted, killed = KILLS // 4, 0
     for number in range(4 * wanted):
         if number >= wanted and killed:  # on a busy machine the first few may all come after the command's end
             break
         enough = written(home.path / "hot") + choose.randrange(1, MEMORY_MIB << 20)
-        daemon, name = client.status().pid, f"daemon{number}"
-        with home.background("checkpoint", name, "--tier", "live", "-b", session.branch) as command:
-            while written(home.path / "hot") < enough and command.poll() is None:
-                os.sched_yield()
-            os.kill(daemon, signal.SIGKILL)
-            killed += command.poll() is None
-            said = command.communicate(timeout=PATIENCE_S)[1].decode()
+        name = f"daemon{number}"
+        code, said, is_hit = kill_while_written(home, session, name, enough, "daemon")
+        killed += is_hit
         is_there = is_name(client, name)
-        if command.returncode != 0:  # the daemon had not answered yet
-            assert (command.returncode, bool(re.fullmatch(UNANSWERED, said))) == (125, True), said
+        if code != 0:  # the daemon had not answered yet
+            assert (code, bool(re.fullmatch(UNANSWERED, said))) == (125, True), said
         else:
-            assert (command.returncode, said, is_there) == (0, "", True)
+            assert (code, said, is_there) == (0, "", True)
         check_unharmed(session, state)
         if is_there:
             (fork,) = client.fork(name, "copy")
@@ -116,6 +126,32 @@ def test_a_daemon_killed_while_memory_is_written_harms_no_session(home: Home, se
         ledger.check(home)
     assert killed > 0
     session.checkpoint("last", tier="live")
+
+
+def test_programs_that_end_with_a_killed_criu_are_named_and_the_rest_goes_on(home: Home, session: Session) -> None:
+    client, choose, killed, harmed = Client(home.path), random.Random("criu"), 0, 0
+    session.checkpoint("before", tier="live")
+    for number in range(4 * KILLS):
+        if number >= KILLS and killed:
+            break
+        before, name = state_of(session), f"criu{number}"
+        enough = written(home.path / "hot") + choose.randrange(1, MEMORY_MIB << 20)
+        code, said, is_hit = kill_while_written(home, session, name, enough, "criu")
+        killed += is_hit
+        assert code == (0 if is_name(client, name) else 125), said
+        lives = session.branch in {row.branch for row in client.sessions()}
+        if lives and state_of(session) == before:
+            check_unharmed(session, before)
+        else:
+            harmed += 1
+            assert not lives or re.search(r"these programs have ended since: \S+ \(pid", said), said
+            if lives:
+                session.checkpoint(f"{name}-next")
+            home.must("restore", "before", "-b", session.branch)
+        ledger.check(home)
+    print(f"{killed} kills, {harmed} sessions harmed")
+    assert killed > 0
+    session.checkpoint("criu-last", tier="live")
 
 
 def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Session) -> None:

@@ -17,7 +17,8 @@ from waypoint.model.errors import UnknownName
 
 FILES = (Step.PREPARED, Step.FROZEN, Step.DRAINED, Step.SEALED, Step.THAWED)
 LIVE = (*FILES, Step.DUMPED)
-DUMPING = (Step.FROZEN, Step.DRAINED, Step.SEALED, Step.DUMPED)
+DUMPING = (Step.FROZEN, Step.DUMPED)
+"""Steps at which CRIU waits for the daemon, with no code of its own in the session: killed there, it harms nothing."""
 START = (Step.RESERVED, Step.GROUNDED, Step.RESTORED, Step.CONFIRMED)
 END = (Step.ENDED, Step.CONCLUDED)
 FORKS = ("f1", "f2", "f3")

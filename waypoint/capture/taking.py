@@ -26,6 +26,8 @@ from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
 
 log = logging.getLogger(__name__)
 
+_ENDS_WITHIN_S = 0.1
+
 WITHOUT_PROCESSES = "without its processes"
 """Prefix of the line in `Capture.degraded` about processes that could not be kept; a colon and the reason follow."""
 
@@ -92,10 +94,12 @@ def _programs(subject: Subject) -> dict[int, str]:
 
 def _ended_programs(errors: Sequence[BaseException], before: dict[int, str], subject: Subject) -> list[str]:
     """If one of `errors` is that CRIU was killed, a sentence about the processes of `before` that have ended since: a
-    killed CRIU may end the program that it works on (docs/criu.md). Empty if no process has ended.
+    killed CRIU may end the program that it works on (docs/criu.md), as soon as the session is thawed. Empty if no
+    process has ended.
     """
     if not any(isinstance(error, CriuFailed) and error.diagnosis.name in KILLED for error in errors):
         return []
+    time.sleep(_ENDS_WITHIN_S)
     now = {*subject.processes()}
     ended = ", ".join(sorted(name for pid, name in before.items() if pid not in now))
     said = "CRIU was killed while it captured the session, and these programs have ended since"

@@ -23,7 +23,7 @@ _RUN = "/run"  # where CRIU caches what it has found out about the kernel, but o
 APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
 """The folder in which CRIU finds the mounts that a session has from outside (externals.py)."""
-
+_NICE = -15  # of a CRIU that dumps: the session stands still meanwhile
 
 Announce = Callable[[list[int]], None]
 """Called when only execve is left to do, with a pidfd of the process."""
@@ -38,6 +38,8 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
     # If CRIU is killed while its code runs in a task of the session, that task may end, too (docs/criu.md).
     with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
         procfs.set_oom_score(-1000)
+    with contextlib.suppress(PermissionError):  # without CAP_SYS_NICE
+        os.nice(_NICE)
     session = os.pidfd_open(spec.pid)
     _make_private()
     mounts.bind(spec.run, _RUN)

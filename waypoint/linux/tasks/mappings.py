@@ -40,9 +40,3 @@ def write(pid: int, start: int, content: bytes) -> None:
     """Write into the memory, also where the process itself may not. The file of a private mapping stays as it is."""
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), content, start)
-
-
-def read_file(pid: int, mapping: Mapping, size: int) -> bytes:
-    """The first `size` bytes of what the mapping's file has, even if the file has no name any more."""
-    with open(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}", "rb", buffering=0) as file:
-        return os.pread(file.fileno(), size, mapping.offset)

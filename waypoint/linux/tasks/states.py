@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 class TaskState(NamedTuple):
     """A task's name, state (one letter, as in ps(1)), tracer (its pid, 0 if none), process group and session ids, and
-    which signals it blocks and ignores (bit N - 1 for signal N).
+    which signals it ignores (bit N - 1 for signal N).
 
     All ids are those of the reader's pid namespace.
     """
@@ -17,7 +17,6 @@ class TaskState(NamedTuple):
     tracer: int
     group: int
     session: int
-    blocked: int
     ignored: int
 
 
@@ -33,5 +32,5 @@ def task_state(tid: int) -> TaskState:
     numbers = (int(fields[name].split()[0]) for name in (b"TracerPid", b"NSpgid", b"NSsid"))
     tracer, group, session = numbers
     state = fields[b"State"][:1].decode("ascii")
-    blocked, ignored = (int(fields[name], 16) for name in (b"SigBlk", b"SigIgn"))
-    return TaskState(fields[b"Name"].decode(errors="backslashreplace"), state, tracer, group, session, blocked, ignored)
+    ignored = int(fields[b"SigIgn"], 16)
+    return TaskState(fields[b"Name"].decode(errors="backslashreplace"), state, tracer, group, session, ignored)
