@@ -62,7 +62,7 @@ def test_a_restore_of_the_shell_can_be_undone(home: Home, branch: str) -> None:
     inside(home, branch, "echo three >/tmp/d/file")
     last = home.must("op", "log", "-n", "1", "--json").json()[0]
     assert last["verb"] == "restore"
-    assert last["undo"].startswith(f"bring back what was on {branch}, its shell only")
+    assert last["undo"].startswith(f"bring back the session that was on {branch}, its shell only")
     home.must("undo")
     assert inside(home, branch, SHOW) == other
     assert inside(home, branch, "cat /tmp/d/file") == "three\n"

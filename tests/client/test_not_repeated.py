@@ -98,7 +98,7 @@ OPERATION = {
     "said": "it moved nothing",
     "note": "",
 }
-UNDONE = {"number": 17, "verb": "remove", "undo": "let one be 0123456789ab again", "lost": [], "degraded": []}
+UNDONE = {"number": 17, "verb": "remove", "undo": "move one back to 0123456789ab", "lost": [], "degraded": []}
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -129,4 +129,4 @@ def test_undo_plans_first_and_then_acts_once(
     if options:
         assert json.loads(printed) == {**OPERATION, "lost": [], "degraded": []}
     else:
-        assert printed == "took back 17 (remove): let one be 0123456789ab again\n"
+        assert printed == "took back 17 (remove): move one back to 0123456789ab\n"

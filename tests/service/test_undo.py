@@ -56,7 +56,7 @@ def test_an_undo_of_a_restore_brings_back_the_replaced_session(
     ref = names.ref("main")
     assert ref is not None
     assert ref.capture == later.id
-    assert told.undone.undo == f"bring back what was on main, let main be {later.id[:12]} again"
+    assert told.undone.undo == f"bring back the session that was on main, move main back to {later.id[:12]}"
     # The undo has made a restore, which is a part of it: the next undo takes back an earlier operation.
     last = names.last_to_undo(lambda _: True)
     assert last is not None
@@ -242,9 +242,7 @@ def test_the_entry_of_an_undo_has_the_moves_of_its_parts(names: Names, history: 
     assert (told.sessions, set(told.moves)) == ({"main": (False, True)}, {"main", "parked"})
     ends = undo(history, told.number).operation
     assert ends is not None
-    assert (
-        ends.undo == f"start again, from what was kept, main, let main be {tip.id[:12]} again, remove the name parked"
-    )
+    assert ends.undo == f"start main again from its capture, move main back to {tip.id[:12]}, remove the name parked"
     assert (names.live(), names.ref("main").capture) == ([], kept.id)  # type: ignore[union-attr]
 
 
@@ -341,7 +339,7 @@ def test_the_last_operation_of_a_branch_is_found_in_one_scan_in_a_thread(
         step()
     decoded.clear()
     told = undo(history, branch="main")
-    assert (told.undone.verb, told.undone.undo) == ("checkpoint", f"let main be {tip.id[:12]} again")
+    assert (told.undone.verb, told.undone.undo) == ("checkpoint", f"move main back to {tip.id[:12]}")
     scanned = PIECE if is_last else MANY + PIECE
     assert len(decoded) <= scanned + 10
     assert decoded.count(True) < 10, "the log was read in the event loop"

@@ -101,7 +101,7 @@ def only_names(found: dict[str, Any], said: dict[str, Any]) -> dict[str, str]:
     """The words of the plans that differ, by number: earlier programs refused these because a branch had been moved
     since; now the undo leaves that branch as it is.
     """
-    others = {number: plan for number, plan in found.items() if plan != said[number]}
+    others = {number: plan for number, plan in found.items() if {**plan, "words": ""} != {**said[number], "words": ""}}
     assert all(said[number]["refused"].endswith("has been moved since") for number in others)
     assert all(not plan["deeds"] for plan in others.values())
     return {number: plan["words"] for number, plan in others.items()}
@@ -136,7 +136,7 @@ def test_plans_of_undos_are_unchanged(migrated: Names, *, at_once: bool) -> None
     ref = migrated.refs().get if at_once else migrated.ref
     found = {str(operation.number): plan_of(ref, operation) for operation in migrated.operations()}
     assert only_names(found, SAID["plans"]) == {
-        "3": "let one be 68ee4febfe0a again",
+        "3": "move one back to 68ee4febfe0a",
         "20": "remove the name files-c",
         "23": "remove the name shell-c",
     }
@@ -185,7 +185,7 @@ def test_a_home_of_format_4_is_unchanged(tmp_path: Path) -> None:
     names = Names(Path(shutil.copy(KEPT / "names-4.db", tmp_path / "names.db")))
     found = {**content_since_3(names), "doomed": sorted(names.disposable()), "identity": names.identity()}
     assert only_names(found.pop("plans"), said.pop("plans")) == {
-        "3": "let one be 06efbd7f5150 again",
+        "3": "move one back to 06efbd7f5150",
         "4": "remove the name two",
         "11": "remove the name files",
     }

@@ -190,7 +190,11 @@ def _lost_of(branch: str, kept: Capture) -> list[str]:
             return [f"the processes that ran on {branch}: capture {kept.id[:12]} keeps files only"]
 
 
-_WORDS = {"end": "end the session on", "start": "start again, from what was kept,", "restore": "bring back what was on"}
+_WORDS = {
+    "end": "end the session on {}",
+    "start": "start {} again from its capture",
+    "restore": "bring back the session that was on {}",
+}
 
 
 def _deed(operation: Operation, branch: str, before: bool, after: bool) -> Deed:  # noqa: FBT001 - a pair of states
@@ -210,13 +214,13 @@ def _kept(operation: Operation) -> dict[str, Aside]:
 
 def _words_of_deed(deed: Deed) -> str:
     only = f", its {deed.only} only" if deed.only else ""
-    return f"{_WORDS[deed.act]} {deed.branch}{only}"
+    return f"{_WORDS[deed.act].format(deed.branch)}{only}"
 
 
 def _words_of(name: str, before: Ref | None) -> str:
     if before is None:
         return f"remove the name {name}"
-    return f"let {name} be {before.capture[:12]} again" if before.capture else f"let {name} have no capture again"
+    return f"move {name} back to {before.capture[:12]}" if before.capture else f"leave {name} without a capture"
 
 
 def _impossible(operation: Operation, said: str, next_step: str = "see 'waypoint op log'") -> StateConflict:
