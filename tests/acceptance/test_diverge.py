@@ -91,15 +91,3 @@ def test_a_restore_in_place_of_one_leaves_the_others_alone(home: Home, origin: t
     forks[0].restore(checkpoint)
     assert state(forks[0]) == PARENT
     assert state(forks[1]) == changed("right")
-
-
-def test_what_was_replaced_in_place_can_be_had_again(home: Home, origin: tuple[Session, str]) -> None:
-    session, checkpoint = origin
-    fork = brought_back(home, session, checkpoint, "fork")
-    change(fork, "later")
-    fork.restore(checkpoint)
-    [replaced] = [
-        one for one in Client(home.path).history.log(all=True) if one.reason == "replaced" and one.branch == fork.branch
-    ]
-    fork.restore(replaced.capture)
-    assert state(fork) == changed("later")

@@ -1,11 +1,10 @@
 """`restore NAME --only shell`: the shell is what it was, files and processes stay. A copy's shell learns its branch."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.acceptance.people import Person
-from tests.acceptance.seat import Seat
 from tests.acceptance.sessions import inside, session
 from tests.homes import Completed, Home
 
@@ -71,17 +70,6 @@ def test_a_restore_of_the_shell_can_be_undone(home: Home, branch: str) -> None:
     assert inside(home, branch, SHOW) == before
 
 
-def test_a_capture_without_processes_has_the_shell_too(home: Home, branch: str) -> None:
-    inside(home, branch, "x=one")
-    home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
-    layers = home.must("show", f"{branch}-cp", "--json").json()["layers"]
-    assert layers["processes"] is None
-    assert layers["shell"]["size_bytes"] > 1000
-    inside(home, branch, "x=two")
-    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
-    assert inside(home, branch, "echo $x") == "one\n"
-
-
 def test_parts_of_the_shell_that_cannot_be_restored_are_reported(home: Home, branch: str) -> None:
     make(home, branch)
     shown = f"said\n{inside(home, branch, 'umask')}/\n"
@@ -91,40 +79,6 @@ def test_parts_of_the_shell_that_cannot_be_restored_are_reported(home: Home, bra
     assert first == "the variable x stays as it is: it is read-only"
     assert second.startswith("cd: ")
     assert inside(home, branch, "say; umask; pwd") == shown
-
-
-def test_a_busy_shell_has_the_state_of_its_prompt_and_takes_none(
-    home: Home, person: Person, seat: Callable[..., Seat]
-) -> None:
-    with session(home, person.name) as branch:
-        inside(home, branch, "x=1")
-        home.must("checkpoint", f"{branch}-cp", "-b", branch)
-        taken = seat()
-        taken.type(f"waypoint attach {branch}\r".encode()).prompt()
-        taken.type(b"x=2; sleep 1000\r").see(b"sleep 1000\r\n")
-        home.must("checkpoint", f"{branch}-busy", "-b", branch)
-        assert home.must("show", f"{branch}-busy", "--json").json()["layers"]["shell"]["moment"] == "prompt"
-        refused = home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
-        assert refused.code == 4
-        assert "sleep 1000" in refused.stderr
-        taken.type(b"\x03").prompt()
-        home.must("restore", f"{branch}-busy", "-b", branch, "--only", "shell")
-        assert inside(home, branch, "echo $x") == "1\n"
-
-
-def test_a_shell_in_an_unfinished_command_is_refused(home: Home, branch: str, seat: Callable[..., Seat]) -> None:
-    inside(home, branch, "x=1")
-    home.must("checkpoint", f"{branch}-cp", "-b", branch)
-    last = home.must("op", "log", "-n", "1", "--json").json()[0]["number"]
-    taken = seat()
-    taken.type(f"waypoint attach {branch}\r".encode()).prompt()
-    taken.type(b"echo 'one\r").see(b"'one")
-    taken.see(b"> ")
-    done = home.cli("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
-    assert (done.code, "waits for the rest of a command" in done.stderr) == (4, True), done.stderr
-    assert home.must("op", "log", "-n", "1", "--json").json()[0]["number"] == last
-    taken.type(b"\x03").prompt()
-    home.must("restore", f"{branch}-cp", "-b", branch, "--only", "shell")
 
 
 def test_the_state_of_another_kind_of_shell_is_refused(home: Home, person: Person) -> None:

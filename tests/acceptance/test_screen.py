@@ -1,8 +1,6 @@
 """What is to be seen of a session, in tmux: full-screen programs, repainting, several screens at once."""
 
-import os
 import re
-import signal
 from collections.abc import Callable
 
 import pytest
@@ -175,18 +173,6 @@ def test_what_a_program_left_on_is_off_after_leaving(branch: str, screen: Open) 
     attach(outer, branch).see("ready")
     assert [outer.flag(name) for name in flags] == [True] * 5
     assert not outer.flag("cursor_flag")
-
-
-def test_a_killed_daemon_changes_nothing_on_the_screen(home: Home, branch: str, screen: Open) -> None:
-    outer = at_prompt(screen(), branch)
-    outer.enter("clear; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
-    before = outer.see(r"^ +29 ")
-    os.kill(home.must("daemon", "status", "--json").json()["pid"], signal.SIGKILL)
-    outer.enter(":3")
-    outer.enter(":set nonumber")
-    outer.see(r"^line 3$")
-    outer.enter(":set number")
-    assert outer.see(r"^ +29 ").splitlines()[:28] == before.splitlines()[:28]
 
 
 @pytest.mark.requires("zsh")

@@ -110,11 +110,3 @@ def test_a_folder_that_is_asked_for_and_a_plain_shell_can_be_had(home: Home, bra
     home.must("stop", branch)
     home.must("restore", f"{branch}-cp", "-b", branch, "--only", "files")
     assert inside(home, branch, "echo <${x-}>".replace("<", "'<'").replace(">", "'>'")) == "<>\n"
-
-
-def test_what_does_not_come_back_is_told(home: Home, branch: str) -> None:
-    inside(home, branch, "mkdir /tmp/gone; cd /tmp/gone; x=1; rmdir /tmp/gone")
-    home.must("stop", branch)
-    begun = home.must("shell", branch, "-d")
-    assert "degraded: its shell: cd: " in begun.stderr
-    assert inside(home, branch, "echo $x") == "1\n"

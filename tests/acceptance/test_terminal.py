@@ -78,21 +78,6 @@ def test_control_keys_act_on_the_program_in_the_session(branch: str, seat: Take)
     assert outer.left() == 3
 
 
-def test_colours_and_titles_pass_as_they_are(branch: str, seat: Take) -> None:
-    outer = seat().attach(branch)
-    outer.type(rb"printf '\033[38;5;208mA\033[48;2;1;2;3mB\033[0m\033]2;title\007\xe2\x82\xac\n'" + b"\r")
-    outer.see(b"\x1b\\[38;5;208mA\x1b\\[48;2;1;2;3mB\x1b\\[0m\x1b\\]2;title\x07\xe2\x82\xac\r\n")
-
-
-def test_a_paste_of_several_lines_is_one_piece(branch: str, seat: Take) -> None:
-    outer = seat()
-    outer.type(b"waypoint attach %s\r" % branch.encode())
-    outer.see(rb"\x1b\[\?2004h")
-    outer.type(b"\x1b[200~echo one\recho two\r\x1b[201~")
-    outer.see(rb"echo one.*\r\n.*echo two")
-    outer.type(b"\r").see(rb"\rone\r\ntwo\r\n")
-
-
 def test_a_long_paste_arrives_whole(branch: str, seat: Take) -> None:
     outer = seat().attach(branch)
     outer.type(b"cd /tmp; stty -echo; echo rea''dy; cat > pasted; stty echo; md5sum < pasted\r").see(rb"ready\r\n")

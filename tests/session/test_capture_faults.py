@@ -8,13 +8,14 @@ import re
 import signal
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import pexpect
 import pytest
 
 from tests.chaos import victims
 from tests.session import ledger
-from tests.session.transactions import DUMPING, TRANSACTIONS, UNANSWERED, Ground, check_after, replaced
+from tests.session.transactions import DUMPING, TRANSACTIONS, UNANSWERED, Ground, check_after, is_name, replaced
 from tests.waiting import PATIENCE_S, wait_until
 from waypoint.capture.steps import Step
 
@@ -161,3 +162,51 @@ def test_a_request_from_inside_to_a_killed_daemon_is_answered(w: Ground) -> None
     assert "late" not in session.exec(step).output.decode()
     assert session.exec("waypoint checkpoint late > /dev/null; waypoint op log; echo $kept").output.endswith(b"yes\n")
     assert w.client.history.show("late").tier == "live"
+
+
+@pytest.mark.soak(part="floods")
+def test_a_request_in_flight_at_a_capture_is_answered_and_not_executed_in_the_copy(w: Ground) -> None:
+    """Also if the daemon of the copy is killed before it looks at the request."""
+    session = w.client.session("w")
+    asked = "cd /run/waypoint; mkfifo a.9.1; printf 'checkpoint\\0evil\\0' >r.9.1; (cat a.9.1 >/tmp/said) & cd /"
+    session.exec(asked)  # as `waypoint checkpoint evil` does, but without ringing the bell
+    captured = session.checkpoint("point", tier="live").capture
+    session.stop(discard=True)
+    with w.pauses.armed(Step.CONFIRMED) as armed, w.home.background("fork", "point", "f") as command:
+        assert armed.wait() == Step.CONFIRMED
+        os.kill(w.client.status().pid, signal.SIGKILL)
+        _, said = command.communicate(timeout=PATIENCE_S)
+    assert re.fullmatch(UNANSWERED, said.decode())
+    read = "until [ -s /tmp/said ]; do sleep 0.02; done; cat /tmp/said"
+    answer = w.client.session("f").run("sh", "-c", read).stdout.decode()
+    assert answer == f"0\nrestored f  {captured}\n"
+    assert not is_name(w.client, "evil")
+
+
+@pytest.mark.soak(part="faults")
+def test_a_folder_of_the_base_removed_before_the_freeze_comes_back(w: Ground, tmp_path: Path) -> None:
+    """CRIU has then already been told which folders have no name."""
+    tmp_path.chmod(0o755)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    session = w.client.start("r")
+    for name in ("first", "second"):
+        session.exec(f"kept=yes; cd {tmp_path}/{name}; sleep 1000 &")
+    session.exec(f"rmdir {tmp_path}/first")  # known when CRIU starts; the other is not
+    checkpoint = ("checkpoint", "point", "-b", "r", "--tier", "live")
+    with w.pauses.armed(Step.PREPARED) as armed, w.home.background(*checkpoint) as command:
+        assert armed.wait() == Step.PREPARED
+        wait_until(lambda: bool(ledger.dumping_pids(w.home)), "CRIU has started")
+        assert session.run("rmdir", f"{tmp_path}/second").exit == 0
+        armed.go_on()
+        _, said = command.communicate(timeout=PATIENCE_S)
+    assert (command.returncode, said) == (0, b"")
+    (fork,) = w.client.fork("point", "f")
+    look = "echo $kept; for pid in $$ $(jobs -p); do readlink /proc/$pid/cwd; done"
+    kept, *places = fork.exec(look).output.decode().splitlines()
+    assert kept == "yes"
+    assert [place.rpartition("/")[2] for place in places] == [
+        f"{one} (deleted)" for one in ("second", "first", "second")
+    ]
+    assert fork.run("ls", "-A", str(tmp_path)).stdout == session.run("ls", "-A", str(tmp_path)).stdout
+    ledger.check(w.home)

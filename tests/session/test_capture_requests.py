@@ -268,20 +268,6 @@ def test_a_parked_branch_can_be_forked_and_started(home: Home, client: Client, m
     assert again.exec("echo $kept").output == b"yes\n"
 
 
-def test_a_busy_shell_is_captured_and_restored_busy(home: Home, client: Client, main: Session) -> None:
-    with ThreadPoolExecutor(1) as threads:
-        busy = threads.submit(
-            home.cli, "exec", "--", "touch /srv/begun; until [ -e /srv/end ]; do sleep 0.05; done; echo over"
-        )
-        wait_until(lambda: main.run("test", "-e", "/srv/begun").exit == 0, "it has begun")
-        assert main.checkpoint("busy").tier == "live"
-        (copy,) = client.fork("busy", "copy")
-        for session in (main, copy):
-            session.run("touch", "/srv/end")
-        assert (busy.result(PATIENCE_S).stdout, busy.result().code) == ("over\n", 0)
-    assert copy.exec("echo $kept", wait_prompt_s=PATIENCE_S).output == b"yes\n"
-
-
 def test_a_session_without_a_hooked_shell_is_captured_and_forked(home: Home, client: Client, main: Session) -> None:
     script = "n=0; while sleep 0.05; do n=$((n + 1)); echo $n > /srv/n; done"
     plain = client.start("plain", command=["sh", "-c", script])

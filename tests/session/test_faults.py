@@ -3,7 +3,10 @@ user would see it.
 """
 
 import hashlib
+import itertools
 import os
+import re
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -208,6 +211,20 @@ def test_after_a_reboot_sessions_are_reported_as_lost_and_their_files_are_kept(l
     ]
     live.must("shell", "-d", "other")
     assert live.must("exec", "-b", "other", "--", "cat /srv/work").stdout == "work\n"
+
+
+@pytest.mark.soak(part="faults")
+def test_a_start_without_a_free_descriptor_is_refused(live: Home) -> None:
+    daemon = daemon_pid(live)
+    former = resource.prlimit(daemon, resource.RLIMIT_NOFILE)
+    used = {int(path.name) for path in Path(f"/proc/{daemon}/fd").iterdir()}
+    free = (number for number in itertools.count() if number not in used)
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, (list(itertools.islice(free, 4))[-1], former[1]))
+    done = live.cli("shell", "more", "-d")
+    resource.prlimit(daemon, resource.RLIMIT_NOFILE, former)
+    assert done.code == 125
+    assert re.search(r"cannot start a session on branch more: (\w+: )?Too many open files", done.stderr)
+    live.must("shell", "more", "-d")
 
 
 @pytest.mark.soak(part="disks")

@@ -1,4 +1,4 @@
-"""Whoever writes in a session sees no full disk as long as the disk under the home has room.
+"""A program that writes in a session sees no full disk as long as the disk under the home has space.
 
 The pools are small, so that a second of writing is more than they have. With WAYPOINT_TEST_WRITE_GIB they have the
 usual size, and the steady writer writes as much.
@@ -48,22 +48,7 @@ def test_a_steady_writer_never_meets_a_full_disk(fresh: Home) -> None:
     write(start(fresh), f"dd if=/dev/zero of=data bs=1M count={mib} status=none", 10 + mib / 50)
 
 
-def test_a_writer_of_one_and_a_half_gigabytes_a_second_has_room(fresh: Home) -> None:
-    """No disk writes that fast here: the writer takes the room without content, at this speed, after a rest."""
-    program = f"""
-import os, time
-time.sleep(2)
-with open("data", "w") as file:
-    size = 0
-    while size < {2 * FILL_MIB} << 20:
-        os.posix_fallocate(file.fileno(), size, {PIECE})
-        size += {PIECE}
-        time.sleep({PIECE / BYTES_PER_S})
-"""
-    write(start(fresh), f"python3 -c '{program}'")
-
-
-def test_writers_of_several_sessions_share_the_room(fresh: Home) -> None:
+def test_writers_of_several_sessions_have_space(fresh: Home) -> None:
     sessions = [start(fresh, branch) for branch in ("a", "b", "c")]
     command = f"dd if=/dev/zero of=data bs=1M count={FILL_MIB} status=none"
     with ThreadPoolExecutor(len(sessions)) as threads:
@@ -71,42 +56,47 @@ def test_writers_of_several_sessions_share_the_room(fresh: Home) -> None:
             done.result()
 
 
-def test_a_program_that_wakes_up_after_a_rest_and_says_nothing_has_room(fresh: Home) -> None:
-    """A download, say: while it waits, nothing happens in any session."""
-    bursts = FILL_MIB // 80 + 1
-    write(
-        start(fresh), f"(sleep 2; for n in $(seq {bursts}); do head -c 80M /dev/zero >>data || exit; sleep 0.3; done)"
-    )
-
-
-def test_a_program_that_writes_through_a_map_after_a_rest_has_room(fresh: Home) -> None:
-    program = f"""
-import mmap, time
-time.sleep(2)
+BURSTS = f"(sleep 2; for n in $(seq {FILL_MIB // 80 + 1}); do head -c 80M /dev/zero >>data || exit; sleep 0.3; done)"
+PROGRAMS = {
+    # Allocates without content, as no disk writes that fast here.
+    "1.5 GB a second": f"""
+with open("data", "w") as file:
+    size = 0
+    while size < {2 * FILL_MIB} << 20:
+        os.posix_fallocate(file.fileno(), size, {PIECE})
+        size += {PIECE}
+        time.sleep({PIECE / BYTES_PER_S})
+""",
+    "through a map": f"""
 with open("data", "w+b") as file:
     file.truncate({FILL_MIB} << 20)
     with mmap.mmap(file.fileno(), 0) as place:
         for n in range({FILL_MIB}):
             place[n << 20 : (n + 1) << 20] = bytes(1 << 20)
-"""
-    write(start(fresh), f"python3 -c '{program}'")
-
-
-def test_what_small_files_take_is_there_too(fresh: Home) -> None:
-    """It is metadata, of which btrfs can run out while there is room for data."""
-    program = f"""
-import os, time
-time.sleep(2)
+""",
+    # Metadata, of which btrfs can run out while there is space for data.
+    "small files": f"""
+os.mkdir("many")
+os.chdir("many")
 for n in range({FILL_MIB * MIB // 80_000}):
     open(f"{{n}}", "w").close()
     for m in range(10):
         os.setxattr(f"{{n}}", f"user.{{m}}", bytes(3900))
-"""
-    write(start(fresh), f"mkdir many && cd many && python3 -c '{program}'")
+""",
+    "bursts": f"os.execvp('sh', ['sh', '-c', '{BURSTS}'])",
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_program_that_writes_after_a_rest_has_space(fresh: Home, kind: str) -> None:
+    session = start(fresh)
+    program = f"import mmap, os, time\ntime.sleep(2)\n{PROGRAMS[kind]}"
+    session.run("sh", "-c", "cat >/srv/program.py", stdin=program.encode())
+    write(session, "python3 program.py")
 
 
 @pytest.mark.requires("criu")
-def test_bringing_large_files_back_makes_room_for_them(fresh: Home) -> None:
+def test_a_restore_of_large_files_makes_the_pool_grow(fresh: Home) -> None:
     """The daemon writes them itself, while the session stands still."""
     session = start(fresh)
     write(session, f"head -c {FILL_MIB}M /dev/zero >data && sync")

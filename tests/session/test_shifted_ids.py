@@ -164,28 +164,6 @@ def test_a_user_with_a_number_above_the_range_is_in_the_map(shifted: Home) -> No
     assert inside(shifted, "far-2", "id -u; stat -c %u /tmp/mine") == f"{FAR_ID}\n{FAR_ID}\n"
 
 
-def test_a_package_with_a_user_of_its_own_is_installed(shifted: Home, tmp_path: Path) -> None:
-    tree = tmp_path / "p"
-    (tree / "DEBIAN").mkdir(parents=True)
-    fields = {"Package": "waypoint-test", "Version": "1", "Architecture": "all", "Maintainer": "x", "Description": "x"}
-    (tree / "DEBIAN/control").write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
-    (tree / "DEBIAN/postinst").write_text(
-        "#!/bin/sh\nset -e\nuseradd --system wptestd\nchown wptestd /opt/wptest/data\n"
-    )
-    (tree / "DEBIAN/postinst").chmod(0o755)
-    (tree / "opt/wptest").mkdir(parents=True)
-    (tree / "opt/wptest/data").write_text("x")
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", tree, tmp_path / "p.deb"], check=True, capture_output=True)
-    session = begin(shifted, "packages", "--bind", f"{tmp_path}:/shared:ro")
-    inside(shifted, "packages", "dpkg -i /shared/p.deb")
-    assert inside(shifted, "packages", "stat -c %U /opt/wptest/data; dpkg -s waypoint-test | grep Status") == (
-        "wptestd\nStatus: install ok installed\n"
-    )
-    uid = int(inside(shifted, "packages", "id -u wptestd"))
-    assert owner(upper(shifted, session) / "opt/wptest/data")[0] == uid
-    assert not Path("/opt/wptest").exists()
-
-
 @pytest.mark.requires("criu")
 @pytest.mark.parametrize("user", [pytest.param("root", marks=pytest.mark.soak(part="matrix")), "person"])
 def test_processes_are_captured_copied_and_brought_back(shifted: Home, person: Person, user: str) -> None:
@@ -303,9 +281,3 @@ def test_doctor_reports_whether_ids_are_shifted(shifted: Home, unshifted: Home) 
         rows = {row["capability"]: row for row in home.cli("doctor", "--json").json()}
         assert rows["ids of their own"]["state"] == state
         assert bool(rows["ids of their own"]["why"]) == (state == "degraded")
-
-
-def test_a_request_from_inside_is_answered(shifted: Home, person: Person) -> None:
-    begin(shifted, "asks", "--user", person.name)
-    assert "checkpointed" in inside(shifted, "asks", "waypoint checkpoint by-itself")
-    assert "by-itself" in inside(shifted, "asks", "waypoint log")

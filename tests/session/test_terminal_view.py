@@ -1,7 +1,9 @@
 """What people see of a session: its bytes without our marks, also when they come late or read slowly."""
 
 import asyncio
+import contextlib
 import re
+from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
@@ -164,22 +166,28 @@ async def test_viewers_see_the_last_output_of_a_session_that_ends(stage: Stage) 
     assert b"last words\r\n" in client.output_bytes
 
 
-async def test_a_full_screen_program_redraws_for_a_new_viewer(bash: Stage) -> None:
+@contextlib.asynccontextmanager
+async def full_screen(bash: Stage, script: str, *keys: bytes) -> AsyncIterator[Client]:
+    """A viewer, who has typed `keys`, of a shell in which the script runs as a full-screen program."""
     await bash.open()
-    (bash.home / "full-screen").write_text(
-        "trap 'printf \"\\033[Hdrawn $((++n))\"' WINCH; printf '\\033[?1049hstarted'; while :; do read -t 0.05 x; done"
-    )
-    exec_client = Client()
-    run = asyncio.create_task(bash.exec("bash full-screen", exec_client, tty=True))
-    await exec_client.wait_output(b"started")
-    client = Client()
-    task = asyncio.create_task(bash.daemon.viewers.attach(client, client, 24, 80))
-    await client.wait_output(b"started")
-    await client.wait_output(b"drawn")
-    assert client.output_bytes.index(b"\x1b[?1049h") < client.output_bytes.index(b"started")
-    client.leave()
+    (bash.home / "full-screen").write_text(f"printf '\\033[?1049hstarted'; {script}")
+    run, exec_client = await bash.begin("bash full-screen", b"started", tty=True)
+    viewer = Client()
+    for key in keys:
+        viewer.send("i", key)
+    task = asyncio.create_task(bash.daemon.viewers.attach(viewer, viewer, 24, 80))
+    yield viewer
+    viewer.leave()
     exec_client.send("k", b"KILL")
     await asyncio.gather(task, run)
+
+
+async def test_a_full_screen_program_redraws_for_a_new_viewer(bash: Stage) -> None:
+    script = "trap 'printf \"\\033[Hdrawn $((++n))\"' WINCH; while :; do read -t 0.05 x; done"
+    async with full_screen(bash, script) as viewer:
+        await viewer.wait_output(b"started")
+        await viewer.wait_output(b"drawn")
+        assert viewer.output_bytes.index(b"\x1b[?1049h") < viewer.output_bytes.index(b"started")
 
 
 async def test_a_replay_repeats_no_terminal_queries(stage: Stage) -> None:
@@ -245,17 +253,6 @@ async def test_keys_are_not_lost_when_the_session_takes_none(bash: Stage) -> Non
 
 
 async def test_input_of_a_new_viewer_follows_its_window_size(bash: Stage) -> None:
-    await bash.open()
-    (bash.home / "full-screen").write_text(
-        "printf '\\033[?1049hstarted'; while read -r line; do echo \"$line in $(stty size)\"; done"
-    )
-    exec_client = Client()
-    run = asyncio.create_task(bash.exec("bash full-screen", exec_client, tty=True))
-    await exec_client.wait_output(b"started")
-    client = Client()
-    client.send("i", b"typed\n")
-    task = asyncio.create_task(bash.daemon.viewers.attach(client, client, 24, 80))
-    await client.wait_output(b"typed in 24 80")
-    client.leave()
-    exec_client.send("k", b"KILL")
-    await asyncio.gather(task, run)
+    script = 'while read -r line; do echo "$line in $(stty size)"; done'
+    async with full_screen(bash, script, b"typed\n") as viewer:
+        await viewer.wait_output(b"typed in 24 80")

@@ -7,7 +7,7 @@ carries out each request in a forked task, so that several run side by side. It 
 the socket. The launcher is also the reaper of the sessions that it has started.
 
 Each imported module makes every fork slower: `threading` alone, which has work to do in each child, makes a fork half
-as long again (tests/session/test_launcher.py). A module that few tasks need is therefore imported in these tasks only.
+as long again. A module that few tasks need is therefore imported in these tasks only.
 """
 
 import array
