@@ -43,7 +43,7 @@ def test_a_file_and_several_and_read_only(home: Home, shared: Path) -> None:
     assert [path.name for path in shared.iterdir()] == ["file"]
 
 
-def test_binds_are_there_again_when_the_branch_goes_on(home: Home, shared: Path) -> None:
+def test_a_branch_keeps_its_binds(home: Home, shared: Path) -> None:
     home.must("shell", "bound", "-d", "--bind", f"{shared}:/mnt")
     inside(home, "bound", "echo kept >/opt/kept")
     home.must("stop", "bound")

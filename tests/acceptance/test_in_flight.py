@@ -46,7 +46,7 @@ class InFlight:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_command_goes_on_to_its_end_and_the_shell_serves_the_next(home: Home, session: Session, way: Way) -> None:
+def test_a_command_in_flight_ends_in_original_and_copy(home: Home, session: Session, way: Way) -> None:
     run = InFlight(session, f"echo one; {UNTIL_GO}; mine=set; echo two; echo two >/tmp/file; (exit 7)")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
@@ -65,7 +65,7 @@ def test_the_command_goes_on_to_its_end_and_the_shell_serves_the_next(home: Home
     assert b"one" in b"".join(fork.logs())
 
 
-def test_one_with_input_goes_on_with_what_it_has_read(home: Home, session: Session) -> None:
+def test_a_command_in_flight_keeps_the_input_that_it_has_read(home: Home, session: Session) -> None:
     run = InFlight(session, f"read -r x; {UNTIL_GO}; read -r y; echo $x $y", stdin=b"first\nsecond\n")
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
@@ -79,7 +79,7 @@ def test_one_with_input_goes_on_with_what_it_has_read(home: Home, session: Sessi
 
 
 @pytest.mark.soak(part="timing")
-def test_the_time_of_a_command_that_is_limited_runs_on_in_the_fork(home: Home, session: Session) -> None:
+def test_a_timeout_applies_in_the_fork_too(home: Home, session: Session) -> None:
     run = InFlight(session, "touch /tmp/begun; sleep 1000", timeout_s=3)  # longer than the checkpoint
     checkpoint = new_name(session)
     session.checkpoint(checkpoint, tier="live")
@@ -91,7 +91,7 @@ def test_the_time_of_a_command_that_is_limited_runs_on_in_the_fork(home: Home, s
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_process_beside_the_shell_goes_on(home: Home, session: Session, way: Way) -> None:
+def test_a_process_of_run_continues_in_original_and_copy(home: Home, session: Session, way: Way) -> None:
     thread = threading.Thread(target=lambda: session.run("sh", "-c", f"{UNTIL_GO}; echo done >/tmp/done"))
     thread.start()
     alone(session, "until [ -e /tmp/begun ]; do sleep 0.02; done")

@@ -127,7 +127,7 @@ def test_every_file_is_what_it_was(made: Made, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_removed_stays_removed_and_names_can_be_used_again(made: Made, way: Way) -> None:
+def test_removed_files_stay_removed_and_their_names_can_be_reused(made: Made, way: Way) -> None:
     session, place = made.sessions[way], made.place
     assert alone(session, f"cd {place}; ls base-file renamed-file renamed-folder moved 2>/dev/null || :") == ""
     assert alone(session, f"ls {place}/opaque; cat {place}/folder-with-a-new-name/inner/of-the-base") == (
@@ -140,7 +140,7 @@ def test_what_was_removed_stays_removed_and_names_can_be_used_again(made: Made, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_bound_is_the_hosts_before_and_after(home: Home, tmp_path: Path, way: Way) -> None:
+def test_a_bind_stays_the_folder_of_the_host(home: Home, tmp_path: Path, way: Way) -> None:
     with started(home, "root") as plain:
         branch = f"{plain.branch}-bound"
         session = Client(home.path).start(branch, user="root", binds=[f"{tmp_path}:/shared", f"{tmp_path}:/fixed:ro"])
@@ -156,9 +156,7 @@ def test_what_is_bound_is_the_hosts_before_and_after(home: Home, tmp_path: Path,
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_open_file_of_the_hosts_that_has_changed_since_is_told_and_nothing_is_lost(
-    home: Home, tmp_path: Path, way: Way
-) -> None:
+def test_a_changed_open_file_of_the_host_is_refused(home: Home, tmp_path: Path, way: Way) -> None:
     """What is bound is outside of every protection."""
     with started(home, "root") as plain:
         branch = f"{plain.branch}-bound"
@@ -173,9 +171,7 @@ def test_an_open_file_of_the_hosts_that_has_changed_since_is_told_and_nothing_is
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_with_another_name_than_that_it_is_open_under_comes_back_however_late_it_is_met(
-    home: Home, way: Way
-) -> None:
+def test_an_open_file_that_was_renamed_by_a_link_comes_back(home: Home, way: Way) -> None:
     """The files are sealed while the processes are dumped; this one gets a name for it at the very end of the dump."""
     with started(home, "root") as session:
         session.exec("for number in {1..30}; do sleep 100000 & done")

@@ -186,7 +186,7 @@ PROGRAMS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.requires("node") if name == "node" else ()) for name in PROGRAMS]
 )
-def test_a_program_that_waits_for_input_goes_on(
+def test_a_program_that_waits_for_input_comes_back(
     home: Home, person: Person, seat: Take, name: str, mood: Mood, way: Way
 ) -> None:
     program = PROGRAMS[name]

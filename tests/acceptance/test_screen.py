@@ -72,7 +72,7 @@ def test_vi_edits_a_file_and_gives_the_screen_back(home: Home, branch: str, scre
     assert home.must("exec", "-b", branch, "--", "cat /tmp/edited").stdout == "very first line\nsecond\n"
 
 
-def test_attaching_again_shows_what_was_to_be_seen(branch: str, screen: Open) -> None:
+def test_attaching_again_shows_the_same_screen(branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
     outer.enter(r"clear; seq 12; printf '\033[31mred\033[0m\n'")
     outer.see(r"^12\nred\n.*\$$")
@@ -94,7 +94,7 @@ def test_attaching_again_shows_the_last_lines_of_a_long_output(branch: str, scre
     attach(outer, branch).see_all(picture, before)
 
 
-def test_attaching_again_while_vi_runs_shows_it_as_it_was(branch: str, screen: Open) -> None:
+def test_attaching_again_shows_vi_unchanged(branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
     outer.enter("clear; echo be''low; seq -f 'line %g' 361 >/tmp/lines; vi +'set number ruler' /tmp/lines")
     outer.see(r"^ +29 ")
@@ -111,7 +111,7 @@ def test_attaching_again_while_vi_runs_shows_it_as_it_was(branch: str, screen: O
     assert not outer.flag("alternate_on")
 
 
-def test_what_an_earlier_program_has_drawn_is_not_drawn_again(branch: str, screen: Open) -> None:
+def test_attaching_again_does_not_replay_an_earlier_program(branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
     many = r"for i in {1..9000}; do printf '\033[%d;5H drawn ' $((i % 25 + 1)); done"
     outer.enter(rf"clear; printf '\033[?1049h'; {many}; printf '\033[?1049l\rback\n'")
@@ -160,7 +160,7 @@ def test_a_paste_of_several_lines_waits_for_enter(branch: str, screen: Open) -> 
     outer.see(r"^one\ntwo$")
 
 
-def test_what_a_program_left_on_is_off_after_leaving(branch: str, screen: Open) -> None:
+def test_detaching_resets_the_modes_of_the_terminal(branch: str, screen: Open) -> None:
     outer = at_prompt(screen(), branch)
     outer.enter(r"clear; printf '\033[?1049h\033[?1006;1003h\033[?25l\033[?1h\033='; echo read''y; read x")
     outer.see("ready")

@@ -41,7 +41,7 @@ def made_again(home: Home, branch: str) -> None:
     assert home.cli("exec", "-b", branch, "--", "cd /; " + STATE.partition("typeset -r")[0] + "(exit 7)").code == 7
 
 
-def test_a_session_that_was_stopped_goes_on_with_its_shell(home: Home, branch: str) -> None:
+def test_a_stopped_session_starts_with_its_shell_state(home: Home, branch: str) -> None:
     make(home, branch)
     made_again(home, branch)
     home.must("stop", branch)
@@ -52,7 +52,7 @@ def test_a_session_that_was_stopped_goes_on_with_its_shell(home: Home, branch: s
     assert inside(home, branch, "ls -A") == ""
 
 
-def test_a_fork_of_files_has_the_shell(home: Home, branch: str) -> None:
+def test_a_fork_of_files_has_the_shell_state(home: Home, branch: str) -> None:
     before = make(home, branch)
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
     inside(home, branch, "cd /; x=; set --; trap - USR1; unalias hey; umask 0")
@@ -63,7 +63,7 @@ def test_a_fork_of_files_has_the_shell(home: Home, branch: str) -> None:
         home.must("stop", f"{branch}-fork", "--discard")
 
 
-def test_a_restore_of_files_in_place_has_the_shell_and_is_undone(home: Home, branch: str) -> None:
+def test_a_restore_of_files_has_the_shell_state_and_can_be_undone(home: Home, branch: str) -> None:
     make(home, branch)
     home.must("checkpoint", f"{branch}-cp", "-b", branch, "--tier", "files")
     before = inside(home, branch, SHOW)
@@ -75,7 +75,7 @@ def test_a_restore_of_files_in_place_has_the_shell_and_is_undone(home: Home, bra
     assert inside(home, branch, 'echo "$PWD<$x>$#"') == "/<>0\n"
 
 
-def test_a_killed_session_goes_on_with_its_shell(home: Home, branch: str) -> None:
+def test_a_killed_session_starts_with_its_shell_state(home: Home, branch: str) -> None:
     made_again(home, branch)
     inside(home, branch, "map=1; true")
     os.kill(next(one["pid"] for one in home.must("ps", "--json").json() if one["branch"] == branch), signal.SIGKILL)
@@ -84,7 +84,7 @@ def test_a_killed_session_goes_on_with_its_shell(home: Home, branch: str) -> Non
     assert inside(home, branch, 'echo "$PWD $map"') == "/tmp/a b 1\n"
 
 
-def test_beside_a_program_in_the_foreground_it_is_the_shell_of_the_last_prompt(
+def test_a_busy_shell_is_captured_with_the_state_of_its_last_prompt(
     home: Home, person: Person, seat: Callable[..., Seat]
 ) -> None:
     with session(home, person.name) as branch:
@@ -101,7 +101,7 @@ def test_beside_a_program_in_the_foreground_it_is_the_shell_of_the_last_prompt(
         assert inside(home, branch, 'echo "$PWD $x"; fc -ln -1') == "/usr new\n\t x=new\n"
 
 
-def test_a_folder_that_is_asked_for_and_a_plain_shell_can_be_had(home: Home, branch: str) -> None:
+def test_a_given_folder_or_a_new_shell_replaces_the_state(home: Home, branch: str) -> None:
     inside(home, branch, "cd /tmp; x=1")
     home.must("stop", branch)
     home.must("shell", branch, "-d", "--cwd", "/usr")

@@ -97,7 +97,7 @@ def test_shell_attaches_to_a_session_that_is_there(home: Home, branch: str, seat
     assert (first.left(), second.left()) == (4, 4)
 
 
-def test_what_is_typed_in_one_is_seen_in_all(branch: str, seat: Take) -> None:
+def test_all_attached_terminals_show_the_same(branch: str, seat: Take) -> None:
     seats = [seat(), seat(), seat()]
     for one in seats:
         one.attach(branch)

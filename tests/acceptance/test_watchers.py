@@ -53,7 +53,7 @@ def noticed(session: Session, touched: dict[str, str]) -> set[str]:
     return set(alone(session, f"cat {LOG}").splitlines())
 
 
-def test_whatever_is_watched_is_watched_in_every_copy(home: Home, ground: Path) -> None:
+def test_watched_files_are_watched_in_every_copy(home: Home, ground: Path) -> None:
     """Of the base and of the session's own, under another name by now, in binds, in memory; the root itself."""
     base, moved, own = f"{ground}/base", f"{ground}/moving", "/root/own"
     still = [
@@ -96,7 +96,7 @@ def test_whatever_is_watched_is_watched_in_every_copy(home: Home, ground: Path) 
             assert noticed(session, touched) == everything
 
 
-def test_a_file_that_has_no_name_any_more_is_said_with_the_process(home: Home) -> None:
+def test_a_watched_file_that_was_removed_is_an_error_that_names_the_process(home: Home) -> None:
     with started(home, "root") as session:
         says(session, "mkdir /root/gone; touch /root/gone/file")
         watch(session, ["/root/gone/file"])

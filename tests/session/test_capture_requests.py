@@ -173,7 +173,7 @@ def test_a_checkpoint_during_a_stop_says_that_the_session_is_gone(
 
 @pytest.mark.parametrize("tier", ["live", "files"])
 @pytest.mark.parametrize("step", [Step.FROZEN, Step.DRAINED, Step.SEALED])
-def test_a_session_that_ends_while_it_is_captured_ends_when_the_capture_is_over(
+def test_a_session_that_ends_during_a_capture_is_ended_after_it(
     home: Home, client: Client, main: Session, pauses: Pauses, step: Step, tier: str
 ) -> None:
     main.exec("echo work > /srv/work")

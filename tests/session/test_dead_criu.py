@@ -69,9 +69,7 @@ def test_programs_that_end_when_criu_is_killed_are_reported(pauses: Pauses) -> N
 @pytest.mark.soak(part="criu")
 @pytest.mark.parametrize("step", DUMPING)
 @pytest.mark.parametrize("name", [name for name, transaction in TRANSACTIONS.items() if transaction.dumps])
-def test_a_criu_that_dies_in_both_tries_is_an_error_and_the_session_goes_on_whole(
-    w: Ground, name: str, step: Step
-) -> None:
+def test_a_criu_killed_in_both_tries_is_an_error_and_harms_nothing(w: Ground, name: str, step: Step) -> None:
     transaction, client = TRANSACTIONS[name], w.client
     before = len(client.history.operations())
     argv = tuple(word for word in transaction.argv if word not in ("--tier", "live"))

@@ -168,7 +168,7 @@ async def test_a_daemon_killed_in_a_flood_loses_no_byte(bash: Stage, seed: int) 
 
 
 @pytest.mark.soak(part="faults")
-async def test_each_command_runs_once_at_whatever_turn_of_its_loop_the_daemon_dies(stage: Stage) -> None:
+async def test_each_command_runs_once_whenever_the_daemon_dies(stage: Stage) -> None:
     """About a hundred deaths in one shell, at all steps of a command, with and without a half-typed line."""
     await stage.open("n=0")
     count, turns, finished = 0, 0, 0

@@ -38,7 +38,7 @@ async def test_input_arrives_whole_and_ends(stage: Stage) -> None:
                 assert ran == (0, output, "command", False, "")
 
 
-async def test_a_command_that_does_not_read_its_input_ends_all_the_same(stage: Stage) -> None:
+async def test_a_command_need_not_read_its_input(stage: Stage) -> None:
     with collecting() as row:
         for text in ("true", "head -c 1 >/dev/null", "exec </dev/null; sleep 0.01"):
             with row(text):

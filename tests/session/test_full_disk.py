@@ -48,7 +48,7 @@ def test_a_request_goes_where_there_is_room(run_folder: RunFolder, full: Path, t
     assert (full / "req").stat().st_mode & 0o777 == 0o600
 
 
-def test_it_can_be_written_again_and_removed(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
+def test_a_request_written_aside_can_be_replaced_and_removed(run_folder: RunFolder, full: Path, tmp_path: Path) -> None:
     run_folder.write("req", b"first")
     run_folder.write("req", b"second")
     assert (full / "req").read_bytes() == b"second"
@@ -123,7 +123,7 @@ async def _answers(stage: Stage) -> bool:
 
 
 @pytest.mark.parametrize("script", ["init.sh", "wrapper.sh", "run.sh", "child.sh"])
-def test_an_exit_status_is_left_all_the_same(full: Path, script: str) -> None:
+def test_an_exit_status_is_written_on_a_full_disk(full: Path, script: str) -> None:
     first = [str(full / "exit")] if script in ("run.sh", "child.sh") else []
     done = subprocess.run(
         ["sh", f"{HOOKS}/{script}", *first, "sh", "-c", "exit 7"],

@@ -45,7 +45,7 @@ def full(small_disk: Home) -> Home:
 
 
 @snug
-def test_what_frees_space_works_where_there_is_none(full: Home) -> None:
+def test_commands_that_free_space_work_on_a_full_disk(full: Home) -> None:
     full.must("ps")
     full.must("rm", "two", "three")
     full.must("undo")
@@ -62,7 +62,7 @@ def test_what_frees_space_works_where_there_is_none(full: Home) -> None:
 
 
 # In a small pool there may be no corner left in which a session can be started.
-def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_disk: Home) -> None:
+def test_a_full_pool_that_cannot_grow_can_be_emptied(small_disk: Home) -> None:
     client = Client(small_disk.path)
     main = client.start("main")
     main.exec("kept=yes; echo precious > /srv/kept")
@@ -83,7 +83,7 @@ def test_from_a_pool_that_is_full_and_may_not_grow_there_is_a_way_back(small_dis
 
 # The pool can grow when there is room.
 @pytest.mark.parametrize("small_disk", [SNUG._replace(size_bytes=SNUG.size_bytes + 256 * MIB)], indirect=True)
-def test_a_session_that_filled_the_home_is_stopped_and_goes_on_later(full: Home) -> None:
+def test_a_session_that_filled_the_home_can_be_stopped_and_started_later(full: Home) -> None:
     full.must("stop", "greedy")
     full.must("stop", "main")
     make_room(full)
@@ -94,7 +94,7 @@ def test_a_session_that_filled_the_home_is_stopped_and_goes_on_later(full: Home)
 
 @pytest.mark.parametrize("small_disk", [Disk(files=300)], indirect=True)
 @pytest.mark.parametrize("ends", ["stopped", "killed"])
-def test_what_frees_space_works_where_there_can_be_no_further_file(small_disk: Home, ends: str) -> None:
+def test_commands_that_free_space_work_without_a_free_inode(small_disk: Home, ends: str) -> None:
     """ext4 has room for so many files, and no more, however much space is free."""
     client = Client(small_disk.path)
     main = client.start("main")
@@ -120,7 +120,7 @@ def test_what_frees_space_works_where_there_can_be_no_further_file(small_disk: H
 
 
 @snug
-def test_the_reserve_is_filled_again_when_there_is_room(full: Home) -> None:
+def test_the_reserve_is_filled_again_when_there_is_space(full: Home) -> None:
     full.must("rm", "one")
     assert reserve_bytes(full) < 32 * MIB
     make_room(full)
@@ -134,7 +134,7 @@ def reserve_bytes(home: Home) -> int:
 
 @snug
 @pytest.mark.parametrize("lives", [True, False], ids=["a session lives on them", "none lives"])
-def test_the_daemon_makes_room_by_itself_and_says_so(small_disk: Home, *, lives: bool) -> None:
+def test_the_daemon_removes_unneeded_captures_when_space_runs_out(small_disk: Home, *, lives: bool) -> None:
     client, kept = crowd(small_disk, keep_s=KEEP_S)
     if not lives:
         client.session("main").stop()
@@ -154,7 +154,7 @@ def test_the_daemon_makes_room_by_itself_and_says_so(small_disk: Home, *, lives:
 
 
 @snug
-def test_what_can_still_be_taken_back_stays_however_short_the_disk_is(small_disk: Home) -> None:
+def test_captures_that_undo_needs_are_kept_on_a_full_disk(small_disk: Home) -> None:
     client, _ = crowd(small_disk, keep_s=3600.0)
     before = [one.capture for one in client.history.log(all=True)]
     client.start("greedy").exec("head -c 5G /dev/zero > /srv/fill", timeout_s=FILL_S)

@@ -28,7 +28,7 @@ def test_the_map_of_ids_goes_both_ways() -> None:
 @pytest.mark.privileged
 @pytest.mark.requires("root")
 @pytest.mark.parametrize("first_group", [70_000, 4_000_000_000])
-def test_a_user_in_more_groups_than_the_kernel_maps_has_the_host_s_ids_and_is_told(
+def test_a_user_in_more_groups_than_the_kernel_maps_has_host_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_group: int
 ) -> None:
     monkeypatch.setattr(IdChoice, "why_not", lambda *_: "")

@@ -185,7 +185,7 @@ def test_a_restore_whose_criu_is_killed_leaves_nothing(home: Home, session: Sess
 
 
 @pytest.mark.parametrize("verb", ["fork", "restore"])
-def test_a_restore_all_of_whose_crius_are_killed_is_an_error_that_names_a_way(
+def test_a_restore_whose_crius_are_all_killed_is_an_error_with_a_next_step(
     home: Home, session: Session, verb: str
 ) -> None:
     name = f"{session.branch}-whole"

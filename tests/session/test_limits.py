@@ -100,7 +100,7 @@ def sleepers(home: Home, branch: str) -> int:
 
 @pytest.mark.parametrize("branch", WAYS)
 @pytest.mark.requires("criu", "btrfs", "simple-quotas")
-def test_writing_is_refused_at_the_limit_and_goes_on_when_something_is_removed(home: Home, branch: str) -> None:
+def test_writing_is_refused_at_the_limit_until_something_is_removed(home: Home, branch: str) -> None:
     count, failed = numbers(home, branch, WRITES, "100", "/var/tmp/data")
     assert (20 < count <= 48, failed) == (True, EDQUOT)
     home.must("exec", "-b", branch, "--", "rm /var/tmp/data")

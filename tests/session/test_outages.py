@@ -135,7 +135,7 @@ def check(home: Home, session: Session, pid: int) -> None:
 
 
 @pytest.mark.parametrize(("parts", "distance_ms"), cases())
-def test_whatever_is_killed_is_back_at_once(
+def test_killed_processes_of_waypoint_are_replaced_at_once(
     home: Home, pauses: Pauses, session: Session, parts: tuple[str, ...], distance_ms: int
 ) -> None:
     facts = session.refresh()
@@ -153,9 +153,7 @@ def test_whatever_is_killed_is_back_at_once(
 
 
 @pytest.mark.parametrize("age_ms", YOUNG_MS)
-def test_young_daemons_that_are_killed_one_after_the_other_are_replaced_too(
-    home: Home, session: Session, age_ms: int
-) -> None:
+def test_young_daemons_killed_in_a_row_are_replaced(home: Home, session: Session, age_ms: int) -> None:
     """The second that dies early is replaced at once, too; before the third is, Waypoint waits FIRST_DELAY_S."""
     facts = session.refresh()
     assert facts.id is not None
@@ -194,7 +192,7 @@ def test_a_criu_that_hangs_is_killed_by_the_next_daemon(home: Home, pauses: Paus
     assert probe.away_s(killed, killed) <= IDLE_S + max(budget, budget_s())
 
 
-def test_a_session_that_stands_still_without_a_daemon_is_thawed_when_a_client_comes(
+def test_a_frozen_session_without_a_daemon_is_thawed_for_the_next_client(
     home: Home, pauses: Pauses, session: Session
 ) -> None:
     facts = session.refresh()
@@ -213,7 +211,7 @@ def test_a_session_that_stands_still_without_a_daemon_is_thawed_when_a_client_co
     check(home, session, facts.pid)
 
 
-def test_a_launcher_that_was_killed_is_there_again_before_it_is_needed(home: Home, session: Session) -> None:
+def test_a_killed_launcher_is_replaced_before_it_is_needed(home: Home, session: Session) -> None:
     session.run("true")
     time.sleep(QUICK_DEATH_S)  # one that dies younger is left to the next request
     (first,) = victims.pids(home, "launcher")

@@ -29,7 +29,7 @@ def age(since: float) -> None:
 
 
 @pytest.mark.parametrize("small_disk", [Disk(), Disk(kind="btrfs")], indirect=True, ids=["in a file", "of the machine"])
-def test_what_nothing_keeps_goes_where_the_disk_runs_short_and_the_pool_does_not(small_disk: Home) -> None:
+def test_unneeded_captures_are_removed_when_the_disk_runs_short(small_disk: Home) -> None:
     client, kept = crowd(small_disk, KEEP_S)
     age(time.time())
     leave(small_disk, 200 * MIB)
@@ -50,7 +50,7 @@ def crowd_disk(home: Home) -> None:
     leave(home, 20 * MIB)
 
 
-def test_a_capture_for_which_there_is_no_room_is_tried_again_when_room_was_made(small_disk: Home) -> None:
+def test_a_capture_without_space_is_repeated_after_captures_were_removed(small_disk: Home) -> None:
     client, kept = crowd(small_disk, KEEP_S, HOLD_MEMORY, pool=NO_FLOOR)
     age(time.time())
     crowd_disk(small_disk)
@@ -61,7 +61,7 @@ def test_a_capture_for_which_there_is_no_room_is_tried_again_when_room_was_made(
     ledger.check(small_disk)
 
 
-def test_where_no_room_can_be_made_the_advice_leads_to_it(small_disk: Home) -> None:
+def test_the_advice_for_a_capture_without_space_works(small_disk: Home) -> None:
     crowd(small_disk, 3600.0, HOLD_MEMORY, pool=NO_FLOOR)
     crowd_disk(small_disk)
     done = small_disk.cli("checkpoint", "more", "-b", "main", "--tier", "live")

@@ -33,7 +33,7 @@ def ask(home: Home, word: str) -> str:
 
 
 @pytest.mark.parametrize("also", [(), ("daemon",)], ids=["criu", "criu and daemon"])
-def test_a_connection_goes_on_when_its_criu_is_killed(home: Home, pauses: Pauses, also: tuple[str, ...]) -> None:
+def test_a_tcp_connection_survives_a_killed_criu(home: Home, pauses: Pauses, also: tuple[str, ...]) -> None:
     with (
         pauses.armed(Step.DUMPED) as armed,
         home.background("checkpoint", "k", "--tier", "live") as command,

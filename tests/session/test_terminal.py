@@ -79,7 +79,7 @@ async def test_each_mark_is_reported_once_over_a_change_of_readers(pair: Pair) -
     assert second.marks(0) == heard
 
 
-async def test_a_floor_stops_the_reading_and_the_writer_until_it_is_raised(pair: Pair) -> None:
+async def test_output_behind_a_slow_reader_stops_the_writer(pair: Pair) -> None:
     pair.size = SMALLEST_SIZE
     terminal = pair.open()
     terminal.set_floor(0)
@@ -135,7 +135,7 @@ async def test_typing_does_not_block_and_arrives_in_order(pair: Pair) -> None:
     await waiting
 
 
-async def test_the_end_of_the_terminal_is_told(tmp_path: Path) -> None:
+async def test_the_end_of_the_terminal_is_reported(tmp_path: Path) -> None:
     master, slave = open_pair()
     terminal = Terminal(master, Ring.create(str(tmp_path / "ring")))
     terminal.start()
