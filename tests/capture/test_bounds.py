@@ -48,7 +48,7 @@ def test_open_files_are_counted() -> None:
 def test_too_many_open_files_are_refused(subject: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 2 * procfs.count_open_files(os.getpid())
     for most, tier in ((count, None), (count, "live"), (count - 1, "files")):
-        monkeypatch.setattr(bounds, "MOST_OPEN_FILES", most)
+        monkeypatch.setattr(bounds, "MAX_OPEN_FILES", most)
         bounds.check(area_with_floor(tmp_path, 1), subject, tier)  # type: ignore[arg-type]
     for tier in (None, "live", "respawn"):
         with pytest.raises(CannotCapture, match=f"they have more than {count - 1} open files") as caught:

@@ -122,8 +122,8 @@ class Stage:
 
     def take(self, options: CaptureOptions, *, with_criu: bool = True) -> Capture:
         subject: Any = LoggedSubject(self.log)
-        with ThreadPoolExecutor(2) as beside:
-            asked = Taking(new_id(), subject, self._area, options, beside, why_no_criu="there is none")
+        with ThreadPoolExecutor(2) as executor:
+            asked = Taking(new_id(), subject, self._area, options, executor, why_no_criu="there is none")
             if with_criu:
                 asked.program = CriuProgram(path=Path("criu"), version="1", origin="chosen")
                 asked.criu = Criu(asked.program.path)

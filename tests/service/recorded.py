@@ -72,7 +72,7 @@ class RecordedSessions:
         async with self._deed("restore", branch, name):
             assert not loss.agreed
             restore(self._names, branch, self._names.resolve(name))
-        live: Any = SimpleNamespace(again=None)  # the only attribute that is used
+        live: Any = SimpleNamespace(restarted=None)  # the only attribute that is used
         return Restored(live, None, ["it lacks something"])
 
     @contextlib.asynccontextmanager

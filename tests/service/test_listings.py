@@ -340,7 +340,7 @@ def test_requests_during_a_measurement_share_its_figures(monkeypatch: pytest.Mon
     }
     record = SimpleNamespace(row=row, init_pid=1, cgroup="/nowhere", left_out=[], **walls)
     live: Any = SimpleNamespace(branch="main", record=record, attached=0, measuring=None, ending=None)
-    live.again, live.not_back, live.no_way_out = None, [], str
+    live.restarted, live.not_back, live.no_way_out = None, [], str
     live.shell = SimpleNamespace(watch=SimpleNamespace(is_state_lost=False))
     live.shell_path = "/bin/bash"
     monkeypatch.setattr(session_facts, "_measure_processes", lambda live: (1, 1))

@@ -17,7 +17,7 @@ from waypoint.service.inside.printed import Printed
 from waypoint.service.inside.serving import serve
 from waypoint.session import checkpoint as checkpointing
 from waypoint.session import fork as forking
-from waypoint.session.birth.rights import MOST_LIVE, check_crowd
+from waypoint.session.birth.rights import MAX_LIVE, check_session_count
 from waypoint.session.restore import branch_of
 from waypoint.store.callers import asked_by
 from waypoint.store.names import Names
@@ -172,20 +172,20 @@ def of(uid: int) -> Any:
 
 def test_sessions_of_a_user_without_full_rights_are_bounded() -> None:
     """Unfinished starts count, too."""
-    rows = {True: [of(7)] * (MOST_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
+    rows = {True: [of(7)] * (MAX_LIVE - 6) + [of(8)] * 2, False: [of(7)] * 2}
     resources: Any = SimpleNamespace(names=SimpleNamespace(live=lambda *, ready=True: rows[ready]), trusted=9)
     steps = {WITHIN: "ask for it outside of the session", Caller(uid=7): "stop some of them: 'waypoint ps' lists them"}
     for caller, said in ((WITHIN, "in this home"), (Caller(uid=7), "of yours")):
         free = 2 if caller is WITHIN else 4
         with asked_by(caller):
-            check_crowd(resources, free)
+            check_session_count(resources, free)
             with pytest.raises(StateConflict, match=f"more than 256 sessions {said} would be live") as caught:
-                check_crowd(resources, free + 1)
+                check_session_count(resources, free + 1)
             assert caught.value.next_step == steps[caller]
     for caller in (Caller(uid=0), Caller(uid=9), Caller(uid=8)):
         with asked_by(caller):
-            check_crowd(resources, 250)
-    check_crowd(resources, 1000)
+            check_session_count(resources, 250)
+    check_session_count(resources, 1000)
 
 
 def test_checkpoints_that_a_session_makes_itself_are_bounded(

@@ -13,12 +13,12 @@ from waypoint.model.records import Tier
 from waypoint.store import callers
 from waypoint.upper.contract import NEXT_STEPS, mib
 
-MOST_OPEN_FILES = 500_000
+MAX_OPEN_FILES = 500_000
 """Of all processes together: more than one program can have. Each costs some microseconds to examine."""
 
 
 def check(area: Area, subject: Subject, tier: Tier | None) -> None:
-    """Raise CannotCapture for more than MOST_OPEN_FILES open files, Failed if too little disk space would be left."""
+    """Raise CannotCapture for more than MAX_OPEN_FILES open files, Failed if too little disk space would be left."""
     processes = subject.processes() if tier != "files" else []
     if tier != "files":
         _check_open_files(processes)
@@ -30,8 +30,8 @@ def _check_open_files(processes: list[int]) -> None:
     count = 0
     for pid in processes:
         count += procfs.count_open_files(pid)
-        if count > MOST_OPEN_FILES:
-            said = f"they have more than {MOST_OPEN_FILES} open files"
+        if count > MAX_OPEN_FILES:
+            said = f"they have more than {MAX_OPEN_FILES} open files"
             raise CannotCapture("dump", "the processes", said, "end some; or keep the files alone: --tier files")
 
 

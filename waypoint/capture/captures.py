@@ -15,13 +15,13 @@ from typing import NamedTuple
 from waypoint.capture import bounds, sealing
 from waypoint.capture.layers.files import FILES
 from waypoint.capture.layers.hot import Hot
-from waypoint.capture.layers.layer import Area, CaptureOptions, Place, Taking
+from waypoint.capture.layers.layer import Area, CaptureOptions, RestoreTarget, Taking
 from waypoint.capture.layers.processes import PROCESSES
 from waypoint.capture.layers.programs import PROGRAMS
-from waypoint.capture.layers.shell import SHELL, KeptShell, ask_in_room
+from waypoint.capture.layers.shell import SHELL, KeptShell, ask_shell_with_space
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.layers.table import LAYERS
-from waypoint.capture.sealing import LastWords
+from waypoint.capture.sealing import FinalShellState
 from waypoint.capture.sweeping import Inventory
 from waypoint.capture.taking import drop_layers, take
 from waypoint.model.errors import Failed, HostLacks, StateConflict, WaypointError
@@ -77,8 +77,8 @@ class Captures:
             change.add_disposable(capture_id)  # until it is on record
         try:
             bounds.check(self._area, subject, options.tier)
-            with ThreadPoolExecutor(2) as beside:
-                taking = Taking(capture_id, subject, self._area, options, beside)
+            with ThreadPoolExecutor(2) as executor:
+                taking = Taking(capture_id, subject, self._area, options, executor)
                 if options.tier not in ("files", "respawn"):
                     self._find_dumper(taking)
                 return take(taking)
@@ -106,9 +106,9 @@ class Captures:
 
     def ask_shell(self, subject: Subject) -> ShellLayer | None:
         """The state of a session's shell, for `seal` of a session that is about to end. Blocks."""
-        return ask_in_room(self._area.pool, subject)
+        return ask_shell_with_space(self._area.pool, subject)
 
-    def seal(self, row: LiveRow, reason: EndReason, last: LastWords) -> Capture:
+    def seal(self, row: LiveRow, reason: EndReason, last: FinalShellState) -> Capture:
         """Make a capture of the files of the ended session `row`, and record it as the branch's tip."""
         return sealing.seal(self._area.pool, self._names, row, reason, last)
 
@@ -237,14 +237,14 @@ class HeldCapture:
 
     def copy_files(self, tree: str) -> None:
         """Make the writable upper tree `tree` with the capture's files."""
-        FILES.bring_back(self._area, self.capture, Place(tree=tree))
+        FILES.restore(self._area, self.capture, RestoreTarget(tree=tree))
 
-    def bring_back(self, place: Place) -> int:
+    def restore(self, target: RestoreTarget) -> int:
         """Restore the terminal and the processes, on the files of `copy_files`. Returns the host's pid of the session's
-        pid 1. After a failure the caller removes `place`.
+        pid 1. After a failure the caller removes `target`.
         """
-        place.criu_path = self._find_criu().path
+        target.criu_path = self._find_criu().path
         for layer in reversed(LAYERS):
             if layer not in (FILES, SHELL):
-                layer.bring_back(self._area, self.capture, place)
-        return place.pid
+                layer.restore(self._area, self.capture, target)
+        return target.pid

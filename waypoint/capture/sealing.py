@@ -25,17 +25,17 @@ from waypoint.upper.contract import Pool
 EXIT_FILE = f"{RUN_FOLDER}/exit"
 
 
-class LastWords(NamedTuple):
+class FinalShellState(NamedTuple):
     """Of a session that is stopped: the state that its shell has given before, if any, and what is lost."""
 
     shell: ShellLayer | None = None
     degraded: tuple[str, ...] = ()
 
 
-NO_WORDS = LastWords()
+NO_FINAL_STATE = FinalShellState()
 
 
-def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: LastWords) -> Capture:
+def seal(pool: Pool, names: Names, row: LiveRow, reason: EndReason, last: FinalShellState) -> Capture:
     """Seal the tree of the ended session `row`, which must be mounted nowhere, and record its capture as the branch's
     tip. May be called again after a failure (disk full).
     """

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from waypoint.model.facts import CaptureFacts, LayerFacts
 from waypoint.model.records import Capture, Layers, Standing
 from waypoint.model.times import iso_time
-from waypoint.session.birth.rights import Sight
+from waypoint.session.birth.rights import MaySee
 from waypoint.session.session_facts import of_limits
 from waypoint.store.reading import Reader
 
 
-def of_all(names: Reader, captures: Sequence[Capture], sees: Sight) -> list[CaptureFacts]:
+def of_all(names: Reader, captures: Sequence[Capture], sees: MaySee) -> list[CaptureFacts]:
     """The facts about each of these captures, without the sizes of their files."""
     ids = [capture.id for capture in captures]
     found, standings = names.names_of_all(ids), names.standings(ids)
@@ -19,7 +19,7 @@ def of_all(names: Reader, captures: Sequence[Capture], sees: Sight) -> list[Capt
 
 
 def of(
-    capture: Capture, names: list[str], standing: Standing, sees: Sight, files_bytes: int | None = None
+    capture: Capture, names: list[str], standing: Standing, sees: MaySee, files_bytes: int | None = None
 ) -> CaptureFacts:
     """The facts about one capture, without its programs, folder and environment if the caller may not see them.
 

@@ -33,10 +33,10 @@ async def log(home: Home, query: LogQuery) -> Pages[CaptureFacts]:
 
     The first step raises UnknownName.
     """
-    return _iter_log(home, query, rights.sight(home.sessions.resources))
+    return _iter_log(home, query, rights.may_see(home.sessions.resources))
 
 
-def _iter_log(home: Home, query: LogQuery, sees: rights.Sight) -> Pages[CaptureFacts]:
+def _iter_log(home: Home, query: LogQuery, sees: rights.MaySee) -> Pages[CaptureFacts]:
     if query.all:
         for ids in limited(walk_all(home.names), query.limit):
             yield capture_facts.of_all(home.names, list(home.names.captures_of(ids, may_lack=True).values()), sees)
@@ -50,7 +50,7 @@ async def show(home: Home, name: str) -> CaptureFacts:
     """All facts about a capture, sizes included. Walks over the capture's files, in a thread."""
     capture = home.names.find(name)
     names, standing = home.names.names_of(capture.id), home.names.standing(capture.id)
-    sees = rights.sight(home.sessions.resources)
+    sees = rights.may_see(home.sessions.resources)
     if standing.removed:
         return capture_facts.of(capture, names, standing, sees)
     sizes = await asyncio.to_thread(home.captures.sizes, capture)
@@ -226,8 +226,8 @@ async def _carry_out(home: Home, deed: Deed, loss: LossConsent, ends: asyncio.Ba
             return (await restore_shell(sessions, deed.branch, origin)).degraded
         case _:
             restored = await restore(sessions, deed.branch, origin, loss)
-            again = restored.live.again
-            return [*restored.degraded, *(f"lost: {line}" for line in (again.lost if again else []))]
+            programs = restored.live.restarted
+            return [*restored.degraded, *(f"lost: {line}" for line in (programs.lost if programs else []))]
 
 
 def _iter_branches(names: Names, live: set[str]) -> Pages[BranchFacts]:
@@ -258,7 +258,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
     """
     if request.number is not None:
         return _numbered(home.names, request.number)
-    caller, is_bound = callers.current(), rights.is_bound(home.sessions.resources)
+    caller, is_restricted = callers.current(), rights.is_restricted(home.sessions.resources)
     branch = request.branch if request.branch is not None else caller.branch if caller else None
     if branch is not None:
         rights.check_name(home.sessions.resources, branch, "take back what was done on")
@@ -267,7 +267,7 @@ def _to_undo(home: Home, request: UndoRequest) -> Operation:
         return not procfs.is_same(login.pid, login.start)
 
     def is_anothers(one: Operation) -> bool:
-        return is_bound and one.by is not None and one.by.uid not in (None, caller.uid if caller else None)
+        return is_restricted and one.by is not None and one.by.uid not in (None, caller.uid if caller else None)
 
     def is_meant(one: Operation) -> bool:
         return bool(one.moves or one.sessions) and is_of(one, branch, caller, has_ended) and not is_anothers(one)

@@ -282,7 +282,7 @@ async def stop_daemon(home: Home) -> None:
     users who may use only their own sessions.
     """
     said = "commands of others would end with it"
-    rights.check_unbound(home.sessions.resources, "stop", f"the daemon of {home.path}", said)
+    rights.check_unrestricted(home.sessions.resources, "stop", f"the daemon of {home.path}", said)
     home.stop_daemon()
 
 

@@ -42,7 +42,7 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
     keep_s = home.keep_operations_s if request.keep_operations_s is None else request.keep_operations_s
     if keep_s < home.keep_operations_s:
         said = "other users could no longer undo what they can undo now"
-        rights.check_unbound(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
+        rights.check_unrestricted(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
     if request.dry_run:
         return await asyncio.to_thread(_plan, home, keep_s)
     if request.compact and home.sessions.running:
@@ -196,8 +196,8 @@ class _Work:
 
         The owner is unknown, so this is done only for root and for the user whom root trusts fully.
         """
-        is_bound = rights.is_bound(self._home.sessions.resources)
-        there = {} if is_bound else {(one.kind, one.id): one for one in self._home.present_strangers()}
+        is_restricted = rights.is_restricted(self._home.sessions.resources)
+        there = {} if is_restricted else {(one.kind, one.id): one for one in self._home.present_strangers()}
         gone = []
         for inventory in inventories(self._home.sessions.resources) if there else ():
             for ident in inventory.unknown():

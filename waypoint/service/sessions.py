@@ -34,12 +34,12 @@ from waypoint.session.losses import copy_losses
 
 async def sessions(home: Home, query: SessionsQuery) -> Pages[SessionFacts]:
     """The live sessions; with `query.all` also branches that could be started again. Sorted by branch."""
-    return await session_facts.of_all(home.sessions, rights.sight(home.sessions.resources), all_branches=query.all)
+    return await session_facts.of_all(home.sessions, rights.may_see(home.sessions.resources), all_branches=query.all)
 
 
 async def session(home: Home, branch: str) -> SessionFacts:
     """The live session on `branch`. Raises UnknownName, StateConflict if the branch has no live session."""
-    return await session_facts.of_live(home.sessions.get(branch), home.pool, rights.sight(home.sessions.resources))
+    return await session_facts.of_live(home.sessions.get(branch), home.pool, rights.may_see(home.sessions.resources))
 
 
 async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
@@ -78,10 +78,10 @@ async def attach(home: Home, branch: str, request: AttachRequest, peer: Peer) ->
 
     Raises StateConflict if the session belongs to another user than the request means; so do `execute` and `run`.
     """
-    is_bound = rights.is_bound(home.sessions.resources)
+    is_restricted = rights.is_restricted(home.sessions.resources)
 
     def may_have(live: LiveSession) -> bool:
-        return not is_bound or live.record.row.setting.user.uid == peer.uid
+        return not is_restricted or live.record.row.setting.user.uid == peer.uid
 
     live = _of_asker(home, branch, request, peer, f"attach {branch}")
     return functools.partial(live.attach, request, may_have=may_have)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from waypoint.capture import sealing
-from waypoint.capture.sealing import NO_WORDS, LastWords
+from waypoint.capture.sealing import NO_FINAL_STATE, FinalShellState
 from waypoint.capture.steps import Step, reach_in_loop
 from waypoint.linux.tasks import cgroups, pidfd
 from waypoint.linux.tty import terminals
@@ -48,7 +48,7 @@ class Sealed:
     """Keep the session's files as the branch's tip. `last`: what its shell reported before the end."""
 
     reason: EndReason
-    last: LastWords = NO_WORDS
+    last: FinalShellState = NO_FINAL_STATE
 
     def conclude(self, resources: Resources, row: LiveRow) -> Capture | None:
         return resources.captures.seal(row, self.reason, self.last)

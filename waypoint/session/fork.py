@@ -8,7 +8,7 @@ from waypoint.model.names import excludes, parse_name
 from waypoint.model.records import Capture
 from waypoint.model.verbs import MAX_FORKS
 from waypoint.session.birth.birth import Birth, plan_birth, size_of
-from waypoint.session.birth.rights import bounded, check_name, check_origin
+from waypoint.session.birth.rights import check_name, check_origin, restricted
 from waypoint.session.checkpoint import Prepare, capture_tip
 from waypoint.session.live.resources import Resources
 from waypoint.session.live.session import LiveSession
@@ -32,7 +32,7 @@ async def fork(
         check_name(sessions.resources, name, "fork")
         live = sessions.find(name)
         if live is not None:  # before it is captured
-            await asyncio.to_thread(bounded, sessions.resources, live.record.row.setting)
+            await asyncio.to_thread(restricted, sessions.resources, live.record.row.setting)
         origin = await capture_tip(sessions, name, "forked", prepare) or names.resolve(name)
         check_origin(sessions.resources, origin.setting.user, "fork", name)
         births = await asyncio.to_thread(_plan, sessions.resources, origin, branches)

@@ -16,14 +16,14 @@ from waypoint.model.facts import LimitFacts, SessionFacts
 from waypoint.model.names import in_order
 from waypoint.model.records import Capture, SessionLimits, User
 from waypoint.model.times import iso_time
-from waypoint.session.birth.rights import Sight
+from waypoint.session.birth.rights import MaySee
 from waypoint.session.live.session import LiveSession
 from waypoint.session.registry import Registry, Unreachable
 from waypoint.store.names import Names
 from waypoint.upper.contract import Pool
 
 
-async def of_live(live: LiveSession, pool: Pool, sees: Sight) -> SessionFacts:
+async def of_live(live: LiveSession, pool: Pool, sees: MaySee) -> SessionFacts:
     """The facts about a live session that the caller may see. Walks over files; concurrent callers share one
     measurement.
     """
@@ -32,7 +32,7 @@ async def of_live(live: LiveSession, pool: Pool, sees: Sight) -> SessionFacts:
     return _in_sight(await asyncio.shield(live.measuring), live.record.row.setting.user, sees)
 
 
-def _in_sight(facts: SessionFacts, owner: User, sees: Sight) -> SessionFacts:
+def _in_sight(facts: SessionFacts, owner: User, sees: MaySee) -> SessionFacts:
     """`facts` about a session of `owner`, without its programs and folders if the caller may not see those."""
     if sees(owner):
         return facts
@@ -59,7 +59,7 @@ async def _measured(live: LiveSession, pool: Pool) -> SessionFacts:
     )
 
 
-async def of_all(sessions: Registry, sees: Sight, *, all_branches: bool) -> Iterator[list[SessionFacts]]:
+async def of_all(sessions: Registry, sees: MaySee, *, all_branches: bool) -> Iterator[list[SessionFacts]]:
     """The facts about all live sessions, sorted by branch; with `all_branches` also about branches that can be started
     again. In pages, as of service/shapes.py: each step may read from the store.
     """
@@ -91,7 +91,7 @@ def _by_branch(row: SessionFacts) -> str:
     return in_order(row.branch)
 
 
-def _iter_ended(names: Names, live: set[str], sees: Sight) -> Iterator[list[SessionFacts]]:
+def _iter_ended(names: Names, live: set[str], sees: MaySee) -> Iterator[list[SessionFacts]]:
     for refs in names.iter_refs():
         ended = {name: ref for name, ref in refs.items() if ref.kind == "branch" and name not in live}
         yield [
@@ -175,9 +175,9 @@ def of_start(live: LiveSession) -> SessionFacts:
         why_no_seccomp=live.record.why_no_seccomp or None,
         limits=of_limits(live.record.limits),
         unlimited=live.record.unlimited,
-        respawned=live.again.respawned if live.again else None,
-        offered=live.again.offered if live.again else None,
-        lost=live.again.lost if live.again else None,
+        respawned=live.restarted.respawned if live.restarted else None,
+        offered=live.restarted.offered if live.restarted else None,
+        lost=live.restarted.lost if live.restarted else None,
         degraded=[*live.record.lowered, *live.not_back, *unwritten] or None,
         shell=live.shell_path,
         hooks=start_plan.has_hooks(live.shell_path),

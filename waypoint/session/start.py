@@ -8,13 +8,13 @@ from typing import NamedTuple
 import msgspec
 
 from waypoint.capture.layers.shell import NOT_WRITTEN
-from waypoint.capture.sealing import LastWords
+from waypoint.capture.sealing import FinalShellState
 from waypoint.model.errors import StateConflict, WaypointError
 from waypoint.model.names import parse_name
 from waypoint.model.records import Capture
 from waypoint.model.requests import StartRequest
 from waypoint.session.birth.birth import Birth, bring_up_all, plan_birth
-from waypoint.session.birth.rights import as_caller, called, check_base, check_name, check_own
+from waypoint.session.birth.rights import as_caller, check_base, check_name, check_own, describe_name
 from waypoint.session.birth.setting import check_live_setting, check_restored_setting, plan_setting
 from waypoint.session.birth.users import Asker, check_owner
 from waypoint.session.end import Conclusion, Discarded, Sealed, end_unheld
@@ -52,7 +52,7 @@ async def start(sessions: Registry, request: StartRequest, uid: int) -> Started:
         await asyncio.to_thread(resources.places.follow_host)
         origin = _origin(sessions, branch, request.from_name)
         if origin is not None:
-            on = called(resources.names, request.from_name or branch)
+            on = describe_name(resources.names, request.from_name or branch)
             check_own(resources, origin.setting.user, "go on with", on)
             check_owner(on, origin.setting.user, asker, command, is_live=False)
         async with holding(resources.captures, *([origin] if origin else [])) as held:
@@ -92,14 +92,14 @@ async def stop(sessions: Registry, branch: str, *, discard: bool) -> Capture | N
             return await asyncio.shield(asyncio.ensure_future(_end_lost(sessions.resources, lost, conclusion)))
         live = sessions.get(branch)  # again: a restore may have replaced the session
         if live.shell.watch.is_state_lost and not discard:
-            conclusion = Sealed("stopped", await _last_words(sessions.resources, live))
+            conclusion = Sealed("stopped", await _final_shell_state(sessions.resources, live))
         return await asyncio.shield(sessions.endings.begin(live, conclusion, gently=not discard))
 
 
-async def _last_words(resources: Resources, live: LiveSession) -> LastWords:
+async def _final_shell_state(resources: Resources, live: LiveSession) -> FinalShellState:
     subject = LiveSubject(live, resources.places.sessions / live.record.row.session)
     asked = await asyncio.to_thread(resources.captures.ask_shell, subject)
-    return LastWords(asked, () if asked else (NOT_WRITTEN,))
+    return FinalShellState(asked, () if asked else (NOT_WRITTEN,))
 
 
 async def _end_lost(resources: Resources, lost: Unreachable, conclusion: Conclusion) -> Capture | None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 from concurrent.futures import Future
 
-from waypoint.capture.layers.layer import Area, Layer, LayerRecord, Part, Place, Taking
+from waypoint.capture.layers.layer import Area, Layer, LayerRecord, Part, RestoreTarget, Taking
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.storage import beneath, filesystem, idmapped
 from waypoint.linux.storage.deep import walk
@@ -29,14 +29,14 @@ class FilesPart(Part):
         self._sealed: Future[None] | None = None
 
     def prepare(self) -> None:
-        self._prepared = self.taking.beside.submit(self._write_out)
+        self._prepared = self.taking.executor.submit(self._write_out)
 
     def ready(self) -> None:
         assert self._prepared is not None
         self._prepared.result()
 
     def begin(self) -> None:
-        self._sealed = self.taking.beside.submit(self._snapshot)
+        self._sealed = self.taking.executor.submit(self._snapshot)
 
     def finish(self) -> None:
         assert self._sealed is not None
@@ -94,12 +94,12 @@ class Files(Layer):
     def part(self, taking: Taking) -> FilesPart:
         return FilesPart(taking)
 
-    def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Make the tree `place.tree` a writable copy of the origin's tree, without /dev/shm (see `memory`). Raises
+    def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
+        """Make the tree `target.tree` a writable copy of the origin's tree, without /dev/shm (see `memory`). Raises
         StoreDamaged if the origin's tree is missing.
         """
         try:
-            area.pool.snapshot(origin.layers.files.tree, place.tree)
+            area.pool.snapshot(origin.layers.files.tree, target.tree)
         except UnknownName as error:
             raise damaged(origin, "its files are missing from the pool") from error
 

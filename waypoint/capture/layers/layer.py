@@ -50,7 +50,7 @@ class CaptureOptions(NamedTuple):
 class Taking:
     """One capture that is being taken.
 
-    `beside`: two threads for parallel work. `program` and `criu`: the CRIU that dumps the session; None for a tier
+    `executor`: two threads for parallel work. `program` and `criu`: the CRIU that dumps the session; None for a tier
     without processes, or if no CRIU works (`why_no_criu`). New for each try: `log_level` of CRIU; `degraded`, the lines
     for `Capture.degraded`; `files_changed`, whether files have changed since the pause began (CRIU has named an open
     file).
@@ -60,7 +60,7 @@ class Taking:
     subject: Subject
     area: Area
     options: CaptureOptions
-    beside: ThreadPoolExecutor
+    executor: ThreadPoolExecutor
     program: CriuProgram | None = None
     criu: Criu | None = None
     why_no_criu: str = ""
@@ -70,7 +70,7 @@ class Taking:
 
 
 @dataclass(slots=True)
-class Place:
+class RestoreTarget:
     """The target of a restore. `tree`: the upper tree for the files. `folder`: the new session's runtime folder.
     `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
     `spawn`, `on_notice`: for CRIU (processes/criu/external_names.py, options.py). Set by the restore: `pid`, the host's
@@ -135,8 +135,8 @@ class Layer:
         `leaving`: pids of the processes that the copy replaces.
         """
 
-    def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
-        """Restore the layer of `origin` to `place`. After a failure the caller removes `place`."""
+    def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
+        """Restore the layer of `origin` to `target`. After a failure the caller removes `target`."""
 
     def size(self, area: Area, capture: Capture) -> int | None:
         """Bytes on disk; None if the capture lacks the layer. May walk over all files."""

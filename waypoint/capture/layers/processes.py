@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from waypoint.capture.layers.files import damaged
-from waypoint.capture.layers.layer import Area, Layer, Part, Place, Taking
+from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taking
 from waypoint.capture.layers.subject import Subject
 from waypoint.capture.steps import Step, reach
 from waypoint.linux.calls import hard_limits, machine
@@ -89,7 +89,7 @@ class ProcessesPart(Part):
 
     def ready(self) -> None:
         assert self._dump is not None
-        self._look_around()
+        self._note_warnings()
         with self._diagnosed():
             self._dump.wait_ready()
 
@@ -161,7 +161,7 @@ class ProcessesPart(Part):
         with contextlib.suppress(OSError):  # the session has ended, and its group is gone
             tcp_repair.end(self.taking.subject.processes())
 
-    def _look_around(self) -> None:
+    def _note_warnings(self) -> None:
         """Note shells within shells and ports of the host's network."""
         taking = self.taking
         processes = taking.subject.processes()
@@ -244,58 +244,58 @@ class Processes(Layer):
         assert origin.layers.processes is not None
         return origin.layers.processes
 
-    def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
+    def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
         """Have CRIU restore the tasks. On return they run. After a failure, incomplete tasks may be left in CRIU's
         cgroup.
         """
-        assert place.spawn is not None
-        work = place.folder / "criu"
+        assert target.spawn is not None
+        work = target.folder / "criu"
         work.mkdir(mode=0o700)
         ids = self.of(origin).ids
         with (
             open_for_root_of(ids, area.hot.images(origin.id)) as images_fd,
             open_folder(work) as work_fd,
-            _holding(place, locks.to_take(images_fd)) as on_notice,
+            _retaking_locks(target, locks.to_take(images_fd)) as on_notice,
         ):
             options = RestoreOptions(
                 images_fd=images_fd,
                 work_fd=work_fd,
-                root=place.root,
-                externals=place.externals,
+                root=target.root,
+                externals=target.externals,
                 deadline_s=HUNG_S,
                 empty_network=origin.setting.net != "host",
                 close_connections=origin.setting.net == "host",
                 on_notice=on_notice,
             )
             try:
-                place.pid = Criu(place.criu_path, place.spawn).restore(options).pid
+                target.pid = Criu(target.criu_path, target.spawn).restore(options).pid
             except CriuFailed as error:
-                raise error.moved(area.hot.keep_log(error.log, f"{place.folder.name}-restore.log")) from error
+                raise error.moved(area.hot.keep_log(error.log, f"{target.folder.name}-restore.log")) from error
         shutil.rmtree(work)
 
 
 @contextlib.contextmanager
-def _holding(place: Place, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
+def _retaking_locks(target: RestoreTarget, locks_of: list[locks.Lock]) -> Iterator[OnNotice | None]:
     """Have the restored tasks take their locks again before they run. Yields CRIU's listener."""
     if not locks_of:
-        yield place.on_notice
+        yield target.on_notice
         return
 
     def hear(notice: Notice) -> None:
-        if place.on_notice is not None:
-            place.on_notice(notice)
+        if target.on_notice is not None:
+            target.on_notice(notice)
         if notice.stage == "pre-resume":  # freezes the tasks when CRIU releases them, but not CRIU itself
-            cgroups.create(place.aside)
-            for pid in cgroups.members(place.cgroup):
+            cgroups.create(target.aside)
+            for pid in cgroups.members(target.cgroup):
                 if procfs.inner_pid(pid) == pid:
-                    cgroups.write(place.aside, "cgroup.procs", str(pid))
-            cgroups.hold_frozen(place.cgroup)
+                    cgroups.write(target.aside, "cgroup.procs", str(pid))
+            cgroups.hold_frozen(target.cgroup)
 
     try:
         yield hear
-        place.lost += [f"the lock on {one} was lost" for one in locks.take_again(locks_of, place.cgroup)]
+        target.lost += [f"the lock on {one} was lost" for one in locks.take_again(locks_of, target.cgroup)]
     finally:
-        cgroups.end(place.aside)
+        cgroups.end(target.aside)
 
 
 @contextlib.contextmanager

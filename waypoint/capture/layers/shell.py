@@ -47,7 +47,7 @@ class ShellPart(Part):
         self._holds = False
 
     def prepare(self) -> None:
-        self._asked = ask_in_room(self.taking.area.pool, self.taking.subject)
+        self._asked = ask_shell_with_space(self.taking.area.pool, self.taking.subject)
 
     def begin(self) -> None:
         self._holds = self._asked is not None and self.taking.subject.shell_holds()
@@ -61,7 +61,7 @@ class ShellPart(Part):
         return found
 
 
-def ask_in_room(pool: Pool, subject: Subject) -> ShellLayer | None:
+def ask_shell_with_space(pool: Pool, subject: Subject) -> ShellLayer | None:
     """As `Subject.ask_shell`. If the shell could not write its state at its last prompt, the session's disk limit is
     raised by ROOM_BYTES meanwhile, so that there is space unless the session takes that, too.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shellwrap.ring import copy_ring
 from waypoint.capture.layers.files import damaged
-from waypoint.capture.layers.layer import Area, Layer, Part, Place, Taking
+from waypoint.capture.layers.layer import Area, Layer, Part, RestoreTarget, Taking
 from waypoint.capture.steps import Step, reach
 from waypoint.model.paths import COMMAND_FILE, RING_FILE, TYPED_AHEAD_FILE
 from waypoint.model.records import Capture, TerminalLayer
@@ -38,7 +38,7 @@ class TerminalPart(Part):
         subject.take_typed_ahead()
         reach(Step.DRAINED)
         folder = self.taking.area.hot.terminal(self.taking.capture_id)
-        self._saved = self.taking.beside.submit(subject.save_terminal, folder)
+        self._saved = self.taking.executor.submit(subject.save_terminal, folder)
 
     def finish(self) -> None:
         assert self._saved is not None
@@ -72,10 +72,10 @@ class Terminal(Layer):
             if not path.is_file():
                 raise damaged(origin, f"{path} is missing")
 
-    def bring_back(self, area: Area, origin: Capture, place: Place) -> None:
+    def restore(self, area: Area, origin: Capture, target: RestoreTarget) -> None:
         folder = area.hot.terminal(origin.id)
-        copy_ring(str(folder / RING_FILE), str(place.folder / RING_FILE))
-        copy_small_files(folder, place.folder)
+        copy_ring(str(folder / RING_FILE), str(target.folder / RING_FILE))
+        copy_small_files(folder, target.folder)
 
 
 def copy_small_files(source: Path, target: Path) -> None:

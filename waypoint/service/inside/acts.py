@@ -16,7 +16,7 @@ from waypoint.service import captures, history, sessions
 from waypoint.service.home import Home
 from waypoint.service.inside import own
 from waypoint.service.inside.printed import Printed, as_text
-from waypoint.session.birth.rights import check_crowd
+from waypoint.session.birth.rights import check_session_count
 from waypoint.session.live.session import LiveSession
 from waypoint.store.reading import Reader
 
@@ -52,7 +52,7 @@ async def checkpoint(home: Home, live: LiveSession, given: Given) -> Printed:
 async def restore(home: Home, live: LiveSession, given: Given) -> Printed:
     capture, new = await own.capture(home, live.branch, given.required("name")), given.text("new")
     if new is not None:
-        check_crowd(home.sessions.resources, 1)
+        check_session_count(home.sessions.resources, 1)
         (made,) = await captures.fork(home, ForkRequest(name=capture.id, branches=[new]))
         return Printed(_text([new], made.session), made.session)
     only = given.text("only")
@@ -69,7 +69,7 @@ async def fork(home: Home, live: LiveSession, given: Given) -> Printed:
     name, count, prefix = given.required("name"), given.number("count"), given.text("prefix")
     if count is not None and prefix is None:
         prefix = name  # the request below may name the capture by its id
-    check_crowd(home.sessions.resources, count if count is not None else len(given.texts("branches")))
+    check_session_count(home.sessions.resources, count if count is not None else len(given.texts("branches")))
     origin = name if name == live.branch else (await own.capture(home, live.branch, name)).id
     request = ForkRequest(name=origin, branches=given.texts("branches"), count=count, prefix=prefix)
     made = await captures.fork(home, request)

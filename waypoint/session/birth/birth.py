@@ -19,7 +19,7 @@ from waypoint.model.ids import new_id
 from waypoint.model.records import Capture, LiveRow, Setting
 from waypoint.processes.criu.causes import CriuAccident
 from waypoint.session.birth import fresh, revive, shell_back, start_again
-from waypoint.session.birth.rights import bounded, check_crowd
+from waypoint.session.birth.rights import check_session_count, restricted
 from waypoint.session.live import record
 from waypoint.session.live.resources import Resources, holding
 from waypoint.session.live.session import LiveSession
@@ -55,7 +55,7 @@ def plan_birth(
     processes: bool,
 ) -> Birth:
     """The plan of a session with `setting` for the caller. Raises NotAllowed."""
-    setting, session = bounded(resources, setting), new_id()
+    setting, session = restricted(resources, setting), new_id()
     row = LiveRow(branch=branch, session=session, tree=session, started=time.time(), setting=setting)
     return Birth(row, origin, size, processes)
 
@@ -107,7 +107,7 @@ async def reserve(resources: Resources, births: Sequence[Birth], *, instead_of: 
         with offering_files(births[0].row.branch, origin):
             await asyncio.to_thread(_check, resources, births, origin, leaving)
     if instead_of is None:
-        check_crowd(resources, len(births))
+        check_session_count(resources, len(births))
     await asyncio.to_thread(resources.pool.grow_if_needed)
     with resources.names.change("reserve") as change:
         for birth in births:
@@ -164,8 +164,8 @@ async def _make_once(resources: Resources, birth: Birth) -> LiveSession:
         live = await fresh.launch(resources, birth.row, birth.size, limits, folder=folder, must_enter=birth.must_enter)
     if birth.origin is not None and birth.shell:
         try:
-            live.not_back = await shell_back.bring_back(resources, live, birth.origin, stay=birth.must_enter)
-            live.again = await start_again.start_again(resources, live, birth.origin)
+            live.not_back = await shell_back.restore_shell(resources, live, birth.origin, stay=birth.must_enter)
+            live.restarted = await start_again.start_again(resources, live, birth.origin)
         except BaseException:
             live.release()
             raise
@@ -204,14 +204,10 @@ def _make_tree_and_group(resources: Resources, birth: Birth) -> Bounds:
     limiter.make_group(group)
     if not birth.processes:  # else CRIU and its helpers are in the group during the restore
         limiter.hold(group, limits)
-    no_disk = [] if limits.disk is None else _limit_tree(resources, birth.row.tree, limits.disk)
+    why_not = "" if limits.disk is None else resources.pool.limit(birth.row.tree, limits.disk)
+    no_disk = [f"disk: not held, {why_not}"] if why_not else []
     reach(Step.GROUNDED)
     return Bounds(limits, limiter, no_disk)
-
-
-def _limit_tree(resources: Resources, tree: str, most_bytes: int) -> list[str]:
-    why_not = resources.pool.limit(tree, most_bytes)
-    return [f"disk: not held, {why_not}"] if why_not else []
 
 
 async def undo(resources: Resources, row: LiveRow) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from waypoint.capture.captures import HeldCapture
-from waypoint.capture.layers.layer import Place
+from waypoint.capture.layers.layer import RestoreTarget
 from waypoint.launch.criu import APART_SEEN
 from waypoint.launch.criu_process import furnish
 from waypoint.launch.ground import start_plan
@@ -48,7 +48,7 @@ async def revive(
         layer = held.processes
         spec = _plan_spec(resources, row, held, size)
         externals = name_externals(spec.outside, APART_SEEN)
-        place = Place(
+        target = RestoreTarget(
             folder=folder,
             root=externals.root,
             externals=externals.restore,
@@ -57,7 +57,7 @@ async def revive(
             cgroup=spec.cgroup,
             aside=f"{resources.places.dumps}/{row.session}",
         )
-        pid = await asyncio.to_thread(held.bring_back, place)
+        pid = await asyncio.to_thread(held.restore, target)
     await asyncio.to_thread(bounds.limiter.hold, spec.cgroup, bounds.limits)
     entry = RuntimeRecord(
         row=row,
@@ -71,10 +71,11 @@ async def revive(
         limits=bounds.limits,
         unlimited=bounds.unlimited(layer.ids),
         origin=origin.id,
-        lowered=place.lost + _lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
+        lowered=target.lost + _lowered(layer.hard_limits, hard_limits.highest(cgroups.members(spec.cgroup))),
         **{**layer.fixed_fields(), "env": {**layer.env, "WAYPOINT_BRANCH": row.branch}},
     )
-    carry_over(str(folder / COMMAND_FILE), _age_s(origin), lambda: cgroups.members(spec.cgroup))
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - origin.clock
+    carry_over(str(folder / COMMAND_FILE), age_s, lambda: cgroups.members(spec.cgroup))
     record.save(folder, entry)
     live = LiveSession.adopt(entry, folder, resources.launcher)
     with contextlib.suppress(OSError):  # then the shell shows the old name of its branch
@@ -101,10 +102,6 @@ def _lowered(captured: Mapping[str, int], found: Mapping[str, int]) -> list[str]
     lost = hard_limits.above(captured, found)
     was = {name: "none" if most < 0 else str(most) for name, most in lost.items()}
     return [f"{name}: the hard limit is {found[name]}, was {was[name]}: the daemon may not raise it" for name in lost]
-
-
-def _age_s(capture: Capture) -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - capture.clock
 
 
 def _plan_spec(resources: Resources, row: LiveRow, held: HeldCapture, size: tuple[int, int]) -> StartSpec:

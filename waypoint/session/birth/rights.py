@@ -1,7 +1,7 @@
 """Permissions of the caller of a request (store/callers.py). root and the fully trusted user may do everything; another
 user may use only their own sessions and files; a process in a session gets no more than the session has.
 
-Every planned session passes `bounded`, so a capture, a fork or an undo gives no more than a start would.
+Every planned session passes `restricted`, so a capture, a fork or an undo gives no more than a start would.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from waypoint.session.live.resources import Resources
 from waypoint.store import callers
 from waypoint.store.names import Names
 
-MOST_LIVE = 256
+MAX_LIVE = 256
 """Live sessions of a caller who is neither root nor fully trusted."""
-Sight = Callable[[User], bool]
+MaySee = Callable[[User], bool]
 _OUTSIDE = "ask for it outside of the session"
 _GROUPS = "/sys/fs/cgroup"
 _DATA = ("/mnt", "/media", "/srv")  # hold no files of the system, so any user may cover them
@@ -39,7 +39,7 @@ _SYSTEM = frozenset(
 
 def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
     """Raise NotAllowed if the caller may not use a thing of `owner`. `tried`, `on`: as in WaypointError."""
-    uid = _bound_user(resources)
+    uid = _restricted_user(resources)
     if uid is not None and owner.uid != uid:
         said = f"it is {owner.name}'s, and you are {user_name(uid)}"
         others = "root" if owner.uid == 0 else f"{owner.name} or root"
@@ -49,7 +49,7 @@ def check_own(resources: Resources, owner: User, tried: str, on: str) -> None:
 
 def check_name(resources: Resources, name: str, tried: str) -> None:
     """As `check_own`, for everything that `name` stands for. A free name is open to all."""
-    if _bound_user(resources) is None:
+    if _restricted_user(resources) is None:
         return
     names = resources.names
     check_ref(resources, names.ref(name), name, tried)
@@ -59,62 +59,62 @@ def check_name(resources: Resources, name: str, tried: str) -> None:
 
 
 def check_ref(resources: Resources, ref: Ref | None, name: str, tried: str) -> None:
-    if ref is not None and ref.capture is not None and _bound_user(resources) is not None:
+    if ref is not None and ref.capture is not None and _restricted_user(resources) is not None:
         for capture in resources.names.captures_of([ref.capture], may_lack=True).values():
             check_own(resources, capture.setting.user, tried, f"{ref.kind} {name}")
 
 
 def check_origin(resources: Resources, owner: User, tried: str, name: str) -> None:
-    check_own(resources, owner, tried, called(resources.names, name))
+    check_own(resources, owner, tried, describe_name(resources.names, name))
 
 
-def called(names: Names, name: str) -> str:
+def describe_name(names: Names, name: str) -> str:
     """`name` with its kind, for a message."""
     ref = names.ref(name)
     return f"{ref.kind if ref is not None else 'capture'} {name}"
 
 
-def sight(resources: Resources) -> Sight:
+def may_see(resources: Resources) -> MaySee:
     """A predicate, for any thread: may the caller see the programs, folders and variables of this user?"""
-    uid, caller = _bound_user(resources), callers.current()
+    uid, caller = _restricted_user(resources), callers.current()
     if caller is not None and caller.uid is None and caller.branch is not None:
         uid = next((row.setting.user.uid for row in resources.names.live() if row.branch == caller.branch), NOBODY)
         uid = uid or None  # root sees all
     return lambda owner: uid in (None, owner.uid)
 
 
-def is_bound(resources: Resources) -> bool:
+def is_restricted(resources: Resources) -> bool:
     """Whether the caller may use only their own sessions and files."""
-    return _bound_user(resources) is not None
+    return _restricted_user(resources) is not None
 
 
-def check_unbound(resources: Resources, tried: str, on: str, said: str) -> None:
-    """Raise NotAllowed, with the reason `said`, if `is_bound`."""
-    uid = _bound_user(resources)
+def check_unrestricted(resources: Resources, tried: str, on: str, said: str) -> None:
+    """Raise NotAllowed, with the reason `said`, if `is_restricted`."""
+    uid = _restricted_user(resources)
     if uid is not None:
         raise _not_allowed(uid, tried, on, said)
 
 
-def check_crowd(resources: Resources, count: int) -> None:
+def check_session_count(resources: Resources, count: int) -> None:
     """Raise StateConflict if the caller may not have `count` more live sessions. A user counts their own; a process in
     a session counts all of the home, since it could fork any number.
     """
-    uid, caller = _bound_user(resources), callers.current()
+    uid, caller = _restricted_user(resources), callers.current()
     if uid is None and (caller is None or caller.branch is None or caller.uid is not None):
         return
     rows = [*resources.names.live(), *resources.names.live(ready=False)]
     live = len(rows) if uid is None else sum(row.setting.user.uid == uid for row in rows)
-    if live + count > MOST_LIVE:
+    if live + count > MAX_LIVE:
         whose = "in this home" if uid is None else "of yours"
         next_step = _OUTSIDE if uid is None else "stop some of them: 'waypoint ps' lists them"
-        said = f"with these, more than {MOST_LIVE} sessions {whose} would be live"
+        said = f"with these, more than {MAX_LIVE} sessions {whose} would be live"
         raise StateConflict("start", f"{count} more sessions", said, next_step)
 
 
 def check_base(resources: Resources, base: str) -> None:
     """Raise NotAllowed if the caller may not use `base`: with their files in it they could control root's programs."""
     if base != "/":
-        check_unbound(
+        check_unrestricted(
             resources, "start a session on", f"base {base}", "you could control root's programs with your files in it"
         )
 
@@ -122,7 +122,7 @@ def check_base(resources: Resources, base: str) -> None:
 @contextlib.contextmanager
 def as_caller(resources: Resources) -> Iterator[None]:
     """Give the calling thread the file permissions of the caller during the `with` block."""
-    uid = _bound_user(resources)
+    uid = _restricted_user(resources)
     if uid is None:
         yield
         return
@@ -131,13 +131,13 @@ def as_caller(resources: Resources) -> Iterator[None]:
         yield
 
 
-def bounded(resources: Resources, setting: Setting) -> Setting:
+def restricted(resources: Resources, setting: Setting) -> Setting:
     """`setting` with the caller's permissions: a user's binds give no more than that user has on the host. Looks at
     files.
     """
     for bind in setting.binds:
         _check_bind(bind)
-    uid, caller = _bound_user(resources), callers.current()
+    uid, caller = _restricted_user(resources), callers.current()
     if uid is not None:
         return _of_user(resources, find_user("/", str(uid)), setting)
     if caller is not None and caller.uid is None and caller.branch is not None:
@@ -160,7 +160,7 @@ def _check_bind(bind: Bind) -> None:
             raise UsageProblem("bind", on, "it shows the machine's processes", "use /proc, which shows the session's")
 
 
-def _bound_user(resources: Resources) -> int | None:
+def _restricted_user(resources: Resources) -> int | None:
     """The caller's uid; None for root and for the fully trusted user."""
     caller = callers.current()
     uid = caller.uid if caller is not None else None

@@ -21,7 +21,7 @@ _NOT_BACK = "its shell is a new one"
 _HAS_NONE = "the capture has no state of a shell"
 
 
-async def bring_back(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[str]:
+async def restore_shell(resources: Resources, live: LiveSession, origin: Capture, *, stay: bool) -> list[str]:
     """Give the new shell of `live` its state in `origin`. Returns descriptions of what was not restored: variables that
     come from the session's setting and differ in that of `origin`; all of another user's state, as it is text that the
     shell executes. `stay`: the shell stays in its folder.

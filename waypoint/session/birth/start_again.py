@@ -13,7 +13,7 @@ from waypoint.model.requests import ExecRequest
 from waypoint.processes.respawn.manifest import Manifest, Program
 from waypoint.session.birth.users import change_of
 from waypoint.session.live.resources import Resources
-from waypoint.session.live.session import Again, LiveSession
+from waypoint.session.live.session import LiveSession, RestartedPrograms
 from waypoint.terminal.shell import again
 from waypoint.terminal.shell.asked import last_status
 from waypoint.terminal.shell.putting_back import Nobody
@@ -25,14 +25,14 @@ _PAUSE_S = 0.02
 _START_S = 10.0
 
 
-async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> Again | None:
+async def start_again(resources: Resources, live: LiveSession, origin: Capture) -> RestartedPrograms | None:
     """Start the programs of `origin` in their order. Each waits until those before it listen on their ports, for at
     most PORTS_S, all together ALL_PORTS_S. The foreground program is typed on the shell's line, or run if it only shows
     something. Returns None if the capture is not of the tier `respawn`.
     """
     if origin.layers.programs is None:
         return None
-    done = Again([], [], [])
+    done = RestartedPrograms([], [], [])
     try:
         manifest = await asyncio.to_thread(_read, resources, origin)
         if said := change_of(origin.setting.user, live.record.row.setting.user):
@@ -53,7 +53,7 @@ def _read(resources: Resources, origin: Capture) -> Manifest:
         return held.manifest()
 
 
-async def _start_all(live: LiveSession, manifest: Manifest, done: Again) -> None:
+async def _start_all(live: LiveSession, manifest: Manifest, done: RestartedPrograms) -> None:
     if manifest.omitted:
         done.lost.append(f"{manifest.omitted} more: there are too many")
     last: Sequence[Program] = ()
@@ -138,7 +138,7 @@ def _ports(live: LiveSession) -> set[str]:
     return {f"tcp {found.port}" for found in sockets.listening(live.record.init_pid)}
 
 
-async def _offer(live: LiveSession, line: Sequence[Program], done: Again) -> None:
+async def _offer(live: LiveSession, line: Sequence[Program], done: RestartedPrograms) -> None:
     text, shown = again.offered(line), _shown(line)
     if text is None or any(program.folder != line[0].folder for program in line):
         done.lost.append(f"{shown}: it was in the foreground, and cannot be typed again")

@@ -52,7 +52,7 @@ class Descriptors(NamedTuple):
     run_dir: int
 
 
-class Again(NamedTuple):
+class RestartedPrograms(NamedTuple):
     """The programs of a capture: `respawned`, started again; `offered`, typed on the shell's line; `lost`, each with
     the reason.
     """
@@ -63,7 +63,7 @@ class Again(NamedTuple):
 
 
 class LiveSession:
-    """`not_back`: what was not restored of its shell's state. `again`: the programs of the capture from which it
+    """`not_back`: what was not restored of its shell's state. `restarted`: the programs of the capture from which it
     started, if they were to be started again. `hooks_running`: how many of its own hooks run now
     (service/session_hooks.py). `no_way_out`: why it has no network although it has a private one; "" if it has.
     `network_setup`: sets up its private network; None if it needs none.
@@ -73,7 +73,7 @@ class LiveSession:
     hooks_running: int = 0
     no_way_out: Callable[[], str] = str
     network_setup: asyncio.Task[None] | None = None
-    again: Again | None = None
+    restarted: RestartedPrograms | None = None
 
     def __init__(
         self, record: RuntimeRecord, folder: Path, launcher: Launcher, hold: "Descriptors | None" = None
