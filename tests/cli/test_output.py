@@ -64,8 +64,8 @@ HOSTILE = "name \x1b[2J\x07\x9b\r of ä"
 @pytest.mark.parametrize(
     ("show", "seen"),
     [
-        (lambda: output.complain(f"{HOSTILE}\n  next: go"), "waypoint: name ?[2J??? of ä\n  next: go\n"),
-        (lambda: output.tell("degraded", [f"{HOSTILE}\n"]), "degraded: name ?[2J??? of ä?\n"),
+        (lambda: output.print_error(f"{HOSTILE}\n  next: go"), "waypoint: name ?[2J??? of ä\n  next: go\n"),
+        (lambda: output.warn("degraded", [f"{HOSTILE}\n"]), "degraded: name ?[2J??? of ä?\n"),
         (lambda: output.print_lines(table(["NAME"], [[HOSTILE]])), "NAME\nname ?[2J??? of ä\n"),
     ],
 )

@@ -193,7 +193,7 @@ def test_the_client_gives_up_after_several_dead_daemons(socket: Path) -> None:
     def dies(talk: Talk) -> None:
         talk.request()
 
-    scripts = [dies] * (attach.MAX_FRUITLESS + 1)
+    scripts = [dies] * (attach.MAX_DEATHS + 1)
     with listening(socket, *scripts), opened() as attachment, pytest.raises(Failed, match="daemons in a row"):
         everything(attachment)
 

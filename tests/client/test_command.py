@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.conftest import HOME
 from tests.client.peer import Script, Talk, listening
-from waypoint.client.command import MAX_FRUITLESS, Command
+from waypoint.client.command import MAX_DEATHS, Command
 from waypoint.model.errors import Failed, StateConflict
 
 EXEC = "POST /v1/sessions/a%2Fb/exec"
@@ -152,7 +152,7 @@ def test_the_client_gives_up_after_several_dead_daemons(socket: Path, sinks: Sin
     def dies_at_once(talk: Talk) -> None:
         assert talk.request()[1] == {"resume": "e1", "offset": 0}
 
-    scripts: list[Script] = [dies, *[dies_at_once] * MAX_FRUITLESS]
+    scripts: list[Script] = [dies, *[dies_at_once] * MAX_DEATHS]
     with listening(socket, *scripts), pytest.raises(Failed, match="daemons in a row died"):
         sinks.wait(start())
 

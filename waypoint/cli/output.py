@@ -93,12 +93,12 @@ def json_line(value: object) -> str:
     return plainjson.encode(value)
 
 
-def tell(heading: str, items: object) -> None:
+def warn(heading: str, items: object) -> None:
     """Print a line on stderr for each item, if `items` is a list."""
-    tell_lines([cleaned(f"{heading}: {item}") for item in (items if isinstance(items, list) else ())])
+    warn_lines([cleaned(f"{heading}: {item}") for item in (items if isinstance(items, list) else ())])
 
 
-def tell_lines(lines: list[str]) -> None:
+def warn_lines(lines: list[str]) -> None:
     """Print lines on stderr."""
     for line in lines:
         os.write(2, f"{advice(line)}\n".encode(errors="backslashreplace"))
@@ -108,7 +108,7 @@ def fail(error: "WaypointError", *, as_json: bool, beside: "dict[str, object] | 
     """Print an error on stderr; with `as_json` also as a JSON value on stdout, with the further members `beside`.
     Returns the exit status.
     """
-    complain(str(error))
+    print_error(str(error))
     if as_json:
         try:
             print_json(error_value(error) | (beside or {}))
@@ -122,7 +122,7 @@ def error_value(error: "WaypointError") -> "dict[str, object]":
     return {"error": error.to_json() | {"next": advice(as_text(error.next_step))}}
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print an error on stderr; if stderr cannot be written, do nothing."""
     said = cleaned(advice(text), keep="\n")
     try:

@@ -17,7 +17,7 @@ from waypoint.model.paths import spelled
 NOTICE_AFTER_S = 1.0  # NOTICE is shown after so long a wait for a daemon
 NOTICE = b"\r\n[waypoint: waiting for the daemon]\r\n"
 # How many daemons in a row may accept the request and die before they answer.
-MAX_FRUITLESS = 5
+MAX_DEATHS = 5
 
 
 class _Connection:
@@ -28,23 +28,23 @@ class _Connection:
         self._branch = branch
         self._on = f"branch {branch}"
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
-        self._fruitless = 0
+        self._deaths = 0
         self._cut_at: float | None = None  # time.monotonic() when the wait for a daemon began; None: no notice is due
         self.channel = self._open(request)
 
     def note_open(self) -> None:
         """Note that a daemon has accepted the stream, and reset the count of dead daemons."""
-        self._fruitless = 0
+        self._deaths = 0
         self._cut_at = None
 
     def open_after(self, cut: wire.Cut, request: dict[str, object]) -> None:
         """Send `request` to the next daemon, with the input that the last one had not read. Raises Failed after
-        MAX_FRUITLESS daemons.
+        MAX_DEATHS daemons.
         """
-        self._fruitless += 1
-        if self._fruitless > MAX_FRUITLESS:
-            raise self.failed(f"{MAX_FRUITLESS} daemons in a row died")
-        if self._fruitless == 1:
+        self._deaths += 1
+        if self._deaths > MAX_DEATHS:
+            raise self.failed(f"{MAX_DEATHS} daemons in a row died")
+        if self._deaths == 1:
             self._cut_at = time.monotonic()
         typed = self.channel.out.not_taken("i", cut)
         self.reopen(request)

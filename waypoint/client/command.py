@@ -23,7 +23,7 @@ INPUT_BYTES = 65536  # the most bytes of stdin read at a time
 # Bytes of stdin buffered for a command that does not read. When the buffer is full, the client stops reading stdin.
 MAX_QUEUED_BYTES = 4 * INPUT_BYTES
 # How many daemons in a row may accept the stream and die before they send a frame.
-MAX_FRUITLESS = 5
+MAX_DEATHS = 5
 _OUTPUT, _ERRORS, _NOTE, _END = b"oenx"
 
 
@@ -38,7 +38,7 @@ class Command:
         self._target = f"/v1/sessions/{quote_branch(branch)}/{verb}"
         self._received = 0  # bytes of output: an exec continues from there after a cut
         self._exec_id = ""
-        self._fruitless = 0
+        self._deaths = 0
         self._input = -1
         self._has_stdin = bool(request.get("stdin"))
         self._stdin_broke = False
@@ -78,7 +78,7 @@ class Command:
                     self._channel.fill()
                     end = self._pass_on(on_output, on_errors)
                     if end is not None:
-                        return self._judge(end)
+                        return self._checked(end)
                 except wire.Cut as cut:
                     self._go_on_after(cut)
         finally:
@@ -89,8 +89,8 @@ class Command:
             try:
                 return open_channel(self._home, self._target, request)
             except wire.Cut as cut:
-                self._fruitless += 1
-                if "id" not in self._request or self._fruitless > MAX_FRUITLESS:
+                self._deaths += 1
+                if "id" not in self._request or self._deaths > MAX_DEATHS:
                     raise self._lost(str(cut)) from cut
 
     def _wait_ready(self, queued: int) -> None:
@@ -131,7 +131,7 @@ class Command:
         """Pass on all received output. Returns the fields of the `x` frame if it has arrived."""
         while (item := self._channel.take()) is not None:
             kind, payload = item
-            self._fruitless = 0
+            self._deaths = 0
             if kind == _OUTPUT:
                 self._received += len(payload)
                 on_output(payload)
@@ -148,11 +148,11 @@ class Command:
     def _go_on_after(self, cut: wire.Cut) -> None:
         """Resume the stream with the next daemon, which keeps the output for this client. Raises Failed if none can."""
         self._channel.close()
-        self._fruitless += 1
+        self._deaths += 1
         if "id" not in self._request:
             raise self._lost(str(cut))
-        if self._fruitless > MAX_FRUITLESS:
-            raise self._lost(f"{MAX_FRUITLESS} daemons in a row died")
+        if self._deaths > MAX_DEATHS:
+            raise self._lost(f"{MAX_DEATHS} daemons in a row died")
         # The command's stdin ended with the daemon; its output can still be received.
         self._stdin_broke = self._stdin_broke or self._has_stdin
         if self._has_stdin:
@@ -163,7 +163,7 @@ class Command:
         for payload in unsent:
             self._channel.out.queue("k", payload)
 
-    def _judge(self, end: dict[str, object]) -> dict[str, object]:
+    def _checked(self, end: dict[str, object]) -> dict[str, object]:
         parts = end.get("error")
         if isinstance(parts, dict):
             raise from_json(parts)
@@ -183,4 +183,4 @@ def _facts(payload: memoryview) -> dict[str, object]:
     try:
         return plainjson.decode_object(bytes(payload))
     except ValueError as error:
-        raise wire.nonsense(f"a frame that is not JSON: {error}") from error
+        raise wire.malformed(f"a frame that is not JSON: {error}") from error

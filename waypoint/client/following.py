@@ -11,7 +11,7 @@ from waypoint.model.errors import Failed, from_json
 from waypoint.model.paths import socket_path, spelled
 
 # How many daemons in a row may die without sending an event before `iter_events` fails.
-MAX_FRUITLESS = 5
+MAX_DEATHS = 5
 
 
 def iter_logs(home: str, branch: str, *, follow: bool) -> Iterator[bytes]:
@@ -49,23 +49,23 @@ def iter_events(home: str, *, follow: bool, after: int | None) -> Iterator[dict[
 
     An event has the form in docs/protocol.md, section 1. If a daemon dies, the next one continues with a `restarted`
     event. Ends when the daemon is stopped. Raises the daemon's error, HostLacks as `open_channel`, or Failed if
-    MAX_FRUITLESS daemons in a row die.
+    MAX_DEATHS daemons in a row die.
     """
     seq, instance = after or 0, ""
-    fruitless = 0
+    deaths = 0
     sock = reach(home, lambda path: wire.send_request(path, "GET", _target(seq, instance, follow=follow)))
     while True:
         try:
             for event in _events(sock):
                 is_known = event["instance"] == instance
-                instance, fruitless = str(event["instance"]), 0
+                instance, deaths = str(event["instance"]), 0
                 seq = _seq_after(event, seq)
                 if event["kind"] != "begin" or not is_known:
                     yield event
             return
         except wire.Cut as cut:
-            fruitless += 1
-            if fruitless > MAX_FRUITLESS:
+            deaths += 1
+            if deaths > MAX_DEATHS:
                 next_step = f"see the daemon's log: {spelled(home, 'daemon', 'logs')}"
                 raise Failed("follow", f"the events of {home}", str(cut), next_step) from cut
         finally:
@@ -132,7 +132,7 @@ def _seq_after(event: dict[str, object], seq: int) -> int:
         case {"seq": int(known)}:
             return known
         case _:
-            raise wire.nonsense("an event without a number")
+            raise wire.malformed("an event without a number")
 
 
 def _target(seq: int, instance: str, *, follow: bool) -> str:
@@ -144,12 +144,12 @@ def _events(sock: wire.Socket) -> Iterator[dict[str, object]]:
     head, data = wire.read_head(sock)
     body = wire.iter_body(sock, head, data)
     if head.status != 200:
-        wire.judge(head.status, b"".join(body))
+        wire.result_of(head.status, b"".join(body))
     rest = b""
     for piece in body:
         *lines, rest = (rest + piece).split(b"\n")
         for line in lines:
             event = plainjson.decode_object(line)
             if not {"kind", "instance"} <= event.keys():
-                raise wire.nonsense(f"the event {line[:60]!r}")
+                raise wire.malformed(f"the event {line[:60]!r}")
             yield event

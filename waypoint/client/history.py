@@ -73,11 +73,11 @@ class History:
         return parse(UndoneFacts, field_of(ask(self._home, "POST", "/v1/operations/undo", body), "undone"))
 
     def gc(self, *, keep_operations_s: float | None = None, dry_run: bool = False, compact: bool = False) -> GcFacts:
-        """Remove the captures that no name stands for and no kept operation can bring back, and what names.db does not
-        know. `keep_operations_s`: operations that are not older than this are kept; None: as the home's setting says.
+        """Remove captures without a name that no recent operation needs for its undo, and files that names.db does not
+        know. `keep_operations_s`: the age up to which operations are recent; None: the home's setting.
 
-        The pool's free space is given back to the disk if no session lives. Raises StateConflict if a gc is running, or
-        with `compact` if a session lives.
+        If no session lives, the free space of the pool is given back to the disk. Raises StateConflict if a gc is
+        running, or with `compact` if a session lives.
         """
         body: dict[str, object] = {"keep_operations_s": keep_operations_s, "dry_run": dry_run, "compact": compact}
         answer = self._ask_once("/v1/gc", body)

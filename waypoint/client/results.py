@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, TypedDict, TypeVar
 
-from waypoint.client.wire import nonsense
+from waypoint.client.wire import malformed
 
 EXIT_TIMEOUT, EXIT_FAILED = 124, 125
 Record = TypeVar("Record")
@@ -133,7 +133,7 @@ def parse(kind: type[Record], value: object) -> Record:
         names = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # a TypeVar cannot be bound to them
         return kind(**{name: value[name] for name in names if name in value})
     except TypeError as error:
-        raise nonsense(f"no {kind.__name__}: {error}") from error
+        raise malformed(f"no {kind.__name__}: {error}") from error
 
 
 def parse_list(kind: type[Record], answer: object, name: str) -> list[Record]:

@@ -60,13 +60,13 @@ def parse_head(data: "bytes | bytearray") -> Head | None:
     end = data.find(_HEAD_END)
     if end < 0:
         if len(data) > MAX_HEAD_BYTES:
-            raise nonsense("an answer whose head is too long")
+            raise malformed("an answer whose head is too long")
         return None
     first, *lines = data[:end].decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
     code = rest[:3]
     if not version.startswith("HTTP/1.") or not code.isdecimal():
-        raise nonsense(f"{first[:60]!r} instead of an answer in HTTP")
+        raise malformed(f"{first[:60]!r} instead of an answer in HTTP")
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
@@ -113,7 +113,7 @@ def request_status(path: str, method: str, target: str, body: object = None) -> 
     sock = send_request(path, method, target, body)
     try:
         head, data = read_head(sock)
-        return head.status, judge(head.status, b"".join(iter_body(sock, head, data)))
+        return head.status, result_of(head.status, b"".join(iter_body(sock, head, data)))
     finally:
         sock.close()
 
@@ -157,14 +157,14 @@ def take_chunks(data: bytearray) -> "tuple[bytes, bool]":
         end = data.find(b"\r\n", start)
         if end < 0:
             if len(data) - start > MAX_CHUNK_LINE_BYTES:
-                raise nonsense("a chunk without a size")
+                raise malformed("a chunk without a size")
             break
         size = _chunk_size(bytes(data[start:end]))
         rest = end + 2 + size
         if len(data) < rest + 2:
             break
         if data[rest : rest + 2] != b"\r\n":  # no trailers: our daemon sends none
-            raise nonsense("a chunk that is longer than its size")
+            raise malformed("a chunk that is longer than its size")
         found.append(bytes(data[end + 2 : rest]))
         start = rest + 2
         is_last = not size
@@ -175,7 +175,7 @@ def take_chunks(data: bytearray) -> "tuple[bytes, bool]":
 def _chunk_size(line: bytes) -> int:
     digits = line.partition(b";")[0].strip().lower()
     if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdef"):
-        raise nonsense(f"a chunk of size {line[:60]!r}")
+        raise malformed(f"a chunk of size {line[:60]!r}")
     return int(digits, 16)
 
 
@@ -314,8 +314,8 @@ class Channel:
             if content is None:
                 self._make_room(len(data) + 1)
                 return False
-            judge(head.status, content)
-            raise nonsense(f"status {head.status} to an upgrade")
+            result_of(head.status, content)
+            raise malformed(f"status {head.status} to an upgrade")
         self._start += head.size
         self.is_open = True
         return True
@@ -326,7 +326,7 @@ class Channel:
         self._left = int.from_bytes(self._view[start + 1 : start + _PREFIX_BYTES], "big")
         self._start = start + _PREFIX_BYTES
         if self._left > MAX_PAYLOAD_BYTES:
-            raise nonsense(f"a frame of {self._left} bytes")
+            raise malformed(f"a frame of {self._left} bytes")
         if not self._left and self._kind in _STREAMED:
             self._kind = 0  # nothing to pass on
 
@@ -367,7 +367,7 @@ def _receive(sock: _socket.socket) -> bytes:
 def _length(head: Head) -> int:
     length = head.headers.get("content-length", "0")
     if not length.isdecimal() or "transfer-encoding" in head.headers:
-        raise nonsense("an answer without a length")
+        raise malformed("an answer without a length")
     return int(length)
 
 
@@ -377,21 +377,21 @@ def _whole_body(head: Head, data: bytes) -> bytes | None:
     return data[head.size : end] if len(data) >= end else None
 
 
-def judge(status: int, content: bytes) -> object:
+def result_of(status: int, content: bytes) -> object:
     """The value in an answer's body. Raises the error in it."""
     try:
         value = plainjson.decode(content) if content else None
     except ValueError as error:
-        raise nonsense(f"status {status} and a body that is no JSON ({error})") from error
+        raise malformed(f"status {status} and a body that is no JSON ({error})") from error
     if 200 <= status < 300:
         return value
     parts = value.get("error") if isinstance(value, dict) else None
     if not isinstance(parts, dict):
-        raise nonsense(f"status {status} without an error")
+        raise malformed(f"status {status} without an error")
     raise from_json(parts)
 
 
-def nonsense(what: str) -> WaypointError:
+def malformed(what: str) -> WaypointError:
     """The error for an answer that this client cannot understand. `what`: the answer, in words."""
     next_step = "if the daemon has another version: waypoint daemon stop, and try again"
     return Failed("understand", "the daemon", f"it sent {what}", next_step)

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from waypoint.cli.output import note, print_json, print_lines, tell, tell_lines, wants_colour
+from waypoint.cli.output import note, print_json, print_lines, wants_colour, warn, warn_lines
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.names import parse_name
@@ -32,13 +32,13 @@ def undo(given: Given) -> int:
     client = Client(given.text("home"))
     history = client.history
     planned = history.plan_undo(number, branch=None if branch is None else parse_name(branch))
-    tell("will not come back", planned.lost)
+    warn("will not come back", planned.lost)
     made, undone = history.take_back(planned.number, lose_processes=given.flag("lose_processes"))
     if given.flag("json"):
         print_json({**dataclasses.asdict(made), "lost": undone.lost, "degraded": undone.degraded})
     else:
         print_lines(undone_lines(dataclasses.asdict(undone)))
-        tell_lines(degraded_lines({"degraded": undone.degraded}))
+        warn_lines(degraded_lines({"degraded": undone.degraded}))
         if made.ended:
-            tell("to reverse this undo", [spelled(client.home, "undo", str(made.number))])
+            warn("to reverse this undo", [spelled(client.home, "undo", str(made.number))])
     return 0

@@ -5,14 +5,14 @@ import os
 
 from waypoint.cli.caller import asker_of, branch_of, home_of, named_branches, require_terminal
 from waypoint.cli.output import (
-    complain,
     error_value,
     note,
+    print_error,
     print_json,
     print_lines,
-    tell,
-    tell_lines,
     wants_colour,
+    warn,
+    warn_lines,
     write_all,
 )
 from waypoint.client.sdk import Client
@@ -58,7 +58,7 @@ def ps(given: Given) -> int:
         print_lines(sessions_table(sessions, coloured=wants_colour()))
     else:
         note("no sessions; 'waypoint shell' starts one")
-    tell("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
+    warn("cannot be reached", [f"{one.branch}: {one.said}" for one in sessions if one.said])
     report_strangers(client)
     return 0
 
@@ -80,17 +80,17 @@ def stop(given: Given) -> int:
             if given.flag("all") and isinstance(error, NotAllowed):
                 of_others += 1
                 continue
-            complain(str(error))
+            print_error(str(error))
             first = first or error
     if of_others:
-        complain(f"did not stop {of_others} sessions of other users")
+        print_error(f"did not stop {of_others} sessions of other users")
     if given.flag("json"):
         print_json(stopped if first is None else {**error_value(first), "stopped": stopped})
     else:
         for one in stopped:
             print_lines([stop_line(one)])
         for one in stopped:
-            tell_lines(degraded_lines(dataclasses.asdict(one)))
+            warn_lines(degraded_lines(dataclasses.asdict(one)))
     return first.exit_code if first is not None else 0
 
 

@@ -1,6 +1,6 @@
 """`waypoint gc` and `waypoint du`: the disk space of a home."""
 
-from waypoint.cli.output import print_json, print_lines, tell, wants_colour
+from waypoint.cli.output import print_json, print_lines, wants_colour, warn
 from waypoint.client.sdk import Client
 from waypoint.model.errors import UsageProblem
 from waypoint.model.facts import DuFacts, GcFacts
@@ -18,8 +18,8 @@ def gc(given: Given) -> int:
         print_json(found)
     else:
         _print(found)
-    tell("stays", found.stays)
-    tell("not removed", found.failed)
+    warn("stays", found.stays)
+    warn("not removed", found.failed)
     return 1 if found.failed else 0
 
 

@@ -1,7 +1,7 @@
 """Reading the daemon's answers to `shell`, `checkpoint`, `restore` and `fork`, and warnings about them on stderr."""
 
-from waypoint.cli.output import tell, tell_lines
-from waypoint.client.wire import nonsense
+from waypoint.cli.output import warn, warn_lines
+from waypoint.client.wire import malformed
 from waypoint.model.outcomes import degraded_lines
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ def forks_of(answer: object) -> "list[Facts]":
 
 
 def _lacks(what: str) -> "WaypointError":
-    return nonsense(f"an answer without its {what}")
+    return malformed(f"an answer without its {what}")
 
 
 def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, asked_network: bool) -> None:
@@ -44,19 +44,19 @@ def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, a
     """
     if session.get("shell") and session.get("hooks") is False:
         said = f"{session['shell']} is neither bash nor zsh: 'waypoint exec' is refused ('waypoint run' works)"
-        tell("without hooks", [f"{said}, and the prompt does not show the branch"])
+        warn("without hooks", [f"{said}, and the prompt does not show the branch"])
     if session.get("why_host_ids"):
-        tell("without its own user ids", [f"root in the session is root of the machine: {session['why_host_ids']}"])
+        warn("without its own user ids", [f"root in the session is root of the machine: {session['why_host_ids']}"])
     if session.get("why_no_seccomp"):
-        tell("without a filter of system calls", [str(session["why_no_seccomp"])])
+        warn("without a filter of system calls", [str(session["why_no_seccomp"])])
     unlimited = session.get("unlimited")
     lines = unlimited if isinstance(unlimited, list) else []
-    tell("without a limit", [line for line in lines if line.partition(":")[0] in limits])
+    warn("without a limit", [line for line in lines if line.partition(":")[0] in limits])
     if asked_network and session.get("no_way_out"):
-        tell("without a connection to the outside", [str(session["no_way_out"])])
+        warn("without a connection to the outside", [str(session["no_way_out"])])
     if session.get("net") == "host":
         said = "the session reaches what listens here, on 127.0.0.1 and on abstract sockets, too"
-        tell("on the machine's network", [f"{said}; ping and ports below 1024 do not work"])
+        warn("on the machine's network", [f"{said}; ping and ports below 1024 do not work"])
     warn_left_out(session, folder)
     warn_degraded(session)
 
@@ -73,9 +73,9 @@ def warn_left_out(session: "Facts", folder: str = "") -> None:
             continue
         point = line.partition(" (")[0].rstrip("/")
         if f"{folder}/".startswith(f"{point}/") or line.endswith("its changes wait)"):
-            tell("not in the session", [line])
+            warn("not in the session", [line])
 
 
 def warn_degraded(*answers: "Facts") -> None:
     """Report on stderr what was not kept, or not restored, completely."""
-    tell_lines(degraded_lines(*answers))
+    warn_lines(degraded_lines(*answers))

@@ -2,7 +2,7 @@
 
 from waypoint.cli.caller import branch_of, home_of
 from waypoint.cli.fast.answers import checkpoint_of, forks_of, session_of, warn_degraded, warn_left_out
-from waypoint.cli.output import print_json, print_lines, tell_lines
+from waypoint.cli.output import print_json, print_lines, warn_lines
 from waypoint.client.link import ask, quote_branch
 from waypoint.client.quoting import as_json_text, exec_text
 from waypoint.model.errors import UsageProblem
@@ -50,7 +50,7 @@ def restore(given: "Given") -> int:
         print_json(session)
     else:
         print_lines([str(session["branch"])])
-        tell_lines(replaced_lines(session))
+        warn_lines(replaced_lines(session))
         warn_degraded(session)
     return 0
 

@@ -4,7 +4,7 @@ import binascii
 import time
 
 from waypoint.cli.fast.streaming import error_of, forward_signals
-from waypoint.cli.output import EXIT_FAILED, complain, error_value, print_json
+from waypoint.cli.output import EXIT_FAILED, error_value, print_error, print_json
 from waypoint.client.command import Command
 from waypoint.model.errors import UsageProblem, WaypointError
 
@@ -35,7 +35,7 @@ def run_for_json(home: str, branch: str, request: dict[str, object]) -> int:
         failed = error
     if failed is not None:
         outcome = error_value(failed) | outcome
-        complain(str(failed))
+        print_error(str(failed))
     outcome |= as_text(bytes(output))
     outcome["duration_ms"] = round((time.monotonic() - began) * 1000, 3)
     print_json(outcome)

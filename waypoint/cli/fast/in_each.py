@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 
 from waypoint.cli.fast.exec_json import as_text
 from waypoint.cli.fast.streaming import GRACE_S, error_of, forward_signals
-from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, error_value, print_json, wants_colour, write_all
+from waypoint.cli.output import (
+    EXIT_FAILED,
+    EXIT_NO_READER,
+    error_value,
+    print_error,
+    print_json,
+    wants_colour,
+    write_all,
+)
 from waypoint.client.command import Command
 from waypoint.client.quoting import exec_text
 from waypoint.model.errors import WaypointError
@@ -57,7 +65,7 @@ class Lines:
                 self.code = EXIT_NO_READER
             except OSError as error:
                 self.code = EXIT_FAILED
-                complain(f"cannot write to stdout: {error.strerror}")
+                print_error(f"cannot write to stdout: {error.strerror}")
         self._on_break()
 
 
@@ -128,7 +136,7 @@ class Fleet:
         for member in self._members:
             member.signal(name)
 
-    def part(self) -> None:
+    def interrupt(self) -> None:
         """Interrupt all commands, and wait for GRACE_S seconds at most until they end."""
         for member in self._members:
             member.signal("INT", GRACE_S)
@@ -162,15 +170,15 @@ def run_in_each(
     code = _run_for_json(fleet, members) if as_json else _run_for_people(fleet, members)
     for member in members:
         if member.said:
-            complain(f"{member.branch}: {member.said}")
+            print_error(f"{member.branch}: {member.said}")
         elif member.exit and not code and not as_json:
-            complain(f"{member.branch}: the command ended with status {member.exit}")
+            print_error(f"{member.branch}: the command ended with status {member.exit}")
     return code or (EXIT_ONE_FAILED if any(member.exit for member in members) else 0)
 
 
 def _run_for_people(fleet: Fleet, members: Sequence[Member]) -> int:
     coloured = wants_colour()
-    lines = Lines([member.branch for member in members], coloured=coloured, on_break=fleet.part)
+    lines = Lines([member.branch for member in members], coloured=coloured, on_break=fleet.interrupt)
     fleet.drive(lines)
     return lines.code
 

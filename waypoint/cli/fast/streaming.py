@@ -6,7 +6,7 @@ Loaded by every `waypoint exec`: client/wire.py says what may be imported here.
 import os
 import time
 
-from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, complain, write_all
+from waypoint.cli.output import EXIT_FAILED, EXIT_NO_READER, print_error, write_all
 from waypoint.client.command import Command
 from waypoint.model.errors import Failed, StateConflict, WaypointError
 from waypoint.model.paths import spelled
@@ -47,15 +47,15 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
         else:
             end = _run_plainly(Command(home, branch, verb, request), verb, has_input=has_input)
     except WaypointError as error:
-        complain(str(error))
+        print_error(str(error))
         return EXIT_FAILED
     failed = error_of(home, branch, end) if verb == "exec" else None
     if failed is not None:
-        complain(str(failed))
+        print_error(str(failed))
     elif end.get("by") in ("waypoint", "reader") and end.get("said"):
-        complain(str(end["said"]))
+        print_error(str(end["said"]))
     elif end.get("ended") is True:
-        complain(f"the session of {branch} has ended with its shell; to continue: waypoint shell {branch}")
+        print_error(f"the session of {branch} has ended with its shell; to continue: waypoint shell {branch}")
     if end.get("new_shell") is True:
         state = "with the same variables, functions and directory"
         if end.get("state_lost") is True:
@@ -63,7 +63,7 @@ def run_streaming(home: str, branch: str, verb: str, request: dict[str, object],
                 "with the same exported variables only: the other variables and the functions are too large, or could "
                 "not be written (a full disk, ulimit -f)"
             )
-        complain(
+        print_error(
             f"the command has ended the shell of {branch}; a new shell has replaced it, {state}; background programs "
             "continue, but are not jobs of the new shell"
         )
@@ -90,8 +90,8 @@ def _run_plainly(command: Command, verb: str, *, has_input: bool) -> dict[str, o
     forward_signals(command)
     # When the reader is gone, a `run` gets SIGPIPE, as in a pipeline. An `exec` gets SIGINT, because SIGPIPE could end
     # the session's own shell.
-    parting = "INT" if verb == "exec" else "PIPE"
-    output, errors = Outflow(1, command, parting), Outflow(2, command, parting)
+    stop_signal = "INT" if verb == "exec" else "PIPE"
+    output, errors = Outflow(1, command, stop_signal), Outflow(2, command, stop_signal)
     try:
         end = command.wait(output, errors, 0 if has_input else -1)
     except TimeoutError:  # the command has not ended within GRACE_S
@@ -104,14 +104,14 @@ def _run_plainly(command: Command, verb: str, *, has_input: bool) -> dict[str, o
 class Outflow:
     """Writes a stream of the command to the descriptor `fd` of this process, as it arrives.
 
-    When the descriptor cannot be written, the command is sent the signal `parting`, the rest is dropped, and `code` is
-    set to this process's exit status.
+    When the descriptor cannot be written, the command is sent the signal `stop_signal`, the rest is dropped, and `code`
+    is set to this process's exit status.
     """
 
-    def __init__(self, fd: int, command: Command, parting: str) -> None:
+    def __init__(self, fd: int, command: Command, stop_signal: str) -> None:
         self._fd = fd
         self._command = command
-        self._parting = parting
+        self._stop_signal = stop_signal
         self.code = 0
         self.said = ""
 
@@ -121,14 +121,14 @@ class Outflow:
         try:
             write_all(self._fd, view)
         except BrokenPipeError:
-            self._part(EXIT_NO_READER, "")
+            self._stop(EXIT_NO_READER, "")
         except OSError as error:
-            self._part(EXIT_FAILED, f"cannot write to {'stdout' if self._fd == 1 else 'stderr'}: {error.strerror}")
+            self._stop(EXIT_FAILED, f"cannot write to {'stdout' if self._fd == 1 else 'stderr'}: {error.strerror}")
 
-    def _part(self, code: int, said: str) -> None:
+    def _stop(self, code: int, said: str) -> None:
         self.code = code
         self.said = said
-        self._command.signal(self._parting)
+        self._command.signal(self._stop_signal)
         # Wait for the command to end, so that the next command of a script finds the session's shell idle.
         self._command.deadline = time.monotonic() + GRACE_S
 
