@@ -39,7 +39,7 @@ def test_json_is_printed_in_ascii(printed: str) -> None:
 
 
 def test_json_is_one_line_in_a_pipe_and_indented_on_a_terminal(printed: str, request: pytest.FixtureRequest) -> None:
-    is_terminal = "terminal" in request.node.name
+    is_terminal = request.node.name.endswith("[terminal]")
     assert printed.endswith("\n")
     assert (printed.count("\n") > 1) == is_terminal
 

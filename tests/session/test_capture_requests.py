@@ -70,7 +70,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["checkpoint", ""], 2, ""),
     (["checkpoint", "n" * 101], 2, ""),
     (["checkpoint", "new", "-b", "nosuch"], 2, "no such branch"),
-    (["checkpoint", "new", "-b", "taken"], 2, "is a checkpoint, and no"),
+    (["checkpoint", "new", "-b", "taken"], 2, "is a checkpoint, not a branch"),
     (["checkpoint", "new", "-b", "dead"], 4, "no live session"),
     (["checkpoint", "new", "--tier", "best"], 2, "best"),
     (["restore", "nosuch"], 2, "nothing has this name"),

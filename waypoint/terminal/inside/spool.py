@@ -264,7 +264,7 @@ def _cut_off(request: TakenRequest) -> Answer:
     """
     words = [] if isinstance(request.text, OSError) else _words(request.text)
     said = "the daemon was replaced while it worked on this"
-    return refusal(words, Failed("answer", "the request", said, "see what became of it: waypoint op log"))
+    return refusal(words, Failed("answer", "the request", said, "see whether it was done: waypoint op log"))
 
 
 def _words(text: bytes) -> list[str]:
