@@ -35,8 +35,7 @@ from waypoint.launch.spec import CRIU_SOCKET_FD, CriuBeside, CriuInto
 from waypoint.linux.storage.descriptors import open_folder
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
-from waypoint.processes.criu.external_names import name_externals
-from waypoint.processes.criu.options import DumpOptions, RestoreOptions
+from waypoint.processes.criu.options import DumpOptions, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import CriuCommand, Process
 from waypoint.processes.freeze import freeze_for_dump

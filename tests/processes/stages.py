@@ -38,8 +38,7 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import cgroups, namespaces, pidfd
 from waypoint.model.ids import new_id
 from waypoint.model.records import LiveRow, Setting
-from waypoint.processes.criu.external_names import name_externals
-from waypoint.processes.criu.options import DumpOptions
+from waypoint.processes.criu.options import DumpOptions, name_externals
 from waypoint.processes.criu.rpc import Criu
 from waypoint.processes.criu.worker import Spawn
 from waypoint.processes.freeze import freeze_for_dump

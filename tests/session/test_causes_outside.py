@@ -117,7 +117,7 @@ def test_a_daemon_behind_a_filter_is_refused_and_restarted_without(
     subprocess.run(begin, env=home.env, check=True, capture_output=True)
     name = f"{session.branch}-cp"
     checkpoint = ("checkpoint", name, "-b", session.branch, "--tier", "live")
-    step = told(home.cli(*checkpoint), 5, "the daemon is behind a filter of system calls itself")
+    step = told(home.cli(*checkpoint), 5, "the daemon runs under a filter of system calls")
     assert step == "start the daemon without one (docker: --security-opt seccomp=unconfined)"
     home.must("daemon", "stop")
     home.must("ps")

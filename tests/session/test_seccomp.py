@@ -315,7 +315,7 @@ def test_a_kernel_without_filters_is_reported() -> None:
         for name in ("refusing system calls (seccomp)", "refused to live sessions"):
             assert (rows[name]["state"], "Invalid argument" in rows[name]["why"]) == ("degraded", True), rows[name]
         done = home.cli("checkpoint", "c", "-b", "weak", "--tier", "live")
-        assert (done.code, "the daemon is behind a filter of system calls itself" in done.stderr) == (5, True), done
+        assert (done.code, "the daemon runs under a filter of system calls" in done.stderr) == (5, True), done
         assert inside(home, "weak", "echo $kept") == "yes\n"
         home.must("stop", "weak", "--discard")
         home.must("daemon", "stop")

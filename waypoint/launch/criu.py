@@ -1,8 +1,8 @@
-"""The steps by which a task of the launcher becomes a CRIU process: beside a session for a dump, or in a new session's
-cgroup and among its mounts for a restore.
+"""How a task of the launcher becomes a CRIU process: outside the session for a dump, or in a new session's cgroup and
+with its mounts for a restore.
 
-The launcher has forked the task into the right cgroup. CRIU talks with the daemon over fd 3. The processes that CRIU
-restores are its children; when CRIU ends, the launcher becomes their reaper.
+The launcher has forked the task into the right cgroup. CRIU communicates with the daemon over fd 3. The processes that
+CRIU restores are its children; when CRIU ends, the launcher becomes their reaper.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces, procfs
 from waypoint.linux.tasks.clone import wait_entered
 
-_OWN_FDS = 2  # CRIU's socket, and the file for its output; the descriptors behind them are for the session's ids
+_OWN_FDS = 2  # CRIU's socket, and the file for its output; then follow the descriptors for the session's ids
 _TMP = "/tmp"
-_RUN = "/run"  # where CRIU caches what it has found out about the kernel, but only on a tmpfs
+_RUN = "/run"  # CRIU caches the kernel's features there, if it is a tmpfs
 APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
-"""The folder in which CRIU finds the mounts that a session has from outside (externals.py)."""
+"""The folder with the session's mounts from outside, as CRIU sees it (externals.py)."""
 _NICE = -15  # of a CRIU that dumps: the session stands still meanwhile
 
 Announce = Callable[[list[int]], None]
@@ -32,8 +32,8 @@ Announce = Callable[[list[int]], None]
 def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoReturn:
     """Become a CRIU that dumps the session with init `spec.pid`. Raises OSError before execve.
 
-    CRIU joins the session's network namespace, so that it neither dumps that nor searches the host's connections. It
-    runs in a cgroup of its own, because the session's will be frozen.
+    CRIU joins the session's network namespace, so that it does not dump the namespace and does not search the host's
+    connections. It runs in a cgroup of its own, because the session's cgroup will be frozen.
     """
     # If CRIU is killed while its code runs in a task of the session, that task may end, too (docs/criu.md).
     with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
@@ -48,14 +48,14 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
 
 
 def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
-    """Become a CRIU that restores a session: in the new session's cgroup, with the session's mounts in `APART_SEEN` and
-    no key of the host's keyrings. Raises OSError before execve.
+    """Become a CRIU that restores a session, with the session's mounts in `APART_SEEN` and a new session keyring.
+    Raises OSError before execve.
     """
     os.setsid()
     os.umask(0o022)
     hard_limits.raise_own(spec.hard_limits)
     _make_private()
-    # Before /run is covered: the mounts' sources are folders below it.
+    # Before /run is covered, because the mounts' sources are folders below it.
     mount_apart(spec.mounts, fds[_OWN_FDS:], f"{spec.run}/{APART}")
     mounts.bind(spec.run, _RUN, recursive=True)
     namespaces.join_new_session_keyring()
@@ -65,8 +65,8 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
 
 def _become(spec: CriuBeside | CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     program = os.path.realpath(spec.argv[0], strict=True)  # raises while the failure can still be reported
-    # CRIU, also as the session's root, makes folders in /tmp, and leaves them if it is killed. It may need other files
-    # there: its program, that program's libraries, the interpreter of a script.
+    # CRIU makes folders in /tmp, also as the session's root, and leaves them if it is killed. It may need files there:
+    # its program, that program's libraries, the interpreter of a script.
     mounts.keep_writes_apart(_TMP, needed=program)
     announce([os.pidfd_open(os.getpid())])
     socket, words = (os.dup(fd) for fd in fds)

@@ -1,7 +1,4 @@
-"""CRIU started by the launcher: the implementation of `Spawn` (waypoint/processes/criu/worker.py) for sessions.
-
-The launcher starts CRIU because the daemon is large and has threads, which makes a fork slow and unsafe.
-"""
+"""Starting CRIU through the launcher: the implementation of `Spawn` (processes/criu/worker.py) for sessions."""
 
 import asyncio
 import contextlib
@@ -23,18 +20,17 @@ from waypoint.processes.criu.worker import CriuCommand, Process, Spawn
 
 
 class LaunchedCriu:
-    """A CRIU process that is not the daemon's child: the daemon waits for it and kills it by its pidfd."""
+    """A CRIU process that is not the daemon's child; used through its pidfd."""
 
     def __init__(self, started: Started, group: str) -> None:
-        """`group`: the cgroup that CRIU has for itself and its helpers; "": it runs in the cgroup of a session."""
+        """`group`: CRIU's own cgroup, to be removed; "": CRIU runs in the cgroup of a session."""
         self.pid = started.pid
         (self._pidfd,) = started.handles
         self._group = group
 
     def wait(self) -> int:
-        """Block until CRIU has ended, then end the helpers that CRIU has left in its own group, and remove the group.
-
-        Returns 0, since only the launcher could learn the exit status.
+        """Block until CRIU has ended, then end the helpers left in CRIU's own group, and remove the group. Returns 0,
+        since only the launcher could read the exit status.
         """
         if self._pidfd >= 0:
             select.select([self._pidfd], [], [])
@@ -46,21 +42,20 @@ class LaunchedCriu:
         return 0
 
     def kill(self) -> None:
-        """Send SIGKILL, if CRIU has not ended."""
+        """Send SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
             if self._pidfd >= 0:
                 pidfd.send_signal(self._pidfd, signal.SIGKILL)
 
 
 class CriuSpawner:
-    """Makes the functions that start CRIU through a home's launcher. To be made in the event loop. The functions are
-    to be called in other threads while the loop runs, and block until CRIU has started. They raise OSError and Failed.
+    """Makes the functions that start CRIU through a home's launcher. To be created in the event loop; the functions
+    must be called in other threads while the loop runs. They block until CRIU has started, and raise OSError and
+    Failed.
     """
 
     def __init__(self, launcher: Launcher, run: str, dumps: str) -> None:
-        """`run`: the host folder that becomes /run of each CRIU. `dumps`: the cgroup below which each CRIU that dumps
-        gets a cgroup of its own.
-        """
+        """`run`: the host folder that becomes CRIU's /run. `dumps`: the parent of the cgroups of dumping CRIUs."""
         self._launcher = launcher
         self._run = run
         self._dumps = dumps
@@ -83,8 +78,8 @@ class CriuSpawner:
         return spawn
 
     def into(self, start: StartSpec, hard_limits: dict[str, int]) -> Spawn:
-        """The function for a restore. `start`: the mounts and the cgroup of the restored session. `hard_limits`: those
-        that its processes had.
+        """The function for a restore. `start`: mounts and cgroup of the restored session. `hard_limits`: those of the
+        captured processes.
         """
 
         def spawn(command: CriuCommand) -> Process:
@@ -103,8 +98,8 @@ class CriuSpawner:
 
 
 def furnish(start: StartSpec) -> OnNotice:
-    """A listener for the restore of a session with the mounts of `start`, before any process of it runs: sets up its
-    new, empty network namespace, and raises Misplaced if a mount is not as it must be.
+    """A listener for the restore of a session with the mounts of `start`: before a process of the session runs, sets up
+    the new network namespace, and raises Misplaced if a mount is missing or differs.
     """
     root = 0
 

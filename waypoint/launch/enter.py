@@ -18,21 +18,21 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
     """Start `spec.argv` in the session with init `spec.pid`. Returns when the program runs, or a step has failed.
 
-    The process is in the session's cgroup and a child of the session's pid 1; otherwise it would be neither frozen nor
-    dumped. The descriptors in the answer: a pidfd of the process and, with `spec.tty`, the master of its terminal.
+    The process is in the session's cgroup and a child of the session's pid 1, so that it is frozen and dumped with the
+    session. The descriptors in the answer: a pidfd of the process and, with `spec.tty`, the master of its terminal.
     """
 
     def outer(report: int, ask: int, answer: int) -> None:
         os.close(answer)
         namespaces.hide_from_peers()
-        namespaces.join_new_session_keyring()  # else the process would have the keyring of whoever started the daemon
+        namespaces.join_new_session_keyring()  # not the keyring of the user who started the daemon
         pidfd = os.pidfd_open(spec.pid)
-        # The resource limits of any process of the session: those of its first process may have been lowered since.
+        # The session's limit of processes is that of its first process.
         resource.setrlimit(resource.RLIMIT_NPROC, resource.prlimit(spec.pid, resource.RLIMIT_NPROC))
         kinds = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         kinds |= namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWNET
         namespaces.setns(pidfd, kinds)
-        # The time namespace last: setns(2) asks for rights in the user namespace that owns it.
+        # The time namespace last: setns(2) requires capabilities in the user namespace that owns it.
         namespaces.setns(pidfd, namespaces.CLONE_NEWTIME)
         os.setgid(0)
         os.setuid(0)
@@ -50,10 +50,10 @@ def _go_to_pid_1(ask: int) -> None:
     """Fork twice and return only in the grandchild, which the session's pid 1 has adopted. Writes the grandchild's
     pid, as the host sees it, to `ask`.
 
-    A mere child would be adopted by a reaper of the host when it is orphaned, and CRIU, which follows the descendants
-    of the session's pid 1, would silently dump the session without it. The process between the two is inside the
-    session's pid namespace, so its orphan stays inside. Out here only the kernel knows the orphan's pid: it attaches
-    the pid to a message (unix(7), SCM_CREDENTIALS).
+    When this process ends, a reaper of the host would adopt a child, and CRIU, which follows the descendants of the
+    session's pid 1, would dump the session without it. The process in between is inside the session's pid namespace, so
+    its orphan is adopted there. The kernel attaches the orphan's pid, as seen outside, to a message (unix(7),
+    SCM_CREDENTIALS).
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -86,7 +86,7 @@ def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
             os.dup2(fd, place)
         null = os.open("/dev/null", os.O_RDONLY | os.O_NONBLOCK)  # the session may have put a FIFO there
         os.set_blocking(null, True)
-        # Replace the host's /dev/null by the session's: CRIU refuses a file from outside the session.
+        # Replace the host's /dev/null with the session's: CRIU refuses files from outside the session.
         if os.fstat(0).st_rdev == os.fstat(null).st_rdev:
             os.dup2(null, 0)
         os.closerange(3, REPORT_FD)

@@ -1,13 +1,12 @@
-"""The mounts that a session has from outside (overlays, binds, tmpfs), and what all of its mounts must be.
+"""Making a session's mounts from outside (overlays, binds, tmpfs), and checking all of its mounts.
 
-At a session's start these mounts lie inside each other, as the session sees them. A restore cannot use mounts that lie
-so: CRIU binds each mount singly inside the new user namespace, where the kernel refuses to bind a mount without the
-mounts below it (EINVAL: they are locked, mount_namespaces(7)). For a restore each mount is therefore made in a
-separate folder.
+At a session's start these mounts are nested, as the session sees them. A restore cannot use nested mounts: CRIU binds
+each mount singly inside the new user namespace, where the kernel refuses to bind a mount without the mounts below it
+(EINVAL: they are locked, mount_namespaces(7)). So for a restore each mount is made in a separate folder.
 
-The mount points lie in the session's files, where something else may have their names. So mount points are opened
-without following links, and mounted on by descriptor, and when all is mounted, the result is compared with the plan. A
-session that lacks a mount or a flag does not run.
+The session's files contain the mount points, and may have something else in their place. So mount points are opened
+without following links and mounted on by descriptor, and then all mounts are compared with the plan. A session that
+lacks a mount or a flag does not run.
 """
 
 import contextlib
@@ -28,23 +27,22 @@ from waypoint.model.errors import StateConflict
 PROC = "/proc"
 TERMINALS = "/dev/pts"
 NULL, NOTHING = "/dev/null", "/dev/.empty"
-"""What is mounted over a file, and over a folder, that the session must not see. Both are read-only, as all of /dev is.
-"""
+"""Mounted over files and folders that the session must not see. Both are read-only, as all of /dev."""
 
-# Kernels differ in their defaults, so each option is given. redirect_dir makes renames of lower folders work; index and
-# nfs_export would tie an upper to its lower's inodes (ESTALE once it is copied); metacopy would leave data in a lower,
-# which may change. xino gives a file the same numbers of device and inode in stat(2) as in the kernel's list of watched
-# files (inotify), which CRIU compares.
+# The defaults differ between kernels, so each option is given. redirect_dir allows renames of lower folders; index and
+# nfs_export would bind an upper to its lower's inodes (ESTALE after a copy); metacopy would leave data in a lower,
+# which may change. With xino, stat(2) reports the same device and inode as the kernel's list of watched files
+# (inotify), which CRIU compares.
 OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=on,nfs_export=off"
 
 
 class FromOutside:
-    """Makes mounts of a session in the caller's mount namespace. If the session's ids are shifted, files come in
-    through idmapped mounts, so that their owners on disk stay what they are.
+    """Makes mounts of a session in the caller's mount namespace; idmapped ones if the session's ids are shifted, so
+    that the owners on disk do not change.
     """
 
     def __init__(self, spec: StartSpec, users: Sequence[int]) -> None:
-        """`users`: descriptors of user namespaces, as they are sent with `spec`; none if the ids are the host's."""
+        """`users`: the descriptors of user namespaces that are sent with `spec`; none if the ids are the host's."""
         self._ids = spec.ids
         self._who = spec.identity
         self._userns, self._only_own = (*users, -1, -1)[:2]
@@ -52,16 +50,15 @@ class FromOutside:
         self._count = 0
 
     def creating(self) -> contextlib.AbstractContextManager[None]:
-        """In the `with` block, what the caller creates in the session's overlays belongs to the session's root."""
+        """In the `with` block, files that the caller creates belong to the session's root."""
         return idmapped.acting_as(self._ids.first, self._ids.first)
 
     def make_place(self, item: BindMount, merged: str) -> None:
-        """Make the mount point of `item` below `merged`, if it is missing. Raises OSError."""
+        """Make the mount point of `item` below `merged`, if it is missing."""
         with self.creating(), MountPlace(merged).opened_fd() as folder:
             beneath.make_place(folder, item.target, is_folder=os.path.isdir(item.source))
 
     def overlay(self, overlay: Overlay, place: MountPlace) -> None:
-        """Mount `overlay` at `place`. Raises OSError."""
         if self._ids.is_shifted:
             lowers = [path if path in overlay.ours else self._layer(path) for path in overlay.lowers]
             own = os.path.commonpath([overlay.upper, overlay.work])  # overlayfs wants both on one mount
@@ -75,16 +72,16 @@ class FromOutside:
                 return held.enter_context(MountPlace(path).opened())
 
             lowers = [opened(path) for path in overlay.lowers]
-            # By descriptor: the session's mountinfo shows no path of the host's, however long that is.
+            # By descriptor: the session's mountinfo then shows no host path, and a path may have any length.
             overlay = msgspec.structs.replace(
                 overlay, lowers=lowers, upper=opened(overlay.upper), work=opened(overlay.work)
             )
-            # As the host's root, overlayfs could not even make its work folder (EOVERFLOW).
+            # As the host's root, overlayfs could not make its work folder (EOVERFLOW).
             held.enter_context(self.creating())
             mounts.mount("overlay", point, "overlay", MS_NODEV, overlay_options(overlay))
 
     def bind(self, item: BindMount, place: MountPlace) -> None:
-        """Bind `item` at `place`, with its flags. Raises OSError."""
+        """Bind `item` at `place`, with its flags."""
         with self._origin(item) as origin, place.opened() as point:
             if self._ids.is_shifted and not item.ours:
                 idmapped.attach(origin, point, self._only_own if item.as_user else self._userns)
@@ -96,10 +93,10 @@ class FromOutside:
 
     @contextlib.contextmanager
     def _origin(self, item: BindMount) -> Iterator[str]:
-        """The path in /proc/self/fd of the opened source of `item`. Raises OSError, also if the source is to be bound
-        with the rights of the session's user, and this user may not use it.
+        """The path in /proc/self/fd of the opened source of `item`. Raises OSError, also if the session's user must
+        have access to the source and has none.
         """
-        # A session may write to what is bound into it, so the path of another bind may lead through links by now.
+        # A session may write to bound folders, so the path of another bind may by now contain links.
         source = MountPlace(item.source) if item.ours else MountPlace("/", item.source)
         who = self._who
         with contextlib.ExitStack() as held:
@@ -110,7 +107,7 @@ class FromOutside:
             yield name
 
     def memory(self, memory: MemoryMount, place: MountPlace) -> None:
-        """Mount `memory` at `place` and copy its content there. Raises OSError."""
+        """Mount `memory` at `place` and copy its content there."""
         root = self._ids.first
         with place.opened() as point:
             options = f"mode=1777,uid={root},gid={root},size={memory.size_bytes},nr_inodes={memory.files}"
@@ -124,7 +121,7 @@ class FromOutside:
             filesystem.copy_tree_within(userns, source, target)
 
     def _layer(self, source: str) -> str:
-        """Mount the folder `source` with the session's ids somewhere, and return where."""
+        """Mount the folder `source` with the session's ids, and return the mount point."""
         place = f"{self._layers}/{self._count}"
         self._count += 1
         os.makedirs(place, exist_ok=True)
@@ -133,19 +130,19 @@ class FromOutside:
 
 
 def overlay_options(overlay: Overlay) -> str:
-    """The options of mount(2) for `overlay`, with the paths escaped."""
+    """The options of mount(2) for `overlay`."""
     lowers = ":".join(mounts.escape(path) for path in overlay.lowers)
     places = f"lowerdir={lowers},upperdir={mounts.escape(overlay.upper)},workdir={mounts.escape(overlay.work)}"
     return f"{places},{OVERLAY_OPTIONS}"
 
 
 def mount_apart(spec: StartSpec, users: Sequence[int], folder: str) -> None:
-    """Mount all mounts that `spec` has from outside, as `folder`/m0, m1, ..., in this process's mount namespace.
-    `users`: as for FromOutside.
+    """Mount all mounts from outside as `folder`/m0, m1, ..., in this process's mount namespace. `users`: as for
+    FromOutside.
 
-    The mounts get the flags that they have in the session: flags that are set here are locked in the session's user
-    namespace, flags that CRIU sets there would not be. If the host has lost a mount with its folder, the session gets
-    an overlay of its own changes over an empty folder. Raises OSError; the mounts made so far then stay.
+    The mounts get their flags here, which locks the flags in the session's user namespace; flags set by CRIU would not
+    be locked. If a folder of the host is gone with its mount, the session gets its own changes over an empty folder.
+    After an OSError the mounts made so far remain.
     """
     numbered = (f"{folder}/m{number}" for number in itertools.count())
     made: dict[str, str] = {}
@@ -174,8 +171,9 @@ def mount_apart(spec: StartSpec, users: Sequence[int], folder: str) -> None:
 
 
 def _check_mount_points(targets: list[str], made: dict[str, str]) -> None:
-    """Raises OSError if one of the session's mount points is missing, or is a link or behind one: CRIU mounts by path,
-    and would follow it to the host's files. Nobody can change them meanwhile, since nothing of the session runs.
+    """Raises OSError if a mount point is missing, or a part of its path is a link: CRIU mounts by path, and would
+    follow the link to the host's files. The mount points cannot change afterwards, because no process of the session
+    runs.
     """
     for target in targets:
         if target != "/":
@@ -188,14 +186,14 @@ def _check_mount_points(targets: list[str], made: dict[str, str]) -> None:
 
 
 def _above(target: str, made: dict[str, str]) -> str:
-    """The mount point of those in `made` on which `target` lies."""
+    """The innermost mount point in `made` above `target`."""
     points = (point for point in made if point != target and f"{target}/".startswith(f"{point.rstrip('/')}/"))
     return max(points, key=len)
 
 
 def _make_mount_point(target: str, made: dict[str, str]) -> None:
-    """Make the mount point `target`, a folder that the host had when the session started. It is made in the overlay
-    that the session sees it in. `made`: where overlays are mounted, by mount point in the session.
+    """Make the mount point `target` in the overlay in which the session sees it: the host's folder is gone. `made`:
+    where overlays are mounted, by mount point in the session.
     """
     above = _above(target, made)
     with MountPlace(made[above]).opened_fd() as folder:
@@ -203,27 +201,27 @@ def _make_mount_point(target: str, made: dict[str, str]) -> None:
 
 
 def _over_nothing(overlay: Overlay, empty: str) -> Overlay:
-    """`overlay`, with the folder `empty` as its lower layer. The folder is made if it is missing."""
+    """`overlay` with the folder `empty`, which is made if it is missing, as its lower layer."""
     os.makedirs(empty, exist_ok=True)
     return msgspec.structs.replace(overlay, lowers=[*overlay.lowers[:-1], empty], ours=(*overlay.ours, empty))
 
 
 class Misplaced(StateConflict):
-    """A session's mount cannot be made where it must be, because something else in the session's files has the name of
-    its mount point. A caller that knows how to get at those files sets the next step.
+    """A mount cannot be made, because the session's files have something else in place of the mount point. A caller
+    that knows how to reach those files sets the next step.
     """
 
 
 def misplaced(error: OSError) -> Misplaced | None:
-    """`error` as a Misplaced, if it says that something else is in a mount point's place (beneath.py)."""
+    """`error` as a Misplaced, if it has the errno MISPLACED (beneath.py)."""
     if error.errno != beneath.MISPLACED:
         return None
     return Misplaced("mount what a session needs at", os.fsdecode(error.filename or "/"), error.strerror or str(error))
 
 
-class _Wanted(NamedTuple):
-    """`target`: in the session. `fstypes`: the kinds that the mount may have; none: any. `options`: those it must have.
-    `root`: the folder of the file system that must be there; "": any.
+class _RequiredMount(NamedTuple):
+    """`target`: in the session. `fstypes`: the allowed types; none: any. `options`: the required options. `root`: the
+    folder of the file system that must be mounted; "": any.
     """
 
     target: str
@@ -233,9 +231,9 @@ class _Wanted(NamedTuple):
 
 
 def check_mounts(spec: StartSpec, table: Iterable[MountRecord], above: str = "") -> None:
-    """Compare the mounts in `table` with those that the session `spec` must have. `above`: where the session's root is.
+    """Check that `table` has the mounts that `spec` requires. `above`: where the session's root is mounted.
 
-    Raises OSError, with the place in the session as its path, for the first one that is missing or weaker.
+    Raises OSError, with the path in the session, for the first mount that is missing or lacks an option.
     """
     on_top: dict[str, MountRecord] = {}
     for mount in table:
@@ -244,13 +242,13 @@ def check_mounts(spec: StartSpec, table: Iterable[MountRecord], above: str = "")
             on_top[target] = mount
             if mount.fstype == "proc" and mount.root == "/" and target != PROC:
                 raise OSError(beneath.MISPLACED, "there is a proc beside that at /proc", target)
-    for wanted in _list_wanted(spec):
-        found = on_top.get(wanted.target)
+    for required in _required_mounts(spec):
+        found = on_top.get(required.target)
         if found is None:
-            raise OSError(beneath.MISPLACED, "nothing is mounted there", wanted.target)
-        is_kind = not wanted.fstypes or found.fstype in wanted.fstypes
-        if not is_kind or wanted.root not in ("", found.root) or not wanted.options <= {*found.options}:
-            raise _other(found, wanted.target)
+            raise OSError(beneath.MISPLACED, "nothing is mounted there", required.target)
+        is_kind = not required.fstypes or found.fstype in required.fstypes
+        if not is_kind or required.root not in ("", found.root) or not required.options <= {*found.options}:
+            raise _other(found, required.target)
     dev = on_top["/dev"]
     covers = [dev.root + cover.removeprefix("/dev") for cover in (NULL, NOTHING)]
     for path in spec.masked:
@@ -266,17 +264,17 @@ def _other(found: MountRecord, target: str) -> OSError:
     return OSError(beneath.MISPLACED, said, target)
 
 
-def _list_wanted(spec: StartSpec) -> Iterator[_Wanted]:
+def _required_mounts(spec: StartSpec) -> Iterator[_RequiredMount]:
     for overlay in spec.overlays:
-        yield _Wanted(overlay.target, ("overlay",), frozenset({"nodev"}))
+        yield _RequiredMount(overlay.target, ("overlay",), frozenset({"nodev"}))
     for bind in spec.binds:
         options = {"nosuid"} | ({"ro"} if bind.readonly else set()) | (set() if bind.device_nodes else {"nodev"})
         options |= {"idmapped"} if spec.ids.is_shifted and not bind.ours else set()
         kinds = {"/sys": ("sysfs",), "/dev": ("tmpfs",)}.get(bind.target, ())
-        yield _Wanted(bind.target, kinds, frozenset(options))
+        yield _RequiredMount(bind.target, kinds, frozenset(options))
     for memory in spec.memory:
-        yield _Wanted(memory.target, ("tmpfs",), frozenset({"nosuid", "nodev"}))
-    yield _Wanted(PROC, ("proc",), frozenset({"nosuid", "nodev", "noexec"}), "/")
+        yield _RequiredMount(memory.target, ("tmpfs",), frozenset({"nosuid", "nodev"}))
+    yield _RequiredMount(PROC, ("proc",), frozenset({"nosuid", "nodev", "noexec"}), "/")
     for name in spec.proc_readonly:
-        yield _Wanted(f"{PROC}/{name}", ("proc",), frozenset({"ro"}), f"/{name}")
-    yield _Wanted(TERMINALS, ("devpts",), frozenset({"nosuid", "noexec"}))
+        yield _RequiredMount(f"{PROC}/{name}", ("proc",), frozenset({"ro"}), f"/{name}")
+    yield _RequiredMount(TERMINALS, ("devpts",), frozenset({"nosuid", "noexec"}))

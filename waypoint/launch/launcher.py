@@ -1,13 +1,13 @@
 """The launcher: the small process that forks sessions and CRIU, because the daemon is large and has threads.
 
-The launcher runs as a `python -I -S` that calls `main` with a SOCK_SEQPACKET socket and the groups (of version 1
-hierarchies) that it enters, so that what it forks is in them: to enter them takes milliseconds. A request is a
-LaunchSpec in JSON together with a socket for the answer and up to three more descriptors (spec.py). The launcher
-carries out each request in a forked task, so that several run side by side. It ends when the daemon closes its side of
-the socket. The launcher is also the reaper of the sessions that it has started.
+The launcher runs as a `python -I -S` that calls `main` with a SOCK_SEQPACKET socket and the cgroups of version 1
+hierarchies that it enters, because entering them for each task would take milliseconds. A request is a LaunchSpec in
+JSON together with a socket for the answer and up to four more descriptors (spec.py). The launcher carries out each
+request in a forked task, so that requests run in parallel. It ends when the daemon closes its side of the socket. The
+launcher is also the reaper of the sessions that it has started.
 
-Each imported module makes every fork slower: `threading` alone, which has work to do in each child, makes a fork half
-as long again. A module that few tasks need is therefore imported in these tasks only.
+Each imported module makes every fork slower: `threading`, which does work in each child, makes a fork half as long
+again. So a module that only some tasks need is imported in these tasks.
 """
 
 import array
@@ -40,10 +40,10 @@ def serve(control: socket.socket) -> None:
     leave_killed_group()
     refused.prepare()
     set_resource_limits()
-    # The first process of a session becomes the launcher's child when its task has ended. Its exit status is not read
-    # here, so the kernel may reap it.
+    # The first process of a session becomes the launcher's child when its task has ended. The kernel reaps it, because
+    # the launcher does not read its exit status.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Garbage collection in a child writes to the objects that it shares with the launcher, and so copies their pages.
+    # Garbage collection in a child would write to objects shared with the launcher, and so copy their pages.
     gc.freeze()
     gc.disable()
     decoder = msgspec.json.Decoder(LaunchSpec)
@@ -54,7 +54,7 @@ def serve(control: socket.socket) -> None:
         try:
             spec = decoder.decode(request)
             is_task = fork_for(spec) == 0
-        except Exception as error:  # whatever happens, the daemon waits for an answer
+        except Exception as error:  # any error: the daemon waits for an answer
             _answer(fds[0], _failure(error), [])
         else:
             if is_task:
@@ -65,9 +65,7 @@ def serve(control: socket.socket) -> None:
 
 
 def fork_for(spec: LaunchSpec) -> int:
-    """Fork the task for `spec`: returns 0 in the task and its pid in the launcher, as os.fork() does. A task that
-    becomes CRIU is forked into its cgroup. Raises OSError.
-    """
+    """Fork the task for `spec` with the result of os.fork(). A task that becomes CRIU is forked into its cgroup."""
     match spec:
         case CriuBeside():
             return fork_into(spec.cgroup)
@@ -78,7 +76,7 @@ def fork_for(spec: LaunchSpec) -> int:
 
 
 def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
-    """Carry out `spec` in this task and answer on the first of `fds`. The others belong to `spec` (spec.py)."""
+    """Carry out `spec` in this task and answer on the first of `fds`; the others belong to `spec` (spec.py)."""
 
     def announce(handles: list[int]) -> None:
         _answer(fds[0], LaunchAnswer(pid=os.getpid()), handles)
@@ -95,7 +93,7 @@ def carry_out(spec: LaunchSpec, fds: list[int]) -> NoReturn:
             case _:
                 _answer(fds[0], *enter(spec, fds[1:]))
     except BaseException as error:  # a forked child must not return into its parent's code
-        with contextlib.suppress(OSError):  # whoever asked has died
+        with contextlib.suppress(OSError):  # the daemon has died
             _answer(fds[0], _failure(error), [])
         os._exit(1)
     os._exit(0)
@@ -124,7 +122,7 @@ def _failure(error: BaseException) -> LaunchAnswer:
 
 
 def main(control_fd: int, groups: list[str]) -> None:
-    """The program. `groups`: of version 1 hierarchies, in which this process and all its forks are to be."""
+    """The program. `groups`: the cgroups of version 1 hierarchies for this process and all its children."""
     for each in groups:
         cgroups.enter(each)
     serve(socket.socket(fileno=control_fd))

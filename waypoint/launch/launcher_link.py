@@ -1,4 +1,4 @@
-"""The daemon's connection to the launcher: starts the launcher, sends it requests, starts it again if it dies."""
+"""The daemon's connection to the launcher: starts it, sends it requests, and starts it again if it dies."""
 
 import array
 import asyncio
@@ -21,16 +21,14 @@ from waypoint.linux.storage import idmapped
 from waypoint.model.errors import Failed, HostLacks
 
 QUICK_DEATH_S = 1.0
-"""Seconds. If a launcher has lived for less, the next one is started only at the next request."""
+"""If a launcher has lived for less, the next one is started only at the next request."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Started(NamedTuple):
-    """A started process: its pid as the host sees it, and the descriptors of the answer: first a pidfd of it (start.py,
-    enter.py and criu.py tell which others). `entered`: as in `LaunchAnswer`.
-
-    The receiver closes the descriptors. They are valid even if the process has ended by now.
+    """A started process: its pid as the host sees it, and the descriptors of the answer, first its pidfd (the others:
+    start.py, enter.py, criu.py), to be closed by the receiver. `entered`: as in `LaunchAnswer`.
     """
 
     pid: int
@@ -39,34 +37,33 @@ class Started(NamedTuple):
 
 
 class LauncherDied(Failed):
-    """The launcher died during a request. Its successor may serve the request again; what the dead one had begun may
-    still exist.
+    """The launcher died during a request. The request may be repeated; unfinished processes of the first try may still
+    exist.
     """
 
 
 class Launcher:
-    """The launcher of one daemon. To be used in the event loop, but for the constructor.
-
-    The launcher inherits the mount namespace of the process that calls `open`. If it dies, it is started again.
+    """The launcher of one daemon. All methods must be called in the event loop. The launcher inherits the mount
+    namespace of the process that calls `open`.
     """
 
     def __init__(self, groups: Sequence[str] = ()) -> None:
-        """`groups`: of version 1 hierarchies, in which the launcher and all that it forks are to be."""
+        """`groups`: the cgroups of version 1 hierarchies for the launcher and all its children."""
         self._groups = groups
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._opened = 0.0
 
     def open(self) -> None:
-        """Start the launcher process, unless it was started. It reads its first request after about 30 ms; requests
-        wait in the socket.
+        """Start the launcher process, if there is none. It reads its first request after about 30 ms; until then
+        requests wait in the socket.
         """
         if self._control is not None:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             paths = [str(_ROOT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
-            # Neither runpy nor, for msgspec, typing: a launcher is started with each daemon, and each takes 4 ms.
+            # Import neither runpy nor, for msgspec, typing: each takes 4 ms, in each start of a daemon.
             boot = f"import sys; sys.path[:0] = {paths!r}; sys.modules['typing_extensions'] = None"
             words = f"{theirs.fileno()}, {list(self._groups)!r}"
             code = f"{boot}; from waypoint.launch.launcher import main; main({words})"
@@ -87,7 +84,7 @@ class Launcher:
         asyncio.get_running_loop().add_reader(ours, self._replace)  # readable only at the launcher's end
 
     def close(self) -> None:
-        """End the launcher and wait for its end. The sessions that it has started go on."""
+        """End the launcher and wait for its end. Its sessions continue."""
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
@@ -97,16 +94,16 @@ class Launcher:
             self._process = None
 
     def _replace(self) -> None:
-        """The launcher has died: start the next one. If the launcher died young, the next request starts it."""
+        """The launcher has died: start the next one, unless it lived for less than QUICK_DEATH_S."""
         self.close()
         if time.monotonic() - self._opened > QUICK_DEATH_S:
             self.open()
 
     async def carry_out(self, spec: LaunchSpec, stdio: tuple[int, ...] = ()) -> "Started":
-        """Have the launcher carry out `spec`. `stdio`: the descriptors that belong to `spec` (spec.py), without that
+        """Have the launcher carry out `spec`. `stdio`: the descriptors that belong to `spec` (spec.py), without those
         for the ids of a session.
 
-        Raises OSError with the failing call's errno, message and path if a step failed; LauncherDied.
+        Raises OSError with the failing call's errno, message and path; LauncherDied.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -115,7 +112,7 @@ class Launcher:
                 self._send(msgspec.json.encode(spec), (theirs.fileno(), *stdio, *fds_for_ids(spec)))
             await _wait_readable(ours)
             text, handles, flags, _address = socket.recv_fds(ours, 1 << 16, 4, socket.MSG_CMSG_CLOEXEC)
-        if flags & socket.MSG_CTRUNC:  # the kernel dropped some: this process has no number left
+        if flags & socket.MSG_CTRUNC:  # the kernel dropped descriptors: this process has too many open files
             for handle in handles:
                 os.close(handle)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -158,7 +155,7 @@ def _sealed_interpreter() -> Iterator[str]:
 
 
 def fds_for_ids(spec: LaunchSpec) -> tuple[int, ...]:
-    """The descriptors that are sent for the session's ids. They stay open."""
+    """The descriptors to be sent for the session's ids. They stay open."""
     start = spec.mounts if isinstance(spec, CriuInto) else spec
     if not isinstance(start, StartSpec) or not start.ids.is_shifted:
         return ()

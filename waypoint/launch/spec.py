@@ -1,4 +1,4 @@
-"""Requests to the launcher, and its answer, as values. The daemon makes the requests, the launcher carries them out."""
+"""The daemon's requests to the launcher, and the launcher's answer."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,10 +10,8 @@ from waypoint.model.records import HOST_IDS, IdMap, Seccomp
 
 class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     """One overlay of a session. `target`: its mount point in the session. `lowers`, `upper`, `work`: host folders, the
-    topmost of `lowers` first.
-
-    `ours`: those of `lowers` that are Waypoint's, made with the session's ids. The others, `upper` and `work` are
-    idmapped, if the session's ids are shifted.
+    topmost of `lowers` first. `ours`: those of `lowers` that Waypoint has made with the session's ids; all other
+    folders are idmapped if the session's ids are shifted.
     """
 
     target: str
@@ -24,10 +22,9 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A host path bound into the session. `device_nodes`: device nodes below it may be opened. `ours`: it is
-    Waypoint's or the kernel's, and not idmapped if the session's ids are shifted.
-
-    `as_user`: it is bound only if the session's user may use it on the host, and with this user's rights alone.
+    """A host path bound into the session. `device_nodes`: device nodes below it may be opened. `ours`: a path of
+    Waypoint or the kernel, which is not idmapped if the session's ids are shifted. `as_user`: bound only if the
+    session's user has access on the host, and with this user's rights alone.
     """
 
     source: str
@@ -39,11 +36,11 @@ class BindMount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A tmpfs of the session's own, which everybody may write to (mode 1777).
+    """A tmpfs of the session, with mode 1777.
 
-    `content`: a host folder that is copied into it; "": it begins empty. `size_bytes`, `files`: how much and how many
-    it takes at most; 0: as the kernel would have it. The tmpfs is mounted from outside the session,
-    because CRIU would run tar for a tmpfs of the session's at each dump; a capture copies the content itself.
+    `content`: a host folder that is copied into it; "": none. `size_bytes`, `files`: its limits; 0: the kernel's
+    default. It is mounted from outside, because CRIU would run tar for a tmpfs of the session at each dump; a capture
+    copies the content itself.
     """
 
     target: str
@@ -61,19 +58,19 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """Start a session: its mounts in order, then its first process, behind the filter of system calls `seccomp`.
+    """Start a session: its mounts in order, then its first process, with the filter of system calls `seccomp`.
 
-    `owner`: the host's user who owns the session's user namespace. `processes`: how many each of its users may have,
-    None: any number.
+    `owner`: the host's user who owns the session's user namespace. `processes`: the limit for each of its users; None:
+    no limit.
 
-    If its ids are shifted, a descriptor of a user namespace with the same map is sent with the request, after it one of
-    a namespace in which only the ids of the session's user are themselves (`IdMap.lines_with_only`), and `layers` is a
-    host folder for the mount points of what is idmapped, in the task's own mount namespace.
+    If the ids are shifted, two descriptors of user namespaces follow the request, the second one only with binds
+    `as_user`: one with the session's map, and one in which only the ids of the session's user map to themselves
+    (`IdMap.lines_with_only`). `layers` is then a host folder for idmapped mounts, in the task's own mount namespace.
     """
 
     @property
     def outside(self) -> list[str]:
-        """The mount points of the mounts from outside. Their order gives the numbers that images name them by."""
+        """The mount points of the mounts from outside, in the order of their numbers in images."""
         groups: tuple[Sequence[Overlay | BindMount | MemoryMount], ...] = (self.overlays, self.binds, self.memory)
         return [mount.target for group in groups for mount in group]
 
@@ -99,8 +96,8 @@ class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
-    """Start one more process in the live session with init `pid`. Three descriptors are sent with the request (stdin,
-    stdout, stderr), none if `tty`: then the process gets a new terminal of `rows` and `cols`. `seccomp`: the session's.
+    """Start one more process in the live session with init `pid`. stdin, stdout and stderr follow the request; with
+    `tty` the process gets a new terminal of `rows` and `cols` instead. `seccomp`: the session's.
     """
 
     pid: int
@@ -115,7 +112,7 @@ class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
     seccomp: Seccomp
 
 
-CRIU_SOCKET_FD = 3  # the descriptor at which a CRIU of the launcher's finds its socket to the daemon
+CRIU_SOCKET_FD = 3  # CRIU's descriptor of its socket to the daemon
 
 
 class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
@@ -134,8 +131,8 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
 
 class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     """Start a CRIU that is to restore a session. `mounts`: the session's mounts and cgroup; its program is ignored.
-    `run` and the descriptors are as for CriuBeside; those for the ids of `mounts` come after them. `hard_limits`: those
-    that CRIU is to have (linux/calls/hard_limits.py), as far as the launcher may raise them.
+    `run` and the descriptors are as for CriuBeside, followed by those for the ids of `mounts`. `hard_limits`: to be set
+    for CRIU (linux/calls/hard_limits.py), as far as the launcher may raise them.
     """
 
     mounts: StartSpec
@@ -149,8 +146,8 @@ LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto
 
 
 class LaunchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: the new process's pid as the host sees it, or, if `pid` is 0, the errno, message and path of the call
-    that failed. `entered`: in which folder of the request's `cwd` the process has started, counted from 0.
+    """The answer: the new process's pid as the host sees it, or, if `pid` is 0, the errno, message and path of the
+    failed call. `entered`: the index in `cwd` of the folder in which the process has started.
     """
 
     pid: int = 0

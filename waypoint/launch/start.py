@@ -1,12 +1,11 @@
-"""Starting a session: the steps that forked children of the launcher take, in their order.
+"""Starting a session: the steps of the launcher's forked children.
 
-Two processes take part besides the task that asked for them (supervise.py). The *outer* child is in the session's
-cgroup; as the host's root it makes a mount namespace and the mounts from outside, then gives that power up in a user
-namespace. The *inner* child is pid 1 of the new pid namespace: it makes the mounts that must belong to the session,
-pivots into them, opens the terminal and becomes the init program.
+Besides the launcher's task (supervise.py) there are two processes. The *outer* child is in the session's cgroup; as the
+host's root it makes a mount namespace and the mounts from outside, then enters a user namespace. The *inner* child is
+pid 1 of the new pid namespace: it makes the mounts that the session owns, pivots into them, opens the terminal and
+becomes the init program.
 
-The process is small and has one thread, so it may fork freely. Sources: namespaces(7), user_namespaces(7), pty(7),
-kernel Documentation/filesystems/overlayfs.rst. Where the order of steps matters, a comment says what fails otherwise.
+Sources: namespaces(7), user_namespaces(7), pty(7), kernel Documentation/filesystems/overlayfs.rst.
 """
 
 import os
@@ -26,13 +25,13 @@ from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import wait_entered
 from waypoint.model.paths import RUN_FOLDER
 
-MOST_TERMINALS = 64  # of a session at a time: 256 let twelve sessions take all of the machine
+MOST_TERMINALS = 64  # of a session; with 256, twelve sessions could use all terminals of the machine
 GROUP_MAX = 2**31 - 1  # of net.ipv4.ping_group_range
 
 
 def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
-    """Start the session that `spec` describes. Returns when its init program runs, or a step has failed; then no
-    process and no mount of the session is left. `users`: as for `FromOutside`.
+    """Start the session that `spec` describes. Returns when its init program runs, or a step has failed; after a
+    failure no process and no mount of the session remains. `users`: as for `FromOutside`.
 
     The descriptors in the answer: a pidfd of the init process, the terminal's master, the session's /run/waypoint.
     """
@@ -40,11 +39,11 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
     def outer(report: int, ask: int, answer: int) -> None:
         namespaces.hide_from_peers()
         os.setsid()
-        os.umask(0o022)  # the daemon's umask is stricter, and the mount points made here are for everybody to enter
+        os.umask(0o022)  # not the daemon's stricter one: all users of the session enter the mount points
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
         _mount_from_outside(spec, users)
-        # As the host's root, whose keys are not counted: all sessions of a home together may have 200 (keyrings(7)).
+        # As the host's root, because other users may have only 200 keys, for all sessions of a home (keyrings(7)).
         namespaces.join_new_session_keyring()
         namespaces.unshare_user(spec.owner)
         os.write(ask, b"map")
@@ -52,11 +51,10 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
             raise OSError(0, "the id maps were not written")
         os.setgid(0)
         os.setuid(0)
-        # Within the user namespace, as in every restored copy: only the owner of a network namespace may restore TCP
-        # connections in it.
+        # Within the user namespace, as in a restore: only the owner of a network namespace may restore its connections.
         new_network(spec)
-        # A time namespace from the start: after a reboot or on another machine the monotonic clock must not go back,
-        # and a time namespace cannot be added to an image later.
+        # A time namespace from the start, because it cannot be added to an image later: after a reboot or on another
+        # machine the monotonic clock must not go back.
         kinds = namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         namespaces.unshare(kinds | namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWTIME)
         wait_entered()
@@ -72,7 +70,7 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
 
 
 def new_network(spec: StartSpec) -> None:
-    """Enter a new network namespace and set it up, unless the session is on the host's network. Raises OSError."""
+    """Enter a new network namespace and set it up, unless the session is on the host's network."""
     if spec.net == "host":
         return
     namespaces.unshare(namespaces.CLONE_NEWNET)
@@ -80,8 +78,8 @@ def new_network(spec: StartSpec) -> None:
 
 
 def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX) -> None:
-    """Set up the caller's network namespace: loopback is up, with the session's address if it is to have a way out, and
-    every user may bind low ports and ping. `last_group`: the last group id of the caller's user namespace.
+    """Set up the caller's network namespace: loopback, on a private network with the session's address, and permission
+    for every user to bind low ports and to ping. `last_group`: the last group id of the caller's user namespace.
     """
     if net == "private":
         session_side.furnish()
@@ -92,8 +90,8 @@ def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX
 
 
 def _mount_from_outside(spec: StartSpec, users: Sequence[int]) -> None:
-    """Make the mounts that need the host's root: overlays, binds, tmpfs. In the session's user namespace they are
-    locked: the session cannot undo them.
+    """Make the mounts that need the host's root: overlays, binds, tmpfs. The session's user namespace locks them, so
+    that the session cannot unmount them.
     """
     outside = externals.FromOutside(spec, users)
     for overlay in spec.overlays:
@@ -114,7 +112,7 @@ def _become_init(spec: StartSpec, report: int) -> None:
     externals.check_mounts(spec, mounts.read_mounts(), merged)
     os.chdir(merged)
     mounts.pivot_root_here()
-    # Without this CRIU refuses a dump: "A session leader of ... is outside of its pid namespace".
+    # Otherwise CRIU refuses a dump: "A session leader of ... is outside of its pid namespace".
     os.setsid()
     os.dup2(report, REPORT_FD, inheritable=False)
     os.closerange(MASTER_FD, REPORT_FD)
@@ -141,7 +139,7 @@ def _mount_kernel_views(spec: StartSpec) -> None:
             mounts.remount_bind(mounted, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for path in spec.masked:
         with MountPlace(merged, path).opened() as point:
-            # Of /dev, which is a mount from outside already: images need not name one more.
+            # The covers are in /dev, which is a mount from outside already: images need no further external mount.
             cover = externals.NOTHING if os.path.isdir(point) else externals.NULL
             with MountPlace(merged, cover).opened() as nothing:
                 mounts.bind(nothing, point)

@@ -1,8 +1,8 @@
-"""Starting a process inside a cgroup and new namespaces by the steps of a forked child, and reporting its pid or the
-step that failed.
+"""Starting a process inside a cgroup and namespaces by the steps of a forked child, and reporting its pid or the failed
+step.
 
 The task of the launcher that calls `supervise` stays outside the namespaces: it writes the id maps, which a process
-inside may not, and collects the child's report.
+inside must not write, and receives the child's report.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from waypoint.launch.spec import LaunchAnswer
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import fork_into
 
-REPORT_FD = 90  # where the inner child keeps its report, away from 0 to 3; close-on-exec
+REPORT_FD = 90  # the inner child's descriptor for its report, away from 0 to 3; close-on-exec
 _HANDED_OVER = b"+"
 
 LaunchResult = tuple[LaunchAnswer, list[int]]
-"""The outcome of a request, and the descriptors that were handed over: close-on-exec, the caller's to close."""
+"""The answer to a request, and the received descriptors: close-on-exec, to be closed by the caller."""
 
 
 def supervise(outer: Callable[[int, int, int], None], cgroup: str, id_map: str = "") -> LaunchResult:
     """Run `outer` in a forked child in `cgroup`, and wait until its own child has executed a program or a step failed.
 
-    `outer` gets three descriptors: for the report of a failure; to ask for the id maps (`map`) and to tell the pid of
-    its child as the host sees it (`pid N`); to read the reply to `map`. `id_map`: the lines of the maps. A failure is
-    returned, not raised: then no descriptor is open.
+    `outer` gets three descriptors: for the report of a failure; to request the id maps (`map`) and to send its child's
+    pid as the host sees it (`pid N`); to read the reply to `map`. `id_map`: the lines of the maps. A failure is
+    returned in the answer, without descriptors.
     """
     report_r, report_w = (end.detach() for end in socket.socketpair())
     ask_r, ask_w = os.pipe()
@@ -62,7 +62,7 @@ def supervise(outer: Callable[[int, int, int], None], cgroup: str, id_map: str =
 
 
 def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, answer: int) -> NoReturn:
-    """Run `work` and write any failure to `report`. Never returns: a forked child must not run its parent's code."""
+    """Run `work` and write any failure to `report`. Never returns into the parent's code."""
     try:
         os.set_inheritable(report, False)  # noqa: FBT003 - the call takes no keywords
         work(report, ask, answer)
@@ -75,7 +75,7 @@ def _run_child(work: Callable[[int, int, int], None], report: int, ask: int, ans
 
 
 def _report(report: int, text: str) -> None:
-    """Write to REPORT_FD, where the inner child has moved its report, or else to `report`."""
+    """Write to REPORT_FD, if the inner child has moved its report there, else to `report`."""
     for fd in (REPORT_FD, report):
         with contextlib.suppress(OSError):
             os.write(fd, text.encode(errors="replace"))
@@ -83,9 +83,7 @@ def _report(report: int, text: str) -> None:
 
 
 def _read_all(report: int) -> tuple[bytes, list[int], int]:
-    """The text of a failure, empty if there was none, and what was handed over: descriptors, and the number of the
-    folder that was entered.
-    """
+    """The text of a failure ("" without one), the received descriptors, and the index of the entered folder."""
     text, descriptors, entered = b"", [], 0
     with socket.socket(fileno=os.dup(report)) as sock:
         while True:
@@ -99,8 +97,7 @@ def _read_all(report: int) -> tuple[bytes, list[int], int]:
 
 
 def hand_over(descriptors: list[int], entered: int) -> None:
-    """Send `supervise` a pidfd of this process, followed by `descriptors`, and the number of the folder among those
-    that were asked for in which the process stands.
+    """Send `supervise` a pidfd of this process, followed by `descriptors`, and the index of the entered folder.
 
     The process sends them itself before execve: it may end before another process could open them by its pid.
     """

@@ -1,17 +1,17 @@
-"""Freezing a session in a state in which CRIU can dump it, or telling at once why that is not possible.
+"""Freezing a session in a state in which CRIU can dump it.
 
 CRIU stops tasks by tracing them (ptrace). If a task cannot be stopped, CRIU waits ten seconds while the session is
-frozen. So the states that CRIU cannot handle are looked for before:
+frozen. So the states that CRIU cannot handle are detected first:
 
-* A task that another program traces (strace, gdb). CRIU reports it as a zombie.
-* A task in vfork(2), as posix_spawn, Python's subprocess and dash call it. The task sleeps uninterruptibly until its
+* A task that another program traces (strace, gdb): the capture fails. CRIU would report the task as a zombie.
+* A task in vfork(2), as used by posix_spawn, Python's subprocess and dash. The task sleeps uninterruptibly until its
   child has executed a program, and the cgroup freezer counts it as frozen. This lasts a fraction of a millisecond, so
   the group is thawed and frozen again.
-* A terminal whose foreground process group has ended and whose shell has not noticed that yet. This state occurs
-  between any two commands of a loop. CRIU can dump it, but not restore it (`tty: Failed to set group`). The group is
-  thawed and frozen again here too.
-* A TCP connection that nobody has accepted yet: CRIU leaves it out. A server that works accepts it at once, so the
-  group is thawed and frozen again, for a while; a server that does not come to it is dumped as it is.
+* A terminal whose foreground process group has ended, before the shell has noticed that. This happens between any two
+  commands of a loop. CRIU can dump this state, but not restore it (`tty: Failed to set group`). The group is thawed and
+  frozen again.
+* A TCP connection that no program has accepted yet: CRIU leaves it out. The group is thawed and frozen again for up to
+  ACCEPT_S, so that the server can accept the connection. Afterwards it is dumped without the connection.
 """
 
 import contextlib
@@ -28,17 +28,16 @@ from waypoint.model.errors import CannotCapture, Failed
 WAIT_S = 1.0
 PAUSE_S = 0.001  # how long the group runs between two attempts
 SETTLE_S = 0.0001
-ACCEPT_S = 0.1  # how long, at most, for a moment at which no connection waits to be accepted
+ACCEPT_S = 0.1
 
 
 def freeze_for_dump(cgroup: str) -> float:
     """Freeze the cgroup2 group `cgroup` in a state in which CRIU can stop every task in it.
 
-    The group may be frozen and thawed several times for that; TCP connections that wait to be accepted are then rare,
-    but there may be some (`sockets.unread`). Returns the time.monotonic() at which the last freezing
-    began. Raises, with the group thawed, CannotCapture if a task is traced, or if the terminal has no foreground group
-    for WAIT_S; Failed if a task is in vfork for so long, which is something that happens, not what the task
-    is; OSError as `cgroups.freeze` does. Costs one read of /proc for each thread and each session leader.
+    Freezes and thaws the group several times if needed. Returns the time.monotonic() at which the last freezing began.
+    Raises, with the group thawed, CannotCapture if a task is traced, or if the terminal has no foreground group for
+    WAIT_S; Failed if a task is in vfork for WAIT_S; OSError. Reads one file of /proc for each thread and session
+    leader.
     """
     with _opened_table(cgroup) as table:
         deadline = time.monotonic() + WAIT_S
@@ -57,9 +56,8 @@ def freeze_for_dump(cgroup: str) -> float:
 
 
 def settled_states(cgroup: str) -> dict[int, TaskState]:
-    """The states of the frozen group's tasks, by id, as soon as none is running any more, at most after WAIT_S seconds.
-
-    The kernel reports a group as frozen slightly before the last task has stopped.
+    """The states of the frozen group's tasks, by id. Waits up to WAIT_S until no task runs, because the kernel reports
+    a group as frozen slightly before the last task has stopped.
     """
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -73,8 +71,8 @@ def settled_states(cgroup: str) -> dict[int, TaskState]:
 
 
 class _Reason(NamedTuple):
-    """Why CRIU cannot stop, or not restore, the tasks. `is_brief`: the state may be over in a moment. `kind`: of the
-    error if it is not.
+    """Why CRIU cannot stop or restore the tasks. `is_brief`: the state may end in a moment; if it does not, the capture
+    fails with an error of class `kind`.
     """
 
     said: str
@@ -104,7 +102,7 @@ def _why_not(states: dict[int, TaskState]) -> _Reason | None:
 
 @contextlib.contextmanager
 def _opened_table(cgroup: str) -> Iterator[socket.socket | None]:
-    """The sockets of the group's network (`sockets.open_table`); None if that is the caller's, or nobody is there."""
+    """The sockets of the group's network (`sockets.open_table`); None on the caller's network or without processes."""
     with contextlib.ExitStack() as held:
         table = None
         with contextlib.suppress(OSError, IndexError):

@@ -1,15 +1,14 @@
-"""Locks of files that CRIU's restore loses, and taking them again: those of fcntl(2) and lockf(3) on files that their
-owner has mapped, too.
+"""Taking file locks again that a restore loses: those of fcntl(2) and lockf(3) on files that their owner has mapped.
 
-A process loses all such locks on a file when it closes any descriptor of that file. CRIU takes them again first, then
-opens each file that is mapped, maps it, and closes it (criu/pie/restorer.c). Databases do this: sqlite in WAL mode maps
-its `-shm` file and locks it. Locks of flock(2) belong to a descriptor, and are not lost.
+A process loses all such locks on a file when it closes any descriptor of that file. CRIU takes the locks first, then
+opens, maps and closes each mapped file (criu/pie/restorer.c). This affects databases: sqlite in WAL mode maps its
+`-shm` file and locks it. Locks of flock(2) belong to a descriptor and are not lost.
 
-Only its owner can take such a lock. So the restored processes are held before any of them runs, and each owner is made
-to take its locks again (ptrace). This is of x86-64; elsewhere captures say what copies lose.
+Only its owner can take such a lock. So the restored processes are held by ptrace before any of them runs, and each
+owner is made to call fcntl again. This needs x86-64; on other machines captures report the lost locks as degraded.
 
-CRIU's images tell who has locks (criu/file-lock.c). The kernel's own list, /proc/locks, would stop all locking on the
-machine for as long as it takes to make it: 10 ms and more, an RCU grace period (locks_start in fs/locks.c).
+The list of locks comes from CRIU's images (criu/file-lock.c). Reading /proc/locks would stop all locking on the machine
+for an RCU grace period, 10 ms and more (locks_start in fs/locks.c).
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from typing import NamedTuple
 
 from waypoint.linux.calls import machine
 from waypoint.linux.tasks import cgroups, mappings, procfs, ptrace
-from waypoint.processes.criu.lists import LOCKS, LOCKS_MAGIC, read_messages
+from waypoint.processes.criu.image_files import LOCKS, LOCKS_MAGIC, read_messages
 from waypoint.processes.criu.messages import LOCK_ENTRY, decode
 
 _OF_FCNTL = 1  # FL_POSIX in linux/fs.h
@@ -31,7 +30,7 @@ _FCNTL = 72  # the number of fcntl(2) on x86-64
 
 
 class Lock(NamedTuple):
-    """A lock of fcntl(2). `pid`: of its owner, as the owner sees it. `length`: in bytes; 0: to the end of the file."""
+    """A lock of fcntl(2). `pid`: its owner, as seen inside. `length`: in bytes; 0: to the end of the file."""
 
     pid: int
     fd: int
@@ -41,16 +40,13 @@ class Lock(NamedTuple):
 
 
 def to_take(images_fd: int) -> list[Lock]:
-    """What `take_again` is to be given: locks that the images have. Raises OSError; ValueError if the image is
-    malformed.
-    """
+    """The locks in the images, for `take_again`. Raises OSError; ValueError if the image is malformed."""
     return _read(images_fd) if machine.architecture() == "x86_64" else []
 
 
 def lost(images_fd: int, pids: Collection[int]) -> list[str]:
-    """The locks of the processes that a restore of the images loses for good, in the form
-    `/srv/app.db-shm of python3 (pid 7)`, sorted; the pid as the process sees it. Processes that have ended are skipped.
-    Costs next to nothing if there are no locks. Raises OSError; ValueError if the image is malformed.
+    """The locks that a restore of the images loses for good, in the form `/srv/app.db-shm of python3 (pid 7)`, sorted.
+    `pids`: the processes of the session, as the host sees them. Raises OSError; ValueError if the image is malformed.
     """
     if machine.architecture() == "x86_64":
         return []  # they are taken again
@@ -62,10 +58,10 @@ def lost(images_fd: int, pids: Collection[int]) -> list[str]:
 
 
 def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
-    """Have the restored processes of the group take their locks on mapped files again, and let the group run.
+    """Have the restored processes of the group take their locks on mapped files again, and thaw the group.
 
-    The group is frozen, or is freezing, and no process of it has run since the restore. Returns, as `lost`, the locks
-    that could not be taken. Raises OSError; the group runs then, too.
+    The group must be frozen or freezing, and no process of it may have run since the restore. Returns the locks that
+    could not be taken, in the form of `lost`. The group is thawed after an OSError, too.
     """
     pids = cgroups.members(cgroup)
     stopped: list[int] = []
@@ -76,7 +72,7 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
                 stopped.append(tid)
                 ptrace.interrupt(tid)
                 ptrace.wait(tid)
-        cgroups.thaw(cgroup)  # they stand still all the same
+        cgroups.thaw(cgroup)  # ptrace still holds the tasks
         return sorted({name for pid, owned in _owners(locks, pids) for name in _take(pid, owned)})
     finally:
         for tid in stopped:
@@ -86,7 +82,7 @@ def take_again(locks: Collection[Lock], cgroup: str) -> list[str]:
 
 
 def _take(pid: int, owned: list[Lock]) -> list[str]:
-    """Returns what could not be taken, also if the process is one that can be made to take nothing."""
+    """Have the process take its locks. Returns the locks that it could not take, which are all if ptrace fails."""
     mapped = _mapped(pid, owned)
     name = procfs.stat(pid).name
     left = list(reversed(owned)) if mapped else []
@@ -103,7 +99,7 @@ def _take(pid: int, owned: list[Lock]) -> list[str]:
 
 
 def _owners(locks: Collection[Lock], pids: Collection[int]) -> Iterator[tuple[int, list[Lock]]]:
-    """Those of the processes that have some of the locks. Those that have ended are skipped."""
+    """The processes that own some of the locks, each with its locks."""
     owned = defaultdict[int, list[Lock]](list)
     for lock in locks:
         owned[lock.pid].append(lock)
@@ -119,7 +115,6 @@ def _names(mapped: dict[int, str], name: str, owned: list[Lock]) -> list[str]:
 
 
 def _read(images_fd: int) -> list[Lock]:
-    """All locks of fcntl(2)."""
     entries = [decode(LOCK_ENTRY, message) for message in read_messages(images_fd, LOCKS, LOCKS_MAGIC)]
     return [
         Lock(*(_number(entry.get(name, 0)) for name in ("pid", "fd", "type", "start", "len")))
@@ -129,7 +124,7 @@ def _read(images_fd: int) -> list[Lock]:
 
 
 def _mapped(pid: int, owned: list[Lock]) -> dict[int, str]:
-    """The paths of those files with the locks that the process has mapped, too, by descriptor. Raises OSError."""
+    """The paths of the locked files that the process has also mapped, by descriptor. Raises OSError."""
     fds = {lock.fd for lock in owned}
     mapped = {mapping.path for mapping in mappings.read_mappings(pid)}
     return {

@@ -1,7 +1,7 @@
-"""Unix sockets whose file has another name than the one that they were bound to.
+"""Finding Unix sockets whose file was renamed or linked to another name since they were bound.
 
-Servers bind a socket to a temporary name and rename it, or link it to its own, so that the name appears when they
-listen. CRIU would bind the socket to the first name (criu/mends.py).
+Servers bind a socket to a temporary name and rename it, so that the final name appears only when they listen. CRIU
+would bind the socket to the first name (criu/images.py).
 """
 
 import contextlib
@@ -21,11 +21,11 @@ _MOST_LISTED = 10_000  # entries of a folder in which a name is looked for
 
 
 def find(pids: Collection[int], root: int) -> dict[int, str]:
-    """The present paths, as seen from the session's root, of the sockets of the processes that were renamed, by the
-    sockets' inodes. Sockets whose file was removed are left out. `root`: a descriptor of that root.
+    """The present paths of the renamed sockets of the processes, by the sockets' inodes; without those whose file was
+    removed. `root`: a descriptor of the session's root, from which the paths start.
 
-    To be called while the processes stand still. Costs one look at the file of each bound socket; where one was bound
-    to a relative path, one at each descriptor, as only its owner knows its folder.
+    The processes must be frozen. Opens the file of each bound socket; if a socket was bound to a relative path, looks
+    at each descriptor of the processes, because only its owner knows the folder.
     """
     found: dict[int, str] = {}
     missing: dict[int, str] = {}
@@ -40,7 +40,7 @@ def find(pids: Collection[int], root: int) -> dict[int, str]:
 
 
 def _is_same(path: str, bound: str) -> bool:
-    """Whether a socket whose file is `path` still has the relative name `bound`."""
+    """Whether `bound` is a relative name of the file `path`."""
     return not bound.startswith("/") and os.path.basename(path) == os.path.basename(bound)
 
 

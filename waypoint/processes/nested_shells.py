@@ -1,7 +1,6 @@
 """Finding interactive shells that run inside a session's shell: they lose their job control in a restore.
 
-CRIU gives a controlling terminal back to session leaders only (docs/criu.md). A nested shell is not one, so after a
-restore it cannot put a job in the foreground.
+CRIU restores the controlling terminal of session leaders only (docs/criu.md), and a nested shell is not a leader.
 """
 
 import signal
@@ -10,7 +9,7 @@ from collections.abc import Iterable
 from waypoint.linux.tasks import procfs
 from waypoint.linux.tasks.states import task_state
 
-# An interactive shell keeps the terminal open on a descriptor that users do not redirect: bash on 255, others from 10.
+# Interactive shells keep the terminal open on a descriptor that users do not redirect: bash on 255, others from 10 on.
 _FIRST_OWN_FD = 10
 
 
@@ -24,7 +23,7 @@ def _name_of_nested_shell(pid: int) -> str:
         stat = procfs.stat(pid)
         if stat.session == pid or not _controls_jobs(pid) or not _keeps_terminal(pid):
             return ""
-        # A subshell, which controls no jobs, has the descriptor too. Being forked from its parent, it has the same
+        # A subshell has the descriptor too, but controls no jobs. It was forked from its parent and so has the same
         # addresses of code and stack.
         is_subshell = procfs.stat(stat.parent)[-2:] == stat[-2:]
     except ProcessLookupError:
@@ -33,8 +32,8 @@ def _name_of_nested_shell(pid: int) -> str:
 
 
 def _controls_jobs(pid: int) -> bool:
-    """True if the process could give the terminal to a job and take it back: who does that from the background ignores
-    the signal for it. Other programs that keep the terminal open, such as node, need no controlling one.
+    """Whether the process ignores SIGTTOU, as shells do to take the terminal back from a job. Other programs that keep
+    the terminal open, such as node, do not need a controlling terminal.
     """
     return bool(task_state(pid).ignored >> (signal.SIGTTOU - 1) & 1)
 

@@ -37,8 +37,8 @@ def loader_of(program: Path) -> str:
 def give_libraries(program: Path, loader: Path, library_path: Path | None, folder: Path, seen_as: str) -> None:
     """Copy the loader and the libraries of `program` into `folder`, and change `program` so that it uses the copies.
 
-    `library_path`: the folder where the loader finds the libraries to copy; None: the loader's default folders.
-    `seen_as`: the path that `folder` has where `program` will run. Raises HostLacks with the failing tool's message.
+    `library_path`: the folder with the libraries; None: the loader's default folders. `seen_as`: the path of `folder`
+    where `program` will run. Raises HostLacks with the failing tool's message.
     """
     search = ["--library-path", str(library_path)] if library_path else []
     shutil.copy(loader, folder)
@@ -57,7 +57,7 @@ def _output(command: list[str]) -> str:
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
         said = f"{command[0]}: {words}"
-        raise HostLacks("give its own libraries to", command[-1], said, "mend that, and run it again")
+        raise HostLacks("give its own libraries to", command[-1], said, "repair that, and run it again")
     return done.stdout
 
 

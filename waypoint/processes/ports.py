@@ -1,7 +1,7 @@
-"""Which TCP and UDP ports processes use, for sessions that share the host's network.
+"""TCP and UDP ports of processes.
 
-There, a process that has a port cannot be restored beside itself. CRIU does not report that reliably: sockets that were
-restored once keep SO_REUSEPORT, so two servers would share the port and each get a part of the connections.
+On the host's network a process with a port cannot be restored beside itself. CRIU does not report that reliably:
+restored sockets keep SO_REUSEPORT, so two servers would share the port and each get a part of the connections.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ _UNREAD = {
 
 
 class HeldPorts(NamedTuple):
-    """Ports in the form `tcp 8000`, sorted. `bound`: what a copy must bind again. `connections`: the ports of TCP
-    connections, which copies have as closed ones.
+    """Ports in the form `tcp 8000`, sorted. `bound`: those that a copy must bind. `connections`: those of TCP
+    connections, which are closed in copies.
     """
 
     bound: list[str]
@@ -37,16 +37,15 @@ def held_by(pids: Iterable[int]) -> HeldPorts:
 
 
 def taken(ports: Iterable[str], leaving: Iterable[int] = ()) -> list[str]:
-    """Those of `ports` that a process has open now, at any address of the caller's network namespace.
-
-    `leaving`: pids of processes that do not count.
+    """Those of `ports` that a process has open now, at any address of the caller's network namespace. The processes
+    `leaving` do not count.
     """
     spared = {0, *(inode for inode, _pid, _number in open_sockets(leaving))}  # 0: a socket that no process has open
     return sorted({_name(found) for found in sockets.inet_sockets() if found.inode not in spared}.intersection(ports))
 
 
 def unread(pids: Collection[int]) -> list[str]:
-    """What waits at the sockets of the processes, which an image does not keep, in words for each port."""
+    """Unaccepted connections and unread datagrams, which images lack: a description for each port."""
     found = []
     for pid in list(pids)[:1]:
         with sockets.open_table(pid) as table:
@@ -59,7 +58,7 @@ def unread(pids: Collection[int]) -> list[str]:
 
 
 def outside(pids: Collection[int]) -> list[str]:
-    """The other ends of the connections to other machines, in the network namespace of the processes."""
+    """The remote ends of connections to other machines in the network namespace of the processes."""
     for pid in list(pids)[:1]:
         with sockets.open_table(pid) as table:
             return sorted({one.name for one in tcp_connections.outside(table)})
@@ -68,12 +67,12 @@ def outside(pids: Collection[int]) -> list[str]:
 
 @contextlib.contextmanager
 def shared(pids: Iterable[int], root: int) -> Iterator[None]:
-    """For the `with`, let a CRIU bind the ports that the processes have, beside them. `root`: the host's id for the
-    root of the user namespace that it restores.
+    """In the `with` block, let a CRIU bind the ports of the processes although they are in use. `root`: the host's id
+    for the root of the user namespace that CRIU restores.
 
-    CRIU sets SO_REUSEPORT on the sockets that it binds. The kernel lets two sockets have a port if both have that
-    option and the same owner. So the sockets of the processes get it too, and `root` as their owner; afterwards they
-    are as they were. The processes must stand still. Connections that come meanwhile may reach either side.
+    CRIU sets SO_REUSEPORT on the sockets that it binds. The kernel lets two sockets share a port if both have this
+    option and the same owner, so the sockets of the processes get the option and the owner `root` for the block. The
+    processes must be frozen. New connections may reach either side.
     """
     inodes = {found.inode for found in sockets.inet_sockets()}
     with contextlib.ExitStack() as undoing:
@@ -98,7 +97,7 @@ def _shared(sock: socket.socket, root: int) -> Iterator[None]:
 
 
 def open_sockets(pids: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-    """Each socket that a process has open: the socket's inode, the process, the number of the descriptor."""
+    """Each open socket of the processes: its inode, the pid, the number of the descriptor."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             for number, path in procfs.open_files(pid).items():

@@ -18,8 +18,6 @@ _Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table `match` of a profile."""
-
     programs: Annotated[list[_Words], msgspec.Meta(min_length=1)]
 
 
@@ -48,7 +46,7 @@ def load_profiles(folder: Path = FOLDER) -> dict[str, Profile]:
 
 
 def session_environment() -> dict[str, str]:
-    """The environment variables of all profiles together, with which every session's shell is started."""
+    """The environment variables of all profiles, which every session's shell gets."""
     return {variable: value for profile in load_profiles().values() for variable, value in profile.env.items()}
 
 

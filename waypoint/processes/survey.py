@@ -1,8 +1,7 @@
-"""Looking at the processes of a session that runs, before anybody captures it: which of them CRIU would refuse.
+"""Predicting which processes of a running session CRIU would refuse to dump.
 
-Only what is seen at a glance is looked at (proc(5)), so that a survey of hundreds of processes is cheap: who is traced,
-who is in a namespace that CRIU does not dump, and what is open. A capture may still find more, as a connection that is
-just being made; what it then cannot keep it says.
+Checks only what is cheap to read for hundreds of processes (proc(5)): tracers, namespaces and open files. A capture may
+find more reasons.
 """
 
 import contextlib
@@ -24,8 +23,8 @@ _NEXT_STEPS = {cause.name: cause.next_step for cause in CAUSES}
 
 
 class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, and the tier that a capture would reach if there were only this one. `pid`: as the session sees it.
-    `command`: without secrets. `why`: in words, why not `live`, and `remedy` what to do then; else "".
+    """A process, and the tier that a capture of this process alone would reach. `pid`: as the session sees it.
+    `command`: without secrets. `why`: the reason why the tier is not `live`, and `remedy` the next step; else "".
     """
 
     pid: int
@@ -36,8 +35,8 @@ class Surveyed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def survey(init: int, pids: Collection[int]) -> list[Surveyed]:
-    """Look at the processes `pids` of the session whose pid 1 is `init`. Those that end meanwhile are left out. Takes
-    about 0.1 ms a process, more if it has many files open.
+    """Survey the processes `pids` of the session whose pid 1 is `init`. Skips processes that have ended. Takes about
+    0.1 ms per process, more for one with many open files.
     """
     own = {kind: _namespace(init, kind) for kind in _NOT_DUMPED}
     found = []
@@ -52,7 +51,7 @@ def survey(init: int, pids: Collection[int]) -> list[Surveyed]:
 
 
 def _why_not(pid: int, own: dict[str, int]) -> tuple[str, str]:
-    """In words, why CRIU refuses the process, and the name of the cause; "" twice if nothing is seen."""
+    """Why CRIU would refuse the process, and the name of the cause; "" twice if no reason was found."""
     tracer = task_state(pid).tracer
     if tracer:
         return f"it is traced by {procfs.stat(tracer).name}", "traced"

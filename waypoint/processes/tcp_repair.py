@@ -1,8 +1,7 @@
-"""Getting TCP connections out of repair mode, in which a CRIU that was killed has left them.
+"""Taking TCP connections out of repair mode after the death of the CRIU that dumped them.
 
 While CRIU dumps a connection, the connection is in repair mode (TCP_REPAIR in linux/tcp.h): the kernel neither sends
-nor takes any data, and close says nothing to the peer. CRIU ends the mode when it lets the processes go. If CRIU is
-killed, nobody does, and the connection stands still for ever.
+nor receives data, and close sends nothing to the peer. A CRIU that was killed leaves its connections in that mode.
 """
 
 import contextlib
@@ -10,7 +9,7 @@ import socket
 from collections.abc import Iterable
 
 from waypoint.linux.net import sockets
-from waypoint.linux.tasks import procfs
+from waypoint.processes.ports import open_sockets
 
 _TCP_REPAIR = 19
 _ON = 1
@@ -23,18 +22,8 @@ def end(pids: Iterable[int]) -> int:
     No CRIU may work on the processes. Processes that end meanwhile are skipped. Needs CAP_NET_ADMIN in the user
     namespace of the sockets' network namespace, and the right to trace the processes.
     """
-    return sum(_end(pid, number) for pid, number in _sockets(pids))
-
-
-def _sockets(pids: Iterable[int]) -> Iterable[tuple[int, int]]:
-    """One process and descriptor for each socket that the processes have open."""
-    found: dict[str, tuple[int, int]] = {}
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for number, link in procfs.open_files(pid).items():
-                if link.startswith("socket:"):
-                    found.setdefault(link, (pid, number))
-    return found.values()
+    found = {inode: (pid, number) for inode, pid, number in open_sockets(pids)}
+    return sum(_end(pid, number) for pid, number in found.values())
 
 
 def _end(pid: int, number: int) -> bool:

@@ -1,9 +1,10 @@
-"""Files that processes watch (inotify(7)), and their names, which CRIU needs to watch them again in a restore.
+"""Finding the names of files that processes watch (inotify(7)): a restore needs them to watch the files again.
 
-The kernel tells of a watched file its numbers and its handle. On an overlay CRIU cannot open that handle, and would
-look for the file's inode in one folder after the other. The handle of the file in its layer, which is inside, leads to
-the file at once (linux/calls/handles.py); its path in the layer is its path in the session, unless the session has
-renamed what lies in a lower layer. Only then is the name looked for: in the upper layer, and near the root.
+The kernel reports a watched file by its device, its inode and a handle. CRIU cannot open the handle of an overlay, and
+would search one folder after the other for the inode. But the overlay's handle contains the handle of the file in its
+layer, which can be opened (linux/calls/handles.py). The path in the layer is the path in the session, unless the
+session has renamed something of a lower layer. Only then the name is searched for: in the upper layer, and near the
+root.
 """
 
 import contextlib
@@ -21,12 +22,12 @@ from waypoint.linux.tty.terminals import unread_bytes
 from waypoint.model.errors import CannotCapture
 
 MOST_WATCHES = 20_000
-"""Of a session: more are refused. Each costs CRIU some microseconds in the pause, and some more for each that has the
-same place in CRIU's table of 32.
+"""Most watched files of a session. Each costs CRIU microseconds in the pause, and more for each other one in the same
+of CRIU's 32 hash buckets.
 """
-_MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list; a line has 150 at most 330
+_MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list; a line has 150 to 330
 _MOST_SEARCHED = 20_000  # entries of an upper layer
-_NEAR = 2  # how deep below an overlay's root a folder of no known layer is looked for
+_NEAR = 2  # levels below an overlay's root in which a folder of an unknown layer is searched for
 _NEXT_STEP = "end the process, or make it stop watching files"
 _SAID_OF_NOTICES = "notices of watched files that it has not read yet are not in copies"
 _INOTIFY = "anon_inode:inotify"
@@ -36,11 +37,11 @@ _LINE = re.compile(
 _ORIGIN, _REDIRECT = "trusted.overlay.origin", "trusted.overlay.redirect"
 
 Key = tuple[int, int]
-"""A file: the kernel's numbers of its device and its inode."""
+"""A file: its device and inode as numbered by the kernel."""
 
 
 class OverlayLayers(NamedTuple):
-    """The folders of the host that an overlay of a session consists of. `target`: its mount point in the session."""
+    """The host folders of one overlay. `target`: its mount point in the session."""
 
     target: str
     upper: str
@@ -48,22 +49,22 @@ class OverlayLayers(NamedTuple):
 
 
 class _Watcher(NamedTuple):
-    """A list of watched files: descriptor `fd` of process `pid`."""
+    """An inotify instance: descriptor `fd` of process `pid`."""
 
     pid: int
     fd: int
 
 
 class _List(NamedTuple):
-    """`text`: as the kernel tells it. `seen`: the files in it."""
+    """The watched files of one inotify instance. `text`: the kernel's list. `seen`: the files in it."""
 
     text: bytes = b""
     seen: frozenset[Key] = frozenset()
 
 
 class Watches:
-    """The watched files on overlays of one session. To be used by one thread, in a `with`. `number`: how many there
-    were at the last look, an empty list counted as one.
+    """The watched files on overlays of one session. For one thread, in a `with` block. `number`: how many `look` has
+    found last; an inotify instance without files counts as one.
     """
 
     def __init__(self, init_pid: int, overlays: Iterable[OverlayLayers]) -> None:
@@ -85,12 +86,11 @@ class Watches:
         self._held.close()
 
     def look(self, pids: Iterable[int]) -> None:
-        """Find the names of all files that the processes `pids`, all of the session's, watch now.
+        """Find the names of all files that `pids`, which are all processes of the session, watch now.
 
-        The first call finds the descriptors; a further one only reads their lists again, and those of new processes.
-        Raises OSError, and CannotCapture if they watch more than MOST_WATCHES files. Processes that have ended are
-        skipped. Costs one readlink(2) for each open file, and 30 microseconds for each file that was not known; a list
-        that is what it was costs a microsecond for each file.
+        The first call finds the descriptors; later calls only read their lists again, and those of new processes.
+        Raises OSError; CannotCapture for more than MOST_WATCHES files. Skips processes that have ended. Costs one
+        readlink(2) for each open file, 30 microseconds for each new file, and one for each file of an unchanged list.
         """
         self.number, nameless = 0, dict[Key, _Watcher]()
         for pid in pids:
@@ -99,24 +99,24 @@ class Watches:
             lists = self._lists[pid]
             for watcher in lists:
                 lists[watcher] = self._look_at(watcher, lists[watcher])
-                self.number += max(1, len(lists[watcher].seen))  # an empty list, too, has to be read
+                self.number += max(1, len(lists[watcher].seen))  # an empty list has to be read, too
                 _check_number(watcher, self.number)
                 nameless |= dict.fromkeys(lists[watcher].seen & self._nameless.keys(), watcher)
         self._nameless = nameless
 
     def take_new(self) -> dict[Key, str]:
-        """The names that were found since the last call, for CRIU (`add_names`)."""
+        """The names found since the last call, for `add_names`."""
         new, self._new = self._new, {}
         return new
 
     def check(self) -> None:
-        """Raise CannotCapture if a file is watched that has no name, as far as could be found."""
+        """Raise CannotCapture if no name was found for a watched file."""
         for watcher in self._nameless.values():
             said = f"{_who(watcher)} watches a file that was removed, is a link, or has no name that could be found"
             raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
 
     def unread(self) -> list[str]:
-        """Of the lists, those with notices that nobody has read yet, which an image does not keep, in words, sorted."""
+        """Descriptions of the inotify instances with unread notices, which images lack; sorted."""
         found = []
         for watcher in (watcher for lists in self._lists.values() for watcher in lists):
             with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # closed by now
@@ -143,7 +143,7 @@ class Watches:
     def _find(self, watcher: _Watcher, key: Key, handle: OverlayHandle | None) -> None:
         finder = self._finder(key[0])
         if handle is None or finder is None:
-            return  # CRIU opens the handles of other file systems itself
+            return  # CRIU can open the handles of other file systems
         path = finder.find(key, handle)
         if path is None:
             self._nameless[key] = watcher
@@ -156,7 +156,7 @@ class Watches:
             root = procfs.open_root(self._init_pid)
             self._held.callback(os.close, root)
             for overlay in self._layers.values():
-                with contextlib.suppress(OSError):  # nothing of that name is there any more: CRIU will tell
+                with contextlib.suppress(OSError):  # the mount point is gone: CRIU will report it
                     finder = _Finder(overlay, root, self._held)
                     self._finders[finder.device] = finder
         return self._finders.get(device)
@@ -166,7 +166,7 @@ class _Finder:
     """Finds files of one overlay."""
 
     def __init__(self, overlay: OverlayLayers, root: int, held: contextlib.ExitStack) -> None:
-        """`root`: the session's root. `held`: closes what is opened. Raises OSError."""
+        """`root`: the session's root. `held`: closes the opened folders. Raises OSError."""
         self._overlay = overlay
         self._root = root
         with beneath.opened(root, overlay.target) as fd:
@@ -196,7 +196,7 @@ class _Finder:
                 yield self._inside(os.path.join(folders[above], rest))
             above, name = os.path.split(above)
             rest = os.path.join(name, rest) if rest else name
-        # Of a lower layer that is not known here: the few folders of Waypoint's own.
+        # Files of an unknown lower layer: the few folders of Waypoint's own layer.
         with beneath.opened(self._root, self._overlay.target, os.O_RDONLY | os.O_DIRECTORY) as fd:
             yield from map(self._inside, _folders_near(fd))
 
@@ -209,7 +209,7 @@ class _Finder:
                 found = os.fstat(fd)
         except OSError:
             return False
-        # CRIU would watch what a link leads to in its place; and if that is missing, the restore would fail.
+        # Not a link: CRIU would watch the link's target instead, and fail if the target is missing.
         return (_kernel_number(found.st_dev), found.st_ino) == key and not stat.S_ISLNK(found.st_mode)
 
 
@@ -225,12 +225,12 @@ def _inotify_of(pid: int) -> dict[_Watcher, _List]:
 
 def _check_number(watcher: _Watcher, number: int) -> None:
     if number > MOST_WATCHES:
-        said = f"{_who(watcher)} is one of those that watch more than {MOST_WATCHES} files or lists (inotify)"
+        said = f"{_who(watcher)} and other processes watch more than {MOST_WATCHES} files (inotify)"
         raise CannotCapture("dump", "the processes", said, _NEXT_STEP)
 
 
 def _who(watcher: _Watcher) -> str:
-    """The process in words."""
+    """A description of the process."""
     with contextlib.suppress(ProcessLookupError):
         name, inner = procfs.stat(watcher.pid).name, procfs.inner_pid(watcher.pid)
         return f"{name} (pid {inner}, fd {watcher.fd})"
@@ -264,8 +264,8 @@ def _path_in(layer: int, handle: OverlayHandle) -> str | None:
 
 
 def _find_renamed(upper: int) -> tuple[dict[bytes, str], dict[str, str]]:
-    """Of the first entries of the upper layer: the paths of copies from a lower layer, by their origins; and of folders
-    that were renamed, the paths by those in the lower layer.
+    """Search the first _MOST_SEARCHED entries of the upper layer. Returns the paths of files copied up, by their
+    origins, and the paths of renamed folders, by their paths in the lower layer.
     """
     origins: dict[bytes, str] = {}
     folders: dict[str, str] = {}
@@ -289,7 +289,7 @@ def _find_renamed(upper: int) -> tuple[dict[bytes, str], dict[str, str]]:
 
 
 def _marks(folder: int, name: str) -> dict[str, bytes]:
-    """What overlayfs has noted of the file `name` in the folder."""
+    """The marks of overlayfs on the file `name` in the folder."""
     found = {}
     for mark in (_ORIGIN, _REDIRECT):
         with contextlib.suppress(OSError):
@@ -298,13 +298,13 @@ def _marks(folder: int, name: str) -> dict[str, bytes]:
 
 
 def _folders_near(root: int) -> Iterator[str]:
-    """The paths of the folders that lie at most _NEAR levels below the folder `root`, and "", which is that itself."""
+    """The paths of `root` itself ("") and of the folders at most _NEAR levels below it."""
     return (folder for folder, _names, _fd in _folders_of(root, _NEAR))
 
 
 def _folders_of(root: int, levels: int | None = None) -> Iterator[tuple[str, list[str], int]]:
-    """The folders below `root`, at most so many levels down, each after the one above it: the path, "" for `root`
-    itself, the names in it, and a descriptor that is valid until the next. What cannot be opened is passed over.
+    """`root` and the folders at most `levels` below it, parents first: the path ("" for `root`), the names in the
+    folder, and a descriptor that is valid until the next item. Folders that cannot be opened are skipped.
     """
     waiting = [("", 0)]
     while waiting:

@@ -73,7 +73,7 @@ class Taking:
 class RestoreTarget:
     """The target of a restore. `tree`: the upper tree for the files. `folder`: the new session's runtime folder.
     `cgroup`: its group, in which CRIU runs. `aside`: a group that does not exist yet. `root`, `externals`, `criu_path`,
-    `spawn`, `on_notice`: for CRIU (processes/criu/external_names.py, options.py). Set by the restore: `pid`, the host's
+    `spawn`, `on_notice`: for CRIU (processes/criu/options.py). Set by the restore: `pid`, the host's
     pid of the restored pid 1; `lost`, descriptions of what was not restored.
     """
 

@@ -19,9 +19,8 @@ from waypoint.model.errors import CannotCapture, Failed, WaypointError
 from waypoint.model.records import Capture, IdMap, ProcessesLayer
 from waypoint.processes import locks, moved_sockets, nested_shells, ports, tcp_repair
 from waypoint.processes.criu.causes import CriuFailed
-from waypoint.processes.criu.external_names import name_externals
-from waypoint.processes.criu.lists import NAMES, add_names
-from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions
+from waypoint.processes.criu.image_files import NAMES, add_names
+from waypoint.processes.criu.options import ERRORS_ONLY, DumpOptions, Notice, OnNotice, RestoreOptions, name_externals
 from waypoint.processes.criu.rpc import Criu, Dump
 from waypoint.processes.watches import OverlayLayers, Watches
 from waypoint.upper import layout

@@ -12,8 +12,8 @@ from waypoint.model.errors import MAKE_ROOM
 class Cause:
     """One reason. `pattern` is searched in CRIU's error lines; its named groups replace the braces in `meaning`.
 
-    `is_accident`: the reason is something that happened, which another try need not meet. Otherwise the reason is what
-    the processes or the host are, and another try fails, too.
+    `is_accident`: another try may succeed. Otherwise the reason lies in the processes or the host, and another try
+    fails.
     """
 
     name: str
@@ -56,7 +56,7 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "behind-a-filter",
         r"suspending seccomp failed",
-        "the daemon is behind a filter of system calls itself, as in a container: whoever is may lift none off others",
+        "the daemon runs under a filter of system calls (seccomp), as in a container, so CRIU cannot suspend others",
         "start the daemon without one (docker: --security-opt seccomp=unconfined)",
     ),
     Cause(

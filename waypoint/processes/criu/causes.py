@@ -1,7 +1,4 @@
-"""Reading CRIU's logs, and finding the reason for a failure in them (cause_table.py).
-
-Out of scope: requests to CRIU (rpc.py).
-"""
+"""Reading CRIU's logs, and finding the reason for a failure in them (cause_table.py)."""
 
 import re
 from dataclasses import dataclass
@@ -16,8 +13,8 @@ TRY_AGAIN = "try again; if it happens again, see 'waypoint doctor'"
 KILLED = frozenset({"died", "silent"})
 """The names of the diagnoses of a CRIU that was killed."""
 
-# Error lines that are no reason for a failure. CRIU writes the first one in every run without CAP_SYS_RESOURCE and goes
-# on; the others only say that the run has failed.
+# Error lines that are no reason for a failure. CRIU writes the first one in every run without CAP_SYS_RESOURCE and
+# continues; the others only report that the run has failed.
 _HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE for self|^exited, status=|^(?:Dumping|Restoring) FAILED")
 _ERROR_LINE = re.compile(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\): (.*)$")
 _TASK_LINE = re.compile(r"Dumping (?:task|core) \(pid: (\d+)")
@@ -28,7 +25,7 @@ _FAILED_LINE = re.compile(r"Error .* \(pid: (\d+)\) failed with")
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Why CRIU failed. `name`: of the row in the table, or `unknown`, `died` or `silent`. `words`: CRIU's error line.
-    `is_accident`: as in the table. `who`: the process at which CRIU failed, in words, or "".
+    `is_accident`: as in the table. `who`: the process at which CRIU failed, or "".
     """
 
     name: str
@@ -40,15 +37,15 @@ class Diagnosis:
 
 
 class Culprit(NamedTuple):
-    """The process at which a dump has failed. `fd`: its descriptor, or -1 if it was none."""
+    """The process at which a dump has failed, and its descriptor, or -1."""
 
     pid: int
     fd: int = -1
 
 
 class CriuFailed(WaypointError):
-    """CRIU failed. `diagnosis`: the reason. `log`: the path of CRIU's log; None if CRIU has opened none. Every such
-    error is of one of the two classes below; `failure` makes them.
+    """CRIU failed. `log`: the path of CRIU's log; None if CRIU has not opened one. `failure` makes the errors, which
+    are of one of the two classes below.
     """
 
     def __init__(self, action: str, diagnosis: Diagnosis, log: Path | None) -> None:
@@ -61,52 +58,51 @@ class CriuFailed(WaypointError):
         self._action = action
 
     def moved(self, log: Path | None) -> Self:
-        """This error for a log that was moved to `log`; None: there is no log."""
+        """This error with another path of the log."""
         return type(self)(self._action, self.diagnosis, log)
 
 
 class CriuRefused(CriuFailed, CannotCapture):
-    """CRIU cannot do this with these processes, or on this host."""
+    """CRIU cannot dump or restore these processes, or not on this host."""
 
 
 class CriuAccident(CriuFailed, Failed):
-    """Something happened to CRIU: it was killed, it hung, disk or memory ran out. Another try may succeed."""
+    """CRIU was killed or hung, or disk or memory ran out. Another try may succeed."""
 
 
 def failure(action: str, diagnosis: Diagnosis, log: Path | None) -> CriuFailed:
-    """The error for `diagnosis`. `action`: what was asked of CRIU, "dump" or "restore"."""
+    """The error for `diagnosis`. `action`: "dump" or "restore"."""
     return (CriuAccident if diagnosis.is_accident else CriuRefused)(action, diagnosis, log)
 
 
 def died(errors: list[str]) -> Diagnosis:
-    """The diagnosis of a CRIU that has ended without an answer. `errors`: what CRIU has said before."""
+    """The diagnosis of a CRIU that has ended without an answer. `errors`: its error messages."""
     words = errors[0] if errors else "CRIU ended without a message"
     return Diagnosis("died", words, "CRIU was killed, or crashed, before it had answered", TRY_AGAIN, is_accident=True)
 
 
 def fell_silent(silence_s: float) -> Diagnosis:
-    """The diagnosis of a CRIU that was killed because it hung. `silence_s`: the deadline."""
+    """The diagnosis of a CRIU that was killed because it hung."""
     meaning = f"CRIU hung: it sent nothing for {silence_s:.1f} s or longer, and was killed"
     return Diagnosis("silent", "", meaning, TRY_AGAIN, is_accident=True)
 
 
 def read_errors(log: Path) -> list[str]:
-    """The error messages in the CRIU log at `log`, without time, pid and source line. Empty if there is no log.
-
-    Only the last MAX_LOG_BYTES are read.
+    """The error messages in the last MAX_LOG_BYTES of the CRIU log at `log`, without time, pid and source line. Empty
+    if there is no log.
     """
     return find_errors(_read_end(log))
 
 
 def read_culprit(log: Path) -> Culprit | None:
-    """The process at which the dump failed that wrote the log at `log`, by the host's pid; None if the log does not
-    tell. A log of errors alone tells no descriptor.
+    """The process at which a dump failed, by the host's pid, from the dump's log; None if the log does not contain it.
+    A log of errors alone contains no descriptor.
     """
     return find_culprit(_read_end(log))
 
 
 def find_culprit(text: str) -> Culprit | None:
-    """As `read_culprit`, in the text of a log."""
+    """As `read_culprit`, for the text of a log."""
     found = None
     lines = iter(text.splitlines())
     for line in lines:
@@ -117,7 +113,7 @@ def find_culprit(text: str) -> Culprit | None:
             found = Culprit(int(match[1]), int(match[2]))
         elif match := _TASK_LINE.search(line):
             found = Culprit(int(match[1]))
-    for line in lines:  # CRIU says at the end what it could not do, and to which process
+    for line in lines:  # CRIU's last lines name the failed action and its process
         if match := _FAILED_LINE.search(line):
             pid = int(match[1])
             return found if found is not None and found.pid == pid else Culprit(pid)
@@ -134,7 +130,7 @@ def _read_end(log: Path) -> str:
 
 
 def find_errors(text: str) -> list[str]:
-    """The error messages in the text of a CRIU log, without those that are no reason for a failure."""
+    """The error messages in the text of a CRIU log, without harmless ones."""
     found = (_ERROR_LINE.search(line) for line in text.splitlines())
     lines = [match[1] for match in found if match]
     return [line for line in lines if not _HARMLESS.search(line)]
@@ -143,8 +139,8 @@ def find_errors(text: str) -> list[str]:
 def diagnose(errors: list[str]) -> Diagnosis:
     """The first row of the table whose pattern matches one of `errors`.
 
-    The table's order decides, not that of the lines: CRIU's processes write to one log, and the first error in it is
-    often the consequence of one that another process writes later.
+    The order of the table decides, not that of the lines: CRIU's processes share the log, and its first error is often
+    the consequence of an error that another process writes later.
     """
     for cause in CAUSES:
         for line in errors:

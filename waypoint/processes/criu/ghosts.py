@@ -1,15 +1,15 @@
-"""Removed folders in CRIU's images: as "ghosts", which a restore makes under some name, opens, and removes again.
+"""Removed folders in CRIU's images as "ghosts": a restore makes a ghost under some name, opens it, and removes it
+again.
 
-CRIU takes a removed folder for a ghost only if the folder has no links. A folder of an overlay's lower layer keeps the
-links that it has in the layer, so CRIU tries to give it a name by linkat(2), which is refused for folders ("Can't link
-remap"). Therefore CRIU is told that such a folder is external, and the images are changed after the dump: the folder
-becomes the ghost that CRIU would have made of a folder of the upper layer.
+CRIU makes a ghost of a removed folder only if the folder has no links. A folder of an overlay's lower layer keeps its
+links of the layer, so CRIU tries linkat(2), which the kernel refuses for folders ("Can't link remap"). Therefore such a
+folder is declared external to CRIU, and after the dump the images are changed: the folder becomes the ghost that CRIU
+would have made of a folder of the upper layer.
 
-A ghost of CRIU's own gets its last name back for a moment, and the restore fails if that name is in use again
-(`rm -r build; mkdir build`). So ghost folders of which CRIU was not told get a name here that nobody else uses.
+CRIU gives a ghost its last name back for a moment, and the restore fails if that name is in use again
+(`rm -r build; mkdir build`). So CRIU's own ghost folders get an unused name here.
 
-Formats: images/{fdinfo,regfile,remap-file-path,ghost-file}.proto and criu/include/magic.h in CRIU's source. A file of
-images has two magic numbers, then the size of each message and the message.
+Formats: images/{fdinfo,regfile,remap-file-path,ghost-file}.proto and criu/include/magic.h in CRIU's source.
 """
 
 import os
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from waypoint.linux.tasks.removed import RemovedFolder, unused_name
 from waypoint.model.errors import CannotCapture
-from waypoint.processes.criu.lists import FILES, FILES_MAGIC, read_messages, write_messages
+from waypoint.processes.criu.image_files import FILES, FILES_MAGIC, read_messages, write_messages
 from waypoint.processes.criu.messages import Field, Message, Value, change_fields, decode, encode
 
 _REMAPS, _REMAPS_MAGIC = "remap-fpath.img", 0x59133954
@@ -26,7 +26,7 @@ _GHOST_MAGIC = 0x52583605
 _FIRST_GHOST = 0x40000000  # CRIU counts its own ghosts from 1
 _GHOST = 1  # remap_type
 
-_REG = 3  # the field of a file's entry; the others are fields in that one
+_REG = 3  # the field of a file's entry; the others are fields within it
 _NAME, _MOUNT, _EXTERNAL = 6, 7, 9
 _FILE = Message(
     {
@@ -57,17 +57,16 @@ _GHOST_FILE = Message(
 
 
 def external_name(folder: RemovedFolder) -> str:
-    """The value of CRIU's option --external that keeps CRIU from looking for a name of the folder."""
+    """The value of CRIU's option --external that declares the folder external."""
     return f"file[{folder.mount_id:x}:{folder.inode:x}]"
 
 
 def make_ghosts(images_fd: int, removed: Sequence[RemovedFolder]) -> None:
     """Change the images of a complete dump so that a restore brings back all removed folders that tasks hold.
 
-    `removed`: the folders of which CRIU was told, with names that are free (`with_free_names`). Does nothing if the
-    images contain no removed folder. Raises OSError; ValueError if an image is malformed; CannotCapture if CRIU took
-    another open file for one of the folders: it knows them by the numbers of mount and inode, and an overlay may give a
-    folder the number that a file has in a layer.
+    `removed`: the folders declared external, with unused names (`with_free_names`). Raises OSError; ValueError if an
+    image is malformed; CannotCapture if CRIU took another open file for one of the folders: CRIU identifies them by
+    mount and inode, and an overlay may give a folder the inode number of a file in a layer.
     """
     remaps = read_messages(images_fd, _REMAPS, _REMAPS_MAGIC)
     if not (removed or remaps):
@@ -81,8 +80,8 @@ def make_ghosts(images_fd: int, removed: Sequence[RemovedFolder]) -> None:
 
 
 class _Ghosts:
-    """The ghosts of one dump. `made`: those that CRIU has not made, by their numbers. `remaps`: the entries for them in
-    remap-fpath.img, each of which leads from an open file to its ghost.
+    """The ghosts of one dump. `made`: the added ones by their numbers. `remaps`: their entries in remap-fpath.img, each
+    of which leads from an open file to its ghost.
     """
 
     def __init__(self, removed: Sequence[RemovedFolder], remaps: Sequence[bytes]) -> None:
@@ -96,7 +95,7 @@ class _Ghosts:
         self._names: dict[int, str] = {}
 
     def change(self, entry: bytes) -> bytes:
-        """`entry`, an entry of files.img, as it is to be."""
+        """The changed entry of files.img."""
         reg = decode(_FILE, entry).get("reg")
         if not isinstance(reg, dict):
             return entry

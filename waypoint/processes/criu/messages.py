@@ -1,9 +1,9 @@
 """The messages of CRIU's RPC as tables, and an encoder and decoder of protocol buffers for them.
 
-CRIU's source defines the messages in `images/rpc.proto` (syntax proto2). Only fields that Waypoint sends or reads have
-a row here, with name and number. Fields without a row, such as those of a newer CRIU, are skipped when decoding.
+CRIU's source defines the messages in `images/rpc.proto` (proto2). The tables have only the fields that Waypoint sends
+or reads; other fields, such as those of a newer CRIU, are skipped when decoding.
 
-Why no protobuf library: see docs/criu.md, "Talking to CRIU". Wire format: protobuf.dev, "Encoding".
+Why no protobuf library is used: docs/criu.md, "Talking to CRIU". Wire format: protobuf.dev, "Encoding".
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,14 +21,14 @@ _MASK_64 = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A kind of message: its fields by name."""
+    """A type of message: its fields by name."""
 
     fields: Mapping[str, "Field"]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field: its number on the wire, and the kind of its values (enums are int32)."""
+    """A field: its number on the wire, and the type of its values (enums are int32)."""
 
     number: int
     holds: "ScalarKind | Message"
@@ -98,7 +98,7 @@ RESPONSE = Message(
 DUMP_STATS = Message({"frozen_time": Field(2, "uint32")})
 STATS = Message({"dump": Field(1, DUMP_STATS)})
 
-# images/fh.proto: an entry of irmap-cache.
+# images/file-lock.proto
 LOCK_ENTRY = Message(
     {
         "flag": Field(1, "uint32"),
@@ -109,6 +109,7 @@ LOCK_ENTRY = Message(
         "len": Field(6, "uint64"),
     }
 )
+# images/fh.proto: an entry of irmap-cache.
 IRMAP_ENTRY = Message({"dev": Field(1, "uint32"), "inode": Field(2, "uint64"), "path": Field(3, "string")})
 
 
@@ -128,18 +129,12 @@ NETWORK_LOCK_SKIP = 3  # criu_network_lock_method
 
 
 def encode(message: Message, values: Mapping[str, Value]) -> bytes:
-    """Encode `values`, by field name, in their order.
-
-    Raises KeyError for a field without a row, TypeError for a value of the wrong kind.
-    """
+    """Encode `values`, by field name, in their order. Raises KeyError or TypeError for values that do not fit."""
     return b"".join(_encode_field(message.fields[name], value) for name, value in values.items())
 
 
 def decode(message: Message, content: bytes) -> dict[str, Value]:
-    """The values in `content` by field name. Missing fields are not in the result.
-
-    Raises ValueError if `content` is not a message of this kind.
-    """
+    """The values in `content` by field name, without missing fields. Raises ValueError for another type of message."""
     by_number = {field.number: (name, field) for name, field in message.fields.items()}
     values: dict[str, Value] = {}
     for number, raw in _iter_fields(content):
@@ -157,10 +152,8 @@ def decode(message: Message, content: bytes) -> dict[str, Value]:
 
 
 def replace_number(content: bytes, path: tuple[int, ...], number: int) -> bytes:
-    """A copy of the message `content` in which the field at `path` has the value `number`.
-
-    `path`: field numbers, from the message inwards. The message may have fields of any kind but fixed-width numbers.
-    Raises ValueError if `content` is not a message.
+    """A copy of the message `content` in which the field at `path` (field numbers, from outside in) has the value
+    `number`. The message must not have fixed-width numbers. Raises ValueError if `content` is not a message.
     """
     parts = []
     for place, raw in _iter_fields(content):
@@ -171,11 +164,9 @@ def replace_number(content: bytes, path: tuple[int, ...], number: int) -> bytes:
 
 
 def change_fields(content: bytes, changes: Mapping[int, int | bytes | None], within: int | None = None) -> bytes:
-    """A copy of the message `content` in which the fields with the numbers in `changes` have these values, once each;
-    None: are missing. All other fields are kept, those without a row in a table too; none may be a fixed-width number.
-
-    `within`: the number of a field; `changes` are then for the message in that field. Raises ValueError if `content` is
-    not a message.
+    """A copy of the message `content` in which the fields with the numbers in `changes` have these values, or are
+    missing (None). All other fields are kept; none may be a fixed-width number. `within`: the number of the field whose
+    message is changed instead. Raises ValueError if `content` is not a message.
     """
     if within is not None:
         inner = {place: raw for place, raw in _iter_fields(content) if place == within and isinstance(raw, bytes)}
@@ -206,7 +197,7 @@ def _encode_value(field: Field, value: Value) -> bytes:
         case "string", str():
             body = value.encode(errors="surrogateescape")
         case "int32" | "uint32" | "uint64" | "bool", int():
-            # Protocol buffers encode a negative number as 64 bits in two's complement, also in an int32 field.
+            # Negative numbers are encoded as 64 bits in two's complement, also in an int32 field.
             return _varint(field.number << 3 | _VARINT) + _varint(value & _MASK_64)
         case _:
             raise TypeError(f"field {field.number} does not take {value!r}")

@@ -1,11 +1,10 @@
-"""What a dump and a restore are told and what they answer, in Waypoint's words.
+"""Options and results of dumps and restores.
 
-Folders go as file descriptors *of this process*: CRIU opens `/proc/<our pid>/fd/<n>` (it learns our pid from the
-socket), so they serve in whatever mount namespace CRIU runs, and a folder that is renamed meanwhile stays the right
-one.
+Folders are given as file descriptors *of this process*: CRIU opens `/proc/<our pid>/fd/<n>`, with our pid from the
+socket. This works in any mount namespace of CRIU, and with a folder that is renamed meanwhile.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +12,8 @@ from waypoint.linux.tasks.removed import RemovedFolder
 from waypoint.processes.criu.ghosts import external_name
 from waypoint.processes.criu.messages import CGROUPS_IGNORE, EMPTY_NETWORK, NETWORK_LOCK_SKIP, Value
 
-# Deleted files up to this size are stored with the image. CRIU's own limit of 1 MiB refuses ordinary databases; on
-# overlayfs a deleted file cannot be linked back, so there is no other way to keep it.
+# Deleted files up to this size are stored in the image. CRIU's default of 1 MiB refuses ordinary databases, and on
+# overlayfs a deleted file cannot be linked back.
 GHOST_LIMIT_BYTES = 64 << 20
 
 ERRORS_ONLY = 1
@@ -40,18 +39,15 @@ OnNotice = Callable[[Notice], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """One dump, after which the tree goes on.
+    """One dump, after which the tree continues.
 
     `tree_pid`: the root task, as the host sees it. `images_fd`, `work_fd`: folders for the images, and for the log and
-    CRIU's figures.
-    `freeze_cgroup`: the cgroup2 folder of the tree, frozen already (a frozen group dumped without naming it hangs).
-    `externals`: what is outside, as in `mnt[/dev]:dev`. `timeout_s`: CRIU gives up if the tree cannot be stopped within
-    it. `deadline_s`: a CRIU that hangs for as long (`Worker.receive`) is killed, which a task of the tree survives
-    unless it is just then running a system call of CRIU's (docs/criu.md, "When CRIU is killed").
-    `removed`: the folders without a name that tasks of the tree hold. CRIU refuses those of a lower layer (ghosts.py).
-    `own_network`: CRIU runs in the tree's network namespace, of which nothing but sockets is to be kept; the images are
-    to say that it is the tree's own. Their restore needs `empty_network`.
-    `close_connections`: as in the restore (RestoreOptions), which must be told so, too.
+    the statistics. `freeze_cgroup`: the frozen cgroup2 folder of the tree; a dump of a frozen group without it hangs.
+    `externals`: external mounts, as in `mnt[/dev]:dev`. `timeout_s`: CRIU gives up if it cannot stop the tree in this
+    time. `deadline_s`: a CRIU that hangs for this time (`Worker.receive`) is killed, which may end a task of the tree
+    (docs/criu.md, "When CRIU is killed"). `removed`: the removed folders that tasks hold (ghosts.py). `own_network`:
+    CRIU runs in the tree's network namespace and keeps only its sockets; the restore needs `empty_network`.
+    `close_connections`: as in RestoreOptions, where it must be set, too.
     """
 
     log_name: ClassVar[str] = "dump.log"
@@ -76,7 +72,7 @@ class DumpOptions:
             "timeout": self.timeout_s,
             "log_level": self.log_level,
             "notify_scripts": True,
-            # Connections that nobody has accepted yet are left out, in place of a refusal.
+            # Leave out connections that no program has accepted yet, instead of refusing the dump.
             "tcp_skip_in_flight": True,
         }
         if self.freeze_cgroup is not None:
@@ -88,11 +84,11 @@ class DumpOptions:
 class RestoreOptions:
     """One restore.
 
-    `root`: where the root of the tree's mount namespace lies mounted in CRIU's. `work_fd`: never the images' folder,
-    which several restores may share. `externals`: as in `mnt[dev]:/some/folder`. `empty_network`: the tree gets a new
-    network namespace, in which nothing is set up before the stage post-setup-namespaces. `close_connections`: TCP
-    connections come back closed, as if their other side had ended them. Whoever does not own the network namespace may
-    restore them in no other way. `deadline_s`: a CRIU that hangs for as long (`Worker.receive`) is killed.
+    `root`: where CRIU finds the root of the tree's mount namespace. `work_fd`: never the images' folder, which several
+    restores may share. `externals`: as in `mnt[dev]:/some/folder`. `empty_network`: the tree gets a new network
+    namespace, to be set up at the stage post-setup-namespaces. `close_connections`: TCP connections come back closed by
+    their other side; in a network namespace that the tree does not own the kernel allows nothing else. `deadline_s`: a
+    CRIU that hangs for this time (`Worker.receive`) is killed.
     """
 
     log_name: ClassVar[str] = "restore.log"
@@ -131,15 +127,39 @@ class RestoreResult:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """`memory_tracking`: the kernel has soft-dirty bits, so dumps can be incremental. `lazy_pages`: userfaultfd
-    serves."""
+    """`memory_tracking`: soft-dirty bits, for incremental dumps. `lazy_pages`: userfaultfd."""
 
     memory_tracking: bool
     lazy_pages: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Externals:
+    """CRIU's options for a session's external mounts, those whose content is not in the image (criu(8), --external).
+
+    `dump`, `restore`: the values of --external. `root`: for a restore, the folder where the session's root is mounted.
+    """
+
+    dump: tuple[str, ...]
+    restore: tuple[str, ...]
+    root: str
+
+
+def name_externals(targets: Sequence[str], folder: str) -> Externals:
+    """Number the external mounts with the mount points `targets`, which must contain `/`.
+
+    `folder`: for a restore, where the mounts are, as `m0`, `m1`, ... The numbers are stored in CRIU's images, so a
+    restore needs the same list in the same order.
+    """
+    return Externals(
+        dump=tuple(f"mnt[{target}]:m{number}" for number, target in enumerate(targets)),
+        restore=tuple(f"mnt[m{number}]:{folder}/m{number}" for number in range(len(targets))),
+        root=f"{folder}/m{targets.index('/')}",
+    )
+
+
 def _common(options: DumpOptions | RestoreOptions, more_externals: list[Value]) -> dict[str, Value]:
-    """What both are told: a restore the same as the dump was."""
+    """The options that a dump and its restore share."""
     return {
         "images_dir_fd": options.images_fd,
         "work_dir_fd": options.work_fd,
@@ -150,7 +170,7 @@ def _common(options: DumpOptions | RestoreOptions, more_externals: list[Value]) 
         "file_locks": True,
         "link_remap": True,
         "log_file": options.log_name,
-        # The session's cgroup is made, entered and limited by us.
+        # Waypoint makes and limits the session's cgroup.
         "manage_cgroups_mode": CGROUPS_IGNORE,
         "network_lock": NETWORK_LOCK_SKIP,
     }

@@ -1,4 +1,4 @@
-"""Requests to CRIU as methods: version, features, dump and restore. A failure raises an error that tells its reason."""
+"""Requests to CRIU as methods: version, features, dump and restore."""
 
 import contextlib
 import os
@@ -16,13 +16,12 @@ from waypoint.model.errors import Failed, HostLacks
 from waypoint.processes.criu import causes
 from waypoint.processes.criu.causes import TRY_AGAIN, CriuFailed, Culprit, diagnose, read_errors
 from waypoint.processes.criu.ghosts import make_ghosts
-from waypoint.processes.criu.images import give_own_network, read_dump_stats
-from waypoint.processes.criu.mends import mend
+from waypoint.processes.criu.images import correct_timers_and_sockets, give_own_network, read_dump_stats
 from waypoint.processes.criu.messages import RequestType, Value
 from waypoint.processes.criu.options import DumpOptions, DumpStats, Features, RestoreOptions, RestoreResult
 from waypoint.processes.criu.worker import Spawn, Worker, spawn_here
 
-# CRIU_FAULT=130 injects no fault. It switches off hardware breakpoints: CRIU then steps restored tasks over their last
+# CRIU_FAULT=130 injects no fault but switches off hardware breakpoints: CRIU then steps restored tasks over their last
 # system call, which saves milliseconds, and seconds with a hundred threads (criu/include/fault-injection.h).
 _RESTORE_ENV = {"CRIU_FAULT": "130"}
 
@@ -39,19 +38,19 @@ class CriuProgram(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Criu:
-    """The CRIU program at `path`. Every call starts a process of its own, so calls may run at the same time."""
+    """The CRIU program at `path`. Each call starts its own process, so calls may run in parallel."""
 
     def __init__(self, path: Path, spawn: Spawn = spawn_here) -> None:
         self.path = path
         self._spawn = spawn
 
     def version(self) -> tuple[int, int, int]:
-        """The version as (major, minor, sublevel). Raises HostLacks, Failed, as `_ask`."""
+        """The version as (major, minor, sublevel). Raises HostLacks, Failed."""
         version = _part(self._ask({"type": RequestType.VERSION}), "version")
         return _number(version, "major_number"), _number(version, "minor_number"), _number(version, "sublevel")
 
     def features(self) -> Features:
-        """The features that this CRIU has on this kernel. Raises HostLacks, Failed, as `_ask`."""
+        """The features that this CRIU has on this kernel. Raises HostLacks, Failed."""
         wanted: dict[str, Value] = {"mem_track": True, "lazy_pages": True}
         found = _part(self._ask({"type": RequestType.FEATURE_CHECK, "features": wanted}), "features")
         return Features(
@@ -60,7 +59,7 @@ class Criu:
         )
 
     def dump(self, options: DumpOptions) -> DumpStats:
-        """Write the images of a process tree: all steps of `dumping` at once. Raises what those steps raise."""
+        """Write the images of a process tree: all steps of `dumping` at once. Raises CriuFailed."""
         with self.dumping(options) as dump:
             dump.wait_ready()
             dump.go()
@@ -69,20 +68,20 @@ class Criu:
         return dump.stats
 
     def dumping(self, options: DumpOptions) -> "Dump":
-        """A dump whose steps the caller takes in a `with`. Entering it raises as `Worker`."""
+        """A dump that the caller carries out step by step, in a `with` block."""
         return Dump(Worker(str(self.path), self._spawn, {}), options)
 
     def restore(self, options: RestoreOptions) -> RestoreResult:
         """Create the process tree from its images. The tree runs when this returns.
 
-        Raises CriuFailed, and whatever `on_notice` raised; no task of the tree is left then. But if CRIU was killed,
-        by others or after the deadline, unfinished tasks are left in the cgroup in which CRIU ran.
+        Raises CriuFailed, and the exceptions of `on_notice`. No task of the tree remains then, except after a CRIU that
+        was killed, also for hanging: unfinished tasks remain in the cgroup in which CRIU ran.
         """
         request: dict[str, Value] = {"type": RequestType.RESTORE, "opts": options.to_message()}
         with Worker(str(self.path), self._spawn, _RESTORE_ENV) as worker:
             answer = _converse(worker, "restore", request, options)
         pid = _number(_part(answer, "restore"), "pid")
-        if worker.refused is not None and answer:  # of a CRIU that has died, a callback fails because of that
+        if worker.refused is not None and answer:  # without an answer, the callback failed because CRIU died
             if answer.get("success"):  # at pre-resume and later CRIU does not stop for a refusal
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -92,7 +91,7 @@ class Criu:
         return RestoreResult(pid)
 
     def _ask(self, request: dict[str, Value]) -> dict[str, Value]:
-        """CRIU's answer. Raises HostLacks if CRIU does not start, or refuses; Failed for what has happened to it."""
+        """CRIU's answer. Raises HostLacks if CRIU does not start, or refuses; Failed if it was killed or crashed."""
         with Worker(str(self.path), self._spawn, {}) as worker:
             answer = worker.ask(request)
         if not answer.get("success"):
@@ -107,12 +106,11 @@ class Criu:
 class Dump:
     """One dump, step by step: `wait_ready`, `go`, `wait_written`, `let_go`, each once and in this order.
 
-    If the `with` ends before `let_go` has returned, CRIU is told to give up, and the tree runs on; the files that CRIU
-    has written stay in the folder and cannot be restored. Every step raises CriuRefused if CRIU has given up, and
-    CriuAccident if CRIU has died, or has hung for longer than `deadline_s` of the options and was killed. `stats`:
-    CRIU's statistics, set when the `with` ends after a complete dump. `removed`: the options' removed folders; whoever
-    knows better names for them sets it. `moved`: the paths of Unix sockets that were renamed since they were bound, by
-    the sockets' inodes; whoever knows some sets it.
+    If the `with` block ends before `let_go` has returned, CRIU gives up and the tree continues; the files that CRIU has
+    written remain, and cannot be restored. Every step raises CriuRefused if CRIU has given up, and CriuAccident if CRIU
+    has died, or hung for `deadline_s` and was killed. `stats`: CRIU's statistics, set at the end of the block after a
+    complete dump. To be set by the caller: `removed`, the options' removed folders with unused names, and `moved`, the
+    present paths of Unix sockets that were renamed since they were bound, by the sockets' inodes.
     """
 
     def __init__(self, worker: Worker, options: DumpOptions) -> None:
@@ -130,7 +128,7 @@ class Dump:
         request: dict[str, Value] = {"type": RequestType.DUMP, "opts": self._options.to_message()}
         with contextlib.ExitStack() as held:
             held.enter_context(self._worker).send(request, self._options.deadline_s)
-            held.pop_all()  # it started: from here on __exit__ ends CRIU
+            held.pop_all()  # from here on __exit__ ends CRIU
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -142,15 +140,15 @@ class Dump:
             if self._options.own_network:
                 give_own_network(self._options.images_fd)
             make_ghosts(self._options.images_fd, self.removed)
-            mend(self._options.images_fd, self.moved)
+            correct_timers_and_sockets(self._options.images_fd, self.moved)
             self.stats = read_dump_stats(self._options.work_fd)
 
     def wait_ready(self) -> None:
-        """Wait until CRIU has started and is about to look for the tree's tasks, which still run."""
+        """Wait until CRIU has started. The tree's tasks still run."""
         self._wait_stage("pre-dump")
 
     def go(self) -> None:
-        """Let CRIU stop the tasks and write the images. Returns at once."""
+        """Let CRIU stop the tasks and write the images. Does not wait."""
         self._reply(agreed=True)
 
     def wait_written(self) -> None:
@@ -158,7 +156,7 @@ class Dump:
         self._wait_stage("post-dump")
 
     def let_go(self) -> None:
-        """Make CRIU detach from the tasks, and wait until it has; CRIU's process ends about a millisecond later."""
+        """Wait until CRIU has detached from the tasks. CRIU's process ends about a millisecond later."""
         self._reply(agreed=True)
         answer = self._receive()
         if not answer.get("success"):
@@ -189,7 +187,7 @@ class Dump:
         self._worker.reply(agreed=agreed)
 
     def _give_up(self) -> None:
-        """Refuse CRIU's notifications until CRIU has detached from the tree. Does nothing after a complete dump."""
+        """Refuse CRIU's notifications until CRIU has detached from the tree. No-op after a complete dump."""
         while not self._is_over:
             if self._is_asked:
                 self._reply(agreed=False)
@@ -220,7 +218,7 @@ def _failure(
 
 
 def _name_of(culprit: Culprit | None) -> str:
-    """The process in words, with its pid as it sees that itself; "" if it is not known, or has ended."""
+    """Name, inner pid and descriptor of the process; "" if it is unknown, or has ended."""
     with contextlib.suppress(ProcessLookupError):
         if culprit is not None:
             pid, fd = culprit

@@ -1,7 +1,7 @@
-"""One `criu swrk` process and the conversation with it, over a pair of SOCK_SEQPACKET sockets.
+"""One `criu swrk` process and the messages to and from it, over a pair of SOCK_SEQPACKET sockets.
 
-CRIU reports each stage of its work by a notification and waits for the answer. Out of scope: what requests mean
-(rpc.py), and the namespaces in which CRIU runs (the caller's `spawn`).
+CRIU reports each stage of its work by a notification and waits for the answer. The requests are made in rpc.py; the
+caller's `spawn` decides in which namespaces CRIU runs.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from waypoint.processes.criu.options import Notice, OnNotice
 MAX_PACKET_BYTES = 1 << 20
 MAX_WORDS_BYTES = 1 << 16
 PATIENCE = 20
-# What the start of a process meets when a limit, of the machine or of one of its users, is used up for the moment.
+# Errors at the start of a process when a limit of the machine or of a user is used up for the moment.
 _USED_UP = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC)
 
 
 class Process(Protocol):
-    """A started CRIU: a `subprocess.Popen`, or the launcher's handle of a process that is not this one's child."""
+    """A started CRIU: a `subprocess.Popen`, or a `LaunchedCriu`, which is not a child of this process."""
 
     pid: int
 
@@ -40,12 +40,11 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CriuCommand:
-    """The CRIU process that a `spawn` function must start, with the arguments `argv(n)`.
+    """The CRIU process that a `spawn` function must start, with /dev/null as stdin, and `words_fd` as stdout and
+    stderr.
 
-    `n` is the number that `socket_fd` has in the child. Stdin is /dev/null; stdout and stderr are `words_fd`.
-    All signals must have their default actions: CRIU waits for its children, and with SIGCHLD ignored that fails. For a
-    restore the process must have a session keyring of its own: images contain no keyrings, so restored tasks inherit
-    CRIU's.
+    All signals must have their default actions: with SIGCHLD ignored, CRIU cannot wait for its children. For a restore
+    the process must have its own session keyring: images contain no keyrings, so restored tasks inherit CRIU's.
     """
 
     program: str
@@ -54,8 +53,8 @@ class CriuCommand:
     words_fd: int
 
     def argv(self, socket_fd: int) -> list[str]:
-        """The arguments, `socket_fd` being the socket's number in the child."""
-        # --no-default-config: else the machine's /etc/criu/default.conf would change the request's options.
+        """The arguments. `socket_fd`: the socket's number in the child."""
+        # --no-default-config: the machine's /etc/criu/default.conf must not change the request's options.
         return [self.program, "swrk", str(socket_fd), "--no-default-config"]
 
 
@@ -75,22 +74,23 @@ def spawn_here(command: CriuCommand) -> Process:
 
 
 class Worker:
-    """A CRIU process for one request. Use as `with Worker(...) as worker`; the process has ended after the `with`.
-    Entering it raises HostLacks if CRIU cannot be started, Failed if only for the moment: a limit is used up.
+    """A CRIU process for one request, used as `with Worker(...) as worker`; the process has ended after the block.
+    Entering it raises HostLacks if CRIU cannot be started; Failed if it cannot be started now, since a limit is used
+    up.
     """
 
     def __init__(self, path: str, spawn: Spawn, env: dict[str, str]) -> None:
         self._path = path
         self._spawn = spawn
-        # PATH: CRIU runs tar for each tmpfs of the session. GNUTLS_NO_IMPLICIT_INIT: saves a millisecond, as CRIU does
-        # not use TLS here. LD_BIND_NOW: CRIU forks for each task that it restores; symbols that are bound before the
-        # forks are bound once instead of in each child, which saves another millisecond.
+        # PATH: CRIU runs tar for each tmpfs of the session. GNUTLS_NO_IMPLICIT_INIT: saves a millisecond; TLS is not
+        # used. LD_BIND_NOW: CRIU forks for each task that it restores; binding symbols before the forks saves a
+        # millisecond.
         self._env = {"PATH": programs.SEARCH_PATH, "GNUTLS_NO_IMPLICIT_INIT": "1", "LD_BIND_NOW": "1", **env}
         self._words_fd = -1
         self._pidfd = -1
         self._held = contextlib.ExitStack()
         self.refused: BaseException | None = None  # what a callback raised
-        self.status = 0  # with which the process has ended, negative after a signal; 0 if only others can know it
+        self.status = 0  # exit status, negative after a signal; 0 for a process that is not a child
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as held:
@@ -101,7 +101,7 @@ class Worker:
             with theirs:
                 self._process = self._start(theirs)
             held.push(self._end)
-            with contextlib.suppress(ProcessLookupError):  # ended and reaped: reading the socket will tell
+            with contextlib.suppress(ProcessLookupError):  # ended and reaped: reading the socket shows it
                 self._pidfd = os.pidfd_open(self._process.pid)
                 held.callback(os.close, self._pidfd)
             self._held = held.pop_all()
@@ -122,7 +122,7 @@ class Worker:
             raise HostLacks("start", self._path, said, "see 'waypoint doctor'") from error
 
     def _end(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the process to end, which it does when its socket closes; after an exception, kill it."""
+        """Close the socket, which ends the process, and wait for its end; after an exception, kill it first."""
         if kind is not None:
             self._process.kill()
         self._socket.close()
@@ -133,10 +133,9 @@ class Worker:
     ) -> dict[str, Value]:
         """Send `request`, call `on_notice` for each notification, and return CRIU's answer.
 
-        An empty answer means that CRIU died; `words` may tell why. Tasks that CRIU was restoring may then still exist,
-        and hold CRIU's end of the socket open.
-        If `on_notice` raises, the exception is stored in `refused` and CRIU is told to give up, which works until the
-        stage pre-resume. Raises TimeoutError as `receive`.
+        The answer is empty if CRIU died; `words` may contain the reason. Tasks that CRIU was restoring may then still
+        exist, and hold CRIU's end of the socket open. If `on_notice` raises, the exception is stored in `refused`, and
+        CRIU gives up if it has not reached the stage pre-resume. Raises TimeoutError if CRIU hangs (`receive`).
         """
         self.send(request, deadline_s)
         while (response := self.receive()).get("type") == RequestType.NOTIFY:
@@ -144,17 +143,17 @@ class Worker:
         return response
 
     def send(self, request: dict[str, Value], deadline_s: float | None = None) -> None:
-        """Send the request. `deadline_s`: after how many seconds CRIU counts as hung (`receive`); None: never."""
+        """Send the request. `deadline_s`: silence after which CRIU counts as hung (`receive`); None: never."""
         self._deadline_s = deadline_s
         self._send(request)
 
     def receive(self) -> dict[str, Value]:
-        """CRIU's next packet; empty if CRIU has ended.
+        """CRIU's next packet: a notification, which `reply` must answer, or the answer to the request; empty if CRIU
+        has ended.
 
-        The packet is a notification, which `reply` must answer, or the answer to the request. Raises TimeoutError if
-        CRIU hangs: it sends nothing for the seconds given to `send`, and neither CRIU nor a process that CRIU has
-        started uses the processor in the second half of them. A CRIU that works may be silent for longer, as it may
-        have gigabytes to write, but not for more than PATIENCE times the seconds: it may also work in vain.
+        Raises TimeoutError if CRIU hangs: it sends nothing for the seconds given to `send`, and neither CRIU nor its
+        children use the processor in the second half of this time. A CRIU that works may have gigabytes to write, so
+        it may be silent for PATIENCE times as long.
         """
         if not self._wait_readable():
             return {}
@@ -163,15 +162,15 @@ class Worker:
         return {}
 
     def reply(self, *, agreed: bool) -> None:
-        """Answer a notification. CRIU goes on if `agreed`, else CRIU gives up."""
+        """Answer a notification: CRIU continues if `agreed`, else it gives up."""
         self._send({"type": RequestType.NOTIFY, "notify_success": agreed})
 
     def _send(self, request: dict[str, Value]) -> None:
-        with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # CRIU has died: `receive` will tell
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # CRIU has died, which `receive` reports
             self._socket.send(encode(REQUEST, request))
 
     def words(self) -> list[str]:
-        """The lines of CRIU's stdout and stderr, to which it writes before it has opened its log."""
+        """The lines of CRIU's stdout and stderr, which CRIU uses until it has opened its log."""
         text = os.pread(self._words_fd, MAX_WORDS_BYTES, 0) if self._words_fd >= 0 else self._last_words
         return text.decode(errors="replace").split("\n")
 
@@ -188,7 +187,7 @@ class Worker:
         return True
 
     def _wait_readable(self) -> bool:
-        """Wait for a packet. False if CRIU has ended and no packet is left. Raises TimeoutError after the deadline."""
+        """Wait for a packet. False if CRIU has ended and no packet is left. Raises TimeoutError if CRIU hangs."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         if self._pidfd >= 0:
@@ -201,7 +200,7 @@ class Worker:
         return any(fd == self._socket.fileno() for fd, _ in ready)
 
     def _worked_ns(self) -> int:
-        """The processor time, in nanoseconds, of CRIU and of all processes that CRIU has started."""
+        """Processor time of CRIU and all its descendants, in nanoseconds."""
         total_ns, left = 0, [self._process.pid]
         while left:
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile

@@ -1,1 +1,1 @@
-"""Starting again what ran: the manifest of a session's programs, and the shell text that starts them."""
+"""The manifest of a session's programs, to start them again."""

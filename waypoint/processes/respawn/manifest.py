@@ -1,4 +1,4 @@
-"""The manifest of the programs of a session: what is to be started again where the processes cannot be kept."""
+"""The manifest of a session's programs, which are started again if the processes cannot be restored."""
 
 import contextlib
 import os
@@ -13,18 +13,18 @@ from waypoint.model.paths import OWN_FOLDER
 from waypoint.processes.respawn.redact import command_line
 
 MOST_PROGRAMS = 256
-MOST_BYTES = 1 << 20  # of arguments and of environment of one program
-MOST_OF_ALL = 16 << 20  # of both of all programs
-_MOST_WORDS, _MOST_OF_WORD = 64, 256  # of the arguments of a program that is lost
+MOST_BYTES = 1 << 20  # of the arguments, and of the environment, of one program
+MOST_OF_ALL = 16 << 20  # of the arguments and environments of all programs together
+_MOST_WORDS, _MOST_OF_WORD = 64, 256  # number and length of the kept arguments of a lost program
 
 Role = Literal["foreground", "job", "service"]
-"""What a program was to the session: in the terminal's foreground, a job of the shell in the background, or neither:
-its parent had ended, or it was run from outside."""
+"""`service`: neither in the terminal's foreground nor a background job of the shell: its parent had ended, or it was
+started with `waypoint run`."""
 
 
 class StandardStream(msgspec.Struct, frozen=True, kw_only=True):
-    """Standard input, output or error of a program. `path`: the file, "" if it was none that has a name. `peer`: the
-    number of the pipe. `offset`: where in the file. `append`: it was opened to append.
+    """Standard input, output or error of a program. `path`: the file, "" if it has no name. `pipe`: the number of the
+    pipe. `offset`: the position in the file. `append`: it was opened with O_APPEND.
     """
 
     number: int
@@ -36,9 +36,8 @@ class StandardStream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """One program, which has started all that is below it. `ports`: those on which it, or what is below it, listens.
-
-    `lost`: in words, why it cannot be started again; "" if it can.
+    """One program with its descendants (`below`: their number). `ports`: those on which they listen. `lost`: the reason
+    why the program cannot be started again, or "".
     """
 
     role: Role
@@ -54,12 +53,12 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """The command line for people, without secrets."""
+        """The command line without secrets."""
         return command_line(word.decode(errors="backslashreplace") for word in self.argv)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All programs, in the order in which they were started. `omitted`: how many are too many to be in it."""
+    """The first MOST_PROGRAMS programs in the order of their start. `omitted`: the number of the others."""
 
     programs: list[Program]
     omitted: int = 0
@@ -74,7 +73,7 @@ class Family(NamedTuple):
 
 
 def collect(family: Family) -> Manifest:
-    """The manifest of the programs that run now. The session must stand still."""
+    """The manifest of the programs that run now. The session must be frozen."""
     stats: dict[int, procfs.Stat] = {}
     for pid in family.members:
         with contextlib.suppress(ProcessLookupError):
@@ -90,21 +89,18 @@ def collect(family: Family) -> Manifest:
             size = sum(map(len, found.argv)) + sum(map(len, found.environ))
             if size > room or found.lost:
                 why = found.lost or "the arguments and environments of all programs are too large"
-                found = msgspec.structs.replace(found, argv=_for_people(found.argv), environ=[], lost=why)
+                found = msgspec.structs.replace(
+                    found, argv=[word[:_MOST_OF_WORD] for word in found.argv[:_MOST_WORDS]], environ=[], lost=why
+                )
             else:
                 room -= size
             programs.append(found)
     return Manifest(programs=programs, omitted=max(0, len(heads) - MOST_PROGRAMS))
 
 
-def _for_people(argv: Sequence[bytes]) -> list[bytes]:
-    """As much of the arguments as is shown."""
-    return [word[:_MOST_OF_WORD] for word in argv[:_MOST_WORDS]]
-
-
 def _is_head(pid: int, stats: dict[int, procfs.Stat], family: Family) -> bool:
-    """Whether nothing that is started again starts this process: it is a child of the shell, of pid 1, or of a script
-    of Waypoint's own (`waypoint run`), which is none itself.
+    """Whether no other program of the manifest would start this process: it is a child of the shell, of pid 1, or of
+    one of Waypoint's own scripts (`waypoint run`), and is no such script itself.
     """
     if stats[pid].state in "ZX" or _is_ours(pid):
         return False
@@ -156,8 +152,8 @@ def _why_lost(pid: int, stats: dict[int, procfs.Stat], family: Family, argv: byt
 
 
 def _has_rights_of_shell(pid: int, shell: int, *, is_child: bool) -> bool:
-    """Whether the shell, which will start the program, gives it no rights that it had given up. What the shell has
-    started itself may have got more by that (sudo), and will again.
+    """Whether the program would get the same rights if the shell started it. A child of the shell may have more, which
+    it has gained itself and will gain again (sudo).
     """
     own, shells = procfs.rights(pid), procfs.rights(shell)
     may_gain = is_child and own.uids <= shells.uids | {0}
@@ -165,7 +161,7 @@ def _has_rights_of_shell(pid: int, shell: int, *, is_child: bool) -> bool:
 
 
 def _below(pid: int, stats: dict[int, procfs.Stat]) -> list[int]:
-    """The process and all that descend from it."""
+    """The process and its descendants."""
     found = {pid}
     for one in sorted(stats, key=lambda each: stats[each].start_ticks):
         if stats[one].parent in found:
@@ -191,5 +187,5 @@ def _stream(pid: int, number: int, path: str) -> StandardStream:
 
 
 def _listening(pid: int) -> dict[int, str]:
-    """The ports on which something listens in the network namespace of `pid`, by the inode of the socket."""
+    """The listening ports in the network namespace of `pid`, by the inode of the socket."""
     return {found.inode: f"tcp {found.port}" for found in sockets.listening(pid)}

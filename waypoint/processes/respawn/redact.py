@@ -1,15 +1,12 @@
-"""Hiding secrets in what is shown of programs: their arguments and their environment.
-
-What is hidden is listed in docs/security.md ("Secrets on command lines").
-"""
+"""Hiding secrets in displayed arguments and environment variables (docs/security.md, "Secrets on command lines")."""
 
 import os
 import re
 from collections.abc import Iterable
 
 HIDDEN = "***"
-_MOST = 200  # characters of a command line that are shown
-_MOST_OF_WORD = 1024  # that are looked at: finding secrets takes up to the square of that, and the words are hostile
+_MOST = 200  # displayed characters of a command line
+_MOST_OF_WORD = 1024  # searched characters of a word: the search takes quadratic time, and the words may be hostile
 
 # Names of variables and options whose value is a secret, and values that are secrets whatever their name is.
 _NAME = (
@@ -48,13 +45,13 @@ _OF_PROGRAMS = {
     "openssl": "-pass(?:in|out)?$",
     "ssh-keygen": "-[NP]",
 }
-"""By program, its options whose value is a secret, as the same word or as the next one."""
+"""By program, the options whose value is a secret, in the same word or as the next one."""
 _ATTACHED = {name: "-p" for name in ("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "7z", "7za", "7zz")}
-"""The same where the value is always in the same word."""
+"""The same for values that are always in the same word."""
 
 
 def command_line(argv: Iterable[str]) -> str:
-    """The command line for people, without its secrets, on one line, at most _MOST characters."""
+    """The command line without its secrets, on one line, cut to _MOST characters."""
     words: list[str] = []
     hiding, length = _Hiding(), 0
     for word in argv:
@@ -72,14 +69,14 @@ def argument(word: str) -> str:
 
 
 class _Hiding:
-    """Hides secrets in the words of one command line, or of a script: those before tell which are secrets."""
+    """Hides secrets in the words of one command line or script. Whether a word is a secret depends on those before."""
 
     def __init__(self) -> None:
         self._is_next = False  # the next word is a secret
         self._program = ""
 
     def shown(self, word: str) -> str:
-        """The next word without its secrets. A word with blanks in it may be a script."""
+        """The next word without its secrets. A word that contains blanks may be a script."""
         whole = self._shown_as_option(word)
         if whole is not None:
             return whole
@@ -95,7 +92,7 @@ class _Hiding:
         return word if whole is None or whole == plain else whole
 
     def _shown_as_option(self, word: str) -> str | None:
-        """The word without its secret, if it is a secret, or an option or a variable that has one; else None."""
+        """The word without its secret, if it is a secret, or an option or variable with one; else None."""
         if self._is_next:
             self._is_next = False
             return HIDDEN
@@ -114,6 +111,6 @@ class _Hiding:
 
 
 def _without_values(word: str) -> str:
-    """The word without what is a secret wherever it stands."""
+    """The word without values that are secrets in any context."""
     word = _ASSIGNED_INSIDE.sub(rf"\1{HIDDEN}", word)
     return _VALUE.sub(HIDDEN, _IN_ADDRESS.sub(rf"\1:{HIDDEN}", word))

@@ -25,7 +25,7 @@ from waypoint.linux.tasks import cgroups, procfs
 from waypoint.model.errors import Failed
 from waypoint.model.paths import COMMAND_FILE, RUN_FOLDER
 from waypoint.model.records import Capture, LiveRow, Setting
-from waypoint.processes.criu.external_names import name_externals
+from waypoint.processes.criu.options import name_externals
 from waypoint.session.live import record
 from waypoint.session.live.record import RuntimeRecord
 from waypoint.session.live.resources import Resources, holding

@@ -1,6 +1,6 @@
-"""CRIU's image files of many messages: two magic numbers, then the size of each message, and the message.
+"""CRIU's image files of many messages: two magic numbers, then for each message its size and its content.
 
-Numbers are of 32 bits, little-endian. The magic numbers are in criu/include/magic.h in CRIU's source.
+Numbers have 32 bits, little-endian. The magic numbers are in criu/include/magic.h of CRIU's source.
 """
 
 import os
@@ -12,15 +12,15 @@ from waypoint.processes.criu.messages import IRMAP_ENTRY, encode
 FILES, FILES_MAGIC = "files.img", 0x56303138
 LOCKS, LOCKS_MAGIC = "filelocks.img", 0x54323616
 NAMES, _NAMES_MAGIC = "irmap-cache", 0x57004059
-"""In a dump's work folder: the names of watched files, for CRIU."""
+"""The names of watched files, in a dump's work folder."""
 _COMMON_MAGIC, _SERVICE_MAGIC = 0x54564319, 0x55105940
 _MAGIC = struct.Struct("<II")
 _SIZE = struct.Struct("<I")
 
 
 def read_messages(images_fd: int, name: str, magic: int) -> list[bytes]:
-    """The messages in the image `name`; empty if there is no such image. Raises OSError; ValueError if it has another
-    magic number.
+    """The messages in the image `name`; empty if there is no such image. Raises OSError; ValueError if the magic number
+    is another one.
     """
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=images_fd)
@@ -40,7 +40,7 @@ def read_messages(images_fd: int, name: str, magic: int) -> list[bytes]:
 
 
 def write_messages(images_fd: int, name: str, magic: int, messages: Iterable[bytes]) -> None:
-    """Write the image `name`, in place of one of that name. Raises OSError."""
+    """Write or replace the image `name`. Raises OSError."""
     fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=images_fd)
     with open(fd, "wb") as file:
         file.write(_MAGIC.pack(_COMMON_MAGIC, magic))
@@ -49,13 +49,11 @@ def write_messages(images_fd: int, name: str, magic: int, messages: Iterable[byt
 
 
 def add_names(work_fd: int, names: Mapping[tuple[int, int], str]) -> None:
-    """Tell the dump with the work folder `work_fd` names of files that tasks watch, besides those that it was told
-    before. To be called before CRIU is let go (`Dump.go`). Without its name, CRIU refuses a watched file that it cannot
-    open by its handle.
+    """Add names of watched files for the dump with the work folder `work_fd`. To be called before `Dump.go`. CRIU
+    refuses a watched file whose handle it cannot open and whose name is not given.
 
-    `names`: by the kernel's numbers of device and inode, the file's path from the root of the tree's mount namespace.
-    CRIU compares both numbers of what lies there with its own, and looks for the file below /etc and other folders if
-    they differ. Raises OSError.
+    `names`: by device and inode as numbered by the kernel, the file's path from the root of the tree's mount namespace.
+    If the file at that path has other numbers, CRIU searches for the file below /etc and other folders. Raises OSError.
     """
     if not names:
         return
