@@ -178,7 +178,7 @@ def test_a_bind_that_cannot_be_idmapped_is_refused(shifted: Home, person: Person
         bind = ("--bind", f"{place}:/mnt")
         done = person.can(shifted, "shell", "bound", "-d", *bind)
         assert (done.returncode, f"cannot bind {place}" in done.stderr) == (2, True), done
-        assert "next: bind what lies on a file system with ids of its own" in done.stderr
+        assert "next: bind a folder on a file system that supports idmapped mounts" in done.stderr
         succeeds(person.can(shifted, "shell", "bound", "-d", "--bind", f"{folders}/own:/mnt"))
         stop(shifted, "bound")
         refused_root = shifted.cli("shell", "roots-bound", "-d", "--user", "root", *bind)

@@ -1,3 +1,1 @@
-"""The ground of a session: the host's mounts as its base, the skeleton on top of them, the home's folders and cgroups,
-and the plan that puts them together.
-"""
+"""Planning the mounts, ids, limits and cgroups of a session, and making what all sessions of a home share."""

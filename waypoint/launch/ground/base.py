@@ -1,7 +1,4 @@
-"""The base of a session: which mounts of the host it sees, each through an overlay, and which are left out and why.
-
-The plan is made from mountinfo records and upper trees only, so it can be tested with any host's mount table.
-"""
+"""Planning which mounts of the host a session sees, each through an overlay, and which are left out and why."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -31,8 +28,8 @@ LOCAL = frozenset(
     ]
 )
 CASELESS = frozenset(["vfat", "msdos", "exfat", "ntfs3", "hfs", "hfsplus"])
-# Mounts below these, and file systems of these types, are never part of the base: the session has its own, or they are
-# views of the kernel.
+# Mounts below these folders, and file systems of these types, are never part of the base: the session has its own, or
+# they are interfaces of the kernel.
 _OWN = ("/dev", "/proc", "/sys", "/run")
 _KERNEL = frozenset(
     [
@@ -63,14 +60,13 @@ _KERNEL = frozenset(
 
 _NAME_MAX = 255
 WAITS = "its changes wait)"
-"""How a line ends that tells of a session's own changes which it does not see now."""
+"""The end of a line about changes of the session that it does not see now."""
 
 
 class BasePlan(NamedTuple):
-    """`overlays`: mount points, on the host as in the session, of the mounts that get an overlay; parents first.
-    `left_out`: the mounts that the session does not see, each with its reason. `ids`: the map of the session's ids, if
-    that has been chosen (id_choice.py). `homes`: the homes of Waypoint that were known when the plan was made; None:
-    they were not looked for.
+    """`overlays`: the mount points (the same on the host and in the session) of the overlays, parents first.
+    `left_out`: lines about mounts that the session does not see, with reasons. `ids`: the map of the session's ids,
+    once chosen (id_choice.py). `homes`: the homes of Waypoint at that time; None: unknown.
     """
 
     overlays: list[str]
@@ -79,9 +75,9 @@ class BasePlan(NamedTuple):
     homes: list[str] | None = None
 
     def give_way(self, tree: str) -> "BasePlan":
-        """The plan for a session that goes on from the upper tree at the path `tree`, which may have been made when the
-        host had other mounts: no mount may hide what the session has made in its place. What is hidden all the same is
-        told, with the words `WAITS`. Raises OSError.
+        """The plan for a session that continues the upper tree at the path `tree`, which may have been made when the
+        host had other mounts: no mount must hide files that the session has made in its place. Files that are hidden
+        nevertheless are reported in `left_out`, with the words `WAITS`. Raises OSError.
         """
         root, *others = self.overlays
         overlays, left_out = [root], list(self.left_out)
@@ -118,9 +114,8 @@ def plan_base(
     """Plan a session's view of `base`, an absolute path without links.
 
     `table`: the mounts that the daemon sees, in mountinfo's order; `later`: mounts that only the host has
-    (host_mounts.py). `hidden`: folders of Waypoint's, the mounts below which are not mentioned. If `base` is not `/`,
-    it is one folder, and mounts below it are left out. `check` is asked whether a mount can be the lower layer of an
-    overlay: returns the reason why it cannot, or "".
+    (host_mounts.py). `hidden`: Waypoint's folders, below which mounts are not mentioned. If `base` is not `/`, mounts
+    below it are left out. `check` returns why a mount cannot be the lower layer of an overlay, or "".
     """
     seen = visible_mounts(table)
     overlays = ["/"]
@@ -145,7 +140,7 @@ def plan_base(
 
 
 def _is_of_base(mount: MountRecord, base: str, hidden: tuple[str, ...]) -> bool:
-    """True if a session would expect to see `mount`: it is below `base`, and neither Waypoint's nor a kernel's view."""
+    """Whether users expect `mount` in the session: it is below `base`, and neither Waypoint's nor of the kernel."""
     point = mount.mount_point
     if not is_below(point, base) or point == base or any(is_below(point, folder) for folder in hidden):
         return False
@@ -168,24 +163,20 @@ def _why_not(mount: MountRecord, base: str, check: Callable[[MountRecord], str])
 
 
 def visible_mounts(table: Iterable[MountRecord]) -> dict[str, MountRecord]:
-    """The mounts that can be reached by their path, by mount point: a mount is hidden by a later one at its mount
-    point, or above it. `table`: in mountinfo's order.
-    """
+    """The mounts that are not hidden by a later mount at or above their mount point. `table`: in mountinfo's order."""
     reach = _Reach(list(table))
     return {point: mount for point, mount in reach.on_top.items() if not reach.is_covered(mount)}
 
 
 class _Reach:
-    """Which mounts can be reached by their path: a mount is hidden by a later one at its mount point, or above it."""
+    """Finds mounts that are hidden by a later mount above them. `on_top`: the last mount at each mount point."""
 
     def __init__(self, table: list[MountRecord]) -> None:
         self._by_id = {mount.id: mount for mount in table}
-        self.on_top = {mount.mount_point: mount for mount in table}  # of two at one mount point the later stays
+        self.on_top = {mount.mount_point: mount for mount in table}
 
     def is_covered(self, mount: MountRecord) -> bool:
-        """True if a mount above hides `mount`: its parent is not the mount that is seen at the nearest mount point
-        above.
-        """
+        """Whether the parent of `mount` is not the topmost mount at the nearest mount point above."""
         above = max(
             (point for point in self.on_top if point != mount.mount_point and is_below(mount.mount_point, point)),
             key=len,
@@ -200,5 +191,5 @@ class _Reach:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or lies below it, by their names alone. Both are absolute."""
+    """Whether the absolute path `path` is `folder` or below it. Does not access files."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -1,4 +1,4 @@
-"""The homes of Waypoint on this machine, which no session gets to see, whoever has set them up."""
+"""Finding all homes of Waypoint on this machine, which are hidden in sessions."""
 
 import contextlib
 import os
@@ -8,16 +8,16 @@ from waypoint.launch.ground.base import is_below
 from waypoint.linux.storage import mounts
 from waypoint.model.paths import RUNTIME, SYSTEM_HOME
 
-_NOTE = "home"  # in a home's runtime folder: where the home lies
+_NOTE = "home"  # file in a home's runtime folder that contains the home's path
 
 
 def note(home: Path, runtime: Path) -> None:
-    """Let the daemons of other homes know of `home`, until the machine is started again. Raises OSError."""
+    """Make `home` known to the daemons of other homes until the next reboot. Raises OSError."""
     (runtime / _NOTE).write_bytes(os.fsencode(home))
 
 
 def known() -> list[str]:
-    """The machine's own home, and those of which a daemon has run since the machine was started."""
+    """The system home, and the homes that had a daemon since the last reboot."""
     found = {SYSTEM_HOME}
     for place in Path(RUNTIME).glob(f"*/{_NOTE}"):
         with contextlib.suppress(OSError):  # that home was removed meanwhile
@@ -26,8 +26,8 @@ def known() -> list[str]:
 
 
 def shows_one(path: str) -> bool:
-    """Whether a bind of `path` would show something of a home, or of Waypoint's runtime folder. A bind shows the file
-    system of `path` alone, not what is mounted below it. Raises OSError if `path` does not exist.
+    """Whether a bind of `path` would show a part of a home or of Waypoint's runtime folder. A bind shows only the file
+    system of `path`, not the mounts below it. Raises OSError if `path` does not exist.
     """
     device, shown = _on_disk(path)
     for place in (RUNTIME, *known()):
@@ -40,6 +40,6 @@ def shows_one(path: str) -> bool:
 
 
 def _on_disk(path: str) -> tuple[tuple[int, int], str]:
-    """The device of the file system on which `path` lies, and the path within this file system. Raises OSError."""
+    """The device of the file system that contains `path`, and the path within it. Raises OSError."""
     mount, whole = mounts.holding(path)
     return mount.device, os.path.normpath(os.path.join(mount.root, os.path.relpath(whole, mount.mount_point)))

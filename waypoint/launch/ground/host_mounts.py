@@ -1,9 +1,8 @@
-"""The machine's mounts as they come and go: the daemon's mount namespace follows them.
+"""Keeping the daemon's mount namespace up to date with the host's mounts.
 
-That namespace begins as a copy of the machine's, and is its slave: where the machine's mounts are shared, as systemd
-makes them, the kernel hands on what is mounted and unmounted later. Where they are private, the kernel does not. Then
-this module mounts copies of new mounts, which sessions would not see otherwise, and unmounts those that are gone, whose
-devices would stay busy otherwise.
+The daemon's namespace starts as a copy and a slave of the host's. If the host's mounts are shared, as with systemd, the
+kernel propagates later mounts and unmounts. If they are private, this module mounts copies of new mounts, which
+sessions would not see otherwise, and unmounts removed ones, whose devices would stay busy otherwise.
 
 Out of scope: which of the mounts a session sees (base.py).
 """
@@ -18,20 +17,17 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.storage.mounts import MNT_DETACH, UMOUNT_NOFOLLOW, MountRecord
 from waypoint.linux.tasks import namespaces
 
-_MOST_AT_ONE_PLACE = 16  # mounts on one mount point: each is seen only when the one on top of it is gone
+_MOST_AT_ONE_PLACE = 16  # stacked mounts on one mount point: each is visible only when the one on top is gone
 
 
 class HostMounts:
-    """The machine's mounts. `table`: a descriptor of its mountinfo; poll(2) reports POLLPRI for it when that has
-    changed. `missing`: the mounts that the machine has, and that could not be taken over. `changes`: how often the
-    machine's mounts were found changed.
+    """The host's mounts. `table`: a descriptor of the host's mountinfo; poll(2) reports POLLPRI after a change.
+    `missing`: mounts of the host that could not be copied. `changes`: the number of changes found.
     """
 
     def __init__(self, namespace: int, hidden: tuple[str, ...]) -> None:
-        """`namespace`: a descriptor of the machine's mount namespace, which must stay open. `hidden`: folders of
-        Waypoint's: mounts below those are never touched. The caller must be in a mount namespace of its own.
-
-        Raises OSError.
+        """`namespace`: a descriptor of the host's mount namespace, which must stay open. `hidden`: Waypoint's folders,
+        below which no mount is changed. The caller must be in its own mount namespace. Raises OSError.
         """
         self._namespace = namespace
         self._hidden = hidden
@@ -41,12 +37,12 @@ class HostMounts:
         self.changes = 0
         self.table, root = namespaces.call_within(namespace, _open_table)
         own = os.stat("/")
-        # In a chroot the paths of the two tables mean different places.
+        # In a chroot the paths of the two tables have different roots.
         self._is_same_root = root == (own.st_dev, own.st_ino)
 
     def follow(self) -> None:
-        """Give the caller's mount namespace the mounts that the machine has now. Blocks, since the last unmount of a
-        file system writes it out. Any thread may call this. Raises OSError.
+        """Give the caller's mount namespace the present mounts of the host. Blocks: the last unmount of a file system
+        writes it out. Thread-safe. Raises OSError.
         """
         with self._turn:
             present = mounts.read_again(self.table)
@@ -59,21 +55,21 @@ class HostMounts:
             self.changes += 1
 
     def _let_go(self, wanted: dict[str, MountRecord]) -> dict[str, MountRecord]:
-        """Unmount what is not among `wanted`, by mount point. Returns the mounts that stay."""
+        """Unmount all mounts that are not in `wanted`. Returns the remaining ones by mount point."""
         own = self._reachable(mounts.read_mounts())
         for _ in range(_MOST_AT_ONE_PLACE):
             gone = [point for point, mount in own.items() if not _is_same(mount, wanted.get(point))]
-            # A mount with a folder of Waypoint's below it stays: that would be unmounted, too.
+            # A mount above a folder of Waypoint stays: the folder would be unmounted with it.
             gone = [point for point in gone if not any(is_below(folder, point) for folder in self._hidden)]
             if not gone:
                 break
-            for point in sorted(gone, reverse=True):  # what lies below goes first
+            for point in sorted(gone, reverse=True):  # children first
                 mounts.umount(point, MNT_DETACH | UMOUNT_NOFOLLOW)
             own = self._reachable(mounts.read_mounts())
         return own
 
     def _take_over(self, came: Iterable[MountRecord]) -> list[MountRecord]:
-        """Mount copies of the machine's new mounts `came` at their places. Returns those that could not be mounted."""
+        """Mount copies of the host's new mounts `came`. Returns those that could not be mounted."""
         ordered = sorted(came, key=lambda mount: mount.mount_point)  # parents first
         if not ordered:
             return []
@@ -84,8 +80,8 @@ class HostMounts:
                 continue
             try:
                 mounts.attach(fd, mount.mount_point)
-                mounts.make_slave(mount.mount_point)  # no mount event is to propagate out of it
-            except OSError:  # its mount point is in a mount that is missing
+                mounts.make_slave(mount.mount_point)  # no mount must propagate from here to the host
+            except OSError:  # its mount point is in a missing mount
                 missing.append(mount)
             finally:
                 os.close(fd)
@@ -102,7 +98,7 @@ def _open_table() -> tuple[int, tuple[int, int]]:
 
 
 def _clones(of: list[MountRecord]) -> Callable[[], list[int]]:
-    """A function that opens copies of the mounts and returns their descriptors: -1 for a mount that cannot be copied
+    """A function that opens copies of the mounts and returns their descriptors, -1 for a mount that cannot be copied
     (unbindable, or unmounted meanwhile).
     """
 
@@ -117,7 +113,5 @@ def _clones(of: list[MountRecord]) -> Callable[[], list[int]]:
 
 
 def _is_same(one: MountRecord, other: MountRecord | None) -> bool:
-    """Whether both mounts show the same folder of the same device. A device's number is not given to another one while
-    a mount of it exists.
-    """
+    """Whether both mounts show the same folder of the same device. A mounted device keeps its number."""
     return other is not None and (one.device, one.root) == (other.device, other.root)

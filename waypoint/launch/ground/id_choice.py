@@ -1,9 +1,9 @@
-"""Which ids of the host the users of a session are: those of a range that no user of the machine has, so that the
-session's root is nobody outside (user_namespaces(7)); or the host's own, where that cannot be.
+"""Choosing the host's ids for the users of a session: a range that no user of the machine has, so that the session's
+root has no rights outside (user_namespaces(7)); or, where that is not possible, the host's own ids.
 
-One range serves all sessions of a home. Files on disk keep the session's own ids (idmapped mounts), so they could move
-between ranges; but the images of processes contain the map, and a fork must have the map of its origin. Sessions are
-kept apart by their namespaces, each of which is owned by a user namespace of its own.
+All sessions of a home share one range, because the images of processes contain the map, and a fork needs the map of its
+origin. (Files on disk keep the session's own ids, by idmapped mounts.) Sessions are isolated from each other by their
+namespaces, each owned by its own user namespace.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ from waypoint.linux.tasks import namespaces
 from waypoint.model.paths import RUNTIME
 from waypoint.model.records import HOST_IDS, MAX_MAP_BYTES, NOBODY, SHIFTED_IDS, IdMap, User
 
-# Between what sssd gives to users of a directory by default (up to 2,000,200,000) and what systemd keeps for itself
-# (from 2,147,352,576 on; systemd's UIDS-GIDS.md), so above all of /etc/subuid that useradd(8) gives.
+# Between the default range of sssd (up to 2,000,200,000) and that of systemd (from 2,147,352,576 on; systemd's
+# UIDS-GIDS.md), and above the ranges that useradd(8) puts into /etc/subuid.
 _LOWEST, _BEHIND, RANGE = 0x7740_0000, 0x7FFE_0000, 0x2_0000
-_OWNERS = 0x1_8000  # the ids of a range from this one on are in no session's map
-_ROUTER = RANGE - 1  # the id of the range that the home's router has, and no session's owner
-_NOTE = "ids"  # in a home's runtime folder: the first id of its range, for the homes that look for one
+_OWNERS = 0x1_8000  # offset in the range; ids from here on are in no session's map
+_ROUTER = RANGE - 1  # offset of the id of the home's router
+_NOTE = "ids"  # file in a home's runtime folder: the first id of its range, for other homes
 
 
 def find_first(home_id: str) -> int:
-    """The first id of a range of RANGE ids for a new home, which neither a user or group of the machine, /etc/subuid,
-    /etc/subgid nor another home that is open has. Homes begin to look at different places.
+    """The first id of a free range of RANGE ids for a new home: not used by users and groups of the machine,
+    /etc/subuid, /etc/subgid or other open homes. The search starts at a place that depends on the home.
     """
     count = (_BEHIND - _LOWEST) // RANGE
     taken = list(_taken())
@@ -42,12 +42,12 @@ def find_first(home_id: str) -> int:
 
 
 def is_of_sessions(uid: int) -> bool:
-    """Whether `uid` is one of those that sessions have, and no user of the machine."""
+    """Whether `uid` is in the ranges of sessions."""
     return _LOWEST <= uid < _BEHIND
 
 
 def _taken() -> Iterator[tuple[int, int]]:
-    """The ranges that are taken, each as its first id and its size."""
+    """The used ranges, each as its first id and its size."""
     yield from ((user.pw_uid, 1) for user in pwd.getpwall())
     yield from ((group.gr_gid, 1) for group in grp.getgrall())
     for path in (Path("/etc/subuid"), Path("/etc/subgid")):
@@ -62,11 +62,11 @@ def _taken() -> Iterator[tuple[int, int]]:
 
 
 class IdChoice:
-    """Chooses the ids of a home's new sessions. It blocks."""
+    """Chooses the ids of a home's new sessions. The methods block."""
 
     def __init__(self, first: int, runtime: Path, scratch: Path) -> None:
-        """`first`: the first id of the home's range; 0: its sessions are to have the host's ids. `runtime`: the home's
-        runtime folder, which other homes look into. `scratch`: takes some empty folders; on a file system of its own.
+        """`first`: the first id of the home's range; 0: its sessions get the host's ids. `runtime`: the home's runtime
+        folder, which other homes read. `scratch`: gets some empty folders; on a separate file system.
         """
         self._first = first
         self._scratch = scratch
@@ -76,40 +76,38 @@ class IdChoice:
             (runtime / _NOTE).write_text(f"{first}\n")
 
     def choose(self, user: User, sources: Sequence[str]) -> tuple[IdMap, str]:
-        """The ids of a session of `user`; and, in words, why they are the host's: "" if they are shifted, or if
-        config.json wants the host's.
-
-        `sources`: the files and folders of the host that the session gets to see.
+        """The ids of a session of `user`, and the reason why they are the host's: "" if they are shifted, or if
+        config.json demands the host's. `sources`: the files and folders of the host that the session will see.
         """
         more = tuple(sorted({one for one in (user.uid, user.gid, *user.groups) if one >= SHIFTED_IDS}))
         if not self._first:
             return HOST_IDS, ""
         ids = IdMap(first=self._first, more=more)
-        if len(ids.lines()) > MAX_MAP_BYTES:  # a map without some of them would take rights from the user
+        if len(ids.lines()) > MAX_MAP_BYTES:  # a map without some of them would reduce the user's rights
             said = f"{user.name} and their groups have {len(more)} ids from {SHIFTED_IDS} on"
             return HOST_IDS, f"{said}, and the kernel takes no map of so many: about 165"
         why = self.why_not(sources)
         return (HOST_IDS, why) if why else (ids, "")
 
     def owner_of(self, session: str) -> int:
-        """The host's user who is to own the user namespace of a new session. The kernel counts some things (inotify) by
-        this user, so each session gets an owner of its own: an id of the home's range that is in no session's map.
+        """The host's user who owns the user namespace of a new session. The kernel counts some resources (inotify) for
+        this user, so each session gets its own owner: an id of the home's range that is in no session's map.
 
-        0, the host's root, if the daemon lacks a capability: in the namespace only the owner has all capabilities, and
-        CRIU needs them. The namespace of a restored session is root's in any case.
+        0, the host's root, if the daemon lacks a capability: only the owner has all capabilities in the namespace, and
+        CRIU needs them. Root owns the namespace of a restored session in any case.
         """
         if not self._first or not namespaces.has_all_capabilities():
             return 0
         return self._first + _OWNERS + zlib.crc32(session.encode()) % (_ROUTER - _OWNERS)
 
     def owner_of_router(self) -> int:
-        """The host's user who is to own the router of the home, and to be its pasta: an id of the home's range that
-        nothing else is, whatever capabilities the daemon has; the user nobody if the home has no range.
+        """The host's user who owns the router of the home and runs its pasta: an id of the home's range that nothing
+        else uses; the user nobody if the home has no range.
         """
         return self._first + _ROUTER if self._first else NOBODY
 
     def why_not(self, sources: Sequence[str]) -> str:
-        """In words, which of `sources` cannot be idmapped and why; "" if all can, and overlays over them as well."""
+        """Which of `sources` cannot be idmapped and why; "" if all can, also below overlays."""
         if not self._first:
             return "the home's config.json wants that"
         try:
@@ -125,14 +123,14 @@ class IdChoice:
                 if not self._takes_overlays and os.path.isdir(source):
                     self._mount_overlay(source, userns)
                     self._takes_overlays = True
-        except FileNotFoundError:  # a mount that has gone meanwhile: the start that uses it will fail and say so
+        except FileNotFoundError:  # unmounted meanwhile: the start of the session will report it
             return ""
         except OSError as error:
             return f"{source} cannot be shown with other owners: {error.strerror or error}"
         return ""
 
     def _mount_overlay(self, source: str, userns: int) -> None:
-        """Try an overlay over an idmapped mount, which kernels before 5.19 refuse. Raises OSError."""
+        """Mount an overlay over an idmapped mount, which kernels before 5.19 refuse. Raises OSError."""
         place, lower, empty = (self._scratch / name for name in ("ids-probe", "ids-lower", "ids-empty"))
         for folder in (place, lower, empty):
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,7 @@
-"""A setsid(1) that runs on every base: the session's program becomes the leader of its terminal session by it.
+"""Putting a setsid(1) that runs on every base into the session: it makes the session's program a session leader.
 
-Each base gets a copy of the machine's setsid (util-linux). On a base with another C library (Alpine, busybox) the
-loader and the library are put beside the copy, where no other program finds them.
+It is a copy of the host's setsid (util-linux). On a base with another C library (Alpine, busybox) the loader and the
+library are put beside the copy, where no other program finds them.
 """
 
 import shutil
@@ -14,16 +14,14 @@ from waypoint.processes.own_libraries import give_libraries, loader_of
 
 
 def place_setsid(own: Path, inside: str, base: str) -> None:
-    """Put setsid, and a C library if it needs one, into the host folder `own`, which a session on `base` sees as
-    `inside`.
-
-    Raises HostLacks if the machine has no setsid, OSError.
+    """Put setsid, and its C library if needed, into the host folder `own`, which a session on `base` sees as `inside`.
+    Raises HostLacks if the host has no setsid, OSError.
     """
     found = programs.find("setsid")
     if found is None:
         raise HostLacks("find", "setsid", "it is not on this machine", "install util-linux")
     program = Path(shutil.copy(found, own / "setsid"))
-    if base == "/":  # the copy finds the machine's C library
+    if base == "/":  # the copy finds the host's C library
         return
     loader = loader_of(program)
     if not loader or beneath.is_in_root(base, loader):

@@ -1,16 +1,16 @@
-"""How much of the machine a session may use: what is usual, who holds it, and what this machine does not hold.
+"""The resource limits of a session: their defaults, the cgroup controllers that enforce them, and limits that this
+machine cannot enforce.
 
-Memory, processors and processes are held by the controllers of the session's cgroup. Where a controller is in cgroup2,
-the session's group has it; where it is in a version 1 hierarchy, a group with the same path there, the *twin*, which
-the session's processes enter at their birth (linux/tasks/clone.py). To enter one takes 5 to 17 ms at each start, fork
-and `run`, so a session has a twin only where a limit of its own was asked for. A hierarchy in which somebody has put
-the daemon into a group of theirs is left alone: a part of the tree has one owner (admin-guide/cgroup-v2.rst,
-Delegation).
+The controllers of the session's cgroup limit memory, processors and processes. A cgroup2 controller works in the
+session's own group; a controller in a version 1 hierarchy in a group with the same path there, the *twin*, which the
+session's processes enter when they are forked (linux/tasks/clone.py). Entering takes 5 to 17 ms at each start, fork and
+`run`, so a session has a twin only for limits that were asked for. A hierarchy in which another program has put the
+daemon into a group is not used: a subtree has one owner (admin-guide/cgroup-v2.rst, Delegation).
 
-Without a controller for processes, the kernel counts those of each user of the session (RLIMIT_NPROC).
+Without a controller for processes, the kernel limits those of each user of the session (RLIMIT_NPROC).
 
-All sessions of a home have a bound together, too: the home's group has it. In a version 1 hierarchy the launcher is in
-that group, once and for all, and with it whatever it forks. Of memory there is none such: who allocates it would pay.
+The home's group limits all sessions together. In a version 1 hierarchy the launcher and so all its children are in that
+group, except for memory.
 """
 
 import os
@@ -24,24 +24,22 @@ from waypoint.model.verbs import LIMIT_BOUNDS, parse_amount, parse_size
 
 USUAL_PIDS = 4096
 MEMORY_SHARE = 0.75
-"""The share of the machine's memory that a session may usually have."""
+"""The default limit of a session's memory, as a share of the machine's."""
 ALL_MEMORY_SHARE, ALL_PIDS_SHARE = 0.9, 0.5
-"""The shares of the machine's memory and processes that all sessions of a home together may have."""
+"""The limits of all sessions of a home together, as shares of the machine's memory and processes."""
 SHARED_FILES = 65_536
-"""Files in a session's /dev/shm, each of which takes a kilobyte of the kernel's memory."""
+"""The limit of files in a session's /dev/shm: each takes a kilobyte of kernel memory."""
 DEPTH, GROUPS = 32, 1024
-"""How deep cgroups may be nested in a session's own, and how many there may be in all: more than systemd in the session
-would make.
-"""
+"""The limits of depth and number of cgroups in a session: more than systemd inside needs."""
 
-_SHARED_SHARE = 0.5  # of the session's memory, for /dev/shm, as the kernel's default is half of the machine's
+_SHARED_SHARE = 0.5  # of the session's memory, for /dev/shm; the kernel's default is half of the machine's
 _PERIOD_US = 100_000
-_MOST_PIDS = int(LIMIT_BOUNDS["pids"][1])  # settings of earlier versions may ask for more, which pids.max does not take
+_MOST_PIDS = int(LIMIT_BOUNDS["pids"][1])  # settings of earlier versions may have more, which pids.max refuses
 _CONTROLLER_OF = {"memory": "memory", "cpus": "cpu", "pids": "pids"}
 
 
 def checked(asked: SessionLimits) -> SessionLimits:
-    """Return `asked`. Raises UsageProblem if a session could not live with it."""
+    """Return `asked`. Raises UsageProblem if a limit is out of LIMIT_BOUNDS."""
     for name, (least, most) in LIMIT_BOUNDS.items():
         read, value = parse_amount if name == "cpus" else parse_size, getattr(asked, name)
         if value is not None and not (read(least) or 0) <= value <= (read(most) or 0):
@@ -51,13 +49,13 @@ def checked(asked: SessionLimits) -> SessionLimits:
 
 
 def fill_in(asked: SessionLimits) -> SessionLimits:
-    """The limits of a session for which `asked` was asked: the usual ones in place of those that are None."""
+    """`asked` with the defaults in place of None."""
     memory = asked.memory or int(machine.total_memory_bytes() * MEMORY_SHARE)
     return SessionLimits(memory=memory, cpus=asked.cpus, pids=asked.pids or USUAL_PIDS, disk=asked.disk)
 
 
 def of_all() -> SessionLimits:
-    """What all sessions of a home may use together."""
+    """The limits of all sessions of a home together."""
     return SessionLimits(
         memory=int(machine.total_memory_bytes() * ALL_MEMORY_SHARE),
         pids=int(machine.most_processes() * ALL_PIDS_SHARE),
@@ -65,14 +63,13 @@ def of_all() -> SessionLimits:
 
 
 def shared_memory_bytes(asked: SessionLimits) -> int:
-    """How much a session's /dev/shm may take."""
+    """The size of a session's /dev/shm."""
     return int((fill_in(asked).memory or 0) * _SHARED_SHARE)
 
 
 class Limiter(NamedTuple):
-    """Holds the limits of a home's sessions. `unified`: the controllers that the groups of sessions have in cgroup2.
-    `legacy`: by controller, the home's group in its version 1 hierarchy. `missing`: by controller, why it can hold
-    nothing.
+    """Enforces the limits of a home's sessions. `unified`: the cgroup2 controllers of the sessions' groups. `legacy`:
+    by controller, the home's group in its version 1 hierarchy. `missing`: by controller, why it is not available.
     """
 
     unified: frozenset[str]
@@ -80,7 +77,7 @@ class Limiter(NamedTuple):
     missing: dict[str, str]
 
     def of_session(self, asked: SessionLimits) -> "Limiter":
-        """The limiter of a session for which the limits `asked` were asked."""
+        """The limiter of a session with the limits `asked`."""
         unasked = {controller for name, controller in _CONTROLLER_OF.items() if getattr(asked, name) is None}
         unused = unasked & self.legacy.keys()
         why = "as cgroups of version 1, which slow every start, are used only for what is asked for"
@@ -95,7 +92,7 @@ class Limiter(NamedTuple):
             cgroups.create(f"{above}/{os.path.basename(group)}")
 
     def hold(self, group: str, limits: SessionLimits) -> None:
-        """Put `limits` on the group `group` that `make_group` has made. Raises OSError."""
+        """Set `limits` for the group `group`, made by `make_group`. Raises OSError."""
         for controller, new_name, old_name, value in _settings(limits):
             if controller in self.unified:
                 cgroups.write(group, new_name, value if controller != "cpu" else f"{value} {_PERIOD_US}")
@@ -103,21 +100,21 @@ class Limiter(NamedTuple):
                 cgroups.write(f"{self.legacy[controller]}/{os.path.basename(group)}", old_name, value)
 
     def hold_all(self, group: str) -> None:
-        """Limit what all sessions of the home together use. `group`: the home's. Raises OSError."""
+        """Limit all sessions of the home together. `group`: the home's. Raises OSError."""
         legacy = {controller: os.path.dirname(above) for controller, above in self.legacy.items()}
         self._replace(legacy={"pids": legacy["pids"]} if "pids" in legacy else {}).hold(group, of_all())
 
     @property
     def entered(self) -> list[str]:
-        """The groups in which the launcher is to be, so that what it forks is counted with all of the home."""
+        """The groups that the launcher must enter, so that its children count for the home's limits."""
         return [self.legacy["pids"]] if "pids" in self.legacy else []
 
     def most_of_each_user(self, asked: SessionLimits) -> int | None:
-        """How many processes each user of a session may have, where no controller counts all; None where one does."""
+        """The limit of processes of each user of a session, without a controller for processes; else None."""
         return fill_in(asked).pids if "pids" in self.missing else None
 
     def unlimited(self, limits: SessionLimits, ids: IdMap) -> list[str]:
-        """Which of `limits` are not held, and why, in the words of `Bounds.unlimited`."""
+        """As `Bounds.unlimited`, for `limits`."""
         names = [name for name in _CONTROLLER_OF if getattr(limits, name) is not None]
         return [self._tell(name, ids) for name in names if _CONTROLLER_OF[name] in self.missing]
 
@@ -130,27 +127,25 @@ class Limiter(NamedTuple):
 
 
 NO_LIMITER = Limiter(frozenset(), {}, {})
-"""Makes groups, and limits nothing."""
+"""Makes groups without limits."""
 
 
 class Bounds(NamedTuple):
-    """The limits of a session and what holds them. `no_disk`: in words, why the limit of its tree is not held; "" if it
-    is held, or if there is none.
-    """
+    """The limits of a session. `no_disk`: lines that say why the limit of its tree is not enforced."""
 
     limits: SessionLimits
     limiter: Limiter
     no_disk: list[str]
 
     def unlimited(self, ids: IdMap) -> list[str]:
-        """In words, which of the limits the machine does not hold, or in part only; each begins with the limit's name.
+        """Lines about limits that the machine does not enforce, or only in part; each begins with the limit's name.
         `ids`: those of the session.
         """
         return [*self.no_disk, *self.limiter.unlimited(self.limits, ids)]
 
 
 def _settings(limits: SessionLimits) -> list[tuple[str, str, str, str]]:
-    """Controller, the names of its file in cgroup2 and in version 1, and what is written there, for each limit."""
+    """For each limit: the controller, the names of its file in cgroup2 and in version 1, and the value."""
     found = []
     if limits.memory is not None:
         found.append(("memory", "memory.max", "memory.limit_in_bytes", str(limits.memory)))
@@ -162,8 +157,8 @@ def _settings(limits: SessionLimits) -> list[tuple[str, str, str, str]]:
 
 
 def find_limiter(group: str, unified: list[str]) -> Limiter:
-    """The limiter of the home whose cgroup2 group is at the path `group`. `unified`: the controllers that the group
-    hands on to its children. Makes the home's groups in version 1 hierarchies.
+    """The limiter of the home with the cgroup2 group `group`. `unified`: the controllers delegated to its children.
+    Makes the home's groups in version 1 hierarchies.
     """
     hierarchies = cgroups.find_hierarchies()
     within = group.removeprefix(hierarchies.unified)
@@ -180,7 +175,7 @@ def find_limiter(group: str, unified: list[str]) -> Limiter:
 
 
 def _try_twin(root: str, within: str, controller: str) -> str:
-    """Make the home's group in the version 1 hierarchy that is mounted at `root`. Returns "", or why that cannot be."""
+    """Make the home's group in the version 1 hierarchy mounted at `root`. Returns "", or why it is not possible."""
     own = cgroups.own_group(root, controller).removeprefix(root)
     if own and not f"{within}/".startswith(f"{own}/"):
         return f"Waypoint runs in a group of the controller '{controller}' that another program manages"

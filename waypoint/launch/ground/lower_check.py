@@ -1,8 +1,8 @@
-"""The check whether a mount of the host can be the lower layer of an overlay: makes such an overlay, and removes it.
+"""Checking whether a mount of the host can be the lower layer of an overlay, by mounting such an overlay.
 
 overlayfs refuses case-insensitive file systems (vfat, so /boot/efi and USB sticks; exfat, ntfs3; ext4 and f2fs with
-casefold), automounts and some more (kernel fs/overlayfs/util.c, ovl_dentry_weird). A mount that is refused is left out
-of the session; without the check the session could not start.
+casefold), automounts and others (kernel fs/overlayfs/util.c, ovl_dentry_weird). A refused mount is left out of the
+session, which could not start otherwise.
 """
 
 import os
@@ -16,7 +16,7 @@ class LowerCheck:
     """Called with a mount, returns why it cannot be a lower layer, or "" if it can. Each mount is tried once."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: takes two empty folders. The caller must be in a mount namespace of the daemon's own."""
+        """`folder`: gets two empty folders. The caller must be in the daemon's mount namespace."""
         self._place = folder / "probe"
         self._empty = folder / "probe-empty"
         self._known: dict[MountRecord, str] = {}
@@ -24,7 +24,7 @@ class LowerCheck:
     def __call__(self, mount: MountRecord) -> str:
         if not os.path.isdir(mount.mount_point):
             return "mounted on a file"
-        if mount not in self._known:  # by its whole record: its id may have been another mount's
+        if mount not in self._known:  # by its whole record: the kernel reuses ids of mounts
             self._known[mount] = self._try(mount.mount_point)
         return self._known[mount]
 

@@ -1,4 +1,4 @@
-"""The folders, mounts and cgroups that all sessions of one home share, made by the daemon when it starts."""
+"""The folders, mounts and cgroups shared by all sessions of a home, which the daemon makes at its start."""
 
 import contextlib
 import os
@@ -23,11 +23,10 @@ SCOPE_S = 5.0  # how long systemd may take to move the daemon into its scope
 
 
 class SharedPlaces(NamedTuple):
-    """`runtime`: /run/waypoint/<home id>. `merged`: the mount point of a session's root while the session is started.
-    `sys`: a read-only sysfs. `cgroup`: the home's cgroup2 group; each session's group is a child of it. `profile_env`:
-    variables that the workload profiles give to every session. `host`: the machine's mounts, which the daemon's
-    follow; None: they do not. `filters`: whether new sessions get a filter of system calls.
-    `limiter`: holds the limits of sessions.
+    """`runtime`: /run/waypoint/<home id>. `merged`: the mount point of a session's root during its start. `sys`: a
+    read-only sysfs. `cgroup`: the home's cgroup2 group, the parent of the sessions' groups. `profile_env`: the
+    variables of the workload profiles. `host`: the host's mounts to follow, or None. `filters`: whether new sessions
+    get a filter of system calls.
     """
 
     home: Path
@@ -49,17 +48,17 @@ class SharedPlaces(NamedTuple):
 
     @property
     def dumps(self) -> str:
-        """The cgroup above the cgroups of the CRIUs that dump sessions of the home."""
+        """The parent of the cgroups of dumping CRIUs."""
         return f"{self.cgroup}/{_DUMPS}"
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Folders of Waypoint's, of which a session must see no mount."""
+        """Waypoint's folders, whose mounts no session must see."""
         return _hidden(self.home, self.runtime)
 
     def follow_host(self) -> int:
-        """Give the daemon the mounts that the machine has now. To be called before paths of the machine are looked at
-        for a session. Returns how often the mounts have changed so far. Blocks. Raises OSError.
+        """Give the daemon the present mounts of the host: to be called before paths of the host are read for a session.
+        Returns the number of changes so far. Blocks. Raises OSError.
         """
         if self.host is None:
             return 0
@@ -73,16 +72,14 @@ def _hidden(home: Path, runtime: Path) -> tuple[str, ...]:
 
 def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mounts: int | None = None) -> SharedPlaces:
     """Make the home's folders and cgroup, and mount the kit and a read-only sysfs in the caller's mount namespace.
-    `first_id`: as for IdChoice. `host_mounts`: a descriptor of the machine's mount namespace, whose changes the
-    caller's is to follow; None: it does not.
+    `first_id`: as for IdChoice. `host_mounts`: a descriptor of the host's mount namespace to follow, or None.
 
-    The mounts vanish with that namespace; `remove_group` removes the cgroup. Raises OSError.
+    The mounts vanish with the caller's namespace; `remove_group` removes the cgroup. Raises OSError.
     """
     group, controllers = _make_group(home_id)
     limiter = find_limiter(group, controllers)
     limiter.hold_all(group)
-    # A bound for all sessions together, above the bound of each: a session whose root is the host's may be able to
-    # raise its own.
+    # A limit for all sessions together, because a session whose root is the host's may raise its own limit.
     cgroups.confine(group, depth=DEPTH + 1)
     places = SharedPlaces(
         home=home,
@@ -102,17 +99,17 @@ def make_places(home: Path, runtime: Path, home_id: str, first_id: int, host_mou
     for folder in (places.sessions, places.sys):
         folder.mkdir(mode=0o700, exist_ok=True)
     places.merged.mkdir(exist_ok=True)
-    places.merged.chmod(0o711)  # for a session's own root
+    places.merged.chmod(0o711)  # for the root of sessions
     places.kit.mount()
     cgroups.create(places.dumps)
-    # A read-only sysfs, to be bound into every session: with the host's, a session's root could change the host's
-    # kernel, and a user namespace that does not own its network namespace may not mount a sysfs.
+    # A read-only sysfs for every session: through the host's, a session's root could change the kernel, and a user
+    # namespace that does not own its network namespace must not mount a sysfs.
     mounts.mount("sysfs", places.sys, "sysfs", mounts.MS_RDONLY | mounts.MS_NOSUID | mounts.MS_NODEV | mounts.MS_NOEXEC)
     return places
 
 
 def _make_group(home_id: str) -> tuple[str, list[str]]:
-    """Make the home's group in cgroup2. Returns its path, and those of `_CONTROLLERS` that its children have there."""
+    """Make the home's group in cgroup2. Returns its path and the `_CONTROLLERS` delegated to its children."""
     root = cgroups.find_hierarchies().unified
     if systemd.is_manager():
         with contextlib.suppress(OSError):  # systemd does not answer: make a group beside those of systemd
@@ -126,10 +123,10 @@ def _make_group(home_id: str) -> tuple[str, list[str]]:
 
 
 def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
-    """Move this process into the systemd scope `unit`, which is started if it does not exist. Returns as `_make_group`.
+    """Move this process into the systemd scope `unit`, which is started if needed. Returns as `_make_group`.
 
-    A scope lives as long as a process in it, so sessions that outlive a daemon keep it. The daemon is put into a child
-    group, because a group that hands controllers on to its children may not hold processes (cgroups(7)).
+    A scope lives as long as a process in it, so sessions that outlive a daemon keep it. The daemon goes into a child
+    group, because a group that delegates controllers to children must not contain processes (cgroups(7)).
     """
     group = f"{root}/system.slice/{unit}"
     if not os.path.isdir(group):
@@ -141,8 +138,8 @@ def _join_scope(root: str, unit: str) -> tuple[str, list[str]]:
 
 
 def _wait_in_scope(root: str, unit: str) -> str:
-    """Wait until systemd has moved this process into the scope, which it does some milliseconds after its answer.
-    Returns the scope's group. Raises TimeoutError after SCOPE_S.
+    """Wait until systemd has moved this process into the scope, some milliseconds after its answer. Returns the scope's
+    group. Raises TimeoutError after SCOPE_S.
     """
     deadline = time.monotonic() + SCOPE_S
     while not (group := cgroups.own_group(root)).endswith(unit):
@@ -153,10 +150,7 @@ def _wait_in_scope(root: str, unit: str) -> str:
 
 
 def remove_group(group: str) -> None:
-    """Remove the home's group, and Waypoint's group above it if no other home uses that. A group in use stays.
-
-    Does nothing for a scope: systemd removes it when its last process has ended.
-    """
+    """Remove the home's group and Waypoint's group above it, unless in use. Systemd removes a scope itself."""
     if group.endswith(".scope"):
         return
     for path in (f"{group}/{_DUMPS}", group, group.rpartition("/")[0]):

@@ -1,17 +1,17 @@
 """The kit: Waypoint's own files and folders in every session, built once per daemon on a tmpfs.
 
-The kit is on a tmpfs because overlayfs refuses a lower layer that lies inside another lower layer's file system tree
-(ELOOP), and the home usually lies below `/`. The kit holds:
+The kit is on a tmpfs because overlayfs refuses a lower layer inside the file system tree of another lower layer
+(ELOOP), and the home usually is below `/`. The kit contains:
 
 * `dev-...`: device nodes, and an empty folder for masks, bound read-only over `/dev` of every session. The root overlay
-  itself is `nodev`: a node anywhere else in the base does not open.
-* a *skeleton* per base and per map of ids, the topmost lower layer of the root overlay: an empty `/dev`, `/run`,
-  `/proc`, `/sys`; `/.waypoint` with the script of pid 1, setsid and shell hooks; empty folders that hide all homes.
-* `criu-run`: becomes `/run` of CRIU, which keeps its cache of kernel features only on a tmpfs.
-* `layers`: mount points for what sessions get through idmapped mounts, each in a mount namespace of its own.
+  is `nodev`: nodes elsewhere in the base cannot be opened.
+* a *skeleton* per base and map of ids, the topmost lower layer of the root overlay: an empty `/dev`, `/run`, `/proc`,
+  `/sys`; `/.waypoint` with the script of pid 1, setsid and shell hooks; empty folders that hide all homes.
+* `criu-run`: becomes `/run` of CRIU, which caches kernel features only on a tmpfs.
+* `layers`: mount points for idmapped mounts, each in its own mount namespace.
 
-The files that a session sees of the kit are made with its shifted ids as their owners, because a tmpfs can be idmapped
-only since Linux 6.3. The folders that lead there have mode 0711, so that a session's root can pass.
+The session's shifted ids own the kit's files, because a tmpfs can be idmapped only since Linux 6.3. The folders above
+have mode 0711, so that a session's root can enter them.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ _LINKS = (
     ("stdout", "fd/1"),
     ("stderr", "fd/2"),
 )
-# wrapper.sh, run.sh: for captures of earlier versions, which have them open.
+# wrapper.sh, run.sh: captures of earlier versions have them open.
 _SCRIPTS = ("init.sh", "wrapper.sh", "run.sh", "child.sh")
 _COMMANDS = {"bin": "waypoint.sh", "command": "ask.sh", "request": "request.sh", COMMAND_FOLDER: "asking.sh"}
-"""The folders with a command `waypoint`, and the script that it is. All but the last are in the PATH of sessions that
-earlier versions have captured.
+"""The folders with a command `waypoint`, and its script. All but the last are in the PATH of sessions captured by
+earlier versions.
 """
 _PROGRAMS = ("setsid", *_SCRIPTS, "waypoint")
 _MOST_RESOLVER_BYTES = 1 << 20
@@ -49,7 +49,7 @@ _HOOKS = Path(__file__).resolve().parents[3] / "shellwrap"
 
 
 class Kit:
-    """The kit at `folder`, in a mount namespace of the daemon's own; it vanishes with the last process that uses it."""
+    """The kit at `folder`, in the daemon's mount namespace."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Kit:
         """Mount the tmpfs and make `criu-run` and `layers` in it. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         mounts.mount("tmpfs", self.folder, "tmpfs", mounts.MS_NOSUID, "mode=0711")
-        os.umask(0o022)  # also for what is built later: it is for every user of a session
+        os.umask(0o022)  # also for files built later: every user of a session reads them
         for folder in (self.criu_run, self.layers):
             files.make_folder(str(folder), 0o711)
 
@@ -71,10 +71,9 @@ class Kit:
         return str(self._built(f"dev-{ids.first}", ids, _fill_dev))
 
     def skeleton(self, base: str, target: str, ids: IdMap, known: Sequence[str], resolver: str = "") -> str | None:
-        """The skeleton for the overlay at `target` of `base`: a host folder that is its topmost lower layer, or None
-        if that overlay needs none. `ids`: the session's. `known`: the homes that it hides (homes.py). `resolver`: the
-        address that is asked for names, "": as on the machine. Built at first use. Raises HostLacks if the machine has
-        no setsid, OSError.
+        """The skeleton for the overlay at `target` of `base`: a host folder for its topmost lower layer, or None if the
+        overlay needs none. `ids`: the session's. `known`: the homes to hide (homes.py). `resolver`: the address of the
+        name server; "": as on the host. Built at first use. Raises HostLacks if the host has no setsid, OSError.
         """
         inside = str(Path(base) / target.lstrip("/"))
         hidden = [home for home in sorted({str(self._home), *known}) if is_below(home, inside)]
@@ -97,9 +96,7 @@ class Kit:
         return str(self._built(f"skeleton-{name}", ids, fill))
 
     def _built(self, name: str, ids: IdMap, fill: Callable[[Path], None]) -> Path:
-        """The folder `name` of the kit. If it is missing, it is made, `fill` fills it, and its content gets the owners
-        that it must have by `ids`.
-        """
+        """The folder `name` of the kit. If it is missing, `fill` fills it, and its content gets the owners by `ids`."""
         place = self.folder / name
         with self._building:
             if place.exists():
@@ -143,7 +140,7 @@ class Kit:
 def _outside(ids: IdMap, number: int) -> int:
     try:
         return ids.outside(number)
-    except ValueError:  # the session has no such id, and sees a nobody
+    except ValueError:  # the session has no such id
         return ids.outside(NOBODY)
 
 
@@ -187,9 +184,7 @@ def _name_resolver(place: Path, base: str, target: str, resolver: str) -> None:
 
 
 def _keep_resolver(place: Path, base: str) -> None:
-    """Copy the file that the base's /etc/resolv.conf links to, if that is in /run: the session's /run is empty
-    otherwise.
-    """
+    """Copy the file in /run to which the base's /etc/resolv.conf links, since the session's /run is empty."""
     try:
         with open_folder(base) as root, beneath.opened(root, "etc") as etc:
             link = os.readlink("resolv.conf", dir_fd=etc)

@@ -1,4 +1,4 @@
-"""Planning a session's start: makes a StartSpec (the launcher's request) from a Setting (what the user asked for).
+"""Planning a session's start: makes a StartSpec (the request to the launcher) from a Setting (the user's options).
 
 Nothing is mounted or started here; `prepare_tree` makes the folders that the plan needs.
 """
@@ -30,13 +30,13 @@ from waypoint.upper import layout
 
 PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/{OWN_FOLDER}/{COMMAND_FOLDER}"
 
-# The user's program is made the leader of a terminal session: of restored processes only a leader gets a controlling
-# terminal (CRIU restores that after it has made the leader's children).
+# The user's program becomes the leader of a terminal session, because CRIU gives only leaders a controlling terminal in
+# a restore.
 _PID_1 = ("/bin/sh", f"/{INIT}")
 _LEADER = (f"/{OWN_FOLDER}/setsid", "--ctty")
 
 _STATES = dict.fromkeys(LAST, "")  # the shell writes only into files that exist
-BRANCH_FILE = "branch"  # in the run folder: holds the branch's name, for a shell that was restored into another branch
+BRANCH_FILE = "branch"  # in the run folder: the branch's name, for a shell that was restored into another branch
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _OWN_PLACES = ("/proc", "/sys", "/dev", f"/{OWN_FOLDER}", f"/{RUN_FOLDER}")  # nothing can be bound over these
@@ -45,16 +45,12 @@ _ENV_TAKEN = frozenset({"TERM", "COLORTERM", "LANG", "TZ", "WAYPOINT_PROMPT"})
 
 
 def taken_env(env: dict[str, str]) -> dict[str, str]:
-    """The variables of its caller's environment that a session gets: terminal, language, time zone, and whether the
-    prompt shows the branch. All others are left out, since they may be secrets.
-    """
+    """The variables of the caller's environment that a session gets. All others may be secrets."""
     return {name: value for name, value in env.items() if name in _ENV_TAKEN or name.startswith("LC_")}
 
 
 def parse_bind(text: str) -> Bind:
-    """Parse `HOST:PATH` or `HOST:PATH:ro`, both paths absolute. Raises UsageProblem, also if HOST does not exist or
-    PATH belongs to the session itself.
-    """
+    """Parse `HOST:PATH` or `HOST:PATH:ro`, both paths absolute. Raises UsageProblem."""
     parts = text.split(":")
     readonly = len(parts) == 3 and parts[2] == "ro"
     if len(parts) not in (2, 3) or (len(parts) == 3 and not readonly) or not all(p.startswith("/") for p in parts[:2]):
@@ -69,8 +65,8 @@ def parse_bind(text: str) -> Bind:
 
 
 def real_path(path: str, tried: str, on: str) -> str:
-    """The path without links, whether it exists or not. Raises UsageProblem with the parts `tried` and `on` if a link
-    on the way cannot be resolved (such as /proc/1/root).
+    """The path, which need not exist, without links. Raises UsageProblem with the parts `tried` and `on` if a link
+    cannot be resolved (such as /proc/1/root).
     """
     try:
         return os.path.realpath(path)
@@ -87,18 +83,17 @@ def check_bind(bind: Bind) -> None:
 
 
 def session_env(setting: Setting, branch: str, profile_env: dict[str, str]) -> dict[str, str]:
-    """The environment of a session's program, without what `shell_argv` adds."""
+    """The environment of a session's program, without the variables of `shell_argv`."""
     user = setting.user
     env = {"PATH": PATH, "HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell}
     return {**env, "TERM": "xterm-256color", "WAYPOINT_BRANCH": branch, **profile_env, **setting.env}
 
 
 def shell_argv(setting: Setting) -> tuple[list[str], dict[str, str]]:
-    """The session's program with its arguments, and the variables that it needs besides `session_env`.
+    """The session's program with its arguments, and its variables besides `session_env`.
 
-    The program is the shell that was asked for, else the user's login shell; bash, if the base has one and the login
-    shell is missing, a plain `sh` or no shell; else /bin/sh. bash and zsh get Waypoint's hooks. In any other shell
-    `exec` is refused.
+    The program is the requested shell, else the user's login shell. If that is missing, a plain `sh` or no shell, it is
+    the base's bash, else /bin/sh. bash and zsh get Waypoint's hooks. In any other shell `exec` is refused.
     """
     if setting.command:
         return setting.command, {}
@@ -120,20 +115,18 @@ def shell_of(setting: Setting) -> str | None:
 
 
 def has_hooks(shell: str | None) -> bool:
-    """True if `shell_of` a session is one with Waypoint's hooks, which announces its prompts."""
+    """Whether the shell has Waypoint's hooks, which announce its prompts."""
     return os.path.basename(shell or "") in ("bash", "zsh")
 
 
 def is_plain(shell: str) -> bool:
-    """Whether the program is no shell that a person works in (a plain `sh`, or none at all), so that a session gets it
-    only if it is asked for.
-    """
+    """Whether the program is a plain `sh` or no shell: a session gets it only on request."""
     return os.path.basename(shell) in ("nologin", "false", "sync", "sh", "dash")
 
 
 def find_program(roots: Sequence[str], program: str) -> str | None:
-    """The absolute path of `program`, a path or a name, as a session sees it; None if it is in none of `roots`: the
-    folders that the session's files come from. A name is looked up in the session's PATH.
+    """The absolute path of `program`, a path or a name, as a session sees it; None if it is in none of `roots`, the
+    folders that contain the session's files. A name is searched for in the session's PATH.
     """
     places = [program] if "/" in program else [f"{folder}/{program}" for folder in PATH.split(":")]
     found = (path for path in places if path.startswith("/") and any(_is_program(root, path) for root in roots))
@@ -141,7 +134,7 @@ def find_program(roots: Sequence[str], program: str) -> str | None:
 
 
 def _is_program(base: str, path: str) -> bool:
-    """Whether `path` in the folder `base`, which may be an upper, is a program, or a link that may lead to one."""
+    """Whether `path` in the folder `base`, which may be an upper, is a program, or a link, which may lead to one."""
     try:
         with open_folder(base) as root:
             fd = beneath.open_in_root(root, path, os.O_PATH | os.O_NOFOLLOW)
@@ -156,9 +149,9 @@ def _is_program(base: str, path: str) -> bool:
 
 def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branch: str) -> None:
     """Make the folders of a session's overlays in its upper tree `tree`, and a new `/run/waypoint` in the root
-    overlay's. If an earlier session has removed programs of the skeleton, the marks of the removal are removed.
+    overlay's. If an earlier session has removed programs of the skeleton, they are visible again.
 
-    Raises UsageProblem if the tree's /run is a link, OSError; folders made so far then stay.
+    Raises UsageProblem if the tree's /run is a link, OSError; the folders made so far remain.
     """
     for target in plan.overlays:
         upper = Path(layout.upper_of(str(tree), target))
@@ -173,7 +166,7 @@ def prepare_tree(tree: Path, plan: BasePlan, setting: Setting, nonce: str, branc
 
 
 def renew_run_folder(root: int, setting: Setting, nonce: str, branch: str) -> None:
-    """Make `/run/waypoint` anew in the folder `root` of a session's tree. Raises UsageProblem if the tree's /run is a
+    """Replace `/run/waypoint` in the folder `root` of a session's tree. Raises UsageProblem if the tree's /run is a
     link or a file, OSError.
     """
     try:
@@ -181,13 +174,13 @@ def renew_run_folder(root: int, setting: Setting, nonce: str, branch: str) -> No
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
-        # An earlier session may have made it a link that leads elsewhere.
+        # An earlier session has made it a link or a file.
         older = f"'waypoint log {branch}' lists older captures: waypoint shell NEW --from CAPTURE"
         raise UsageProblem("go on from", f"branch {branch}", "its /run is a link or a file", older) from error
 
 
 def _hides_programs(root: int) -> bool:
-    """Whether the tree's folder `root` hides programs of the skeleton, which were removed there, all or some."""
+    """Whether programs of the skeleton were removed in the tree's folder `root`."""
     try:
         found = os.stat(OWN_FOLDER, dir_fd=root, follow_symlinks=False)
     except FileNotFoundError:
@@ -202,7 +195,7 @@ def _hides_programs(root: int) -> bool:
 
 
 def _make_run_folder(root: int, user: User, content: dict[str, str]) -> None:
-    """Make a new RUN_FOLDER of the user's below the folder `root`, with the files of `content`. Raises OSError."""
+    """Make a new RUN_FOLDER below the folder `root`, owned by `user`, with the files of `content`. Raises OSError."""
     above, name = os.path.split(RUN_FOLDER)
     with contextlib.suppress(FileExistsError):
         os.mkdir(above, 0o755, dir_fd=root)
@@ -223,8 +216,8 @@ def _make_run_folder(root: int, user: User, content: dict[str, str]) -> None:
 
 
 def _copy_attributes(source: Path, target: Path) -> None:
-    """Copy owner, mode, extended attributes and times of `source` to `target`, an overlay's upper folder: a session
-    sees the upper folder's, and /tmp must stay writable for all.
+    """Copy owner, mode, extended attributes and times of `source` to the upper folder `target`, whose attributes the
+    session sees: /tmp must stay writable for all.
     """
     found = source.stat()
     os.chown(target, found.st_uid, found.st_gid)
@@ -237,7 +230,7 @@ def _copy_attributes(source: Path, target: Path) -> None:
 
 
 def plan_overlays(base: str, places: SharedPlaces) -> BasePlan:
-    """Plan the overlays of a session on `base` from the host's mounts as they were last followed."""
+    """Plan the overlays of a session on `base` from the host's mounts at the last `follow_host`."""
     later = places.host.missing if places.host is not None else []
     table = mounts.read_mounts()
     known = homes.known()
@@ -249,7 +242,7 @@ def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Pat
     """As `IdChoice.choose`, for a new session.
 
     Raises UsageProblem if the session would get the host's ids only because a bind cannot be idmapped: a bind must not
-    cost a session this wall.
+    weaken the isolation.
     """
     ours = [*(str(_lower(setting, target)) for target in plan.overlays), str(tree), str(places.home)]
     binds = [bind.source for bind in setting.binds]
@@ -257,22 +250,20 @@ def choose_ids(setting: Setting, plan: BasePlan, places: SharedPlaces, tree: Pat
     if why and binds and not places.ids.choose(setting.user, ours)[1]:
         config, stop = f"{places.home}/config.json", spelled(str(places.home), "daemon", "stop")
         next_step = (
-            "bind what lies on a file system with ids of its own; or, if all sessions of this home may have the "
-            f"""machine's ids, behind one wall less: write "ids": {{"first": 0}} into {config}, then '{stop}'"""
+            "bind a folder on a file system that supports idmapped mounts; or, if all sessions of this home may have "
+            f"""the machine's ids, with less isolation: write "ids": {{"first": 0}} into {config}, then '{stop}'"""
         )
         raise UsageProblem("bind", ", ".join(binds), why, next_step)
     return ids, why
 
 
 def choose_seccomp(setting: Setting, places: SharedPlaces) -> tuple[Seccomp, str]:
-    """The filter of system calls of a new session. If there is none: why, in words; "" if that is wanted."""
+    """The filter of system calls of a new session, and why there is none; "" if that was configured."""
     return refused.seccomp_for(setting.allow) if places.filters else ("none", "")
 
 
 def tell_gone(targets: list[str]) -> list[str]:
-    """Lines for `left_out` about a restored session with overlays at `targets`: those that were over mounts which the
-    host does not have any more.
-    """
+    """Lines for `left_out` of a restored session: overlays at `targets` over mounts that the host no longer has."""
     points = {"/", *(mount.mount_point for mount in mounts.read_mounts())}
     said = "no longer mounted here: of its files only what the session has changed is there"
     return [f"{target} ({said})" for target in targets if target not in points]
@@ -283,8 +274,8 @@ def _lower(setting: Setting, target: str) -> Path:
 
 
 def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int]) -> StartSpec:
-    """The request to start the session `row`, whose tree `prepare_tree` has prepared, with a new program. `size`: rows
-    and columns of its terminal.
+    """The request to start the session `row`, with a tree from `prepare_tree`, with a new program. `size`: rows and
+    columns of its terminal.
     """
     setting = row.setting
     argv, extra = shell_argv(setting)
@@ -301,8 +292,8 @@ def start_spec(row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, s
 def ground_spec(
     row: LiveRow, plan: BasePlan, places: SharedPlaces, tree: Path, size: tuple[int, int], shm: str = ""
 ) -> StartSpec:
-    """What the session `row` stands on, without a program, and with nothing masked. `shm`: a host folder that is copied
-    into the session's /dev/shm; "": that begins empty. The others: as in `start_spec`.
+    """The request without a program and masks, for a restore. `shm`: a host folder that is copied into the session's
+    /dev/shm; "": none. The others: as in `start_spec`.
     """
     setting, ids = row.setting, plan.ids
     binds = [

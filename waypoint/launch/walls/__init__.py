@@ -1,1 +1,1 @@
-"""Walls around a session: the system calls that are refused inside, and what is masked of /proc and /sys."""
+"""Isolation of a session: the refused system calls, and the masked parts of /proc and /sys."""

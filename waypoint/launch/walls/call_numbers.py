@@ -1,4 +1,4 @@
-"""The numbers of system calls by architecture: of those calls that sessions may not make, or not with every argument.
+"""The numbers, by architecture, of the system calls that are refused in sessions, always or with certain arguments.
 
 From the tables of the kernel: arch/x86/entry/syscalls/, scripts/syscall.tbl, arch/arm/tools/syscall.tbl.
 """
@@ -6,20 +6,18 @@ From the tables of the kernel: arch/x86/entry/syscalls/, scripts/syscall.tbl, ar
 X86_64, I386, AARCH64, ARM = "x86_64", "i386", "aarch64", "arm"
 
 AUDIT_NUMBERS = {X86_64: 0xC000003E, I386: 0x40000003, AARCH64: 0xC00000B7, ARM: 0x40000028}
-"""The numbers by which a filter recognises an architecture (AUDIT_ARCH_..., linux/audit.h)."""
+"""The numbers of architectures in filters (AUDIT_ARCH_..., linux/audit.h)."""
 
 ON_MACHINE = {X86_64: (X86_64, I386), AARCH64: (AARCH64, ARM)}
-"""The architectures whose programs can run on a machine, by the machine's (uname(2)). x32 is not one by itself: its
-calls are those of x86-64 with a bit of their numbers set.
+"""The architectures whose programs can run on a machine, by the machine's architecture (uname(2)). x32 is part of
+x86_64: its calls have the same numbers with one more bit.
 """
 
 LAST = 469
-"""The last number (file_setattr, Linux 6.17) up to which all calls were looked at. Calls since 424 have one number
-everywhere.
-"""
+"""The last reviewed call (file_setattr, Linux 6.17). From 424 on a call has the same number on all architectures."""
 
 ARM_OWN = range(0xF0000, 0xF0800)
-"""Calls of arm's own, far above all others: for its caches and the thread's pointer (__ARM_NR_..., asm/unistd.h)."""
+"""Private calls of arm, for its caches and the thread pointer (__ARM_NR_..., asm/unistd.h)."""
 
 # Columns: x86_64, i386, aarch64, arm. "-": the architecture has no such call.
 _TABLE = """

@@ -1,8 +1,8 @@
-"""What a session sees nothing of, or cannot write to, in its views of the kernel.
+"""The parts of /proc and /sys that are masked or read-only in a session.
 
-The list is that of Docker (moby, oci/defaults.go) and some more. Where a session's ids are the host's, the kernel asks
-for the global uid 0 here, in whatever user namespace that is; and whatever the ids are, some files tell what others do
-on the machine: which keys are pressed (`interrupts`), how much power the processors take (`powercap`).
+The list is Docker's (moby, oci/defaults.go) with additions. If a session's ids are the host's, the kernel allows access
+to these files for uid 0, whatever its user namespace. And with any ids some files report the activity of others on the
+machine: which keys are pressed (`interrupts`), how much power the processors use (`powercap`).
 """
 
 import glob
@@ -40,5 +40,5 @@ def readonly() -> list[str]:
 
 
 def masked() -> list[str]:
-    """The files and folders that a session sees nothing of, as far as this kernel has them."""
+    """The masked files and folders that this kernel has."""
     return [*filter(os.path.exists, (f"/{name}" for name in _MASKED)), *sorted(glob.glob(f"/{_MASKED_OF_EACH}"))]

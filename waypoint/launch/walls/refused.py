@@ -1,12 +1,12 @@
-"""Which system calls are refused to a session's processes: the list of refusals, and the filter that is made of it.
+"""The system calls that are refused in a session, and the filter (seccomp) made of this list.
 
-A layer behind the others. Most of these calls need rights that nobody in a session has; refused here, they do not even
-reach the code that checks these rights, where the kernel's bugs are. In the spirit of Docker's default list, with its
-answers: EPERM; and ENOSYS for clone3, whose flags a filter cannot see, so that a libc uses clone instead. Unlike there,
-calls are listed that are refused, not those that are allowed; but a call that is newer than the list (`LAST`) does not
-exist in a session (ENOSYS, by which programs know an older kernel).
+Most of these calls need capabilities that no process of a session has. Refused by the filter, they do not even reach
+the kernel code that checks the capabilities and may have bugs. The list resembles Docker's default, with the same
+answers: EPERM; and ENOSYS for clone3, whose flags a filter cannot see, so that libc uses clone instead. Unlike
+Docker's, it lists refused calls, not allowed ones; but calls newer than the list (`LAST`) give ENOSYS, as on an older
+kernel.
 
-What processes need of each other inside stays: ptrace and what asks for the same right (strace, gdb).
+ptrace and calls that require the same right are allowed (strace, gdb).
 """
 
 import errno
@@ -21,20 +21,20 @@ _EPERM, _ENOSYS = seccomp.refuse(errno.EPERM), seccomp.refuse(errno.ENOSYS)
 _NO_FAMILY = seccomp.refuse(errno.EAFNOSUPPORT)
 
 _NEW_NAMESPACES = 0x7C020000  # CLONE_NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS
-# Refused whatever is allowed: who has a cgroup namespace of its own may mount cgroups. It begins where the session is:
-# in its own group, the limits of which its root could lift, and in all hierarchies that the session has no group of, in
-# the machine's root. Where the session's ids are the machine's, all of that is its root's to write to.
+# Refused for every session: a process in its own cgroup namespace may mount cgroups. The mount starts at the session's
+# cgroup, whose limits the session's root could raise, and in hierarchies without a group of the session at the root of
+# the hierarchy. If the session's ids are the host's, its root could write to all of that.
 _NEW_CGROUP_NAMESPACE = 0x02000000
 _NEW_TIME_NAMESPACE = 0x80  # for unshare alone: in clone's flags it is part of a signal's number
-# AF_ALG, by which the kernel enciphers: such a socket cannot be captured. AF_VSOCK, by which a virtual machine talks
-# with its host: it belongs to no network namespace.
+# AF_ALG, the kernel's cryptography: CRIU cannot dump such sockets. AF_VSOCK, between a virtual machine and its host: it
+# is not confined to a network namespace.
 _REFUSED_FAMILIES = (38, 40)
-# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET. For others (TIPC, RDS, CAN, ...) the kernel would load a module,
-# whoever asks. Refused, it is a family that this kernel does not have, for which programs are prepared.
+# AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET. For others (TIPC, RDS, CAN, ...) the kernel would load a module for
+# any user. Refused families look like families that this kernel does not have, which programs handle.
 _FAMILIES = (1, 2, 10, 16, 17)
 _SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR = 1, 8
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-# ADDR_NO_RANDOMIZE (gdb, setarch -R), UNAME26, PER_LINUX32. Others make mappings executable, or map the first page.
+# ADDR_NO_RANDOMIZE (gdb, setarch -R), UNAME26, PER_LINUX32. Others make mappings executable or map the first page.
 _PERSONALITIES = 0x0040000 | 0x0020000 | 0x0008
 _ASK_PERSONALITY = 0xFFFFFFFF
 
@@ -56,14 +56,14 @@ _OF_FAMILIES = if_one_of(0, _REFUSED_FAMILIES, _EPERM, if_one_of(0, _FAMILIES, A
 _IN_PART: dict[str, Instructions] = {
     "clone": if_any_bit(0, _NEW_CGROUP_NAMESPACE, _EPERM),
     "clone3": _ENOSYS,
-    "ioctl": if_one_of(1, (_TIOCSTI, _TIOCLINUX), _EPERM),  # these two type input on a terminal from which others read
+    "ioctl": if_one_of(1, (_TIOCSTI, _TIOCLINUX), _EPERM),  # these two insert input into a terminal
     "personality": if_any_bit(
         0, _ASK_PERSONALITY & ~_PERSONALITIES, if_one_of(0, (_ASK_PERSONALITY,), ALLOW, otherwise=_EPERM)
     ),
     "socket": _OF_FAMILIES,
     "socketpair": _OF_FAMILIES,
-    # socketcall has the family in memory, where a filter cannot see it, so it makes no sockets at all. Programs can use
-    # socket(2), since Linux 4.3.
+    # A filter cannot see the family, which socketcall has in memory, so socketcall makes no sockets. Since Linux 4.3
+    # programs can use socket(2).
     "socketcall": if_one_of(0, (_SOCKETCALL_SOCKET, _SOCKETCALL_SOCKETPAIR), _EPERM),
     "unshare": if_any_bit(0, _NEW_CGROUP_NAMESPACE, _EPERM),
 }
@@ -75,7 +75,7 @@ _NAMESPACES_IN_PART: dict[str, Instructions] = {
 
 
 def seccomp_for(allow: list[Allowance]) -> tuple[Seccomp, str]:
-    """The filter of a new session to which `allow` is allowed. If there is none: why, in words."""
+    """The filter of a new session with `--allow`. If there is none: the reason, else ""."""
     why = seccomp.why_not()
     if why:
         return "none", why
@@ -83,20 +83,20 @@ def seccomp_for(allow: list[Allowance]) -> tuple[Seccomp, str]:
 
 
 def put_up(kind: Seccomp) -> None:
-    """Install the filter `kind` for this process and all that it becomes and creates. Raises OSError."""
+    """Install the filter `kind` for this process and its descendants. Raises OSError."""
     if kind != "none":
         seccomp.install(filter_program(kind))
 
 
 def prepare() -> None:
-    """Make all filters now, so that the processes that this one forks need not make them."""
+    """Make all filters now, once for all forked processes."""
     filter_program("default")
     filter_program("userns")
 
 
 @functools.cache
 def filter_program(kind: Seccomp, machine: str = libc.MACHINE) -> bytes:
-    """The program of the filter `kind` on a machine of the architecture `machine`."""
+    """The program of the filter `kind` for a machine of the architecture `machine`."""
     verdicts = {**dict.fromkeys(_ALWAYS.split(), _EPERM), **_IN_PART}
     if kind != "userns":
         verdicts |= {**dict.fromkeys(_OF_NAMESPACES.split(), _EPERM), **_NAMESPACES_IN_PART}
@@ -107,7 +107,7 @@ def filter_program(kind: Seccomp, machine: str = libc.MACHINE) -> bytes:
 
 
 def _by_number(architecture: str, verdicts: dict[str, Instructions]) -> dict[int, Instructions]:
-    """The verdicts on the architecture's calls, each by the first number that it is for."""
+    """The verdicts on ranges of the architecture's calls, by the first number of each range."""
     numbers = NUMBERS[architecture]
     refused = {numbers[name]: verdict for name, verdict in verdicts.items() if name in numbers}
     others = {number + 1: ALLOW for number in refused}
@@ -118,7 +118,7 @@ def _by_number(architecture: str, verdicts: dict[str, Instructions]) -> dict[int
 
 
 def _merged(starts: dict[int, Instructions]) -> dict[int, Instructions]:
-    """`starts` without the numbers at which the verdict does not change."""
+    """`starts` with adjacent ranges of the same verdict merged."""
     kept: dict[int, Instructions] = {}
     last: Instructions = ()
     for number in sorted(starts):
