@@ -1,6 +1,4 @@
-"""Running a command on a home while an accident happens: parts of Waypoint are killed, its disk is full, the machine is
-started again.
-"""
+"""Running a command on a home during an accident: killed parts of Waypoint, a full disk, a reboot."""
 
 import collections
 import contextlib
@@ -27,17 +25,17 @@ LATEST_S = 0.12  # after the operation's begin: about as long as the longest ope
 
 
 def is_message(said: str) -> bool:
-    """Whether it has the parts of an error: what was tried, what happened, the next step."""
+    """Whether the text is an error message with a next step."""
     return re.match(r"waypoint: cannot .+: .+\n  next: \S", said) is not None
 
 
 class Rebooted(Exception):
-    """The machine was started again while a command ran: nothing is live any more."""
+    """The machine was rebooted while a command ran: no session lives."""
 
 
 class Accidents:
-    """Runs commands on `home`. `done`, `happened`: how many operations and accidents there were, by kind. `away_s`: for
-    how long the daemon has not answered at most.
+    """Runs commands on `home`. `done`, `happened`: the numbers of operations and accidents, by kind. `away_s`: the
+    longest time without an answer of the daemon.
     """
 
     def __init__(self, home: Home, choose: random.Random) -> None:
@@ -47,9 +45,9 @@ class Accidents:
         self.away_s = 0.0
 
     def run(self, kind: str, branch: str, *argv: str) -> int:
-        """The exit status of `waypoint ARGV`, when the operation has come to its end; an accident may happen meanwhile.
+        """Run `waypoint ARGV`, perhaps with an accident. Returns the exit status.
 
-        Raises Rebooted, and AssertionError if the command failed and had no reason.
+        Raises Rebooted, and AssertionError if the command failed without a reason.
         """
         self.done[kind] += 1
         (accident,) = self._choose.choices(list(ACCIDENTS), list(ACCIDENTS.values()))
@@ -68,9 +66,9 @@ class Accidents:
         is_told = is_full and ("No space left on device" in said or "disk is full" in said)
         assert code == 0 or ran or is_told, f"{argv} gave {code} without a reason: {said}"
         assert code == 0 or "client" in ran or is_message(said), f"{argv} gave {code} and said: {said}"
-        if "client" in ran:  # the operation goes on without it: whoever has the turn of the branch now is behind it
+        if "client" in ran:  # the operation goes on without the client: wait for it in the turn of the branch
             client = Client(self._home.path)
-            with contextlib.suppress(WaypointError):  # the operation has ended the session, or not made one
+            with contextlib.suppress(WaypointError):  # the operation has ended the session, or not started it
                 client.session(branch).checkpoint("turn", tier="files", force=True)
                 client.history.undo(branch=branch)  # so that the undo of the chaos finds what was done before
         return code
@@ -78,8 +76,8 @@ class Accidents:
     def _run_until(
         self, moment_s: float, accident: str, parts: tuple[str, ...], argv: tuple[str, ...]
     ) -> tuple[int, str, list[str]]:
-        """Run the command, and `moment_s` seconds later kill `parts` or start the machine again. Returns the exit
-        status, what the command said on stderr, and which of the parts ran.
+        """Run the command, and after `moment_s` seconds kill `parts` or reboot. Returns the exit status, stderr, and
+        the parts that ran.
         """
         with subprocess.Popen(
             self._home.argv(*argv),
@@ -107,7 +105,7 @@ class Accidents:
         return command.returncode, said.decode(), ran
 
     def _ask(self) -> None:
-        """Note how long it takes until the daemon answers."""
+        """Measure the time until the daemon answers."""
         begin = time.monotonic()
         Client(self._home.path).status()
         self.away_s = max(self.away_s, time.monotonic() - begin)

@@ -1,6 +1,4 @@
-"""What a test with random operations knows of a home: which sessions are live, which checkpoints there are, and the
-count that each has (witness.py).
-"""
+"""The expected state of a home after random operations: live sessions and checkpoints, with counts (witness.py)."""
 
 import collections
 import json
@@ -20,9 +18,9 @@ ADD = 'ask add; steps=$((steps + 1)); echo "tally $steps"'
 
 
 class Moving:
-    """`live`: the branches with a session, `kept`: the checkpoints, each with its count. `former`: by the number of an
-    operation that has replaced a session, and the branch, its count. `touched`: the checkpoints that the operation at
-    hand has made or brought back.
+    """`live`: the counts of live branches. `kept`: the counts of checkpoints. `former`: the counts of replaced
+    sessions, by the number of the replacing operation and the branch. `touched`: the checkpoints that the current
+    operation has made or restored.
     """
 
     def __init__(self, home: Home, choose: random.Random) -> None:
@@ -49,7 +47,7 @@ class Moving:
         rows = self.home.must("ps", "--all", "--json").json()
         assert {row["state"] for row in rows} <= {"lost", "ended", "parked"}, f"after a reboot: {rows}"
         lost = {row["branch"] for row in rows if row["state"] == "lost"}
-        # Of the operation on `branch` nobody was told whether it is done: an end, or a fork.
+        # The result of the interrupted operation on `branch` is unknown: an end, or a fork.
         assert self.live.keys() - {branch} <= lost <= self.live.keys() | {f"b{self.number}"}
         self.remember(f"k{self.number}", branch)
         self.live.clear()
@@ -61,26 +59,23 @@ class Moving:
         self.go_on_with_main()
 
     def go_on_with_main(self) -> None:
-        """Bring any of the checkpoints back on `main`, which is not live."""
+        """Restore a random checkpoint on `main`, which is not live."""
         name = self.choose.choice(list(self.kept))
         self.home.must("restore", name, "-b", "main")
         self.live["main"] = self.kept[name]
 
     def throw_away(self, branch: str) -> None:
-        """End the session without an accident; `main` then goes on with another one."""
+        """End the session without an accident; `main` continues with a random checkpoint."""
         self.home.must("stop", branch, "--discard")
         del self.live[branch]
         if branch == "main":
             self.go_on_with_main()
-
-    # --- what is there
 
     @property
     def branches(self) -> set[str]:
         return {row.branch for row in self.client.sessions()}
 
     def is_there(self, name: str) -> bool:
-        """Whether there is a checkpoint `name`."""
         try:
             self.client.history.show(name)
         except UnknownName:
@@ -88,9 +83,7 @@ class Moving:
         return True
 
     def remember(self, name: str, branch: str, count: int | None = None) -> bool:
-        """Whether there is a checkpoint `name`, which was to be made of the session on `branch`. `count`: its count,
-        None: that of the session.
-        """
+        """Whether the checkpoint `name` of `branch` exists; if so, note it with `count`, or the session's count."""
         if not self.is_there(name):
             return False
         self.kept[name] = self.live[branch] if count is None else count
@@ -98,20 +91,17 @@ class Moving:
         return True
 
     def forget(self, name: str) -> None:
-        """Remove the checkpoint."""
         self.client.history.remove(name)
         del self.kept[name]
 
     def any_kept(self) -> str:
-        """A checkpoint to be brought back."""
+        """A random checkpoint, which is about to be restored."""
         name = self.choose.choice(list(self.kept))
         self.touched.add(name)
         return name
 
     def note_replaced(self, last: int, before: dict[str, int]) -> None:
-        """Note the operations since the one with the number `last` that have replaced sessions, whose counts were
-        `before`.
-        """
+        """Note the sessions, with the counts `before`, that operations after number `last` have replaced."""
         for entry in self.client.history.operations():
             if entry.number <= last:
                 break
@@ -119,7 +109,7 @@ class Moving:
             self.former.update({(entry.number, branch): before[branch] for branch in replaced})
 
     def settle(self, branch: str, code: int, after: int) -> None:
-        """An operation on the session has ended: its count is `after`, or, if it failed, perhaps as it was."""
+        """Check the session's count after an operation: `after`, or the old one if the operation failed."""
         counts = set(look(self.client, branch).values())
         allowed = [{after}] if code == 0 else [{after}, {self.live[branch]}]
         assert counts in allowed, f"{branch} has {counts}, exit {code}, allowed {allowed}"
@@ -127,8 +117,8 @@ class Moving:
 
 
 def to_undo(moving: Moving, branch: str) -> UndoneFacts | None:
-    """What an undo on the branch would take back; None if that is a checkpoint whose name was removed since, or older
-    than what a gc has kept.
+    """The operation that an undo on the branch would take back; None if it is a checkpoint whose name was removed
+    since, or older than the operations kept by gc.
     """
     said = ""
     try:
@@ -153,5 +143,5 @@ def look(client: Client, branch: str) -> dict[str, int]:
 
 
 def is_told(counter: collections.Counter[str]) -> str:
-    """The counts in words, the highest first."""
+    """The counts as text, the highest first."""
     return ", ".join(f"{name} {count}" for name, count in counter.most_common())

@@ -31,10 +31,8 @@ MOST_BRANCHES, MOST_NAMES = 4, 6
 
 
 class Chaos(Moving):
-    """Does the operations."""
-
     def step(self) -> None:
-        """One operation, and what must be true after it."""
+        """Carry out one random operation, and check the state after it."""
         self.number += 1
         self.touched.clear()
         often = [self.add, self.checkpoint, self.restore, self.undo]
@@ -65,7 +63,7 @@ class Chaos(Moving):
             self.forget(next(iter(self.kept)))
 
     def park(self, branch: str) -> None:
-        """End the session with a checkpoint, then bring that back."""
+        """Park the session, then restore it."""
         name, count = f"k{self.number}", self.live[branch]
         code = self.accidents.run("park", branch, "checkpoint", name, "-b", branch, "--park")
         is_there, is_live = self.remember(name, branch), branch in self.branches
@@ -100,7 +98,7 @@ class Chaos(Moving):
         return None
 
     def undo(self, branch: str) -> None:
-        """Take back what was done last on the branch: its start, a checkpoint, or what has replaced its session."""
+        """Undo the last operation of the branch: its start, a checkpoint, or the replacement of its session."""
         planned = to_undo(self, branch)
         if planned is None:
             return self.add(branch)
@@ -132,7 +130,7 @@ class Chaos(Moving):
         return None
 
     def stop(self, branch: str) -> None:
-        """End the session, and see that files and variables of its shell are kept."""
+        """End the session, and check that files and shell variables are kept."""
         code = self.accidents.run("stop", branch, "stop", branch)
         if branch in self.branches:
             assert code != 0, f"the end of {branch} was acknowledged and it lives"
@@ -143,7 +141,6 @@ class Chaos(Moving):
         self.throw_away(branch)
 
     def remove(self, branch: str) -> None:
-        """Remove a checkpoint."""
         if len(self.kept) == 1:
             return self.add(branch)
         name = self.any_kept()
@@ -159,8 +156,8 @@ class Chaos(Moving):
 
 
 def exchange_files(moving: Moving, kind: str, branch: str, count: int, *argv: str) -> None:
-    """A command that gives the session files with that count, and leaves its processes alone. Then all agree again by
-    one step more.
+    """Run a command that replaces only the files of the session, whose count becomes `count`; one more step then makes
+    all counts equal again.
     """
     code, now = moving.accidents.run(kind, branch, *argv), moving.live[branch]
     seen = look(moving.client, branch)

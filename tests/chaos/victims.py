@@ -1,4 +1,4 @@
-"""The parts of a running Waypoint that a test kills, by name; and the machine, of which a reboot leaves the disk."""
+"""Killing the parts of a running Waypoint by name, and simulating a reboot."""
 
 import contextlib
 import itertools
@@ -17,7 +17,7 @@ PARTS = ("daemon", "supervisor", "launcher", "criu", "client")
 
 
 def kill(home: Home, parts: tuple[str, ...], command: subprocess.Popen[bytes]) -> list[str]:
-    """SIGKILL to each of `parts` that runs now. `command`: the client. Returns which of them ran."""
+    """Kill those of `parts` that run. `command`: the client. Returns the killed parts."""
     client = [command.pid] if command.poll() is None else []
     # All are looked for before the first is killed.
     found = {part: client if part == "client" else pids(home, part) for part in parts}
@@ -27,8 +27,8 @@ def kill(home: Home, parts: tuple[str, ...], command: subprocess.Popen[bytes]) -
 
 
 def reboot(home: Home, command: subprocess.Popen[bytes]) -> None:
-    """What a reboot does to the home, but for its disk: no process of Waypoint's or of a session runs any more, all
-    mounts and cgroups are gone, and so is what lay in /run.
+    """Do to the home what a reboot does: end all processes of Waypoint and its sessions, and remove mounts, cgroups and
+    /run. The disk stays.
     """
     command.kill()
 
@@ -44,13 +44,12 @@ def reboot(home: Home, command: subprocess.Popen[bytes]) -> None:
 
 
 def end(pid: int) -> None:
-    """SIGKILL to the process, if it runs."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def pids(home: Home, part: str) -> list[int]:
-    """The processes of the home that are this part now. A client is known only to whoever has started it."""
+    """The processes of the home that are this part, which is not the client."""
     match part:
         case "criu":
             return ledger.criu_pids(home)

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _tell(ours: socket.socket, sign: bytes) -> int:
-    """The peer's count, when it was told. If a signal has ended the peer, the same signal ends this process."""
+    """The peer's count after `sign`. If a signal has ended the peer, the same signal ends this process."""
     answer = b""
     with contextlib.suppress(ConnectionError):
         ours.sendall(sign * WORD_BYTES)
@@ -53,7 +53,7 @@ def _tell(ours: socket.socket, sign: bytes) -> int:
 
 
 def _start_peer(server: socket.socket) -> socket.socket:
-    """A process that counts too: it is told over a TCP connection, which stays open."""
+    """A process that counts, too, over a TCP connection that stays open."""
     listener = socket.create_server(("127.0.0.1", 0))
     ours = socket.create_connection(listener.getsockname())
     theirs, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""Debian's mirror, fetched once: an HTTP server that keeps what it has passed on. Signatures stay what they are."""
+"""A caching HTTP proxy for a Debian mirror."""
 
 import contextlib
 import hashlib

@@ -1,7 +1,4 @@
-"""A stage for CRIU itself: sessions without a daemon, in a process of their own, made by the launcher's functions.
-
-The process mounts what it needs and becomes the parent of orphans.
-"""
+"""Sessions for CRIU without a daemon, made with the launcher's functions in a forked process."""
 
 import contextlib
 import faulthandler
@@ -60,7 +57,7 @@ LAYERS = BasePlan(["/"], [])
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`pid`: its init, as the host sees it. `master`: of its terminal. `externals`: for a dump."""
+    """`pid`: its init, as the host sees it. `master`: of its terminal. `externals`: for the dump."""
 
     pid: int
     master: int
@@ -78,7 +75,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """What a session's copy is to stand on. `externals`: for the restore."""
+    """The prepared mounts of a session's copy. `externals`: for the restore."""
 
     spec: StartSpec
     row: LiveRow
@@ -87,7 +84,7 @@ class Fork:
 
 
 class Stage:
-    """Sessions in `folder`. Opened in the process of `in_own_process`; ends them all when it is closed."""
+    """Sessions in `folder`, in the process of `in_own_process`; `close` ends them all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,7 +103,7 @@ class Stage:
         self._pool.close()
 
     def start(self, **changes: object) -> Session:
-        """A session with a shell on its terminal that carries out lines. `changes`: fields of its plan."""
+        """A session with a shell that executes lines from its terminal. `changes`: fields of its StartSpec."""
         row = self._row()
         tree = Path(self._pool.create(row.tree))
         start_plan.prepare_tree(tree, LAYERS, row.setting, new_id(), row.branch)
@@ -121,7 +118,7 @@ class Stage:
         return Session(launched.pid, master, spec, row)
 
     def enter(self, session: Session, argv: list[str], stdio: int) -> int:
-        """Start one more process in the session, with `stdio` as its stdin, stdout and stderr; its pid."""
+        """Start one more process in the session, with `stdio` as stdin, stdout and stderr. Returns its pid."""
         spec = session.spec
         entry = EnterSpec(
             pid=session.pid,
@@ -139,7 +136,7 @@ class Stage:
         return _pid_of(enter(entry, [stdio] * 3))
 
     def listen(self, session: Session) -> int:
-        """Give it a process with a listening TCP socket; the port."""
+        """Start a process with a listening TCP socket in the session. Returns the port."""
         with netns.work_in(session.pid, lambda: socket.create_server(("127.0.0.1", 0))) as listener:
             # The socket as all three: a /dev/null of ours would be a file from outside the session.
             self.enter(session, HOLD, listener.fileno())
@@ -147,27 +144,26 @@ class Stage:
             return port
 
     def connect(self, session: Session, port: int) -> None:
-        """Raises OSError if nothing listens on the port of its loopback."""
+        """Raises OSError if no process listens on the port of the session's loopback."""
         netns.work_in(session.pid, lambda: socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S)).close()
 
     def place(self, session: Session) -> Fork:
-        """Prepare a fork of `session`, which is frozen."""
+        """Prepare a fork of the frozen `session`."""
         row = self._row()
         spec = self._spec(row, Path(self._pool.snapshot(session.row.tree, row.tree)))
         externals = name_externals(spec.outside, APART_SEEN)
         return Fork(spec, row, externals.root, externals.restore)
 
     def adopt(self, pid: int, fork: Fork) -> Session:
-        """The session that was restored there."""
+        """The session that was restored with pid 1 `pid`."""
         return Session(pid, pidfd.take(pid, MASTER_FD), fork.spec, fork.row)
 
     def spawn_beside(self, session: Session) -> Spawn:
-        """How criu is started for a dump."""
+        """Starts CRIU for a dump."""
         run, group = str(self._places.kit.criu_run), self._places.dumps
         return lambda command: CriuChild(
             CriuBeside(
                 pid=session.pid,
-                session=session.cgroup,
                 run=run,
                 cgroup=group,
                 argv=command.argv(CRIU_SOCKET_FD),
@@ -177,14 +173,14 @@ class Stage:
         )
 
     def spawn_into(self, fork: Fork) -> Spawn:
-        """How criu is started for a restore."""
+        """Starts CRIU for a restore."""
         run = str(self._places.kit.criu_run)
         return lambda command: CriuChild(
             CriuInto(mounts=fork.spec, run=run, argv=command.argv(CRIU_SOCKET_FD), env=command.env), command
         )
 
     def dump(self, session: Session, name: str = "images") -> int:
-        """Freeze the session, which stays so, and dump it to the folder `name`; an fd of that for the caller."""
+        """Freeze the session and dump it to the folder `name`. Returns an open fd of the folder."""
         folder = self.folder / name
         folder.mkdir()
         fd = os.open(folder, os.O_RDONLY)
@@ -215,9 +211,9 @@ class Stage:
 
 
 def _wait_for_threads() -> None:
-    """Wait until this process has no other thread. The launcher, which never has one, clones itself without glibc's
-    knowledge (launch/supervise.py), so a copy has the locks of glibc as they are: setgid(2) waits for ever in a copy if
-    a thread was just ending (`work_in` has one).
+    """Wait until this process has no other thread. The functions of the launcher, which has one thread, clone the
+    process without glibc (launch/supervise.py), so that glibc's locks stay as they are: if a thread was just ending
+    (`work_in` has one), setgid(2) would never return in the clone.
     """
     wait_until(lambda: len(os.listdir("/proc/self/task")) == 1, "no other thread runs", brief=True)
 
@@ -232,12 +228,12 @@ def _pid_of(answer: LaunchResult) -> int:
 
 
 def criu_path() -> Path:
-    """The CRIU of the tests; they carry the mark `requires("criu")`."""
+    """The CRIU of the tests, which have the mark `requires("criu")`."""
     return Path(os.environ["WAYPOINT_CRIU"])
 
 
 def on_stage(where: Path, work: Callable[[Stage], Made]) -> Made:
-    """What `work` returns; the test fails with what it raises."""
+    """Call `work` in a process with a Stage. Returns its result, or fails with its exception."""
 
     def with_stage() -> Made:
         namespaces.become_subreaper()
@@ -248,11 +244,11 @@ def on_stage(where: Path, work: Callable[[Stage], Made]) -> Made:
 
 
 def in_own_process(work: Callable[[], Made]) -> Made:
-    """Do `work` in a forked process with mounts of its own; what it returns must be picklable.
+    """Call `work`, which returns a picklable value, in a forked process with its own mount namespace.
 
-    Fails if that takes longer than OWN_PROCESS_S seconds; the process has then written to stderr where it stood.
+    Fails after OWN_PROCESS_S seconds; the process has then written its stack to stderr.
     """
-    with tempfile.TemporaryFile() as said:  # not a pipe, which what the process leaves behind might hold open
+    with tempfile.TemporaryFile() as said:  # not a pipe, which leftover processes might hold open
         child = os.fork()
         if child == 0:
             faulthandler.register(signal.SIGALRM, file=2)
@@ -275,7 +271,7 @@ def in_own_process(work: Callable[[], Made]) -> Made:
         said.seek(0)
         answer = said.read()
     if not answer:
-        pytest.fail("the process ended without an answer; its stderr says where it stood", pytrace=False)
+        pytest.fail("the process ended without an answer; its stack is on stderr", pytrace=False)
     made, failure = pickle.loads(answer)
     if failure:
         pytest.fail(failure, pytrace=False)
@@ -288,7 +284,7 @@ def type_line(session: Session, line: str) -> None:
 
 
 def wait_for_program(session: Session, *names: str) -> None:
-    """Until processes of these names (comm) run in the session. Fails after PATIENCE_S seconds."""
+    """Wait until processes with these names (comm) run in the session."""
     wait_until(
         lambda: set(names) <= {name_of(pid) for pid in cgroups.members(session.cgroup)},
         f"{names} run in the session",

@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from waypoint.model.errors import CannotCapture, Failed
 from waypoint.processes.criu.cause_table import CAUSES
 from waypoint.processes.criu.causes import (
@@ -64,7 +62,7 @@ RECORDED = {
 }
 
 
-def test_each_recorded_failure_is_understood() -> None:
+def test_each_recorded_failure_is_diagnosed() -> None:
     failed = []
     for log, cause in RECORDED.items():
         found = diagnose(read_errors(LOGS / f"{log}.log"))
@@ -79,7 +77,7 @@ def test_every_cause_has_a_recorded_log_and_every_log_a_test() -> None:
     assert {path.stem for path in LOGS.glob("*.log")} == set(RECORDED)
 
 
-def test_the_meaning_names_the_thing() -> None:
+def test_the_meaning_names_the_file_or_process() -> None:
     said = {log: diagnose(read_errors(LOGS / f"{log}.log")).meaning for log in RECORDED}
     assert "/tmp/big" in said["ghost"]
     assert "80003072 bytes" in said["ghost"]
@@ -90,7 +88,7 @@ def test_the_meaning_names_the_thing() -> None:
     assert "/srv/trial/mysleep" in said["program-changed"]
 
 
-def test_lines_with_times_and_pids_in_front_are_read_too() -> None:
+def test_times_and_pids_before_error_lines_are_skipped() -> None:
     text = (
         "(00.001171) Error (criu/util.c:1534): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"
         "(00.002000)      7: Error (criu/mem.c:1467): `- Can't open vma\n"
@@ -100,13 +98,13 @@ def test_lines_with_times_and_pids_in_front_are_read_too() -> None:
     assert find_errors(text) == ["`- Can't open vma", "send_fds failed (-22)"]
 
 
-def test_the_first_unknown_error_is_passed_on_in_criu_s_own_words() -> None:
+def test_the_first_unknown_error_is_quoted() -> None:
     diagnosis = diagnose(["something new", "something else"])
     assert diagnosis == Diagnosis("unknown", "something new", "", diagnosis.next_step)
     assert diagnosis.next_step
 
 
-def test_criu_s_words_are_said_only_if_nobody_knows_what_they_mean() -> None:
+def test_the_error_quotes_criu_only_if_the_reason_is_unknown() -> None:
     for log in RECORDED:
         diagnosis = diagnose(read_errors(LOGS / f"{log}.log"))
         assert diagnosis.words not in failure("dump", diagnosis, None).said, log
@@ -125,37 +123,31 @@ def test_the_process_at_which_a_dump_failed_is_found() -> None:
     assert read_culprit(LOGS / "disk-full.log") is None
 
 
-def test_of_a_task_that_was_killed_the_readable_line_is_passed_on() -> None:
+def test_the_readable_line_about_a_killed_task_is_chosen() -> None:
     words = diagnose(read_errors(LOGS / "task-killed.log")).words
     assert re.fullmatch(r"\d+ was killed by 9 unexpectedly: Killed", words)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_limit_that_is_used_up_is_an_accident() -> None:
+    lines = (
         "send_fds failed (-109)",
         "Can't open inotify: Too many open files",
         "Can't open dir: Too many open files in system",
         "Can't fork for 3: Resource temporarily unavailable",
         "Can't write: Disk quota exceeded",
-    ],
-)
-def test_what_is_used_up_is_no_reason_of_the_processes(line: str) -> None:
-    assert diagnose([line]).name == "used-up"
-    assert diagnose([line]).is_accident
+    )
+    for line in lines:
+        assert (diagnose([line]).name, diagnose([line]).is_accident) == ("used-up", True)
     assert diagnose(["send_fds failed (-22)", "Can't retrieve FDs from socket"]).name == "io-uring"
     assert not diagnose(["Can't read: Resource temporarily unavailable"]).is_accident
 
 
-@pytest.mark.parametrize(
-    "line", ["tty: Can't get tty params on 0x3: Input/output error", "Can't link remap /a: Read-only file system"]
-)
-def test_what_a_file_of_the_processes_is_is_no_accident_of_the_disk(line: str) -> None:
-    assert diagnose([line]).name == "unknown"
-    assert not diagnose([line]).is_accident
+def test_an_error_of_a_session_file_is_not_an_accident_of_the_image_disk() -> None:
+    for line in ("tty: Can't get tty params on 0x3: Input/output error", "Can't link remap /a: Read-only file system"):
+        assert (diagnose([line]).name, diagnose([line]).is_accident) == ("unknown", False)
 
 
-def test_a_log_that_is_not_there_has_no_errors(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_errors(tmp_path: Path) -> None:
     assert read_errors(tmp_path / "dump.log") == []
     assert diagnose([]).words == "CRIU ended without a message"
 
@@ -175,7 +167,7 @@ def test_the_error_has_four_parts_and_the_path_of_the_log(tmp_path: Path) -> Non
     }
 
 
-def test_what_happened_is_no_refusal(tmp_path: Path) -> None:
+def test_accidents_are_not_refusals(tmp_path: Path) -> None:
     happened = (
         "descriptors-sent",
         "disk-failed",
@@ -199,9 +191,9 @@ def test_what_happened_is_no_refusal(tmp_path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("said", [[], ["Can't dump file 5 of that type [140] (unknown)"]])
-def test_a_criu_that_died_is_an_accident_whatever_it_had_said(tmp_path: Path, said: list[str]) -> None:
-    failed = failure("dump", died(said), tmp_path / "dump.log")
-    assert isinstance(failed, Failed)
-    assert "CRIU was killed" in failed.said
-    assert failed.next_step
+def test_a_criu_that_died_is_an_accident_whatever_its_log_contains(tmp_path: Path) -> None:
+    for errors in ([], ["Can't dump file 5 of that type [140] (unknown)"]):
+        failed = failure("dump", died(errors), tmp_path / "dump.log")
+        assert isinstance(failed, Failed)
+        assert "CRIU was killed" in failed.said
+        assert failed.next_step

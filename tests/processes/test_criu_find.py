@@ -1,4 +1,4 @@
-"""Which CRIU a home uses. The trial's outcome is given here; the trial itself is in test_trial.py."""
+"""The choice of a home's CRIU, with given outcomes of the trial; the trial itself is in test_trial.py."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from waypoint.setup.trials import NotMade
 WORKS = [Capability(name="dump", state="ok", required_for="live")]
 FAILS = [Capability(name="dump", state="missing", why="no vDSO", remedy="get another", required_for="live")]
 
-# Answers a question for its version as CRIU 4.2.1 does, in bytes, on the socket it is given.
+# Answers the request for its version as CRIU 4.2.1 does.
 ANSWERS = r"""#!/bin/sh
 exec python3 -c '
 import socket, sys
@@ -27,7 +27,7 @@ side.send(bytes.fromhex("080a10015206080410022001"))
 
 
 class Trials:
-    """Counts the trials and gives the outcome that a test wants."""
+    """Records the trials, and returns the given outcome."""
 
     def __init__(self, outcome: list[Capability]) -> None:
         self.outcome = outcome
@@ -47,7 +47,7 @@ def make_program(path: Path) -> Path:
 
 @pytest.fixture
 def distributed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose distribution has a criu."""
+    """The distribution has a criu."""
     program = make_program(tmp_path / "usr/sbin/criu")
     monkeypatch.setattr(programs, "SEARCH_PATH", f"{program.parent}:{os.environ['PATH']}")
     return program
@@ -55,7 +55,7 @@ def distributed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without."""
+    """The machine has no criu."""
     monkeypatch.setattr(programs, "SEARCH_PATH", str(tmp_path / "nothing"))
 
 
@@ -65,7 +65,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def test_the_chosen_one_is_taken_without_a_trial(home: Path, distributed: Path, tmp_path: Path) -> None:
+def test_the_chosen_program_is_used_without_a_trial(home: Path, distributed: Path, tmp_path: Path) -> None:
     chosen = make_program(tmp_path / "mine")
     trials = Trials(FAILS)
     found = find(home, tries=trials, chosen=str(chosen))
@@ -73,17 +73,17 @@ def test_the_chosen_one_is_taken_without_a_trial(home: Path, distributed: Path, 
     assert trials.tried == []
 
 
-def test_a_chosen_one_that_is_not_there_is_an_error_and_no_other_is_taken(home: Path, distributed: Path) -> None:
+def test_a_missing_chosen_program_is_an_error(home: Path, distributed: Path) -> None:
     with pytest.raises(HostLacks, match="/no/such/criu"):
         find(home, tries=Trials(WORKS), chosen="/no/such/criu")
 
 
-def test_the_distribution_s_is_taken_if_it_works(home: Path, distributed: Path) -> None:
+def test_the_program_of_the_distribution_is_used_if_it_works(home: Path, distributed: Path) -> None:
     found = find(home, tries=Trials(WORKS))
     assert (found.path, found.origin) == (distributed, "distribution")
 
 
-def test_the_distribution_s_is_not_taken_if_it_fails_and_the_reason_is_said(home: Path, distributed: Path) -> None:
+def test_a_failing_program_of_the_distribution_is_refused_with_the_reason(home: Path, distributed: Path) -> None:
     with pytest.raises(HostLacks, match="no vDSO") as caught:
         find(home, tries=Trials(FAILS))
     assert str(distributed) in caught.value.said
@@ -91,12 +91,12 @@ def test_the_distribution_s_is_not_taken_if_it_fails_and_the_reason_is_said(home
 
 
 @pytest.mark.usefixtures("bare")
-def test_where_there_is_none_it_says_so(home: Path) -> None:
+def test_without_any_criu_the_error_says_so(home: Path) -> None:
     with pytest.raises(HostLacks, match="there is none"):
         find(home, tries=Trials(WORKS))
 
 
-def test_a_trial_is_made_once(home: Path, distributed: Path) -> None:
+def test_a_program_is_tried_once(home: Path, distributed: Path) -> None:
     trials = Trials(WORKS)
     for _ in range(3):
         find(home, tries=trials)
@@ -112,7 +112,9 @@ def test_a_replaced_program_is_tried_again(home: Path, distributed: Path) -> Non
     assert trials.tried == [distributed, distributed]
 
 
-def test_another_kernel_means_another_trial(home: Path, distributed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_is_tried_again_on_another_kernel(
+    home: Path, distributed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trials = Trials(WORKS)
     find(home, tries=trials)
     booted = os.uname_result(("Linux", "host", "99.0", "#1", "x86_64"))
@@ -121,7 +123,7 @@ def test_another_kernel_means_another_trial(home: Path, distributed: Path, monke
     assert len(trials.tried) == 2
 
 
-def test_trials_of_several_programs_are_kept_side_by_side(home: Path, tmp_path: Path) -> None:
+def test_the_outcomes_of_several_programs_are_kept(home: Path, tmp_path: Path) -> None:
     one, two = make_program(tmp_path / "one"), make_program(tmp_path / "two")
     trials = Trials(WORKS)
     for program in (one, two, one, two):
@@ -129,15 +131,13 @@ def test_trials_of_several_programs_are_kept_side_by_side(home: Path, tmp_path: 
     assert trials.tried == [one, two]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'[{"path": 1}]', b"\xff"])
-def test_a_damaged_file_of_outcomes_is_as_good_as_none(content: bytes, home: Path, distributed: Path) -> None:
-    (home / TRIAL_FILE).write_bytes(content)
-    assert find(home, tries=Trials(WORKS)).origin == "distribution"
+def test_a_damaged_file_of_outcomes_is_ignored(home: Path, distributed: Path) -> None:
+    for content in (b"", b"{", b"[]", b'[{"path": 1}]', b"\xff"):
+        (home / TRIAL_FILE).write_bytes(content)
+        assert find(home, tries=Trials(WORKS)).origin == "distribution"
 
 
-def test_a_trial_that_could_not_be_made_is_an_error_and_tells_nothing_about_the_program(
-    home: Path, distributed: Path
-) -> None:
+def test_a_failed_trial_is_an_error_and_records_no_outcome(home: Path, distributed: Path) -> None:
     def fails(program: Path) -> list[Capability]:
         raise Failed("try CRIU at", str(program), "No space left on device", "make room")
 
@@ -147,7 +147,7 @@ def test_a_trial_that_could_not_be_made_is_an_error_and_tells_nothing_about_the_
     assert find(home, tries=Trials(WORKS)).origin == "distribution"
 
 
-def test_setup_says_so_if_only_the_trial_could_not_be_made(
+def test_setup_reports_a_trial_that_could_not_be_made(
     home: Path, distributed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(program: Path, _home: Path) -> list[Capability]:
@@ -162,14 +162,14 @@ def test_setup_says_so_if_only_the_trial_could_not_be_made(
     assert (told.value.exit_code, told.value.next_step) == (3, "make room")
 
 
-def test_setup_takes_what_works_and_installs_nothing(home: Path, distributed: Path) -> None:
+def test_setup_uses_a_working_program_and_installs_nothing(home: Path, distributed: Path) -> None:
     said: list[str] = []
     found = find_or_install(home, said.append, tries=Trials(WORKS))
     assert found.origin == "distribution"
     assert said == []
 
 
-def test_setup_refuses_a_chosen_one_that_fails_its_trial(home: Path, tmp_path: Path) -> None:
+def test_setup_refuses_a_chosen_program_that_fails_its_trial(home: Path, tmp_path: Path) -> None:
     chosen = make_program(tmp_path / "mine")
     with pytest.raises(HostLacks, match="dump: no vDSO") as caught:
         find_or_install(home, print, tries=Trials(FAILS), chosen=str(chosen))

@@ -64,7 +64,7 @@ def regs(folder: Path) -> list[Value]:
     return [entry.get("reg") for entry in parse(FILE, FILES, (folder / "files.img").read_bytes())]
 
 
-def test_an_external_folder_becomes_a_ghost_that_all_who_hold_it_share(tmp_path: Path, images: int) -> None:
+def test_an_external_folder_becomes_one_ghost_for_all_its_descriptors(tmp_path: Path, images: int) -> None:
     pipe = encode(FILE, {"type": 2, "id": 9, "pipe": "as it is"})
     held = [file(number, external_name(FOLDER), FOLDER.mode, ext=1) for number in (3, 4)]
     (tmp_path / "files.img").write_bytes(image(FILES, held[0], pipe, held[1], file(5, "/etc", FOLDER.mode)))
@@ -85,7 +85,7 @@ def test_an_external_folder_becomes_a_ghost_that_all_who_hold_it_share(tmp_path:
     assert b"as it is" in (tmp_path / "files.img").read_bytes()
 
 
-def test_a_ghost_of_criu_keeps_its_image_and_gets_a_name_of_its_own_each_time(tmp_path: Path, images: int) -> None:
+def test_a_ghost_of_criu_keeps_its_image_and_gets_an_unused_name(tmp_path: Path, images: int) -> None:
     long = "x" * 255
     folders = [file(3, f"/srv/{long}", FOLDER.mode), file(4, f"/srv/{long}", FOLDER.mode)]
     remaps = [encode(REMAP, {"orig_id": number, "remap_id": number - 2, "remap_type": 1}) for number in (3, 4, 5)]
@@ -103,13 +103,13 @@ def test_a_ghost_of_criu_keeps_its_image_and_gets_a_name_of_its_own_each_time(tm
     assert (tmp_path / "remap-fpath.img").read_bytes() == image(REMAPS, *remaps)
 
 
-def test_images_without_removed_folders_are_not_touched(tmp_path: Path, images: int) -> None:
+def test_images_without_removed_folders_are_not_changed(tmp_path: Path, images: int) -> None:
     (tmp_path / "files.img").write_bytes(b"not even looked at")
     make_ghosts(images, [])
     assert os.listdir(tmp_path) == ["files.img"]
 
 
-def test_a_file_with_the_numbers_of_a_folder_is_refused(tmp_path: Path, images: int) -> None:
+def test_a_file_with_the_mount_and_inode_of_a_removed_folder_is_refused(tmp_path: Path, images: int) -> None:
     (tmp_path / "files.img").write_bytes(image(FILES, file(3, external_name(FOLDER), stat.S_IFREG, ext=1)))
     with pytest.raises(CannotCapture, match="same number") as refused:
         make_ghosts(images, [FOLDER])

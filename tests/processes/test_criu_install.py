@@ -1,4 +1,4 @@
-"""The private CRIU: installed whole or not at all."""
+"""The private CRIU is installed completely or not at all."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.soak(part="setup"), has_apt, pytest.mark.requires("net
 
 UNREACHABLE = "http://127.0.0.1:9/debian"
 
-# Installs, and dies when it has something to say that begins in this way.
+# Installs, and kills itself at the first message that begins with the given word.
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[1])
@@ -70,7 +70,7 @@ def kill_at(word: str, home: Path, mirror: str) -> None:
     assert done.returncode == -signal.SIGKILL
 
 
-def test_it_runs_with_its_own_loader_and_libraries(home: Path) -> None:
+def test_the_private_criu_uses_its_own_loader_and_libraries(home: Path) -> None:
     program = home / "criu/bin/criu"
     assert Criu(program).version() >= (4, 2, 0)
     maps = subprocess.run([program, "--version"], env={"LD_DEBUG": "libs"}, capture_output=True, text=True, check=True)
@@ -88,7 +88,7 @@ def test_the_manifest_names_each_package_with_version_and_digest(home: Path) -> 
         assert hashlib.sha256((home / "criu" / name).read_bytes()).hexdigest() == digest
 
 
-def test_a_second_run_does_nothing(home: Path) -> None:
+def test_a_second_installation_does_nothing(home: Path) -> None:
     before = {path: path.lstat().st_mtime_ns for path in home.rglob("*")}
     said: list[str] = []
     assert install(home, said.append, mirror=UNREACHABLE) == home / "criu/bin/criu"
@@ -96,7 +96,7 @@ def test_a_second_run_does_nothing(home: Path) -> None:
     assert {path: path.lstat().st_mtime_ns for path in home.rglob("*")} == before
 
 
-def test_a_damaged_one_is_replaced_and_only_then(damaged: Path, mirror: str) -> None:
+def test_a_damaged_installation_is_replaced(damaged: Path, mirror: str) -> None:
     assert installed(damaged) is None
     with pytest.raises(HostLacks, match=r"Connection refused|Unable to connect"):
         install(damaged, print, mirror=UNREACHABLE)
@@ -106,25 +106,25 @@ def test_a_damaged_one_is_replaced_and_only_then(damaged: Path, mirror: str) -> 
     assert len(list(damaged.iterdir())) == 2
 
 
-def test_a_home_that_was_moved_gets_a_new_one(home: Path, tmp_path: Path) -> None:
+def test_a_moved_home_needs_a_new_installation(home: Path, tmp_path: Path) -> None:
     subprocess.run(["cp", "-a", home, tmp_path / "moved"], check=True)
     assert installed(tmp_path / "moved") is None
 
 
-def test_without_a_reachable_mirror_nothing_is_left(tmp_path: Path) -> None:
+def test_an_installation_without_a_mirror_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(HostLacks, match=r"Connection refused|Unable to connect") as caught:
         install(tmp_path / "home", print, mirror=UNREACHABLE)
     assert caught.value.on == UNREACHABLE
     assert list(tmp_path.iterdir()) == []
 
 
-def test_killed_at_any_moment_it_leaves_none_and_the_next_run_makes_it_whole(tmp_path: Path, mirror: str) -> None:
+def test_a_killed_installation_leaves_nothing_usable_and_the_next_one_succeeds(tmp_path: Path, mirror: str) -> None:
     home = tmp_path / "home"
     for word in ("fetching", "trying"):
         kill_at(word, home, mirror)
         assert installed(home) is None
         assert not (home / "criu").exists()
-    kill_at("installed", home, mirror)  # all was done, but not cleaned up
+    kill_at("installed", home, mirror)  # complete, but not cleaned up
     assert installed(home) == home / "criu/bin/criu"
     os.unlink(home / "criu")
     install(home, print, mirror=mirror)
@@ -132,7 +132,7 @@ def test_killed_at_any_moment_it_leaves_none_and_the_next_run_makes_it_whole(tmp
     assert len(list(home.iterdir())) == 2
 
 
-def test_killed_in_the_middle_of_downloading_it_takes_apt_along(tmp_path: Path, mirror: str) -> None:
+def test_an_installation_killed_while_downloading_ends_apt(tmp_path: Path, mirror: str) -> None:
     home = tmp_path / "home"
     with socket.create_server(("127.0.0.1", 0)) as stuck:
         stuck.settimeout(PATIENCE_S)
@@ -149,12 +149,11 @@ def test_killed_in_the_middle_of_downloading_it_takes_apt_along(tmp_path: Path, 
 
 
 def apt_in(home: Path) -> list[int]:
-    """The processes of apt-get that work in the home."""
     found = [process.pid for process in processes() if any(str(home) in word for word in words_of(process.pid))]
     return [pid for pid in found if name_of(pid) == "apt-get"]
 
 
-def test_several_at_once_make_one(tmp_path: Path, mirror: str) -> None:
+def test_parallel_installations_install_once(tmp_path: Path, mirror: str) -> None:
     said: list[str] = []
     threads = [
         threading.Thread(target=install, args=(tmp_path / "home", said.append), kwargs={"mirror": mirror})
@@ -171,7 +170,7 @@ def test_several_at_once_make_one(tmp_path: Path, mirror: str) -> None:
 
 @pytest.mark.privileged
 @pytest.mark.parametrize("size", ["1m", "62m"])
-def test_on_a_full_disk_it_says_so_and_leaves_nothing(size: str, tmp_path: Path, mirror: str) -> None:
+def test_an_installation_on_a_full_disk_is_an_error_and_leaves_nothing(size: str, tmp_path: Path, mirror: str) -> None:
     def work() -> tuple[str, str, list[str]]:
         mounts.mount("tmpfs", tmp_path, "tmpfs", 0, f"size={size}")
         with pytest.raises(HostLacks) as caught:

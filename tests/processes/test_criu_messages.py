@@ -1,4 +1,4 @@
-"""The codec of CRIU's messages, held against bytes that Google's protobuf library made of the same values."""
+"""The codec of CRIU's messages, compared with bytes from Google's protobuf library."""
 
 import contextlib
 
@@ -30,12 +30,12 @@ DUMP_REQUEST_BYTES = bytes.fromhex(
 )
 
 
-def test_a_request_has_the_bytes_that_protobuf_gives_it() -> None:
+def test_a_request_is_encoded_as_by_protobuf() -> None:
     assert encode(REQUEST, DUMP_REQUEST) == DUMP_REQUEST_BYTES
     assert decode(REQUEST, DUMP_REQUEST_BYTES) == DUMP_REQUEST
 
 
-def test_a_notice_is_read() -> None:
+def test_a_notification_is_decoded() -> None:
     content = bytes.fromhex("080610012a140a1073657475702d6e616d65737061636573104d")
     assert decode(RESPONSE, content) == {
         "type": 6,
@@ -44,8 +44,8 @@ def test_a_notice_is_read() -> None:
     }
 
 
-def test_a_refusal_is_read_and_what_has_no_row_is_passed_over() -> None:
-    # It has a `dump` member too.
+def test_a_refusal_is_decoded_without_unknown_fields() -> None:
+    # `content` has a `dump` member, too.
     content = bytes.fromhex(
         "080210001a020801220b08ffffffffffffffffff0138114a1d43616e277420666f726b20666f7220353a2046696c6520657869737473"
     )
@@ -58,23 +58,23 @@ def test_a_refusal_is_read_and_what_has_no_row_is_passed_over() -> None:
     }
 
 
-def test_fixed_size_fields_of_a_newer_criu_are_passed_over() -> None:
+def test_fixed_size_fields_of_a_newer_criu_are_skipped() -> None:
     later = bytes.fromhex("81ff01") + b"8 bytes." + bytes.fromhex("85ff01") + b"four"
     assert decode(RESPONSE, later + b"\x08\x01") == {"type": 1}
 
 
-def test_a_message_that_is_cut_is_never_taken_for_whole() -> None:
+def test_a_truncated_message_is_refused() -> None:
     readable = {}
     for end in range(1, len(DUMP_REQUEST_BYTES)):
         with contextlib.suppress(ValueError):
             readable[end] = decode(REQUEST, DUMP_REQUEST_BYTES[:end])
-    assert readable == {2: {"type": 1}}  # exactly behind the first field
+    assert readable == {2: {"type": 1}}  # exactly the first field
 
 
-@pytest.mark.parametrize("content", [b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\x01a", b"\x12\x7f", b"\x48\x05"])
-def test_bytes_that_are_no_message_are_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        decode(RESPONSE, content)
+def test_bytes_that_are_not_a_message_are_refused() -> None:
+    for content in (b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\x01a", b"\x12\x7f", b"\x48\x05"):
+        with pytest.raises(ValueError, match=r"."):
+            decode(RESPONSE, content)
 
 
 @given(st.binary(max_size=60))
@@ -85,7 +85,7 @@ def test_any_bytes_give_values_or_a_value_error(content: bytes) -> None:
         return
 
 
-def test_a_value_of_the_wrong_kind_is_a_type_error() -> None:
+def test_a_value_of_the_wrong_type_is_a_type_error() -> None:
     for name, value in (("pid", "7"), ("root", 7), ("external", "one")):
         with pytest.raises(TypeError):
             encode(OPTIONS, {name: value})
@@ -125,18 +125,18 @@ def test_what_is_encoded_is_decoded(values: dict[str, Value]) -> None:
     assert decode(REQUEST, encode(REQUEST, values)) == values
 
 
-@pytest.mark.parametrize("message", [OPTIONS, REQUEST, RESPONSE, STATS, criu_messages.VERSION, criu_messages.FEATURES])
-def test_no_number_stands_for_two_fields(message: Message) -> None:
-    numbers = [field.number for field in message.fields.values()]
-    assert len(numbers) == len(set(numbers))
+def test_no_two_fields_have_the_same_number() -> None:
+    for message in (OPTIONS, REQUEST, RESPONSE, STATS, criu_messages.VERSION, criu_messages.FEATURES):
+        numbers = [field.number for field in message.fields.values()]
+        assert len(numbers) == len(set(numbers))
 
 
-def test_paths_that_are_no_text_go_through() -> None:
+def test_paths_that_are_not_unicode_are_kept() -> None:
     name = b"/srv/\xff".decode(errors="surrogateescape")
     assert decode(OPTIONS, encode(OPTIONS, {"root": name})) == {"root": name}
 
 
-def test_one_number_deep_inside_is_replaced_and_all_else_stays() -> None:
+def test_a_nested_number_is_replaced_and_the_rest_is_kept() -> None:
     inner = Message({"id": Field(6, "uint32"), "other": Field(7, "uint64")})
     outer = Message({"ids": Field(3, inner), "text": Field(13, "string"), "flag": Field(2, "bool")})
     values: dict[str, Value] = {"flag": True, "ids": {"id": 10, "other": 1 << 40}, "text": "kept"}

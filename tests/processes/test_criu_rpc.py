@@ -1,4 +1,4 @@
-"""The conversation with the real CRIU, over single processes; sessions are in test_criu_sessions.py."""
+"""Requests to CRIU, with fake programs and with the real one, for single processes; sessions: test_criu_sessions.py."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Iterator[int]:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that can be dumped: in a session of its own, with nothing open but /dev/null."""
+    """A process that CRIU can dump: with its own session, and only /dev/null open."""
     quiet = subprocess.DEVNULL
     command = ["sleep", "1000"]
     with subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True) as process:
@@ -48,7 +48,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def end(pid: int) -> None:
-    """A restored process, which is nobody's child that we know."""
+    """Kill a restored process, which is not a child of this process, and wait for its end."""
     process = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
     select.select([process], [], [])
@@ -64,25 +64,25 @@ def script(path: Path, text: str) -> Path:
 # --- without CRIU
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostLacks, match="No such file") as caught:
         Criu(tmp_path / "criu").version()
     assert caught.value.on == str(tmp_path / "criu")
 
 
-def test_a_file_that_is_no_program_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_executable_is_named(tmp_path: Path) -> None:
     (tmp_path / "criu").write_text("no program")
     with pytest.raises(HostLacks, match="Permission denied"):
         Criu(tmp_path / "criu").version()
 
 
-def test_what_a_broken_program_says_is_passed_on(tmp_path: Path) -> None:
+def test_the_message_of_a_broken_program_is_quoted(tmp_path: Path) -> None:
     broken = script(tmp_path / "criu", "echo 'libnet.so.9: cannot open shared object file' >&2; exit 127")
     with pytest.raises(HostLacks, match=r"libnet\.so\.9: cannot open shared object file"):
         Criu(broken).version()
 
 
-def test_what_happens_to_a_program_that_is_asked_is_no_lack_of_the_host(tmp_path: Path) -> None:
+def test_a_killed_or_starved_program_is_not_a_lack_of_the_host(tmp_path: Path) -> None:
     killed = script(tmp_path / "killed", "echo 'one moment' >&2; kill -9 $$")
     with pytest.raises(Failed, match="one moment; it was killed"):
         Criu(killed).version()
@@ -92,9 +92,7 @@ def test_what_happens_to_a_program_that_is_asked_is_no_lack_of_the_host(tmp_path
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE])
-def test_a_program_that_cannot_be_started_for_the_moment_is_no_lack_of_the_host(
-    tmp_path: Path, folder: int, number: int
-) -> None:
+def test_a_limit_that_is_used_up_is_not_a_lack_of_the_host(tmp_path: Path, folder: int, number: int) -> None:
     def refuse(command: CriuCommand) -> Process:
         raise OSError(number, os.strerror(number))
 
@@ -105,15 +103,15 @@ def test_a_program_that_cannot_be_started_for_the_moment_is_no_lack_of_the_host(
         criu.dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder))
 
 
-def test_a_program_that_dies_in_a_dump_is_reported_with_its_words(tmp_path: Path, folder: int) -> None:
+def test_a_program_that_dies_in_a_dump_is_quoted(tmp_path: Path, folder: int) -> None:
     broken = script(tmp_path / "criu", "echo 'something awful' >&2; kill -9 $$")
     with pytest.raises(CriuFailed) as caught:
         Criu(broken).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder))
     assert "something awful" in caught.value.diagnosis.words
 
 
-def test_the_end_of_the_program_is_noticed_though_a_child_of_it_holds_the_socket(tmp_path: Path, folder: int) -> None:
-    """As after a failed restore, whose half-made tasks live on."""
+def test_the_end_of_the_program_is_noticed_while_its_child_holds_the_socket(tmp_path: Path, folder: int) -> None:
+    """As after a failed restore, whose unfinished tasks live on."""
     broken = script(tmp_path / "criu", f"sleep 1000 & echo $! >{tmp_path}/pid; exit 1")
     with pytest.raises(CriuFailed) as caught:
         Criu(broken).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder))
@@ -121,7 +119,7 @@ def test_the_end_of_the_program_is_noticed_though_a_child_of_it_holds_the_socket
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-def test_a_silent_program_is_ended_after_the_deadline(tmp_path: Path, folder: int) -> None:
+def test_a_silent_idle_program_is_killed_after_the_deadline(tmp_path: Path, folder: int) -> None:
     started: list[Process] = []
 
     def spawn(command: CriuCommand) -> Process:
@@ -135,8 +133,7 @@ def test_a_silent_program_is_ended_after_the_deadline(tmp_path: Path, folder: in
 
 
 @pytest.mark.parametrize("works", ["while [ -e on ]; do :; done", "sh -c 'while [ -e on ]; do :; done'; true"])
-def test_a_silent_program_that_works_is_waited_for(tmp_path: Path, folder: int, works: str) -> None:
-    """It, or a process that it has started, may have gigabytes to write."""
+def test_a_silent_busy_program_gets_more_time(tmp_path: Path, folder: int, works: str) -> None:
     (tmp_path / "on").touch()
     busy = script(tmp_path / "criu", f"cd {tmp_path}; {works}; echo 'it was let end' >&2; exit 1")
     end = threading.Timer(1.2, (tmp_path / "on").unlink)
@@ -147,13 +144,13 @@ def test_a_silent_program_that_works_is_waited_for(tmp_path: Path, folder: int, 
     end.join()
 
 
-def test_a_silent_program_that_works_in_vain_is_ended_all_the_same(tmp_path: Path, folder: int) -> None:
+def test_a_program_that_stays_silent_and_busy_is_killed(tmp_path: Path, folder: int) -> None:
     busy = script(tmp_path / "criu", "while :; do :; done")
     with pytest.raises(CriuAccident, match="sent nothing"):
         Criu(busy).dump(DumpOptions(tree_pid=1, images_fd=folder, work_fd=folder, deadline_s=0.05))
 
 
-def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
+def test_no_descriptor_stays_open_after_a_failure(tmp_path: Path) -> None:
     before = os.listdir("/proc/self/fd")
     for path in (tmp_path / "none", script(tmp_path / "criu", "exit 1")):
         with pytest.raises(HostLacks):
@@ -161,8 +158,7 @@ def test_nothing_stays_open_after_a_failure(tmp_path: Path) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_dump_whose_request_cannot_be_sent_leaves_nothing(tmp_path: Path, folder: int) -> None:
-    """The request is larger than a packet may be."""
+def test_a_dump_whose_request_is_too_large_leaves_nothing(tmp_path: Path, folder: int) -> None:
     started: list[Process] = []
 
     def spawn(command: CriuCommand) -> Process:
@@ -178,7 +174,7 @@ def test_a_dump_whose_request_cannot_be_sent_leaves_nothing(tmp_path: Path, fold
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_a_program_is_ended_if_descriptors_run_out_at_its_start(
+def test_the_program_is_killed_if_descriptors_run_out_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Process] = []
@@ -209,7 +205,7 @@ def test_a_program_is_ended_if_descriptors_run_out_at_its_start(
 class TestWithCriu:
     pytestmark = needs_criu
 
-    def test_it_says_its_version_and_features(self) -> None:
+    def test_version_and_features_are_those_of_the_program_and_kernel(self) -> None:
         criu = Criu(criu_path())
         assert criu.version() >= (4, 2, 0)
         of_kernel = Features(
@@ -217,7 +213,7 @@ class TestWithCriu:
         )
         assert criu.features() == of_kernel
 
-    def test_a_configuration_of_the_machine_does_not_reach_it(self, tmp_path: Path) -> None:
+    def test_the_configuration_file_of_the_machine_is_ignored(self, tmp_path: Path) -> None:
         def work() -> tuple[int, int, int]:
             namespaces.unshare(namespaces.CLONE_NEWNS)
             mounts.make_private("/")
@@ -228,7 +224,7 @@ class TestWithCriu:
 
         assert in_own_process(work) >= (4, 2, 0)
 
-    def test_a_dumped_process_goes_on_and_a_stopped_one_is_brought_back(
+    def test_a_dumped_process_goes_on_and_an_ended_one_is_restored(
         self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
     ) -> None:
         criu = Criu(criu_path())
@@ -244,7 +240,7 @@ class TestWithCriu:
             assert name_of(restored.pid) == "sleep"
             end(restored.pid)
 
-    def test_stages_are_told_in_their_order(self, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    def test_stages_are_notified_in_order(self, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
         criu = Criu(criu_path())
         seen: list[Notice] = []
         with ExitStack() as stack:
@@ -265,7 +261,7 @@ class TestWithCriu:
         assert seen[1].pid == restored.pid
 
     @pytest.mark.parametrize("stage", ["pre-restore", "post-restore", "pre-resume", "post-resume"])
-    def test_what_a_callback_raises_is_raised_and_no_task_is_left(
+    def test_the_exception_of_a_callback_is_raised_and_no_task_is_left(
         self, stage: str, tmp_path: Path, sleeper: subprocess.Popen[bytes]
     ) -> None:
         criu = Criu(criu_path())
@@ -287,7 +283,7 @@ class TestWithCriu:
             PATIENCE_S,
         )
 
-    def test_a_callback_that_fails_because_criu_has_died_is_not_the_reason(
+    def test_the_death_of_criu_is_reported_even_if_the_callback_fails_too(
         self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
     ) -> None:
         started: list[Process] = []
@@ -312,7 +308,7 @@ class TestWithCriu:
         assert caught.value.diagnosis.name == "died"
 
     @pytest.mark.parametrize("step", ["wait_ready", "go", "wait_written"])
-    def test_a_dump_that_is_left_after_a_step_leaves_the_process_running(
+    def test_a_dump_that_is_abandoned_after_a_step_leaves_the_process_running(
         self, step: str, tmp_path: Path, sleeper: subprocess.Popen[bytes]
     ) -> None:
         with ExitStack() as stack:
@@ -323,14 +319,14 @@ class TestWithCriu:
         assert sleeper.poll() is None
         wait_until(lambda: task_state(sleeper.pid).state == "S", "it is asleep again, and not stopped")
 
-    def test_a_dump_of_nothing_says_so_and_where_its_log_is(self, tmp_path: Path, folder: int) -> None:
+    def test_a_dump_of_a_missing_process_is_an_error_with_a_log(self, tmp_path: Path, folder: int) -> None:
         with pytest.raises(CriuFailed) as caught:
             Criu(criu_path()).dump(DumpOptions(tree_pid=4_000_000, images_fd=folder, work_fd=folder))
         assert caught.value.diagnosis.name == "no-process"
         assert caught.value.log == tmp_path / "dump.log"
         assert caught.value.log.is_file()
 
-    def test_an_image_that_lost_pages_is_refused(self, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    def test_a_truncated_image_is_refused(self, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
         criu = Criu(criu_path())
         with ExitStack() as stack:
             images, work = (_open_new(stack, tmp_path / name) for name in ("images", "work"))
@@ -342,7 +338,7 @@ class TestWithCriu:
                 criu.restore(RestoreOptions(images_fd=images, work_fd=work))
         assert caught.value.diagnosis.name == "image-damaged"
 
-    def test_requests_run_side_by_side(self) -> None:
+    def test_requests_run_in_parallel(self) -> None:
         criu = Criu(criu_path())
         versions: list[tuple[int, int, int]] = []
         threads = [threading.Thread(target=lambda: versions.append(criu.version())) for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Sessions through CRIU itself, without a daemon: what a dump and a restore keep, and what they keep out."""
+"""Dump and restore of sessions with CRIU, without a daemon."""
 
 import os
 import socket
@@ -53,7 +53,7 @@ def read_answer(session: Session, line: str) -> str:
 
 
 @pytest.mark.requires("criu")
-def test_forks_have_the_variables_the_files_and_the_ports_of_the_moment_and_go_apart(tmp_path: Path) -> None:
+def test_forks_have_the_variables_files_and_ports_of_the_dump_and_diverge(tmp_path: Path) -> None:
     def work(stage: Stage) -> list[str]:
         session = stage.start()
         read_answer(session, "COLOUR=blue; echo one > /tmp/file; cd /tmp")
@@ -75,8 +75,8 @@ def test_forks_have_the_variables_the_files_and_the_ports_of_the_moment_and_go_a
 
 
 @pytest.mark.requires("criu")
-def test_a_restored_session_does_not_have_the_keys_of_whoever_restores_it(tmp_path: Path) -> None:
-    """Session keyrings are in no image: restored tasks have CRIU's."""
+def test_a_restored_session_does_not_have_the_keys_of_the_restoring_process(tmp_path: Path) -> None:
+    """Images do not contain session keyrings: restored tasks have CRIU's."""
     read_key = """python3 -c 'import ctypes; print(ctypes.CDLL(None).syscall(250, 10, -3, b"user", b"hostkey", 0))'"""
 
     def work(stage: Stage) -> list[str]:
@@ -135,7 +135,7 @@ def test_the_monotonic_clock_goes_on_from_the_moment_of_the_dump(tmp_path: Path)
 
 
 @pytest.mark.requires("criu")
-def test_a_listener_is_reached_in_its_own_network_only(tmp_path: Path) -> None:
+def test_a_listener_is_reachable_only_in_its_own_network(tmp_path: Path) -> None:
     def work(stage: Stage) -> int:
         session = stage.start()
         port = stage.listen(session)
@@ -150,7 +150,7 @@ def test_a_listener_is_reached_in_its_own_network_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("criu")
-def test_a_process_that_entered_a_session_belongs_to_its_pid_1_and_is_in_the_image(tmp_path: Path) -> None:
+def test_a_process_that_entered_a_session_is_a_child_of_its_pid_1_and_is_dumped(tmp_path: Path) -> None:
     def work(stage: Stage) -> tuple[str, list[str]]:
         session = stage.start()
         ours, theirs = work_in(session.pid, socket.socketpair)

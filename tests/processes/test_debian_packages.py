@@ -42,12 +42,14 @@ def test_the_machine_s_mirror_is_found_in_either_format(
 
 
 @has_apt
-def test_without_a_mirror_debian_s_own_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debian_s_mirror_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_sources(tmp_path, monkeypatch, a_list=OTHERS)
     assert find_mirror() == DEFAULT_MIRROR
 
 
-def test_without_a_keyring_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_keyring_is_an_error_with_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(debian_packages, "KEYRINGS", (tmp_path / "none.gpg",))
     with pytest.raises(HostLacks, match="keyring") as caught:
         find_keyring()
@@ -55,7 +57,7 @@ def test_without_a_keyring_it_says_what_to_install(tmp_path: Path, monkeypatch: 
     assert "WAYPOINT_CRIU" in caught.value.next_step
 
 
-def test_without_apt_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_apt_is_an_error_with_a_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian_packages.programs, "SEARCH_PATH", str(tmp_path))
     with pytest.raises(HostLacks, match="there is no apt-get here") as caught:
         debian_packages.require_tools()
@@ -64,7 +66,7 @@ def test_without_apt_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.soak(part="setup")
 @has_apt
-def test_an_unreachable_mirror_is_reported_in_apt_s_words(tmp_path: Path) -> None:
+def test_an_unreachable_mirror_is_reported_with_apt_s_message(tmp_path: Path) -> None:
     archive = Archive(tmp_path, mirror="http://127.0.0.1:9/debian", suite="forky", keyring=find_keyring())
     with pytest.raises(AptFailed, match=r"Connection refused|Unable to connect") as caught:
         archive.update(print)
@@ -152,7 +154,7 @@ def test_a_broken_package_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.soak(part="setup")
 @has_apt
-def test_the_machine_s_own_state_of_apt_is_not_touched(tmp_path: Path) -> None:
+def test_the_machine_s_state_of_apt_is_not_changed(tmp_path: Path) -> None:
     places = ["/var/lib/apt", "/var/lib/dpkg", "/var/cache/apt"]
     look = ["find", *places, "-newer", str(tmp_path / "begin"), "-not", "-type", "d"]
     (tmp_path / "begin").touch()

@@ -1,4 +1,4 @@
-"""Freezing at a moment at which CRIU can stop every task."""
+"""Freezing in a state in which CRIU can stop every task."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from waypoint.processes.freeze import freeze_for_dump, settled_states
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay", "userns", "timens")]
 
-# A child that is held up between vfork and exec for as long as nobody writes to the FIFO.
+# A child that waits between vfork and exec until a process writes to the FIFO.
 HELD_IN_VFORK = """python3 -c 'import os; os.mkfifo("/tmp/fifo"); os.posix_spawn(
 "/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 9, "/tmp/fifo", os.O_RDONLY, 0)])'""".replace("\n", "")
 
@@ -31,17 +31,17 @@ def test_a_quiet_session_is_frozen_at_once(tmp_path: Path) -> None:
 
 
 def is_in_vfork(session: Session) -> bool:
-    """Parent and child are there, and the parent sleeps uninterruptibly."""
+    """Parent and child exist, and the parent sleeps uninterruptibly."""
     states = [one.state for one in running(session) if one.name == "python3"]
     return len(states) == 2 and "D" in states
 
 
-def test_a_parent_held_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path) -> None:
+def test_a_parent_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path) -> None:
     def work(stage: Stage) -> tuple[str, str]:
         session = stage.start()
         type_line(session, f"{HELD_IN_VFORK} &")
         wait_until(lambda: is_in_vfork(session), "it is in a vfork", brief=True)
-        with pytest.raises(Failed) as caught:  # no refusal: it happens
+        with pytest.raises(Failed) as caught:  # not CannotCapture: the state may end
             freeze_for_dump(session.cgroup)
         return caught.value.said, cgroups.read(session.cgroup, "cgroup.freeze")
 
@@ -51,7 +51,7 @@ def test_a_parent_held_in_vfork_is_named_and_the_session_goes_on(tmp_path: Path)
     assert frozen.strip() == "0"
 
 
-def test_no_task_is_in_vfork_when_a_session_that_starts_many_programs_is_frozen(tmp_path: Path) -> None:
+def test_no_frozen_task_is_in_vfork_in_a_session_that_starts_many_programs(tmp_path: Path) -> None:
     def work(stage: Stage) -> list[set[str]]:
         session = stage.start()
         type_line(session, "while :; do /bin/true; done")
@@ -83,7 +83,7 @@ def test_a_traced_process_is_named_at_once_with_its_tracer(tmp_path: Path) -> No
     assert seconds < 5  # CRIU would take ten to give up
 
 
-def test_the_state_of_a_process_that_has_gone_is_no_state() -> None:
+def test_the_state_of_an_ended_process_is_an_error() -> None:
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(child, 0)
     with pytest.raises(ProcessLookupError):
@@ -92,7 +92,6 @@ def test_the_state_of_a_process_that_has_gone_is_no_state() -> None:
 
 
 def running(session: Session) -> list[procfs.Stat]:
-    """Its processes, but for those that end meanwhile."""
     found = []
     for pid in cgroups.members(session.cgroup):
         with contextlib.suppress(ProcessLookupError):
@@ -101,7 +100,7 @@ def running(session: Session) -> list[procfs.Stat]:
 
 
 def test_the_foreground_group_of_a_frozen_terminal_has_a_process(tmp_path: Path) -> None:
-    """In a shell with job control each command has the terminal for its own group, and then for a moment nobody has."""
+    """Between two commands of a shell with job control, the foreground group has no process for a moment."""
 
     def work(stage: Stage) -> list[bool]:
         session = stage.start()

@@ -1,4 +1,4 @@
-"""The manifest of hostile programs: nobody gets rights by being started again, and nothing makes it large."""
+"""The manifest with hostile programs: no program gains rights by being started again, and the size is bounded."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def ending() -> Iterator[ExitStack]:
 
 
 def run(ending: ExitStack, *words: str, **env: str) -> int:
-    """Start a program that sleeps, by way of `words`. Returns its pid."""
+    """Start `sleep` through the command `words`. Returns its pid."""
     started = subprocess.Popen([*words, "sleep", "1000"], env={"PATH": os.environ["PATH"], **env})
     ending.callback(started.wait)
     ending.callback(started.kill)
@@ -46,7 +46,7 @@ def programs(*pids: int, shell: int) -> list[Program]:
     ],
     ids=" ".join,
 )
-def test_what_has_given_up_rights_is_not_started_by_the_shell_which_has_them(
+def test_a_program_that_gave_up_rights_is_not_started_again_by_the_shell(
     ending: ExitStack, words: tuple[str, ...]
 ) -> None:
     shell, same, other = run(ending), run(ending), run(ending, *words)
@@ -55,7 +55,7 @@ def test_what_has_given_up_rights_is_not_started_by_the_shell_which_has_them(
     assert found.lost.startswith("it had other rights than the shell")
 
 
-def test_what_the_shell_has_started_may_have_got_rights_by_that(ending: ExitStack) -> None:
+def test_a_child_of_the_shell_may_have_gained_rights(ending: ExitStack) -> None:
     script = "import os, subprocess; p = subprocess.Popen(['sleep', '1000']); os.setresuid(1, 1, 1); p.wait()"
     shell = subprocess.Popen([sys.executable, "-c", script])
     ending.callback(shell.wait)
@@ -66,7 +66,7 @@ def test_what_the_shell_has_started_may_have_got_rights_by_that(ending: ExitStac
     assert [one.lost for one in programs(child, shell=shell.pid)] == [""]
 
 
-def test_all_of_it_is_bounded(ending: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_the_manifest_is_bounded(ending: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "MOST_OF_ALL", 3000)
     shell, large, small = run(ending), run(ending, LARGE=4000 * "x"), run(ending)
     (first,), (second,) = programs(large, shell=shell), programs(small, shell=shell)

@@ -1,4 +1,4 @@
-"""The profile of node: without io_uring it can be dumped, with one it cannot."""
+"""The profile of node: CRIU can dump node without io_uring, and refuses it with one."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from waypoint.processes.profiles import session_environment
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "criu", "node", "overlay", "timens", "userns")]
 
-# Reads a file through libuv's threads or ring, then says so and waits.
+# Reads a file through libuv's threads or ring, then prints `wasread` and waits.
 PROGRAM = """node -e '
 require("fs").readFile("/etc/passwd", () => { console.log("was" + "read"); setInterval(() => {}, 1e6) })
 '""".replace("\n", "")

@@ -1,6 +1,4 @@
-"""What the kernel counts for each user: a session's processes, where no controller counts them (RLIMIT_NPROC), and
-inotify instances.
-"""
+"""Limits that the kernel counts per user: processes without a controller (RLIMIT_NPROC), and inotify instances."""
 
 import shlex
 from pathlib import Path
@@ -33,7 +31,7 @@ EAGAIN = 11
 
 
 @pytest.mark.parametrize(("processes", "least", "most", "failed"), [(20, 10, 19, EAGAIN), (None, 40, 40, 0)])
-def test_a_user_of_a_session_has_so_many_processes(
+def test_the_processes_of_a_session_user_are_limited(
     tmp_path: Path, processes: int | None, least: int, most: int, failed: int
 ) -> None:
     def work(stage: Stage) -> str:
@@ -63,8 +61,8 @@ time.sleep(1000)
 
 @pytest.mark.soak(part="timing")
 @pytest.mark.parametrize("owner", [OWNER, 0])
-def test_inotify_instances_of_a_session_with_its_own_owner_are_not_root_s(tmp_path: Path, owner: int) -> None:
-    """With root as the owner they are: the negative control."""
+def test_inotify_instances_of_a_session_with_its_own_owner_do_not_count_for_root(tmp_path: Path, owner: int) -> None:
+    """With root as the owner they count: the negative control."""
 
     def work(stage: Stage) -> tuple[int, int]:
         session = stage.start(owner=owner)

@@ -1,4 +1,4 @@
-"""However a secret is spelled, no piece of it is shown, in any of the forms in which programs take one."""
+"""No part of any secret is displayed, in any form in which programs accept secrets."""
 
 import json
 import shlex
@@ -51,18 +51,18 @@ SCRIPTS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @given(secret=SECRETS)
-def test_no_piece_of_a_secret_is_shown(form: Callable[[str], list[str]], secret: str) -> None:
+def test_no_part_of_a_secret_is_displayed(form: Callable[[str], list[str]], secret: str) -> None:
     assert MARK not in command_line(form(secret))
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 @given(secret=SECRETS)
-def test_no_piece_of_a_secret_in_a_script_is_shown(script: Callable[[str], str], secret: str) -> None:
+def test_no_part_of_a_secret_in_a_script_is_displayed(script: Callable[[str], str], secret: str) -> None:
     assert MARK not in command_line(["sh", "-c", script(secret)])
 
 
 @given(secret=SECRETS)
-def test_no_piece_of_a_secret_in_a_record_is_shown(secret: str) -> None:
+def test_no_part_of_a_secret_in_a_record_is_displayed(secret: str) -> None:
     for is_ascii in (True, False):
         text = json.dumps({"user": "me", "password": secret, "a": 1}, ensure_ascii=is_ascii)
         assert MARK not in argument(text)

@@ -1,4 +1,4 @@
-"""The doctor's trial, end to end: real sessions of a throw-away home, real dumps, and nothing left."""
+"""The doctor's trial with real sessions of a temporary home and real dumps."""
 
 import contextlib
 import os
@@ -14,7 +14,6 @@ import pytest
 
 from tests.places import ROOT, home_id
 from tests.processes.stages import criu_path
-from tests.repo.test_arrows import imports
 from tests.waiting import DEADLINE_S, PATIENCE_S, wait_until
 from waypoint.linux.tasks import cgroups
 from waypoint.model.errors import Failed
@@ -26,7 +25,7 @@ from waypoint.setup.trials import trial, try_everything
 
 pytestmark = [pytest.mark.privileged, pytest.mark.requires("cgroup2", "overlay", "timens", "userns")]
 
-# In the place of CRIU once something listens in the session: refuses as 4.1.1 does on Linux 6.16 and newer.
+# Refuses a dump, as CRIU 4.1.1 does on Linux 6.16 and newer, if a program listens in the session.
 NO_SOCKETS = """#!{python} -IS
 import os, socket, struct, sys
 sys.path.insert(0, {root!r})
@@ -92,7 +91,7 @@ def test_a_criu_that_works_passes_and_nothing_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_program_that_is_no_criu_fails_in_its_own_words_and_the_rest_is_not_tried(tmp_path: Path) -> None:
+def test_a_program_that_is_not_criu_is_quoted_and_the_rest_is_not_tried(tmp_path: Path) -> None:
     fake = script(tmp_path / "criu", "#!/bin/sh\necho not a criu >&2\nexit 1\n")
     rows = trial(fake, tmp_path)
     assert not passed(rows)
@@ -103,8 +102,8 @@ def test_a_program_that_is_no_criu_fails_in_its_own_words_and_the_rest_is_not_tr
 
 
 @pytest.mark.requires("criu")
-def test_a_criu_that_only_says_looks_good_does_not_pass(tmp_path: Path) -> None:
-    """One that answers every question and whose dumps fail, as 4.1.1's do on Linux 6.16."""
+def test_a_criu_whose_check_passes_but_whose_dumps_fail_does_not_pass(tmp_path: Path) -> None:
+    """As CRIU 4.1.1 on Linux 6.16."""
     shell = os.path.realpath("/bin/sh")
     says = f"""#!{shell}
 case "$*" in check*) echo Looks good.; exit 0;; esac
@@ -120,7 +119,7 @@ exec {criu_path()} "$@"
 
 
 @pytest.mark.requires("criu")
-def test_a_refusal_is_told_in_clear_words_and_what_builds_on_it_is_not_tried(tmp_path: Path) -> None:
+def test_a_refusal_is_explained_and_dependent_steps_are_not_tried(tmp_path: Path) -> None:
     text = NO_SOCKETS.format(python=os.path.realpath(sys.executable), root=str(ROOT), criu=str(criu_path()))
     rows = {row.name: row for row in trial(script(tmp_path / "criu", text), tmp_path)}
     assert [rows[name].state for name in (CRIU, DUMP, DUMP_TERMINAL)] == ["ok", "ok", "ok"], rows
@@ -140,9 +139,7 @@ def test_the_doctor_tries_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("criu")
-def test_a_trial_that_ends_without_an_answer_is_an_error_and_no_outcome(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_ends_without_an_answer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trials, "TRIAL_S", 0.01)
     with pytest.raises(Failed, match="the trial gave no result") as caught:
         trial(criu_path(), tmp_path)
@@ -152,7 +149,7 @@ def test_a_trial_that_ends_without_an_answer_is_an_error_and_no_outcome(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_doctor_says_that_there_is_no_criu(tmp_path: Path) -> None:
+def test_the_doctor_reports_a_missing_criu(tmp_path: Path) -> None:
     rows = {row.name: row for row in try_everything(tmp_path, str(tmp_path / "nothing"))}
     assert rows["overlayfs"].state == "ok"
     assert rows[CRIU].state == rows[RESTORE].state == "missing"
@@ -160,23 +157,16 @@ def test_the_doctor_says_that_there_is_no_criu(tmp_path: Path) -> None:
 
 
 @pytest.mark.requires("criu")
-def test_trials_at_the_same_time_leave_each_other_alone(tmp_path: Path) -> None:
+def test_parallel_trials_do_not_disturb_each_other(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as threads:
         for rows in threads.map(trial, [criu_path()] * 3, [tmp_path] * 3):
             assert passed(rows), rows
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_asks_nobody_but_the_service_for_a_session() -> None:
-    """No way to a session but the one that clients take."""
-    asked = [name for _, name in imports(Path("waypoint/service/trial.py")) if name.startswith("waypoint.")]
-    rooms = {name.split(".")[1] for name in asked}
-    assert rooms == {"linux", "model", "processes", "service", "setup"}
-
-
 @contextlib.contextmanager
 def begun(home: Path, sessions: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """Somebody who tries a CRIU that hangs when the trial has that many sessions, at that moment."""
+    """A process that tries a CRIU, at the moment when that CRIU hangs with so many sessions."""
     facts = {"python": os.path.realpath(sys.executable), "root": str(ROOT), "criu": str(criu_path())}
     hangs = script(home.with_name("hangs"), HANGS.format(at=HANGS_AT[sessions], **facts))
     argv = [sys.executable, "-c", TRY, str(hangs), str(home)]
@@ -212,19 +202,17 @@ def by_the_removal_of_the_home(home: Path) -> None:
 @pytest.mark.requires("criu")
 @pytest.mark.parametrize("sessions", [1, 2])
 @pytest.mark.parametrize("swept", [by_the_next_trial, by_the_removal_of_the_home])
-def test_what_is_left_of_one_that_was_killed_is_removed(
-    tmp_path: Path, sessions: int, swept: Callable[[Path], None]
-) -> None:
+def test_remains_of_a_killed_trial_are_removed(tmp_path: Path, sessions: int, swept: Callable[[Path], None]) -> None:
     home = tmp_path / "h"
     home.mkdir()
     with begun(home, sessions) as somebody:
         program = os.pidfd_open(program_of(somebody.pid))
         somebody.kill()
-        assert select.select([program], [], [], DEADLINE_S)[0]  # it goes with whoever has started it
+        assert select.select([program], [], [], DEADLINE_S)[0]  # the trial ends with its parent
         os.close(program)
     (left,) = home.iterdir()
     groups = groups_of(left)
-    assert groups  # the launcher, which ends last, may have seen to the one that was being restored
+    assert groups  # the launcher, which ends last, may have ended the restored session
     assert Path(runtime_folder(str(left))).exists()
     swept(home)
     assert list(home.iterdir()) == []
@@ -235,7 +223,7 @@ def test_what_is_left_of_one_that_was_killed_is_removed(
 @pytest.mark.soak(part="faults")
 @pytest.mark.requires("criu")
 @pytest.mark.parametrize("sessions", [1, 2])
-def test_whoever_asked_for_one_that_is_killed_leaves_nothing_of_it(tmp_path: Path, sessions: int) -> None:
+def test_the_parent_of_a_killed_trial_removes_its_remains(tmp_path: Path, sessions: int) -> None:
     home = tmp_path / "h"
     home.mkdir()
     with begun(home, sessions) as somebody:
