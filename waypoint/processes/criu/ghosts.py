@@ -88,7 +88,7 @@ class _Ghosts:
         """`remaps`: CRIU's own entries."""
         self.made: dict[int, RemovedFolder] = {}
         self.remaps: list[bytes] = []
-        self._told = {external_name(folder): (n, folder) for n, folder in enumerate(removed, _FIRST_GHOST)}
+        self._external = {external_name(folder): (n, folder) for n, folder in enumerate(removed, _FIRST_GHOST)}
         decoded = [decode(_REMAP, remap) for remap in remaps]
         own = [remap for remap in decoded if remap.get("remap_type") == _GHOST]
         self._own = {_number(remap, "orig_id"): _number(remap, "remap_id") for remap in own}
@@ -101,8 +101,8 @@ class _Ghosts:
             return entry
         file, name = _number(reg, "id"), str(reg["name"])
         is_folder = stat.S_ISDIR(_number(reg, "mode"))
-        if reg.get("ext") and name in self._told:
-            ghost, folder = self._told[name]
+        if reg.get("ext") and name in self._external:
+            ghost, folder = self._external[name]
             if not is_folder:
                 said = f"an open file has the same number as {folder.path}, a removed folder that a process holds"
                 raise CannotCapture("dump", "the processes", said, f"leave or close {folder.path}")
