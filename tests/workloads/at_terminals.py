@@ -1,16 +1,16 @@
-"""Programs that a person talks with: shells, interpreters, editors, pagers, questions."""
+"""Interactive programs: shells, interpreters, editors, pagers, questions."""
 
 from tests.workloads.workload import PYTHON, Workload
 
 _SHELL = 'words="$words WORD"; echo $words >/opt/workload/told\r'
-"""To a shell of Bourne's family."""
+"""For Bourne shells."""
 _NESTED = ("a shell within the shell: after a restore it has no",)
 _HISTORY = "git init -q; git -c user.name=a -c user.email=a@a commit -q --allow-empty -m first"
 _LINES = "seq 1000 >lines"
 
 
 def holding_tty(program: str, typed: str, shows: str, *, start: str = "", debian: tuple[str, ...] = ()) -> Workload:
-    """A row for a program that opens its terminal as /dev/tty, which CRIU cannot restore: started again by Enter."""
+    """A row for a program that opens /dev/tty, which CRIU cannot restore: Enter starts it again."""
     return Workload(
         name=typed.partition(" '")[0],
         start=start,

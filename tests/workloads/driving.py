@@ -1,5 +1,5 @@
-"""The life of a workload in a test: told a word, captured while it works, going on as three: the original, and two
-forks; then restored in place. Whatever differs from its row raises AssertionError.
+"""Drives a workload: sends it words, captures it while it works, forks it twice, restores it in place, and compares
+each copy with its row.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from waypoint.model.facts import CheckpointFacts, SessionFacts
 DUMP_S = 60.0
 """No capture takes longer; most take less than 0.2 s."""
 ROWS, COLS = 30, 100
-# Until $1 prints the words in $2, in any order, for $3 seconds; else what it prints in the end, and status 1.
+# Waits up to $3 seconds until $1 prints the words in $2, in any order; else prints its output, status 1.
 _KNOWS = """
 while ((SECONDS < $3)); do
     said=$(eval "$1" 2>&1 | xargs -n1 | sort | xargs)
@@ -29,7 +29,7 @@ while ((SECONDS < $3)); do
 done
 echo "it knows ${said:-nothing} in place of $2"; exit 1
 """
-# Until $1 prints a number above $2; the first number that it printed. Status 1 if it did not grow, or began below $2.
+# Waits until $1 prints a number above $2; prints its first number. Status 1 if it does not grow, or began below $2.
 _GROWS = """
 first=$(eval "$1")
 [ "$first" -ge "$2" ] || { echo "it is at $first and was at $2"; exit 1; }
@@ -42,15 +42,15 @@ echo "it stays at $2"; exit 1
 _READY = 'while ((SECONDS < 25)); do (eval "$1") >said 2>&1 && exit 0; sleep 0.05; done; cat said; exit 1'
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[()*+].|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[\]()*+])")
 _RAW = re.compile(r"[Cc]an't dump|\(criu/|Error \(|fsnotify:|Unknown shit|errno [0-9]+")
-"""Words of CRIU's that nobody should have to read."""
+"""Raw messages of CRIU, which users should not have to read."""
 
 _AGREED = "^what was replaced is kept without its processes"
-"""What a restore says that may lose the processes of what it replaces."""
+"""Reported by a restore with `lose_processes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run found out about a workload: a row of docs/workloads.md."""
+    """The result of a run: a row of docs/workloads.md."""
 
     name: str
     tier: str
@@ -60,9 +60,7 @@ class Outcome:
 
 
 class Running:
-    """A session in which the workload runs, and the words that the workload has been told there. Used in a `closing`,
-    for the terminal.
-    """
+    """A session with the workload, and the words that the workload got there. Use it in `closing`."""
 
     def __init__(self, row: Workload, session: Session, words: tuple[str, ...]) -> None:
         self.row = row
@@ -71,7 +69,7 @@ class Running:
         self._shown = ""
 
     def begin(self) -> None:
-        """Start the workload; back when it works."""
+        """Start the workload and wait until it works."""
         row = self.row
         done = self.session.exec(f"mkdir -p {PLACE} && chmod 777 {PLACE} && cd {PLACE} && KEPT=kept\n{row.start}")
         assert done.exit == 0, f"it did not start: {done.output[-2000:].decode(errors='replace')}"
@@ -90,20 +88,20 @@ class Running:
         self.words = (*self.words, word)
 
     def check_told(self) -> None:
-        """It knows what it was told in its line of history, and nothing that was told elsewhere."""
+        """Check that it knows exactly the words of its own history, and none of other copies."""
         if self.row.told:
             self.must(_KNOWS, self.row.told, " ".join(sorted(self.words)), str(self.row.patience_s))
         elif self.words:
             self.see(self.words[-1])
 
     def check_grows(self, beyond: int) -> int:
-        """Its work goes on from `beyond` or later; where it was found."""
+        """Check that its work continues from `beyond` or later; returns its first number."""
         return (
             int(self.must(_GROWS, self.row.work, str(beyond), str(self.row.patience_s)).stdout) if self.row.work else 0
         )
 
     def must(self, text: str, *arguments: str) -> RunResult:
-        """Shell text that succeeds, beside the workload, within 30 s."""
+        """Run shell text beside the workload, which must succeed within 30 s."""
         done = self.session.run("timeout", "30", "bash", "-c", text, "row", *arguments, cwd=PLACE)
         assert done.exit == 0, f"{self.session.branch}: {done.exit}: {done.stdout.decode()}{done.stderr.decode()}"
         return done
@@ -113,14 +111,14 @@ class Running:
         assert holds_within(PATIENCE_S, lambda: self._terminal.flush() == 0)
 
     def see(self, pattern: str) -> None:
-        """Wait until the terminal has shown the expression, since this object has looked at it first."""
+        """Wait until the terminal has shown the expression since this object first read it."""
 
         def is_there() -> bool:
             self._terminal.flush()
             self._shown += (self._terminal.receive() or b"").decode(errors="replace")
             return re.search(pattern, _ESCAPES.sub("", self._shown), re.MULTILINE) is not None
 
-        assert holds_within(PATIENCE_S, is_there), f"{pattern!r} is not to be seen: {self._shown[-2000:]!r}"
+        assert holds_within(PATIENCE_S, is_there), f"the terminal does not show {pattern!r}: {self._shown[-2000:]!r}"
 
     def close(self) -> None:
         if "_terminal" in vars(self):
@@ -132,7 +130,7 @@ class Running:
 
 
 def drive(client: Client, row: Workload, session: Session) -> Outcome:
-    """All that is asked of a workload, in a fresh session. The forks are left to the caller to stop."""
+    """Run all checks in a fresh session. The caller stops the forks."""
     name = f"of-{session.branch}"
     with contextlib.closing(Running(row, session, tuple(row.knows.split()))) as original:
         original.begin()
@@ -160,7 +158,7 @@ def go_on(running: Running, word: str) -> None:
 
 
 def check_taken(row: Workload, taken: CheckpointFacts) -> None:
-    """The capture has its row's tier, in time, and says nothing but what the row says, in words."""
+    """Check the capture's tier, duration and `degraded` against the row."""
     said = taken.degraded
     assert taken.tier == row.tier, f"the tier is {taken.tier}: {said}"
     assert taken.total_ms < DUMP_S * 1000
@@ -171,8 +169,9 @@ def check_taken(row: Workload, taken: CheckpointFacts) -> None:
 def check_back(
     row: Workload, session: Session, facts: SessionFacts, expected: tuple[tuple[str, ...], int, str]
 ) -> None:
-    """A copy is as the original was at the capture (it knew words, its work was so far), then it is told a word of its
-    own. What was started again has lost what it knew; the shell has not.
+    """Check that a copy has the words and the work of the capture (`expected`), then send it its own word.
+
+    Programs that were started again have lost their words; the shell has not.
     """
     words, at, own = expected
     assert_expected(row, facts.degraded or [])
@@ -182,9 +181,7 @@ def check_back(
         return
     kept = tuple(word for word in words if word not in row.gone.split())
     with contextlib.closing(Running(row, session, kept)) as copy:
-        if (
-            row.early and words and not (row.keys and row.told)
-        ):  # others show all that they know when they are told more
+        if row.early and words and not (row.keys and row.told):  # others show their words only after a further one
             copy.check_told()
         copy.check_grows(at)
         go_on(copy, own)
@@ -197,7 +194,7 @@ def assert_expected(row: Workload, said: list[str]) -> None:
 
 
 def iter_fates(facts: SessionFacts) -> Iterator[str]:
-    """What became of each program that was not kept."""
+    """The fate of each program that was not kept."""
     for fate, lines in (("respawned", facts.respawned), ("offered", facts.offered), ("lost", facts.lost)):
         yield from (f"{fate} {line}" for line in lines or [])
 

@@ -1,8 +1,8 @@
-"""Programs that hold what only the kernel has: queues, timers, shared memory, threads, deleted files. In Python."""
+"""Python programs with state in the kernel: queues, timers, shared memory, threads, deleted files."""
 
 from tests.workloads.workload import Workload
 
-# What each of them begins with: `read_words` waits for words on a FIFO, `note` shows all that the program knows.
+# The beginning of each program: `read_words` waits for words on a FIFO, `note` writes all known words.
 _BASICS = """
 import ctypes, multiprocessing, os, select, signal, socket, struct, threading, time
 from multiprocessing import shared_memory
@@ -21,7 +21,7 @@ words = []
 
 
 def python(name: str, text: str, *, tell: str = "echo $1 >tell", **facts: object) -> Workload:
-    """A row for a program that reads its words from the FIFO `tell`, and says that it works by making `up`."""
+    """A row for a program that reads words from the FIFO `tell`, and makes the file `up` when it works."""
     start = f"mkfifo tell\ncat >program.py <<'end'\n{_BASICS}{text}\nend\npython3 program.py >log 2>&1 &"
     ready = "[ -e up ] || { cat log; false; }"
     return Workload(name=name, start=start, ready=ready, tell=tell, **facts)  # type: ignore[arg-type]

@@ -1,11 +1,11 @@
-"""The machine of the matrix: a session with all packages, whose files all others go on from."""
+"""A session with all packages, whose files are the start of all workloads."""
 
 from collections.abc import Iterable
 
 from tests.workloads.workload import NODE, PYTHON, Workload
 from waypoint.client import Client
 
-# Debian starts no server by itself here.
+# policy-rc.d: packages do not start their servers.
 _DEBIAN = """
 printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d
 export DEBIAN_FRONTEND=noninteractive
@@ -20,7 +20,7 @@ MACHINE = "machine"
 
 
 def install(client: Client, rows: Iterable[Workload]) -> None:
-    """Make the branch MACHINE, with what all rows need. Takes some minutes."""
+    """Make the branch MACHINE with the packages of all rows. Takes some minutes."""
     debian = sorted({package for row in rows for package in row.debian})
     npm = sorted({package for row in rows for package in row.npm})
     pypi = sorted({package for row in rows for package in row.pypi})

@@ -1,8 +1,8 @@
-"""A server that speaks as the models of coding agents do: the Messages API of Anthropic and the Responses API of
-OpenAI, with streamed answers. It runs inside of sessions, as `mock_models.py PORT LOG`, and needs nothing but Python.
+"""A mock model: Anthropic's Messages API and OpenAI's Responses API with streamed answers.
 
-The answer to a message is `ANSWER <n> to <message>`, n being the number of the person's messages so far. A message with
-the word `slowly` is answered word by word, one each second, up to `word 9`. Each message goes to LOG as a line.
+It runs inside sessions as `mock_models.py PORT LOG` and needs only Python. The answer is `ANSWER <n> to <message>`, n
+being the number of the user's messages so far. A message with the word `slowly` is answered by one word a second, up to
+`word 9`. Each message is written to LOG as a line.
 """
 
 import http.server
@@ -18,7 +18,7 @@ LOG = ""
 
 
 def texts(content: object) -> list[str]:
-    """What is said in the content of a message, without what the agent adds to it."""
+    """The texts of a message, without those that the agent adds."""
     if isinstance(content, str):
         return [content]
     parts = [part["text"] for part in content if "text" in part] if isinstance(content, list) else []
@@ -26,13 +26,13 @@ def texts(content: object) -> list[str]:
 
 
 def spoken(messages: Iterable[Event]) -> list[str]:
-    """What the person said, oldest first."""
+    """The user's messages, the oldest first."""
     said = [texts(one.get("content")) for one in messages if one.get("role") == "user"]
     return [text[-1].strip() for text in said if text]
 
 
 def words(said: list[str]) -> Iterator[str]:
-    """The words of the answer, as they come."""
+    """The parts of the answer, as they are streamed."""
     yield f"ANSWER {len(said)} to {said[-1] if said else 'nothing'}"
     if said and "slowly" in said[-1]:
         for number in range(1, 10):

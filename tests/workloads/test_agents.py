@@ -1,5 +1,5 @@
-"""Coding agents in sessions: real ones from npm, in a terminal, against a model of this machine. Each is captured in
-the middle of an answer, with words in its input line that were not sent, and goes on in the original and in every copy.
+"""Real coding agents from npm in a terminal, with a mock model. Each is captured in the middle of an answer, with
+unsent text in its input line, and continues in the original and in every copy.
 """
 
 import re
@@ -30,7 +30,7 @@ PLACE = "/root/agent"
 LOG = f"{PLACE}/log"
 KEY = "0123456789abcdefghij"
 
-# What the agents have on a machine on which they were used before, so that they ask for nothing.
+# Configuration as on a machine where the agents were used before, so that they ask nothing.
 SETUP = f"""
 mkdir -p {PLACE}/work {PLACE}/.codex; cd {PLACE}/work; git init -q .
 export HOME={PLACE} DISABLE_AUTOUPDATER=1 CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
@@ -60,7 +60,7 @@ until ss -Htln sport = {PORT} | grep -q .; do sleep 0.05; done
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`command`: below the installed packages. `sign`: what stands before the line in which one writes."""
+    """`command`: below the installed packages. `sign`: the prompt of the input line."""
 
     command: str
     sign: str
@@ -104,8 +104,8 @@ def home(installed: Path) -> Iterator[Home]:
 
 
 def submit(screen: Screen, text: str, answer: str) -> None:
-    """Write a message, and send it. Agents take an Enter that comes soon after a text for a part of it: it is pressed
-    until the answer, a pattern, is to be seen.
+    """Write a message and send it. Agents take an Enter soon after a text as part of the text, so press it until the
+    answer (a pattern) is shown.
     """
     screen.type(text)
     screen.see(re.escape(text))
@@ -114,11 +114,11 @@ def submit(screen: Screen, text: str, answer: str) -> None:
         screen.press("Enter")
         return holds_within(1.0, lambda: re.search(answer, screen.text(), re.MULTILINE) is not None)
 
-    wait_until(is_answered, f"{answer!r} is to be seen", PATIENCE_S)
+    wait_until(is_answered, f"the screen shows {answer!r}", PATIENCE_S)
 
 
 def log_of(home: Home, branch: str) -> list[str]:
-    """What the model was told, but for what the agent asks by itself."""
+    """The messages that the model got, without the agent's own requests."""
     return home.must("run", "-b", branch, "--", "grep", ".", LOG).stdout.splitlines()
 
 
@@ -129,7 +129,7 @@ def leave(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_goes_on_in_every_copy(home: Home, installed: Path, name: str) -> None:
+def test_an_agent_continues_in_every_copy(home: Home, installed: Path, name: str) -> None:
     agent = AGENTS[name]
     with session(home, "root") as branch, open_screen(home, 40, 110) as screen:
         put = f"mkdir -p {PLACE}; cat >{PLACE}/models.py"
@@ -148,7 +148,7 @@ def test_an_agent_goes_on_in_every_copy(home: Home, installed: Path, name: str) 
         taken = home.must("checkpoint", f"of-{name}", "-b", branch, "--tier", "live", "--json").json()
         assert taken["degraded"] == []
         copies = [home.must("fork", f"of-{name}", f"{branch}-{n}").stdout.strip() for n in (1, 2)]
-        screen.see(r"word 9\b")  # it goes on
+        screen.see(r"word 9\b")  # the original continues
         for which in (branch, *copies):
             if which != branch:
                 leave(screen)
@@ -166,4 +166,4 @@ def test_an_agent_goes_on_in_every_copy(home: Home, installed: Path, name: str) 
         screen.press("Enter")
         screen.see(r"word 9\b")
         submit(screen, " after the restore", "ANSWER 3 to not sent after the restore$")
-        wait_until(lambda: log_of(home, branch)[-1] == "not sent after the restore", "the model was told")
+        wait_until(lambda: log_of(home, branch)[-1] == "not sent after the restore", "the model got the message")

@@ -1,5 +1,6 @@
-"""Real programs, one row each (rows.py): captured while they work, forked, restored in place; nothing is lost, or it is
-said. A few rows are in the gate, those that need no package in the soak suite; WAYPOINT_TEST_WORKLOADS=all tries all.
+"""Real programs, one row each (rows.py), are captured while they work, forked and restored in place.
+
+A few rows are in the gate; the soak suite has those that need no package, with WAYPOINT_TEST_WORKLOADS=all all of them.
 """
 
 import itertools
@@ -21,7 +22,7 @@ from waypoint.client.results import StartOptions
 ALL = os.environ.get("WAYPOINT_TEST_WORKLOADS") == "all"
 CHOSEN = [row for row in WORKLOADS if ALL or row.is_quick]
 POOL = {"initial_bytes": 512 * MIB, "step_bytes": 1024 * MIB, "headroom_bytes": 512 * MIB, "floor_bytes": 256 * MIB}
-"""For one session with all packages."""
+"""Large enough for one session with all packages."""
 HEAD = "| workload | tier | pause, ms | restore, ms | degraded |\n|---|---|---|---|---|\n"
 in_sessions = [pytest.mark.privileged, pytest.mark.requires("root", "criu", *(["network"] if ALL else []))]
 _NUMBERS = itertools.count(1)
@@ -37,7 +38,7 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[list[Outcome]]:
-    """What the tests found out; at the end a table in the file that WAYPOINT_TEST_WORKLOADS_FILE names."""
+    """The results of the tests, which are written as a table to WAYPOINT_TEST_WORKLOADS_FILE at the end."""
     found: list[Outcome] = []
     yield found
     file = os.environ.get("WAYPOINT_TEST_WORKLOADS_FILE")
@@ -55,7 +56,7 @@ def branch() -> str:
 
 
 def driven(home: Home, branch: str, row: Workload) -> Outcome:
-    """A session on the machine with the packages, in which the workload is driven; thrown away, with its forks."""
+    """Drive the workload in a new session, which is discarded with its forks."""
     client = Client(home.path)
     options: StartOptions = {"user": "root", "cwd": "/", "shell": "/bin/bash", "rows": ROWS, "cols": COLS}
     options["env"] = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
@@ -84,7 +85,7 @@ def marks_of(row: Workload) -> list[pytest.MarkDecorator]:
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.name, marks=marks_of(row)) for row in CHOSEN])
-def test_a_workload_goes_on_in_every_copy(home: Home, branch: str, row: Workload, outcomes: list[Outcome]) -> None:
+def test_a_workload_continues_in_every_copy(home: Home, branch: str, row: Workload, outcomes: list[Outcome]) -> None:
     outcomes.append(driven(home, branch, row))
 
 
@@ -94,30 +95,30 @@ BROKEN = {
         Workload(name="", patience_s=1, tell=f"echo $1 >>{_HERE}", told=f"cat {_HERE}"),
         "in place of one",
     ),
-    "nothing is worked": (Workload(name="", patience_s=1, work="echo 5"), "it stays at 5"),
-    "work begins anew": (
+    "no work is done": (Workload(name="", patience_s=1, work="echo 5"), "it stays at 5"),
+    "work begins again": (
         Workload(name="", start=f"seq 5 >{_HERE}", work=f"echo x >>{_HERE}; wc -l <{_HERE}"),
         "it is at 1 and was at 6",
     ),
     "the tier is another": (Workload(name="", patience_s=1, start="sleep 1000 &", tier="respawn"), "the tier is live"),
-    "what is said is not in the row": (
+    "degraded is not in the row": (
         Workload(name="", patience_s=1, start="bash -c 'exec 3<>/dev/tty; sleep 1000' &", tier="respawn"),
         "degraded: .*/dev/tty",
     ),
 }
-"""What the checks are to find, each with what they say of it."""
+"""Faulty rows that the checks must find, each with the expected message."""
 
 
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=[*in_sessions, pytest.mark.soak(part="workloads")]) for what in BROKEN]
 )
-def test_what_is_lost_is_found(home: Home, branch: str, what: str) -> None:
+def test_the_checks_find_a_loss(home: Home, branch: str, what: str) -> None:
     row, said = BROKEN[what]
     with pytest.raises(AssertionError, match=said):
         driven(home, branch, row)
 
 
-def test_raw_words_of_criu_are_found_whatever_a_row_expects() -> None:
+def test_raw_messages_of_criu_always_fail() -> None:
     row = Workload(name="", degraded=("",))
     assert_expected(row, ["udp 7031: datagrams that nobody has read yet are not in copies"])
     with pytest.raises(AssertionError, match="degraded"):

@@ -1,4 +1,4 @@
-"""Builds, package managers, version control, debuggers, pipelines: what has an end, caught before that."""
+"""Builds, package managers, version control, debuggers, pipelines, captured before they end."""
 
 from tests.workloads.workload import PYTHON, Workload
 

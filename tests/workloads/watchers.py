@@ -1,4 +1,4 @@
-"""Programs that work again when a file changes: development servers, compilers, inotify itself."""
+"""Programs that watch files: development servers, compilers, inotify."""
 
 from tests.workloads.workload import NODE, PYTHON, Workload
 

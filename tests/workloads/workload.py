@@ -1,38 +1,36 @@
-"""What a row of the matrix says of a program (`Workload`). The rows are in the modules that `rows.py` names."""
+"""A row of the matrix. The rows are in the modules that `rows.py` names."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 PLACE = "/opt/workload"
-"""The folder, empty at first, in which a workload is started, and in which all shell text of its row runs."""
+"""The folder in which a workload starts and all shell text of its row runs."""
 PYTHON = "/opt/python/bin"
-"""What `Workload.pypi` has installed."""
+"""Programs that `Workload.pypi` installs."""
 NODE = "/opt/node/node_modules/.bin"
-"""What `Workload.npm` has installed."""
+"""Programs that `Workload.npm` installs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A program in a session of root's, told words one at a time: it is to remember all that it was told.
+    """A program in root's session that gets words one at a time and must remember all of them.
 
-    How it begins: `start` is shell text for the session's own shell (what runs on is a job of it); `typed` is a line
-    that is typed there afterwards, for what has the terminal. It works when `ready`, shell text, succeeds, and the
-    terminal has shown the expression `shows`.
+    Start: `start` is shell text for the session's shell, which may leave jobs; `typed` is typed afterwards, for
+    programs that use the terminal. The program works when `ready` (shell text) succeeds and the terminal has shown the
+    expression `shows`.
 
-    How it is told a word: `tell` is shell text in which $1 is the word, for a process beside the program; or `keys` are
-    typed on the terminal, with the word in place of WORD. `told`: shell text that prints all the words that it was told
-    ("": only the terminal shows the last one). `knows`: the words that it has at its start; `gone`: those of them that
-    copies do not have, as `degraded` says. `early`: it is told a word before the capture, too. One that is told nothing
-    has a `work`: shell text that prints a number which grows for as long as the program works, in every copy from where
-    it was.
+    Words: `tell` is shell text that passes the word $1 to the program; or `keys` are typed, with the word in place of
+    WORD. `told` is shell text that prints all words ("": only the terminal shows the last one). `knows`: words from the
+    start; `gone`: those that copies lose, as `degraded` reports. `early`: it gets a word before the capture too. A
+    program without words has `work`: shell text that prints a number that grows while the program works.
 
-    What is to come of it: the capture has the `tier`, for the reason `because` if that is not `live`, and says nothing
-    but what an expression in `degraded` matches. `again`: how the lines begin that tell what became of the programs of
-    a capture of the tier `respawn`, each behind `respawned`, `offered` or `lost`.
+    Expected: the capture's `tier`, its reason `because` if that is not `live`, and expressions for the lines of
+    `degraded`. `again`: beginnings of the lines about programs of the tier `respawn`, each after `respawned`, `offered`
+    or `lost`.
 
-    What it needs: packages of Debian, npm and PyPI, which only a run of all workloads installs, into a session; words
-    of tests/needs.py; what its session is allowed beyond the usual. `slow`: it is left out of the quick half though it
-    needs no package. `patience_s`: how long it may take to know a word.
+    Needs: packages of Debian, npm and PyPI, which only a run of all workloads installs; `needs`: words of
+    tests/needs.py; `allow`: rights of the session. `slow`: not in the quick part. `patience_s`: how long it may take to
+    know a word.
     """
 
     name: str
@@ -61,5 +59,5 @@ class Workload:
 
     @property
     def is_quick(self) -> bool:
-        """It runs with all other tests, on a machine that has only what `./dev setup` installs."""
+        """Whether the packages of `./dev setup` are enough."""
         return not (self.slow or self.debian or self.npm or self.pypi)
