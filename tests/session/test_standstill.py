@@ -14,40 +14,25 @@ import pytest
 from shellwrap.ring import Ring
 from tests.session.stage import Client, Stage
 from tests.store.conftest import names as names
-from tests.store.test_names_store import begin, begin_and_end, capture_of, row_of
-from waypoint.capture.layers.layer import CaptureOptions
-from waypoint.linux.tasks import cgroups, pauses
-from waypoint.model.errors import Failed
+from tests.store.test_names_store import row_of
 from waypoint.model.paths import COMMAND_FILE, RING_FILE
-from waypoint.model.records import HOST_IDS, Capture
-from waypoint.session import restore
+from waypoint.model.records import HOST_IDS
 from waypoint.session.live.subject import LiveSubject
-from waypoint.store.names import Names
 from waypoint.terminal.exec import ending
 
-BLOCKED_S = 2.0
+BLOCKED_S = 1.0
 
 
 def subject_of(stage: Stage) -> LiveSubject:
     """The stage's shell as a capture sees it."""
-    record = SimpleNamespace(
-        row=row_of("main"),
-        cgroup="",
-        init_pid=stage.pid,
-        overlays=[],
-        outside=[],
-        proc_readonly=[],
-        masked=[],
-        env={},
-        nonce="",
-        ids=HOST_IDS,
-        seccomp="default",
-    )
+    lists: dict[str, Any] = {name: [] for name in ("overlays", "outside", "proc_readonly", "masked")}
+    facts: dict[str, Any] = {"cgroup": "", "init_pid": stage.pid, "env": {}, "nonce": "", "seccomp": "default"}
+    record = SimpleNamespace(row=row_of("main"), ids=HOST_IDS, **lists, **facts)
     daemon = stage.daemon
-    live = SimpleNamespace(
+    live: Any = SimpleNamespace(
         record=record, branch="main", terminal=daemon.terminal, shell=daemon.line, processes=stage.processes
     )
-    return LiveSubject(live, stage.folder)  # type: ignore[arg-type]  # all of a live session that it uses
+    return LiveSubject(live, stage.folder)
 
 
 def ends_without_the_loop(work: Callable[[], object]) -> bool:
@@ -73,75 +58,21 @@ async def test_no_step_of_a_pause_waits_for_the_event_loop(stage: Stage, tmp_pat
     subject = subject_of(stage)
     copy = tmp_path / "copy"
     copy.mkdir()
+    assert not ends_without_the_loop(subject.ask_shell)  # the control: this step does wait
     assert await asyncio.to_thread(subject.ask_shell) is not None
     os.write(stage.master, b"typed ahead")
     await asyncio.to_thread(subject.hold)
-    assert ends_without_the_loop(subject.processes)
-    assert ends_without_the_loop(subject.leader)
-    assert ends_without_the_loop(subject.drain)
-    assert ends_without_the_loop(subject.shell_holds)
-    assert ends_without_the_loop(subject.take_typed_ahead)
+    for step in (subject.processes, subject.leader, subject.drain, subject.shell_holds, subject.take_typed_ahead):
+        assert ends_without_the_loop(step), step
     assert ends_without_the_loop(lambda: subject.save_terminal(copy))
     assert ends_without_the_loop(subject.give_typed_ahead_back)
     assert {path.name for path in copy.iterdir()} >= {RING_FILE, COMMAND_FILE}
     await asyncio.to_thread(subject.go_on)
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["it works", "it fails half-way"])
-async def test_a_restore_of_files_announces_its_pause_and_does_not_need_the_event_loop(
-    names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+async def test_output_during_a_pause_is_copied_and_its_marks_are_reported_after_it(
+    stage: Stage, tmp_path: Path
 ) -> None:
-    origin, row = begin_and_end(names), row_of("main")
-    begin(names, row, origin.id)
-    taken = capture_of(row)
-    steps = list[tuple[str, bool]]()
-
-    def note(step: str) -> None:
-        steps.append((step, pauses.are_under_way()))
-
-    def take(_subject: object, options: CaptureOptions) -> Capture:
-        assert options.keep_frozen
-        note("frozen")
-        return taken
-
-    def rewind(_resources: object, _live: object, capture: Capture) -> None:
-        note("brought back" if capture.id == origin.id else "taken back")
-        if fails and capture.id == origin.id:
-            raise Failed("restore the files of", origin.id, "No space left on device")
-
-    monkeypatch.setattr(restore, "rewind_files", rewind)
-    monkeypatch.setattr(cgroups, "thaw", lambda _group: note("thawed"))
-    (tmp_path / row.session).mkdir()
-    live: Any = SimpleNamespace(branch="main", record=SimpleNamespace(row=row, cgroup=""))
-    subject: Any = SimpleNamespace(go_on=lambda: note("goes on"))
-    resources: Any = SimpleNamespace(
-        captures=SimpleNamespace(take=take), names=names, places=SimpleNamespace(sessions=tmp_path)
-    )
-    problems: list[Failed] = []
-
-    def work() -> None:
-        try:
-            restore.exchange_files(resources, live, origin, subject)
-        except Failed as error:
-            problems.append(error)
-
-    assert ends_without_the_loop(work)
-    back = ["brought back", "taken back"] if fails else ["brought back"]
-    assert steps == [(step, True) for step in ["frozen", *back, "thawed", "goes on"]]
-    assert not pauses.are_under_way()
-    assert bool(problems) == fails
-    assert names.resolve("main").id == taken.id
-    assert list((tmp_path / row.session).iterdir()) == []
-
-
-async def test_what_is_asked_of_the_shell_would_wait_for_the_event_loop(bash: Stage) -> None:
-    """That the test before can fail."""
-    await bash.open()
-    subject = subject_of(bash)
-    assert not ends_without_the_loop(subject.ask_shell)
-
-
-async def test_what_is_printed_into_a_pause_is_copied_and_told_after_it(stage: Stage, tmp_path: Path) -> None:
     await stage.open()
     subject = subject_of(stage)
     terminal = stage.daemon.terminal
@@ -164,7 +95,7 @@ async def test_what_is_printed_into_a_pause_is_copied_and_told_after_it(stage: S
     await stage.daemon.line.watch.wait_prompt(BLOCKED_S, after=prompts + 1)
 
 
-async def test_a_shell_that_has_drawn_a_prompt_since_it_was_asked_is_not_as_it_was(stage: Stage) -> None:
+async def test_a_state_is_outdated_after_a_new_prompt(stage: Stage) -> None:
     await stage.open()
     subject = subject_of(stage)
     terminal = stage.daemon.terminal
@@ -179,7 +110,7 @@ async def test_a_shell_that_has_drawn_a_prompt_since_it_was_asked_is_not_as_it_w
     await asyncio.to_thread(subject.go_on)
 
 
-async def test_a_command_is_not_begun_while_the_session_stands_still(bash: Stage) -> None:
+async def test_no_command_begins_during_a_pause(bash: Stage) -> None:
     await bash.open()
     subject = subject_of(bash)
     await asyncio.to_thread(subject.hold)
@@ -197,7 +128,7 @@ TRAP = "echo >$HOME/interrupted; echo cleaned up; exit 3"
 NOTES_INTERRUPT = f"sh -c 'trap \"{TRAP}\" INT; echo ready; while :; do :; done'"
 
 
-async def test_a_signal_of_the_client_waits_while_the_session_stands_still(stage: Stage) -> None:
+async def test_a_signal_of_the_client_waits_for_the_end_of_a_pause(stage: Stage) -> None:
     await stage.open()
     subject, client = subject_of(stage), Client()
     ran = asyncio.ensure_future(stage.exec(NOTES_INTERRUPT, client))
@@ -227,7 +158,7 @@ async def test_a_timeout_is_enforced_after_a_pause_and_its_grace_counts_from_the
     assert b"cleaned up\n" in ended.output
 
 
-async def test_no_grace_is_lost_while_a_session_stands_still() -> None:
+async def test_a_pause_does_not_shorten_the_grace_after_a_timeout() -> None:
     moving, sent = asyncio.Event(), asyncio.Queue[signal.Signals]()
     moving.set()
     enforcing = asyncio.ensure_future(ending.enforce_timeout(0.0, moving, sent.put))
