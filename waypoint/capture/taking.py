@@ -26,6 +26,8 @@ from waypoint.processes.criu.options import ERRORS_ONLY, EVERYTHING
 
 log = logging.getLogger(__name__)
 
+_SETTLED_S = 1.0
+"""A process that is younger may end by itself at any moment: it is not reported as ended by a killed CRIU."""
 _ENDS_WITHIN_S = 0.1
 
 WITHOUT_PROCESSES = "without its processes"
@@ -84,11 +86,14 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
 
 
 def _programs(subject: Subject) -> dict[int, str]:
-    """Name and pid within the session of each process of the session, by its pid on the host."""
+    """Name and pid within the session of each process that has run for _SETTLED_S, by its pid on the host."""
     found = {}
+    latest_ticks = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED_S) * os.sysconf("SC_CLK_TCK")
     for pid in subject.processes():
         with contextlib.suppress(ProcessLookupError):
-            found[pid] = f"{procfs.stat(pid).name} (pid {procfs.inner_pid(pid)})"
+            stat = procfs.stat(pid)
+            if stat.start_ticks < latest_ticks:
+                found[pid] = f"{stat.name} (pid {procfs.inner_pid(pid)})"
     return found
 
 
