@@ -1,4 +1,4 @@
-"""How a command begins: from the key to the mark S, by which the shell tells that the command starts."""
+"""The beginning of a command: from the key press to the mark S, which the shell sends when the command starts."""
 
 import asyncio
 import signal
@@ -13,16 +13,13 @@ from waypoint.terminal.hooks.shell_watch import NotAtPrompt
 
 # Seconds for which a shell may refuse a command that another daemon has begun.
 _PATIENCE_S = 5.0
-# A shell at its prompt begins a command within milliseconds, or a person has given it more to do at this moment. One
-# that hangs in its hooks begins none: the session's root can give them a file to read that has no end. So a command
-# with a timeout is to begin within that time or the one for the prompt, but has at least so many seconds; and one that
-# its client calls off has so many.
+# A shell at its prompt begins a command within milliseconds. A shell that hangs in its hooks never does: the session's
+# root can give the hooks an endless file to read. So a command with a timeout must begin within that timeout or the
+# wait for the prompt, at least _BEGIN_S seconds; a command that its client calls off must begin within _CALLED_OFF_S.
 _BEGIN_S, _CALLED_OFF_S = 2.0, 1.0
 
 
 class Beginning:
-    """The beginning of one command, which can be called off."""
-
     def __init__(self, desk: Desk, talk: HookExchange, record: ExecRecord, wait_prompt_s: float | None) -> None:
         """`wait_prompt_s`: as of Execution."""
         self._desk = desk
@@ -34,12 +31,12 @@ class Beginning:
         self._called_off = asyncio.Event()
 
     def call_off(self) -> None:
-        """Give the command up if it does not begin now."""
+        """Give the command up if it does not begin within _CALLED_OFF_S."""
         self._called_off.set()
 
     async def wait(self) -> None:
-        """Get the shell to begin the command, and note in the record that it has. Raises NotAtPrompt: also if it was
-        called off, or did not begin in its time; the shell gets a SIGINT then, as ^C, which ends what it hangs in.
+        """Make the shell begin the command and set the record's phase. Raises NotAtPrompt if the command does not
+        begin in time; a command that was called off or has timed out then also gets SIGINT (^C), to end a hanging hook.
         """
         desk, talk, record = self._desk, self._talk, self._record
         jobs = [asyncio.ensure_future(job) for job in (self._wait_started(), self._wait_given_up())]
@@ -52,7 +49,7 @@ class Beginning:
                 said = await given_up
                 if desk.watch.shell is not None and not desk.terminal.closed.is_set():
                     send(desk.terminal.master, desk.watch.shell.pid, signal.SIGINT)
-                    desk.go.say("E", record.nonce)  # it may tell of the end of what it has accepted, and wait
+                    desk.go.say("E", record.nonce)  # the shell may wait after the mark E of a command it has accepted
                 raise NotAtPrompt(f"the session's shell did not begin the command {said}; it was taken back")
         finally:
             for job in jobs:
@@ -67,7 +64,7 @@ class Beginning:
             record.phase = Phase.ENDED
 
     async def _wait_given_up(self) -> str:
-        """Return, in words, when the time of the command to begin is over."""
+        """Return when the command's time to begin is over; the text says which limit has passed."""
         limit_s, moving = self._record.timeout_s, self._desk.terminal.moving
         if limit_s is None:
             await self._called_off.wait()
@@ -86,16 +83,14 @@ class Beginning:
         return "before it was called off"
 
     async def _wait_started(self) -> None:
-        """Return when the shell has told by the mark S that the command starts (or by E, if it is aborted at once).
-        Raises NotAtPrompt.
-        """
+        """Return when the shell has sent the mark S, or E if the command was aborted at once."""
         desk, talk = self._desk, self._talk
         operation = "tty" if self._record.tty else "in" if self._record.stdin else "exec"
         answers = ("S", "E", "A", "B")
         if self._adopted:
             # The last daemon may have pressed the key already. A second key press would be input of the command.
             await hear(desk, talk, answers)
-        entered = talk.heard("A") is not None  # the last daemon has typed the Enter, or died just before it
+        entered = talk.heard("A") is not None  # the last daemon has typed Enter, or died just before
         while talk.heard("S", "E") is None:
             prompts = desk.watch.prompts
             answer = talk.heard("A") or await ask(desk, talk, operation, answers)
@@ -108,10 +103,9 @@ class Beginning:
                 desk.terminal.keyboard.hold(signals_pass=False)
 
     async def _enter(self, *, entered: bool) -> None:
-        """Have the shell run the wrapper, which its hooks have put on the edited line: type Enter. zsh runs the wrapper
-        without Enter.
+        """Type Enter, so that bash runs the wrapper that its hooks have put on the edited line. zsh needs no Enter.
 
-        `entered`: Enter may have been typed already. Raises NotAtPrompt if the shell does not begin the command.
+        `entered`: Enter may have been typed already.
         """
         zsh = self._desk.watch.shell is not None and self._desk.watch.shell.kind == "zsh"
         if not entered and not zsh:

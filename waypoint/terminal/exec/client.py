@@ -1,4 +1,4 @@
-"""The client of one exec: reads its frames, and notices when it leaves."""
+"""The client of one exec: reads its frames and detects when the client leaves."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,11 +18,11 @@ _LEAVING = frozenset({"INT", "TERM", "HUP", "QUIT", "KILL"})
 
 
 class ClientGone(Exception):
-    """The client has gone, or has called its command off before the command began. The text says which."""
+    """The client has left, or has called its command off before it began. The text says which."""
 
 
 class ExecClient:
-    """Reads a client's frames, also while its command waits for its turn, so that its leaving is noticed at once."""
+    """Reads a client's frames, also while the command waits for its turn, so that a disconnect is detected at once."""
 
     def __init__(self, inlet: Inlet, outlet: Outlet, size: tuple[int, int] = (0, 0)) -> None:
         """`size`: rows and columns of the client's window; zeros: unknown."""
@@ -36,26 +36,25 @@ class ExecClient:
         self._task = asyncio.create_task(self._read())
 
     def listen(self, run: "Execution", terminal: "Terminal") -> None:
-        """Pass frames on to `run` from now on. If `run` uses the terminal (`exec --tty`), the client's input is typed
-        there, and its window counts for the terminal's size at once, even before the command begins.
+        """Pass frames on to `run` from now on. With `exec --tty` the client's input is typed on the terminal, and its
+        window counts for the terminal's size at once, before the command begins.
         """
         self._run, self._terminal = run, terminal
         self._show_window()
         self._listening.set()
 
     def close(self) -> None:
-        """Read no more frames."""
         self._task.cancel()
         if self._terminal is not None:
             self._terminal.window.drop(self)
 
     def check_here(self) -> None:
-        """Raises ClientGone if the client has gone or called its command off."""
+        """Raise ClientGone if the client has left or called its command off."""
         if self._gone.done():
             raise ClientGone(self._gone.result())
 
     async def wait_for(self, job: Coroutine[Any, Any, T]) -> T:
-        """Returns what `job` returns. Raises ClientGone, with `job` cancelled, if the client leaves first."""
+        """Await `job`. If the client leaves first, cancel `job` and raise ClientGone."""
         task = asyncio.ensure_future(job)
         try:
             await asyncio.wait((task, self._gone), return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +86,7 @@ class ExecClient:
             case "k" if run is not None and name in NAMES:
                 run.signal(NAMES[name])
             case "i":
-                await self._listening.wait()  # no command takes the input yet: read no further, so the client must wait
+                await self._listening.wait()  # no command takes input yet; read no further, so that the client blocks
                 await self._input(frame.payload)
             case "w" if size := window_size(frame):
                 self._size = size

@@ -1,8 +1,7 @@
-"""Command lines that clients run in the session's own shell: one at a time. Each runs to its end even if its client
-goes away.
+"""Runs clients' command lines in the session's own shell, one at a time; each runs on if its client leaves.
 
-Here are the queue of commands, the stream to the client, and the takeover from a daemon that died. execution.py has the
-conversation with the shell.
+This module has the queue of commands, the stream to the client, and the takeover from a daemon that died. execution.py
+talks to the shell.
 """
 
 import asyncio
@@ -27,9 +26,9 @@ from waypoint.terminal.hooks.run_folder import RunFolder
 from waypoint.terminal.hooks.shell_watch import NotAtPrompt, ShellWatch
 from waypoint.terminal.terminal import Terminal
 
-# Seconds that a new shell gets to its first prompt. The user's startup files run in between.
+# Seconds until a new shell's first prompt; the user's startup files run before it.
 FIRST_PROMPT_S = 5.0
-# How many recent command ids are remembered, so that a request that a client repeats does not run its command twice.
+# Number of recent command ids kept, so that a repeated request does not run its command twice.
 REMEMBERED = 64
 _REMOVED = (
     f"/{RUN_FOLDER} was removed from the session, so its shell takes no commands; "
@@ -38,8 +37,8 @@ _REMOVED = (
 
 
 class CommandLine:
-    """The command lines of one session. To be made before `Terminal.start`. In a session that another daemon has
-    started, `adopt` must be called, too.
+    """The command lines of one session. Create it before `Terminal.start`; call `adopt` if another daemon started the
+    session.
     """
 
     def __init__(
@@ -51,14 +50,12 @@ class CommandLine:
         processes: Callable[[], list[int]],
         ended: asyncio.Future[int | None],
     ) -> None:
-        """`folder`: the session's /run/waypoint. `nonce`: the word by which the shell's marks are recognised.
-        `state_path`: the file with the record of the command in flight. `processes`: returns the host's pids of all
-        processes of the session.
-
-        `ended`: gets the exit status of the shell when the session has ended (None: unknown).
+        """`folder`: the session's /run/waypoint. `nonce`: identifies the shell's marks. `state_path`: the file with the
+        record of the command in flight. `processes`: returns the host pids of the session's processes. `ended`: gets
+        the shell's exit status when the session has ended (None: unknown).
         """
-        self.renew: Callable[[], Awaitable[None]] = _no_renewal  # gives a new shell the state of the one before
-        self.first_prompt_by = 0.0  # when the shell's first prompt is overdue, in seconds since the epoch
+        self.renew: Callable[[], Awaitable[None]] = _no_renewal  # gives a new shell the state of the shell before it
+        self.first_prompt_by = 0.0  # seconds since the epoch; the first prompt is overdue after this
         self.watch = ShellWatch(terminal, nonce, processes)
         self.file = StateFile(state_path)  # the record of the command in flight
         self._state = self.file.state
@@ -68,14 +65,14 @@ class CommandLine:
         self._adopted = asyncio.Event()  # set while no command of an earlier daemon is in flight
         self._adopted.set()
         self._current: Execution | None = None
-        self._before: Execution | None = None  # the command that has ended the shell whose state a new one is given
-        self._latest: asyncio.Task[None] | None = None  # which carries `_current` on
+        self._before: Execution | None = None  # the command that ended the previous shell
+        self._latest: asyncio.Task[None] | None = None  # runs `_current`
         self._tasks: set[asyncio.Task[Any]] = set()  # `release` cancels them
         self.watch.on_new_shell = self._save_shell
         self.watch.start(self._state.shell)
 
     def adopt(self) -> None:
-        """Take over the command that an earlier daemon has left in flight, or whose end it did not deliver, if any."""
+        """Take over a command that an earlier daemon left in flight or whose end it did not deliver."""
         record = self._state.command
         if record is None:
             return
@@ -91,7 +88,6 @@ class CommandLine:
 
     @property
     def is_idle(self) -> bool:
-        """True if no command is in flight."""
         return not self._turn.locked() and self._adopted.is_set()
 
     @property
@@ -101,9 +97,7 @@ class CommandLine:
 
     @property
     def turn(self) -> asyncio.Lock:
-        """The lock whose holder may ask the shell for something: no command begins while it is held. To be taken only
-        when `is_idle`.
-        """
+        """The lock for talking to the shell: no command begins while it is held. Take it only when `is_idle`."""
         return self._turn
 
     def release(self) -> None:
@@ -122,15 +116,15 @@ class CommandLine:
         return True
 
     async def wait_idle(self) -> None:
-        """Return when no command is in flight, and no file of the last command is left in the session."""
+        """Return when no command is in flight and the last command's files are removed."""
         async with self._turn:
             await self._adopted.wait()
 
     async def execute(
         self, request: ExecRequest, inlet: Inlet, outlet: Outlet, *, in_turn: bool = False
     ) -> dict[str, object]:
-        """Run a command line, or go on with one that was begun (`resume`). Returns the payload of the `x` frame, which
-        also tells why a command could not be run. `in_turn`: the caller is `renew`, during which no other runs.
+        """Run a command line, or continue the stream of a begun command (`resume`). Returns the payload of the `x`
+        frame, also for a command that could not run. `in_turn`: the caller is `renew`, which already has the turn.
         """
         client = ExecClient(inlet, outlet, (request.rows, request.cols))
         task = asyncio.current_task()
@@ -174,8 +168,8 @@ class CommandLine:
         return await self._delivery.serve(run, run.record.asked_at, client)
 
     async def _take_turn(self, request: ExecRequest) -> None:
-        """Wait until earlier commands have ended, for at most as long as the new command may run. If the present
-        command has outlived its timeout, wait only as long as for a prompt. Raises NotAtPrompt after that.
+        """Wait until earlier commands have ended, at most for the new command's timeout; if the current command has
+        outlived its own timeout, at most as long as for a prompt. Raises NotAtPrompt after that.
         """
         stuck = self._current is not None and self._current.stuck
         try:
@@ -242,18 +236,17 @@ class CommandLine:
         task.add_done_callback(lambda _: then())
 
     async def _carry_on(self, run: Execution, *, renews: bool) -> None:
-        """`renews`: whether a shell that takes the place of one that `run` ends is given that one's state. Not where
-        `renew` works by `run`: a state that ends the shell which is given it would do so for ever.
+        """`renews`: if `run` ends the shell, give its state to the new shell. False for commands of `renew` itself: a
+        state that ends the shell would otherwise be restored without end.
         """
         if run.record.phase is not Phase.DONE:
             await run.run()
-        if (
-            run.record.new_shell and renews
-        ):  # until the record of the command by which `renew` works takes the place of this one
+        if run.record.new_shell and renews:
+            # `_resume` finds `run` here after the command of `renew` has become `_current`.
             self._before, own = run, self._latest
             await self.renew()
             if self._latest is not None and self._latest is not own:
-                await self._latest  # `renew` is back before the shell's prompt is, and before the files are removed
+                await self._latest  # `renew` returns before the prompt is drawn and its files are removed
 
     def _save_shell(self) -> None:
         self._state.shell = self.watch.shell
@@ -261,8 +254,8 @@ class CommandLine:
 
 
 async def _no_renewal() -> None:
-    """For a shell that is given no state."""
+    """The default of `renew`: the new shell gets no state."""
 
 
 def _nothing() -> None:
-    """Done with a command that had no turn of its own."""
+    """Nothing to release: `renew` keeps the turn."""

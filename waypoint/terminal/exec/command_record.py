@@ -1,4 +1,4 @@
-"""The record of the command that runs in a session's shell, kept in a file so that the next daemon can continue it."""
+"""The record of the command in a session's shell, kept in a file so that the next daemon can continue the command."""
 
 import contextlib
 import os
@@ -13,18 +13,18 @@ _SIZE = 4096  # bytes of the file: one page
 
 
 class Phase(StrEnum):
-    """How far a command has come. A phase is saved before the first of its steps, so each step may have been taken."""
+    """A command's progress. A phase is saved before its first step, so each of its steps may already be done."""
 
     ASKED = "asked"  # the key may have been sent
     STARTED = "started"  # the shell has sent S; the terminal's modes may be changed, the command may be running
     ENDED = "ended"  # the shell has sent E; the modes may be restored, the shell may be on its way to its prompt
-    DONE = "done"  # nothing is left to do with the shell
+    DONE = "done"  # no step with the shell is left
 
 
 class End(msgspec.Struct, frozen=True):
-    """How an exec ended, as told in the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that was
-    sent to the command at its timeout; "": none. `new_shell`: the command has ended the session's shell, and a new one
-    takes its place. `state_lost`: without the state of the one before, which has left none that is whole.
+    """How an exec ended: the `x` frame (docs/protocol.md, section 2). `signal`: the last signal that the command got at
+    its timeout; "": none. `new_shell`: the command ended the session's shell, and a new shell replaces it.
+    `state_lost`: the old shell left no complete state for the new shell.
     """
 
     exit: int
@@ -50,12 +50,12 @@ class ExecRecord(msgspec.Struct, kw_only=True):
     start: int | None = None
     stop: int | None = None
     output_processing: bool | None = None  # OPOST before the command
-    child_faults: int | None = None  # page faults of the shell's ended children, before the command: a job adds some
+    child_faults: int | None = None  # page faults of the shell's ended children before the command; a job adds some
     deadline: float | None = None  # seconds of CLOCK_BOOTTIME
     stdin_open: bool = False
     half_line: int = 0
-    new_shell: bool = False  # the command has ended the shell; the new one has not got its state yet
-    is_output_lost: bool = False  # output between `start` and a later moment lay in a ring that is lost
+    new_shell: bool = False  # the command ended the shell, and the new shell does not have its state yet
+    is_output_lost: bool = False  # the ring with the first part of the output is lost
     end: End | None = None
 
 
@@ -68,10 +68,10 @@ class State(msgspec.Struct, kw_only=True):
 
 
 def carry_over(path: str, elapsed_s: float, processes: Callable[[], list[int]]) -> None:
-    """Adapt the file `path`, which a capture holds, to the processes that were restored from that capture.
+    """Adapt the captured file `path` to the restored processes.
 
-    The shell is looked up again, by the pid that it has inside the session, among `processes` (ids as the host sees
-    them). The command's deadline moves by `elapsed_s`, the seconds between capture and restore. Raises OSError.
+    The shell is looked up by its pid inside the session among `processes` (host pids). The command's deadline moves by
+    `elapsed_s`, the seconds between capture and restore.
     """
     kept = StateFile(path)
     shell, command = kept.state.shell, kept.state.command
@@ -84,9 +84,7 @@ def carry_over(path: str, elapsed_s: float, processes: Callable[[], list[int]]) 
 
 
 def begin_ring_anew(path: str, position: int) -> None:
-    """Adapt the file `path` to a new ring: the ring in which the command's output was is lost. What the command prints
-    from now on begins at `position`. Raises OSError.
-    """
+    """Adapt the file `path` to a new ring that replaces a lost one: further output begins at `position`."""
     kept = StateFile(path)
     command = kept.state.command
     if command is not None:
@@ -98,22 +96,18 @@ def begin_ring_anew(path: str, position: int) -> None:
 
 
 class StateFile:
-    """The file that holds a State. The file must survive a killed daemon, but not a reboot, so it is never synced."""
+    """The file with a State. It must survive a killed daemon but not a reboot, so it is never synced."""
 
     def __init__(self, path: str) -> None:
-        """Open the file, or make it. `state` is then what the last daemon saved; empty if the file is not readable as
-        such. Raises OSError.
-        """
+        """Open or create the file. `state` is what the last daemon saved, empty if the file cannot be parsed."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.state = State()
         with contextlib.suppress(msgspec.DecodeError):
             self.state = msgspec.json.decode(os.pread(self._fd, _SIZE, 0), type=State)
 
     def save(self) -> None:
-        """Write `state`. The file is one page and is written by one call, so a killed daemon leaves the old content or
-        the new. On a disk that is 200 times faster than a new file and a rename; a command saves four times.
-
-        Raises OSError; ValueError if the state does not fit into the page. Does nothing after `close`.
+        """Write `state`; do nothing after `close`. The file is one page, written by one call, so a killed daemon leaves
+        the old or the new content. This is 200 times faster than a new file and a rename; a command saves four times.
         """
         if self._fd < 0:
             return
@@ -123,19 +117,17 @@ class StateFile:
         os.pwrite(self._fd, data.ljust(_SIZE), 0)
 
     def move(self, path: str) -> None:
-        """Write `state` to a new file at `path`, and save to this file from now on. Raises OSError, and as `save`."""
+        """Write `state` to a new file at `path`, and save there from now on."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self.close()
         self._fd = fd
         self.save()
 
     def save_command(self, record: ExecRecord) -> None:
-        """Save `record` as the last command. Raises as `save`."""
         self.state.command = record
         self.save()
 
     def close(self) -> None:
-        """Close the file and leave it to the next daemon."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,4 +1,4 @@
-"""The text of a command that has a folder or variables of its own."""
+"""The shell text of a command with its own working directory or variables."""
 
 import shlex
 
@@ -10,10 +10,10 @@ REFUSED = 125
 
 
 def text_of(request: ExecRequest) -> str:
-    """The shell text for `request`: its own text or, with `cwd` or `env`, a subshell that sets them before.
+    """The shell text for `request`; with `cwd` or `env`, a subshell that sets them first.
 
-    bash and zsh parse the whole subshell before they run any of it. If the folder cannot be entered, the shell says so,
-    the status is 125, and the command's file, which the hooks have read, is emptied: `is_refused`.
+    bash and zsh parse the whole subshell before they run any of it. If `cd` or `export` fails, the shell prints why,
+    the status is 125, and the command's file, which the hooks have read, is emptied (see `is_refused`).
     """
     steps = [f"CDPATH= \\builtin cd -- {shlex.quote(request.cwd)}"] if request.cwd is not None else []
     steps += [f"\\builtin export {name}={shlex.quote(value)}" for name, value in request.env.items()]
@@ -24,7 +24,7 @@ def text_of(request: ExecRequest) -> str:
 
 
 def is_refused(folder: RunFolder, record: ExecRecord) -> bool:
-    """Whether the text of the command has not begun, because its folder or its variables could not be had."""
+    """True if the command did not run because its working directory or variables could not be set."""
     try:
         return record.text != "" and folder.size(f"cmd.{record.id}") == 0
     except OSError:

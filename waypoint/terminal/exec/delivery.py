@@ -1,5 +1,5 @@
-"""Sending a command's output to the client that asked for it. Output that the client has not taken yet stays in the
-ring: the client's position is the ring's floor.
+"""Sends a command's output to its client. Output that the client has not read yet stays in the ring: the client's
+position is the ring's floor.
 """
 
 import asyncio
@@ -10,23 +10,22 @@ from waypoint.terminal.exec.command_record import End
 from waypoint.terminal.exec.execution import Execution
 from waypoint.terminal.terminal import Terminal
 
-# Seconds for which the next daemon keeps output for the client of a command whose daemon died.
+# Seconds for which a new daemon keeps unread output for a client of the daemon that died.
 RESUME_S = 10.0
 _CHUNK = 1 << 18  # bytes sent at a time
 
 
 class Delivery:
-    """Delivers output to at most one client of a session at a time; that client's position is the ring's floor."""
+    """Delivers output to at most one client of a session at a time."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
         self._reader: object = None
 
     async def serve(self, run: Execution, position: int, client: ExecClient) -> End:
-        """Stream the command's output from ring position `position` to its client, and the client's frames to the
-        command, until the command ends. Returns how it ended.
-
-        Raises ClientGone or ConnectionError when the client leaves; the command then goes on, and its stdin ends.
+        """Stream output from ring position `position` to the client, and the client's frames to the command, until the
+        command ends. When the client leaves, ClientGone or ConnectionError is raised; the command runs on and its stdin
+        ends.
         """
         self._reader = client
         self._terminal.set_floor(position)
@@ -43,12 +42,11 @@ class Delivery:
         return end
 
     def keep_for_a_while(self) -> None:
-        """Keep the floor that the last daemon left, for RESUME_S: the client may resume its stream."""
+        """Keep the last daemon's floor for RESUME_S: the client may resume its stream."""
         if self._terminal.ring.floor is not None:
             asyncio.get_running_loop().call_later(RESUME_S, self._forget, self._reader)
 
     def keep_for(self, client: ExecClient) -> None:
-        """Keep the floor for `client`, which has resumed its stream."""
         self._reader = client
 
     async def _stream(self, run: Execution, position: int, outlet: Outlet) -> None:
@@ -59,7 +57,7 @@ class Delivery:
         position = max(position, record.start)
         while record.stop is None or position < record.stop:
             if terminal.is_released:
-                await asyncio.shield(run.result)  # returns early only if the daemon stops: `result` is cancelled then
+                await asyncio.shield(run.result)  # cancelled if the daemon stops
             limit = run.output_limit
             if position < limit:
                 chunk = terminal.ring.view(position, min(limit - position, _CHUNK))
@@ -71,12 +69,12 @@ class Delivery:
             elif terminal.closed.is_set():
                 await asyncio.shield(run.result)  # the command's end sets `stop`
                 if position >= run.output_limit:
-                    return  # nothing more comes, whatever `stop` says
+                    return  # no more output will come, even if `stop` is later
             else:
                 await terminal.wait_news()
 
     def _forget(self, client: object) -> None:
-        """Remove the floor, if it is kept for `client`."""
+        """Remove the floor if it is `client`'s."""
         if self._reader is client:
             self._reader = None
             self._terminal.set_floor(None)
