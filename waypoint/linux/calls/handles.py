@@ -16,9 +16,9 @@ _VERSION, _MAGIC, _IS_UPPER = 0, 0xFB, 4
 
 
 class OverlayHandle(NamedTuple):
-    """`is_upper`: the file lies in the upper layer only; else in a lower one, and maybe a copy of it in the upper.
-    `kind`, `real`: the handle in that layer's file system. `origin`: what the extended attribute
-    `trusted.overlay.origin` of a copy in the upper says, by which overlayfs knows where the copy is from.
+    """`is_upper`: the file is in the upper layer only; else it is in a lower layer, maybe with a copy in the upper.
+    `kind`, `real`: the handle in that layer's file system. `origin`: the value of the extended attribute
+    `trusted.overlay.origin` of a copy in the upper layer, which records the source of the copy.
     """
 
     is_upper: bool
@@ -28,7 +28,7 @@ class OverlayHandle(NamedTuple):
 
 
 def parse_overlay(kind: int, handle: bytes) -> OverlayHandle | None:
-    """The handle of an overlay's file, as /proc/PID/fdinfo tells it; None if it is another file system's."""
+    """The handle of an overlay's file, as in /proc/PID/fdinfo; None if it is another file system's."""
     origin = handle[_PADDING:]
     if kind != _KIND_OF_OVERLAYS or len(origin) < _HEAD_BYTES or (origin[0], origin[1]) != (_VERSION, _MAGIC):
         return None

@@ -1,7 +1,7 @@
-"""The hard resource limits of processes (getrlimit(2)): how far each may raise its own.
+"""The hard resource limits of processes (getrlimit(2)).
 
-Only CAP_SYS_RESOURCE over the machine raises one. CRIU has it nowhere in a session, and a limit that CRIU may not set
-stays as that of CRIU itself, without a word.
+Raising one needs CAP_SYS_RESOURCE in the initial user namespace. CRIU lacks it in a session, and silently leaves a
+restored process with CRIU's own limit where it may not set the process's.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ _KINDS = {name: getattr(resource, name) for name in dir(resource) if name.starts
 
 
 def highest(pids: Iterable[int]) -> dict[str, int]:
-    """The highest hard limit of each kind (RLIMIT_NOFILE) that one of the processes has; -1 is none. What has ended, or
-    may not be looked at, is passed over.
+    """The highest hard limit of each kind (such as RLIMIT_NOFILE) among the processes; -1: unlimited. Processes that
+    have ended or may not be inspected are skipped.
     """
     found: dict[str, int] = {}
     for pid in pids:
@@ -25,7 +25,7 @@ def highest(pids: Iterable[int]) -> dict[str, int]:
 
 
 def most_open_files() -> int:
-    """The highest limit of open files that the kernel lets anybody have (fs.nr_open)."""
+    """The kernel's bound for limits of open files (fs.nr_open)."""
     with open("/proc/sys/fs/nr_open") as file:
         return int(file.read())
 
@@ -36,7 +36,7 @@ def above(wanted: Mapping[str, int], had: Mapping[str, int]) -> dict[str, int]:
 
 
 def raise_own(wanted: Mapping[str, int]) -> None:
-    """Raise this process's own hard limits to those of `wanted`, as far as it may."""
+    """Raise this process's hard limits to `wanted`, as far as permitted."""
     for name, most in wanted.items():
         kind = _KINDS.get(name)
         if kind is not None:

@@ -1,4 +1,4 @@
-"""Features of the kernel, looked for by this process itself: those that CRIU may use, and what sessions share."""
+"""Probes for kernel features that CRIU may use, and a kernel limit that sessions share."""
 
 import ctypes
 import mmap
@@ -15,7 +15,7 @@ _SOFT_DIRTY = 1 << 55  # Documentation/admin-guide/mm/soft-dirty.rst
 
 
 def follows_faults() -> bool:
-    """True if this process may use userfaultfd(2), and the kernel tells of forks there."""
+    """True if this process may use userfaultfd(2) with fork events."""
     try:
         fd = libc.syscall("userfaultfd", os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -31,7 +31,7 @@ def follows_faults() -> bool:
 
 
 def tracks_memory() -> bool:
-    """True if the kernel notes which pages a process has written (CONFIG_MEM_SOFT_DIRTY)."""
+    """True if the kernel tracks written pages (CONFIG_MEM_SOFT_DIRTY)."""
     with mmap.mmap(-1, mmap.PAGESIZE) as page:
         view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(page)
         place = ctypes.addressof(view) // mmap.PAGESIZE * 8
@@ -56,6 +56,6 @@ def _is_dirty(place: int) -> bool:
 
 
 def inotify_instances() -> int:
-    """How many inotify instances each user of the machine may have, root too (inotify(7))."""
+    """The limit of inotify instances per user, root included (inotify(7))."""
     with open("/proc/sys/user/max_inotify_instances") as file:
         return int(file.read())

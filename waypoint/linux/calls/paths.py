@@ -1,7 +1,4 @@
-"""The type of the paths that the functions of this room take.
-
-A module of its own because the launcher loads it: `programs` would bring `subprocess` and `threading` along.
-"""
+"""The type of path parameters. A separate module because the launcher loads it: `programs` imports `subprocess`."""
 
 import os
 

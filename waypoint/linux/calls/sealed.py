@@ -1,8 +1,8 @@
-"""A copy of a program in memory that nobody can change any more (memfd_create(2), F_ADD_SEALS in fcntl(2)).
+"""A read-only copy of a program in memory (memfd_create(2), F_ADD_SEALS in fcntl(2)).
 
-A process of Waypoint's that executes a program in a session can be made to execute its own program there: by a script
-that begins with `#!/proc/self/exe`. The session then has a way to the file of that program, and could write to it
-later, for all who run it. To a sealed copy nobody can ever write.
+When a Waypoint process executes a program in a session, a script that begins with `#!/proc/self/exe` makes it execute
+its own binary there. The session could then open that binary and overwrite it for every user of the host. A sealed copy
+cannot be written.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ _CHUNK = 1 << 24
 
 @contextlib.contextmanager
 def copy_of(program: str) -> Iterator[str]:
-    """The path, for the `with` block and for other processes too, of a new sealed copy of the file `program`. The copy
-    stays as long as somebody executes it. Takes some milliseconds. Raises OSError.
+    """The path of a new sealed copy of the file `program`, valid for other processes too during the `with` block. A
+    running copy stays in memory. Takes some milliseconds.
 
-    Each user gets a copy of its own, because seals do not protect the mode: the root of a session with the host's ids
-    could change the mode, and then nobody could execute the copy.
+    Copies are not shared, because seals do not protect the mode: the root of a session with the host's ids could make
+    the copy unexecutable.
     """
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     name = os.path.basename(program)

@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 def work_in(pid: int, work: Callable[[], Result]) -> Result:
     """Call `work` in the network namespace of process `pid` and return its result.
 
-    A socket that `work` opens belongs to that namespace for good, so the caller can use the socket afterwards.
-    Raises ProcessLookupError if the process has ended, OSError of setns(2), and whatever `work` raises.
+    A socket that `work` opens stays in that namespace, so the caller can use it afterwards. Raises ProcessLookupError
+    if the process has ended.
     """
     process = pidfd.open(pid)
     try:
@@ -31,7 +31,7 @@ def open_of(pid: int) -> int:
 
 
 def open_held_by(pid: int) -> int:
-    """A descriptor of a network namespace that process `pid` holds open by one. Raises OSError."""
+    """A new descriptor of a network namespace that process `pid` has open. Raises OSError if it has none."""
     folder = f"/proc/{pid}/fd"
     for number in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -41,12 +41,12 @@ def open_held_by(pid: int) -> int:
 
 
 def work_within(fd: int, work: Callable[[], Result]) -> Result:
-    """As `work_in`, in the network namespace behind the descriptor `fd`: of that, or of a process (pidfd)."""
+    """As `work_in`; `fd`: a descriptor of a network namespace, or a pidfd."""
 
     def enter_and_work() -> Result:
         namespaces.setns(fd, namespaces.CLONE_NEWNET)
         return work()
 
-    # setns(2) changes the namespace of the calling thread only. A thread for this one call leaves the others alone.
+    # setns(2) changes the namespace of the calling thread only. This thread ends after the call.
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(enter_and_work).result()

@@ -18,7 +18,7 @@ def raise_loopback() -> None:
 
 
 def leads_out_by_ipv6() -> bool:
-    """Whether this network namespace has a default route for IPv6."""
+    """True if this network namespace has a default route for IPv6."""
     try:
         with open("/proc/net/ipv6_route") as routes:
             lines = [line.split() for line in routes]

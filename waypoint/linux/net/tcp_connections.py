@@ -1,4 +1,4 @@
-"""TCP connections of a network namespace: which there are (sock_diag(7)), and breaking one off (tcp(7), RFC 5961)."""
+"""TCP connections of a network namespace: listing (sock_diag(7)) and resetting them (tcp(7), RFC 5961)."""
 
 import socket
 import struct
@@ -28,7 +28,7 @@ class TcpConnection(NamedTuple):
 
     @property
     def is_inside(self) -> bool:
-        """Whether both ends are in one network namespace."""
+        """True if both ends are in one network namespace."""
         return self.remote == self.local or self.remote[:1] == b"\x7f" or self.remote == bytes(15) + b"\x01"
 
     @property
@@ -56,7 +56,7 @@ def _shortened(family: int, address: bytes) -> bytes:
 
 
 def next_expected(connection: socket.socket) -> int:
-    """The number of the byte that the socket of a connection waits for. Raises OSError. Needs CAP_NET_ADMIN."""
+    """The sequence number that the connection's socket expects next. Needs CAP_NET_ADMIN."""
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR_QUEUE, _RECEIVE_QUEUE)
@@ -67,8 +67,8 @@ def next_expected(connection: socket.socket) -> int:
 
 
 def break_off(connection: TcpConnection, expected: int) -> None:
-    """Send a reset to the local end of `connection`, in the name of the remote end, as if that had no such connection.
-    `expected`: `next_expected`. In the calling thread's network namespace, which needs a route to the remote end.
+    """Send a reset to the local end of `connection`, as if from the remote end. `expected`: from `next_expected`. Call
+    in the connection's network namespace, which needs a route to the remote end.
     """
     segment = struct.pack(
         "!HHIIBBHHH", connection.remote_port, connection.local_port, expected, 0, 5 << 4, _RST, 0, 0, 0
@@ -85,7 +85,7 @@ def break_off(connection: TcpConnection, expected: int) -> None:
 
 
 def _checksum(content: bytes) -> int:
-    """That of RFC 1071; `content` has an even number of bytes."""
+    """The checksum of RFC 1071; `content` has an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(content) // 2}H", content))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

@@ -1,4 +1,4 @@
-"""The memory of a process: what is mapped where, and what is in it (proc_pid_maps(5), proc_pid_mem(5)).
+"""The memory of a process: its mappings and their content (proc_pid_maps(5), proc_pid_mem(5)).
 
 The caller must be allowed to trace the process. Every function raises OSError if the process is gone.
 """
@@ -20,7 +20,7 @@ class Mapping(NamedTuple):
 
 
 def read_mappings(pid: int) -> list[Mapping]:
-    """The mappings of the process, or of the process of the thread, `pid`, in the order of their addresses."""
+    """The mappings of the process (or thread) `pid`, by address."""
     found = []
     with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
         for line in file:
@@ -37,6 +37,6 @@ def read(pid: int, start: int, size: int) -> bytes:
 
 
 def write(pid: int, start: int, content: bytes) -> None:
-    """Write into the memory, also where the process itself may not. The file of a private mapping stays as it is."""
+    """Write to the memory, even where the process may not. The file behind a private mapping is not changed."""
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as file:
         os.pwrite(file.fileno(), content, start)

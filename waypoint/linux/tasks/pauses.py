@@ -1,8 +1,8 @@
-"""When a session is frozen, or about to be: then this process does nothing that can wait.
+"""Postpones deferrable work while a session is frozen or about to be.
 
-Python runs one thread at a time. While another thread computes, each of the some forty steps of a capture waits up to
-0.5 ms (daemon/lifetime.py) for the interpreter, and a client that reads a long stream takes a processor. So long lists
-and bulky streams wait between two pieces.
+Python runs one thread at a time. While another thread computes, each of some forty steps of a capture waits up to
+0.5 ms (daemon/lifetime.py) for the interpreter, and a client that reads a long stream occupies a processor. So long
+lists and streams call `wait` between two pieces.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-# How long a pause holds up others at most. Longer pauses are those of sessions with much memory.
+# The longest time for which a pause delays others. Sessions with much memory pause longer.
 WAIT_S = 0.1
 
 
@@ -26,7 +26,7 @@ _pauses = _Pauses()
 
 @contextlib.contextmanager
 def announced() -> Iterator[None]:
-    """Mark the `with` block as a time in which a session is frozen or about to be. Such blocks may overlap."""
+    """Announce that a session is frozen or about to be during the `with` block. Such blocks may overlap."""
     with _pauses.changed:
         _pauses.count += 1
         _pauses.latest = time.monotonic()
@@ -39,7 +39,7 @@ def announced() -> Iterator[None]:
 
 
 def are_under_way() -> bool:
-    """Whether a session is frozen or about to be."""
+    """True if a session is frozen or about to be."""
     return _pauses.count > 0
 
 

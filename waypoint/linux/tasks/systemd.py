@@ -19,10 +19,10 @@ def is_manager() -> bool:
 
 
 def start_scope(unit: str, pid: int, description: str, most: SessionLimits) -> None:
-    """Start the scope `unit` (`NAME.scope`) with process `pid` in it and its cgroup subtree delegated. `most`: what all
-    in it may have; the scope's own limits are systemd's, which else are for a single service (DefaultTasksMax).
+    """Start the scope `unit` (`NAME.scope`) with process `pid` in it and its cgroup subtree delegated. `most`:
+    the limits of the scope, in place of systemd's defaults for a single service (DefaultTasksMax).
 
-    The scope ends by itself with its last process. Raises OSError with systemd's message if systemd refuses, for
+    The scope ends with its last process. Raises OSError with systemd's message if systemd refuses, for
     example because such a unit is running, and TimeoutError if systemd does not answer within ANSWER_S seconds.
     """
     manager = ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"]

@@ -1,7 +1,7 @@
-"""Notice that a cgroup uses the processor: perf_event_open(2) with PERF_FLAG_PID_CGROUP.
+"""Detects that a cgroup uses the processor: perf_event_open(2) with PERF_FLAG_PID_CGROUP.
 
-cgroup2 has no such event of its own: cpu.stat must be read, and cpu.pressure tells of waiting for the processor, not of
-using it. An armed counter costs nothing while no process of the group runs.
+cgroup2 has no such event: cpu.stat must be polled, and cpu.pressure reports waiting for the processor, not its use. An
+armed counter costs nothing while no process of the group runs.
 """
 
 import mmap
@@ -21,8 +21,8 @@ _IOC_ENABLE, _IOC_DISABLE = 0x2400, 0x2401
 class UseNotice:
     """Watches one cgroup2 group, with all groups below it. Disarmed at first.
 
-    `fds`: one descriptor for each processor. While armed, some of them become readable (POLLIN) each time that the
-    group has used `usec` microseconds more of the time of one processor.
+    `fds`: one descriptor per processor. While armed, a descriptor becomes readable (POLLIN) whenever the group has used
+    another `usec` microseconds of its processor.
     """
 
     def __init__(self, group: str, usec: int) -> None:
@@ -37,8 +37,8 @@ class UseNotice:
             for processor in _online():
                 self.fds.append(self._open(fd, processor, 1000 * usec))
                 opened.callback(os.close, self.fds[-1])
-                # A counter that has no buffer for its records tells nothing to poll(2). What is in the buffer is never
-                # read; being mapped for reading only, the buffer never becomes full.
+                # poll(2) reports nothing for a counter without a buffer. The buffer is never read; since it is mapped
+                # read-only, the kernel overwrites it and it never becomes full.
                 opened.callback(mmap.mmap(self.fds[-1], 2 * mmap.PAGESIZE, prot=mmap.PROT_READ).close)
             self._opened = opened.pop_all()
 
@@ -48,12 +48,12 @@ class UseNotice:
         return libc.syscall("perf_event_open", attr, group_fd, processor, -1, flags)
 
     def arm(self) -> None:
-        """Begin, or go on, to count."""
+        """Start or resume counting."""
         for fd in self.fds:
             ioctl(fd, _IOC_ENABLE, name="PERF_EVENT_IOC_ENABLE", path="perf event")
 
     def disarm(self) -> None:
-        """Stop counting. A descriptor that is readable stays so until poll(2) has told it once."""
+        """Stop counting. A readable descriptor stays readable until poll(2) has reported it once."""
         for fd in self.fds:
             ioctl(fd, _IOC_DISABLE, name="PERF_EVENT_IOC_DISABLE", path="perf event")
 
