@@ -31,7 +31,6 @@ class Egress:
     """
 
     def __init__(self, runtime: Path, owner: int, mounts_fd: int | None) -> None:
-        """`runtime`: the home's runtime folder. `owner`, `mounts_fd`: as for `router.make`."""
         self._runtime, self._owner, self._mounts_fd = runtime, owner, mounts_fd
         self.why_not = routers.why_not()
         self._guests: dict[str, Guest] = {}
@@ -47,8 +46,8 @@ class Egress:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connect(self, session: str, guest: Guest) -> asyncio.Task[None]:
-        """Begin to connect a session, unless it is connected. The task ends when it is, or when it cannot be: then its
-        packets to other machines are refused at once. The task raises nothing.
+        """Begin to connect a session, unless it is connected. The task raises nothing; if it fails, the session's
+        packets to other machines are refused at once.
         """
         self._guests[session] = guest
         task = asyncio.ensure_future(self._connect(session))
@@ -57,7 +56,6 @@ class Egress:
         return task
 
     def forget(self, session: str) -> None:
-        """A session has ended."""
         self._guests.pop(session, None)
         self.outcomes.pop(session, None)
 
@@ -96,7 +94,7 @@ class Egress:
             self.why_not = self.outcomes[session] = error.strerror or str(error)
             log.warning("a session has no outbound network: %s", self.why_not)
             with contextlib.suppress(OSError):  # the session is ending
-                netns.work_in(guest.pid, _refuse_all)
+                netns.work_in(guest.pid, session_side.refuse_all)
         else:
             self.why_not = ""
             self.outcomes.pop(session, None)
@@ -116,7 +114,6 @@ class Egress:
             router.tell_opened(guest, index, host, opened)
 
     def _watch(self) -> None:
-        """Watch for the end of the router and for changes of the machine's addresses."""
         self._unwatch()
         loop, router = asyncio.get_running_loop(), self._router
         if router is not None:
@@ -187,8 +184,3 @@ def _index() -> int | None:
     with RouteSocket() as route:
         other = route.other_end(plan.SESSION_END.number)
     return None if other is None else other - plan.router_end(0).number
-
-
-def _refuse_all() -> None:
-    with RouteSocket() as route:
-        session_side.refuse_all(route)

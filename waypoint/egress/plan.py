@@ -36,13 +36,7 @@ def router_end(index: int) -> PairEnd:
     return PairEnd(f"wp-{'l' if index in LISTED else 's'}{index}", 1000 + index)
 
 
-def own_addresses(index: int) -> tuple[Prefix, Prefix]:
-    """The addresses that the session with `index` has in the router."""
-    four, six = _own(index)
-    return Prefix.parse(four), Prefix.parse(six)
-
-
-def _own(index: int) -> tuple[str, str]:
+def own_addresses(index: int) -> tuple[str, str]:
     return f"100.64.{index >> 8}.{index & 255}", f"fd10:77:2::{index:x}"
 
 
@@ -119,7 +113,7 @@ def rules(host: Iterable[str]) -> str:
 
 def _sets() -> Iterable[str]:
     for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr")):
-        own = ", ".join(f"{router_end(i).name} : {_own(i)[version == 6]}" for i in (*INDICES, *LISTED))
+        own = ", ".join(f"{router_end(i).name} : {own_addresses(i)[version == 6]}" for i in (*INDICES, *LISTED))
         closed = ", ".join(one for one in CLOSED if is_ipv6(one) is (version == 6))
         yield f"map own{version} {{ type ifname : {kind}; elements = {{ {own} }}; }}\n"
         yield f"set closed{version} {{ type {kind}; flags interval; elements = {{ {closed} }}; }}\n"

@@ -41,7 +41,6 @@ class Router:
     """A running router. Its methods block and raise OSError, also if the session has ended."""
 
     def __init__(self, pid: int, *, ipv6: bool) -> None:
-        """`pid`: of pasta."""
         self.pidfd = pidfd.open(pid)
         self._ipv6 = ipv6
         self._namespace = -1
@@ -59,8 +58,6 @@ class Router:
         self.pidfd = self._namespace = -1
 
     def set_up(self, host: Iterable[str]) -> None:
-        """Set up routing and rules in a new router. `host`: the machine's addresses."""
-
         def work() -> None:
             network.raise_loopback()
             network.write_setting("ipv4/ip_forward", "1")
@@ -76,7 +73,6 @@ class Router:
         netns.work_within(self._namespace, work)
 
     def tell(self, commands: str) -> None:
-        """Have nft carry out `commands`."""
         if commands:
             netns.work_within(self._namespace, lambda: _nft(["-f", "-"], commands))
 
@@ -91,7 +87,7 @@ class Router:
             os.close(namespace)
         end = plan.router_end(index).number
         netns.work_in(guest.pid, session_side.bring_up)
-        own = [one for one in plan.own_addresses(index) if len(one.address) == 4 or self._ipv6]
+        own = [Prefix.parse(one) for one in plan.own_addresses(index) if self._reaches(one)]
         self._route.do([rtnetlink.bring_up(end), *(rtnetlink.add_route(one, end) for one in own)])
         self._route.wait_up(end)
         if opened is not None:
@@ -101,7 +97,6 @@ class Router:
         netns.work_in(guest.pid, lambda: stale_connections.end(guest.pid, guest.processes()))
 
     def tell_opened(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str]) -> None:
-        """Let the session reach the networks `opened` only."""
         if self._tell_opened(index, opened):
             self._route_out(guest, host, opened)
 

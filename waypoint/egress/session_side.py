@@ -25,7 +25,6 @@ def furnish() -> None:
 
 
 def bring_up() -> None:
-    """Bring the session's end of its veth pair up."""
     with RouteSocket() as route:
         route.do([rtnetlink.bring_up(plan.SESSION_END.number)])
 
@@ -49,9 +48,10 @@ def route_out(route: RouteSocket, host: Iterable[str], opened: Iterable[str] | N
     route.do([*messages, _to_router(Prefix.parse(plan.RESOLVER)), *allowed])
 
 
-def refuse_all(route: RouteSocket) -> None:
+def refuse_all() -> None:
     """Refuse all packets to other machines at once."""
-    route.do(rtnetlink.refuse(one) for one in plan.EVERYTHING)
+    with RouteSocket() as route:
+        route.do(rtnetlink.refuse(one) for one in plan.EVERYTHING)
 
 
 def _to_router(network: Prefix) -> bytes:

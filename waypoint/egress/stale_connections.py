@@ -15,9 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def end(pid: int, processes: Iterable[int]) -> None:
-    """End the connections to other machines of the session with pid 1 `pid`. Call it in the session's network
-    namespace. Raises OSError.
-    """
+    """End the connections to other machines of the session with pid 1 `pid`. Call it in its network namespace."""
     with sockets.open_table(pid) as table:
         found = {one.inode: one for one in tcp_connections.outside(table)}
     if not found:

@@ -67,9 +67,7 @@ def _plan(home: Home, keep_s: float) -> GcFacts:
 
 
 async def gc_job(home: Home, job: Job, keep_s: float) -> GcFacts:
-    """The job of `gc`, which keeps the operations of the last `keep_s` seconds. If it is cancelled, it ends after the
-    capture that it is removing.
-    """
+    """The job of `gc`. If it is cancelled, it ends after the capture that it is removing."""
     work = _Work(home, job, keep_s)
     return await work.in_thread(work.carry_out)
 
@@ -174,9 +172,7 @@ class _Work:
         return removal.remove(home.captures, home.names, time.time() - self._keep_s, limit)
 
     def _drop_all(self, chosen: list[Capture]) -> None:
-        """Remove from disk the captures `chosen`, and those that an earlier gc could not remove. What is left after a
-        failure is removed by the next gc or the next daemon.
-        """
+        """Remove from disk the captures `chosen`, and those that an earlier gc could not remove."""
         due = self._home.due_for_removal
         due |= {capture.id: capture for capture in chosen}
         whole = list(due.values())

@@ -23,9 +23,7 @@ _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine a comm
 
 
 def _seal(path: str) -> None:
-    """Make the tree read-only. If it has reached its limit, remove the limit first: setting the flag writes to the
-    tree.
-    """
+    """Make the tree read-only. That writes to the tree, so a limit that it has reached is removed first."""
     try:
         btrfs.make_readonly(path)
     except OSError as err:
@@ -80,10 +78,9 @@ class BtrfsPool(FolderOfTrees):
         pass
 
     def retry_if_full(self, act: Callable[[], None], *, is_end: bool = False) -> None:
-        """As `Pool.retry_if_full`. After ENOSPC all dirty data is written out: unwritten data reserves more space than
-        it needs, and removed trees are not free yet. After another ENOSPC the file system is enlarged a little
-        (`make_room`): otherwise nothing could be removed from a full pool. `is_end`: `act` ends or removes something,
-        so it may use the home's reserve.
+        """As `Pool.retry_if_full`. First writes out dirty data, which reserves more space than it needs; then calls
+        `make_room`: otherwise nothing could be removed from a full pool. `is_end`: `act` ends or removes something, so
+        it may use the home's reserve.
         """
         ways: list[Callable[[], None]] = [
             lambda: btrfs.sync_filesystem(self._folder),

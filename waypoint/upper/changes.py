@@ -25,9 +25,7 @@ class Changes(NamedTuple):
 
 
 def count_changes(tree: str) -> Changes:
-    """Count the files in the upper tree at the path `tree`, without Waypoint's own. Folders do not count, but a removed
-    folder counts as one file.
-    """
+    """Count the files in the upper tree, without Waypoint's own. Of folders only removed ones count."""
     own = f"{layout.ROOT_FOLDER}/upper/{RUN_FOLDER}"
     folders = [f"{name}/upper" for name in os.listdir(tree)]
     seen = count = 0
@@ -59,7 +57,6 @@ def changed_targets(tree: str) -> set[str]:
 
 
 def has_entries(folder: str | int) -> bool:
-    """Whether `folder`, a path or a descriptor, exists and is not empty."""
     try:
         with os.scandir(folder) as entries:
             return any(True for _ in entries)
@@ -97,7 +94,5 @@ def look_at(upper: str, place: str) -> InPlace:
 
 
 def stands_alone(folder: str | int) -> bool:
-    """Whether the folder, a path or a descriptor in an upper directory, hides the base's folder at its path (opaque)
-    or shows another one (redirect).
-    """
+    """Whether a folder of an upper directory hides the base's folder (opaque) or shows another one (redirect)."""
     return bool({_OPAQUE, _REDIRECT} & set(os.listxattr(folder, follow_symlinks=isinstance(folder, int))))

@@ -117,7 +117,6 @@ class PoolSizes:
 
 
 def usual_sizes(host_total_bytes: int, host_free_bytes: int) -> PoolSizes:
-    """The default sizes of a pool file on a file system with these total and free bytes."""
     return PoolSizes(
         initial_bytes=min(2 * GIB, host_free_bytes // 4),
         step_bytes=GIB,

@@ -114,8 +114,8 @@ class LoopPool(BtrfsPool):
         return free, space, self._addition(missing) if missing > 0 else 0
 
     def _addition(self, missing: int) -> int:
-        """By how many bytes to grow if `missing` are missing: whole steps, or less if the disk has less; 0 if that is
-        too little to be worth a commit.
+        """By how many bytes to grow if `missing` are missing: whole steps, or what the disk has; 0 if that is too
+        little.
         """
         step = whole(self._sizes.step_bytes)
         spare = whole(filesystem.free_bytes(self._home) - self._sizes.floor_bytes)
@@ -202,9 +202,7 @@ class LoopPool(BtrfsPool):
         return given
 
     def _join_chunks(self, full_percent: int) -> None:
-        """Move the content of chunks that are at most so full into others. To shrink, btrfs moves what lies at the end
-        of the device into space that is not allocated to any chunk.
-        """
+        """Move the content of chunks that are at most so full into others: shrinking needs unallocated space."""
         in_gaps = btrfs.free_bytes(self.folder) - btrfs.space_on_device(self.folder).unallocated_bytes
         if in_gaps >= _PIECE_BYTES and not self._is_broken_off:
             with contextlib.suppress(FileNotFoundError, subprocess.CalledProcessError):  # no program `btrfs`; no room
@@ -231,8 +229,8 @@ class LoopPool(BtrfsPool):
         return 0
 
     def _cut_file(self, size: int) -> None:
-        """Cut the file to `size`. The file system in it was shrunk before, durably. After a crash in between the next
-        opening enlarges the file system to the file's length again.
+        """Cut the file to `size`, after the file system in it. After a crash in between the next opening enlarges it
+        again.
         """
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -26,13 +26,12 @@ def open_pool(
     """Open the pool of the folder `home`, creating it if missing. Only one process at a time may have it open.
 
     `driver`: `btrfs` uses subvolumes of the btrfs that the home is on, else of a btrfs in a file with `sizes` (None:
-    `usual_sizes`). `copy` uses plain folders. `auto` uses the driver of an existing pool; for a new pool `btrfs` if the
-    machine can, else `copy`. A pool file is mounted in the caller's mount namespace. `give_room`: frees some MiB of a
-    full disk for the end of a session.
+    `usual_sizes`), mounted in the caller's mount namespace. `copy` uses plain folders. `auto` uses the driver of an
+    existing pool; for a new pool `btrfs` if the machine can, else `copy`. `give_room`: frees some MiB of a full disk
+    for the end of a session.
 
-    Raises HostLacks (the driver cannot work here), StateConflict (the home has a pool of the other driver), Failed.
-    With `auto`, Failed also means that the disk is too full for a new pool file: falling back to `copy` would keep the
-    slow driver for good.
+    Raises HostLacks (the driver cannot work here), StateConflict (the home has a pool of the other driver), Failed,
+    also if the disk is too full for a new pool file: falling back to `copy` would keep the slow driver for good.
     """
     place = os.path.realpath(home)
     made = _made_by(place)
@@ -50,7 +49,6 @@ def open_pool(
 
 
 def has_pool(home: str | os.PathLike[str]) -> bool:
-    """Whether the home has a pool of any driver."""
     place = os.path.realpath(home)
     folder = f"{place}/{FOLDER}"
     return os.path.exists(f"{place}/{IMAGE}") or (os.path.isdir(folder) and bool(os.listdir(folder)))

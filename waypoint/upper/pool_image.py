@@ -159,7 +159,6 @@ def use_whole_file(fd: int, folder: str) -> None:
 
 
 def tell_device(fd: int, folder: str) -> None:
-    """Give the device the size of its file."""
     device = loop.find_attached(fd)
     if device is None:
         raise OSError(errno.ENODEV, "the pool's file was replaced while it was in use", folder)

@@ -30,9 +30,7 @@ _MOST_PATH = 16_384
 
 
 class Views(NamedTuple):
-    """Descriptors of the roots of two mounted overlays over one base: `wanted` has the content to restore, `present` is
-    changed.
-    """
+    """Descriptors of the roots of two overlays over one base: `present` is to become like `wanted`."""
 
     wanted: int
     present: int
@@ -107,9 +105,6 @@ class _Job(NamedTuple):
     def keeps(self, path: str) -> bool:
         return path in self.keep or any(path.startswith(f"{kept}/") for kept in self.keep)
 
-    def keeps_in(self, path: str) -> bool:
-        return any(kept.startswith(f"{path}/") for kept in self.keep)
-
 
 @contextlib.contextmanager
 def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | None]]:
@@ -160,7 +155,8 @@ def _walk(root: int) -> Iterator[tuple[str, _Facts]]:
                 _check_length(path)
                 facts = item.stat(follow_symlinks=False)
                 is_folder = stat.S_ISDIR(facts.st_mode)
-                whole = _stands_alone(_Entry(above, item.name)) if is_folder else _is_whiteout(facts)
+                is_whiteout = stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
+                whole = _stands_alone(_Entry(above, item.name)) if is_folder else is_whiteout
                 if is_folder and not whole:
                     waiting.append(f"{path}/")
                 # A folder's ctime changes with its entries, which are compared on their own.
@@ -175,19 +171,13 @@ def _check_length(path: str) -> None:
         raise OSError(errno.ENAMETOOLONG, f"a path of more than {_MOST_PATH} characters", start)
 
 
-def _is_whiteout(facts: os.stat_result) -> bool:
-    return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
-
-
 def _stands_alone(folder: _Entry) -> bool:
     with folder.opened(_READ) as fd:
         return stands_alone(fd)
 
 
 def _bring(path: str, job: _Job, *, deep: bool) -> int:
-    """Make `path` in the present view like the wanted one, with `deep` its content too; return the number of
-    changes.
-    """
+    """Make `path` in the present view like the wanted one, with `deep` its content too; return how many changed."""
     count, above = 0, list[str]()
     waiting = [path]
     # No recursion and no open descriptors: the session chooses how deep its folders are.
@@ -207,9 +197,7 @@ def _bring(path: str, job: _Job, *, deep: bool) -> int:
 
 
 class _Step(NamedTuple):
-    """`names`: the entries of a folder that are still to be compared, before the folder's attributes; None: no
-    folder.
-    """
+    """`names`: entries of a folder still to be compared, before the folder's attributes; None: no folder."""
 
     changed: int
     names: set[str] | None = None
@@ -220,7 +208,8 @@ def _bring_one(path: str, job: _Job, *, deep: bool) -> _Step:
         if target is None:  # the folder above is missing, or is a link as in the wanted view
             return _Step(0)
         wanted, present = source.look() if source is not None else None, target.look()
-        if (wanted is None or not stat.S_ISDIR(wanted.st_mode)) and job.keeps_in(path):
+        keeps_below = any(kept.startswith(f"{path}/") for kept in job.keep)
+        if keeps_below and (wanted is None or not stat.S_ISDIR(wanted.st_mode)):
             return _Step(0)
         if source is None or wanted is None:
             if present is not None:
@@ -268,9 +257,7 @@ def _take_folder_attributes(path: str, views: Views) -> None:
 def _replace(
     source: _Entry, target: _Entry, facts: tuple[os.stat_result, os.stat_result | None], job: _Job, path: str
 ) -> None:
-    """Replace `target`, at `path`, by a copy of `source`, which is no folder. Atomic unless `target` is a folder.
-    `facts`: of the two.
-    """
+    """Replace `target`, at `path`, by a copy of `source`, which is no folder. Atomic unless `target` is a folder."""
     wanted, present = facts
     aside = target._replace(name=f".waypoint-{os.getpid()}-{wanted.st_ino}")
     try:
@@ -337,9 +324,7 @@ def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
 
 
 def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
-    """Copy up to `size` bytes; return how many. Within a btrfs pool the two files share the blocks, so this works in a
-    full pool, too.
-    """
+    """Copy up to `size` bytes; return how many. Files of one btrfs share the blocks: that works in a full pool, too."""
     try:
         return os.copy_file_range(origin, copy, size, place, place)
     except OSError as error:
@@ -358,7 +343,6 @@ def _take_attributes(source: _Entry, target: _Entry, wanted: os.stat_result) -> 
 
 
 def _take_mode(origin: int | str, copy: int | str, wanted: os.stat_result) -> None:
-    """Copy the permissions and the extended attributes of `origin`."""
     os.chmod(copy, stat.S_IMODE(wanted.st_mode))
     kept = set(os.listxattr(origin))
     for name in set(os.listxattr(copy)) - kept:

@@ -95,7 +95,6 @@ def _near(folder_fd: int, path: str) -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
-    """`open_beneath`, closed when the `with` ends."""
     fd = open_beneath(folder_fd, path, flags)
     try:
         yield fd
@@ -105,9 +104,7 @@ def opened(folder_fd: int, path: str, flags: int = os.O_PATH) -> Iterator[int]:
 
 @contextlib.contextmanager
 def parent_of(folder_fd: int, path: str) -> Iterator[tuple[int, str]]:
-    """The folder of `path` below `folder_fd`, and the last name of `path`: for calls with a `dir_fd`, which must not
-    follow the name.
-    """
+    """The folder of `path` below `folder_fd`, and the last name of `path`, for calls with a `dir_fd`."""
     above, _, name = path.strip("/").rpartition("/")
     with opened(folder_fd, above, os.O_PATH | os.O_DIRECTORY) as fd:
         yield fd, name
@@ -162,8 +159,8 @@ class MountPlace(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[str]:
-        """As `opened_fd`, but the descriptor's name (`name_of`). An OSError of the `with` block with this name gets the
-        real path instead.
+        """As `opened_fd`, but the descriptor's name. An OSError in the `with` block with this name gets the real
+        path.
         """
         with self.opened_fd() as fd:
             name = name_of(fd)

@@ -106,12 +106,11 @@ def snapshot_subvolume(source: str, path: str, *, readonly: bool = False) -> Non
 
 
 def destroy_subvolume(path: str) -> None:
-    """Delete a subvolume, read-only or not, with its content. Its name is gone on return; open files stay readable.
-    Raises FileNotFoundError, or OSError ENOTEMPTY if the subvolume contains other subvolumes.
+    """Delete a subvolume, read-only or not, with its content; open files stay readable. Raises FileNotFoundError, or
+    OSError ENOTEMPTY if it contains other subvolumes.
 
-    The kernel's cleaner thread frees the space after one or two commits (one every 30 s, or the mount option `commit`);
-    after a crash it continues at the next mount. BTRFS_IOC_START_SYNC would not hurry it: that call was seen to block
-    for a whole commit interval.
+    The kernel's cleaner thread frees the space after one or two commits, after a crash at the next mount.
+    BTRFS_IOC_START_SYNC would not hurry it: that call was seen to block for a whole commit interval.
     """
     parent, name = _split(path)
     with open_folder(parent) as fd:
@@ -119,14 +118,11 @@ def destroy_subvolume(path: str) -> None:
 
 
 def is_subvolume(path: str) -> bool:
-    """Whether the folder `path` on btrfs is the root of a subvolume."""
     return os.stat(path).st_ino == _SUBVOLUME_ROOT_INODE
 
 
 def make_readonly(path: str) -> None:
-    """Make opening files of the subvolume for writing fail (EROFS). Descriptors that are open for writing stay
-    usable.
-    """
+    """Make opening files of the subvolume for writing fail (EROFS); open descriptors stay writable."""
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_SUBVOL_SETFLAGS, _FLAGS.pack(_SUBVOL_RDONLY), "BTRFS_IOC_SUBVOL_SETFLAGS", path)
 
@@ -162,18 +158,14 @@ def _has_orphaned_roots(fd: int, path: str) -> bool:
 
 
 def balance(path: str, full_percent: int) -> None:
-    """Move the content of all chunks of data that are at most so full into others, so that their space becomes free.
-
-    Raises FileNotFoundError without btrfs-progs, CalledProcessError if there is no room to move it, or if
-    `cancel_balance` has ended it.
+    """Move the content of all data chunks that are at most so full into others, so that their space becomes free.
+    Raises FileNotFoundError without btrfs-progs, CalledProcessError if it finds no room or is cancelled.
     """
     programs.run("btrfs", "balance", "start", f"-dusage={full_percent}", path)
 
 
 def cancel_shrinking(path: str) -> None:
-    """Make a running `resize` to a smaller size fail with ECANCELED; what it moved stays moved. Does nothing if there
-    is none, or on a kernel before Linux 5.14.
-    """
+    """Make a running `resize` to a smaller size fail with ECANCELED, from Linux 5.14 on; what it moved stays moved."""
     try:
         with open_folder(path) as fd:
             _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"cancel"), "BTRFS_IOC_RESIZE", path)
@@ -194,23 +186,18 @@ def cancel_balance(path: str) -> None:
 
 def resize(path: str, size: int) -> None:
     """Resize the file system under `path`, which has one device, to `size` bytes, moving the data behind that. Durable
-    on return.
-
-    Raises OSError: ENOSPC if there is no room for that data, EINVAL below 256 MiB, ECANCELED by `cancel_shrinking`;
-    then the size is as it was.
+    on return. After ENOSPC (no room for that data), EINVAL (below 256 MiB) or ECANCELED the size is as it was.
     """
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"%d" % size), "BTRFS_IOC_RESIZE", path)
 
 
 def resize_to_device(path: str) -> None:
-    """Resize the file system under `path` to the full size of its only device."""
     with open_folder(path) as fd:
         _ioctl(fd, _IOC_RESIZE, _VOL_ARGS.pack(0, b"max"), "BTRFS_IOC_RESIZE", path)
 
 
 def space_on_device(path: str) -> SpaceOnDevice:
-    """How the space of the file system under `path`, which must have one device, is allocated."""
     with open_folder(path) as fd:
         answer = _ioctl(fd, _IOC_DEV_INFO, _DEV_INFO.pack(_FIRST_DEVICE, 0, 0), "BTRFS_IOC_DEV_INFO", path)
         groups = _space_groups(fd, path)
@@ -230,10 +217,8 @@ def _space_groups(fd: int, path: str) -> list[tuple[int, int, int]]:
 
 
 def free_bytes(path: str) -> int:
-    """Bytes that can still be written to the file system under `path`; may be below 0.
-
-    statvfs(3) does not count data in the page cache, which may be gigabytes. btrfs has promised space to that data, and
-    refuses a write with ENOSPC when all free space is promised.
+    """Bytes that can still be written to the file system under `path`; may be below 0. Unlike statvfs(3) it counts data
+    in the page cache, to which btrfs has promised space: it refuses a write when all free space is promised.
     """
     data = f"/sys/fs/btrfs/{_read_id(path)}/allocation/data"
     promised = _read_number(f"{data}/bytes_may_use") + _read_number(f"{data}/bytes_reserved")
@@ -241,9 +226,7 @@ def free_bytes(path: str) -> int:
 
 
 def error_count(path: str) -> int:
-    """How many reads, writes and checksums have failed so far on the devices of the file system under `path`; 0 if the
-    kernel does not count them (before 5.14).
-    """
+    """How many reads, writes and checksums failed so far on the devices of the file system; 0 before Linux 5.14."""
     count = 0
     for found in glob.glob(f"/sys/fs/btrfs/{_read_id(path)}/devinfo/*/error_stats"):
         with open(found) as file:
@@ -252,7 +235,6 @@ def error_count(path: str) -> int:
 
 
 def _read_id(path: str) -> str:
-    """The id of the file system under `path`, as sysfs writes it."""
     with open_folder(path) as fd:
         answer = _ioctl(fd, _IOC_FS_INFO, bytes(_FS_INFO.size), "BTRFS_IOC_FS_INFO", path)
     digits = _FS_INFO.unpack(answer)[0].hex()
@@ -275,11 +257,8 @@ class DiskUsage(NamedTuple):
 
 
 def disk_usage(path: str) -> DiskUsage:
-    """Run `btrfs filesystem du` on a folder: some ms, more with many files and extents. Data that is only in the page
-    cache does not count.
-
-    The program fails if a file is removed meanwhile, so it is run up to _DU_TRIES times. Raises FileNotFoundError
-    without btrfs-progs, CalledProcessError.
+    """Run `btrfs filesystem du` on a folder: some ms, more with many files and extents. Data in the page cache does not
+    count. The program fails if a file is removed meanwhile, so it is run up to _DU_TRIES times.
     """
     words = _run_du(path, _DU_TRIES)
     found = re.search(rb"^ *([0-9]+) +([0-9]+) +([0-9]+|-) ", words.partition(b"\n")[2])
@@ -299,10 +278,8 @@ def _run_du(path: str, tries: int) -> bytes:
 
 
 def make_filesystem(path: str) -> None:
-    """Run mkfs.btrfs on the file at `path`. Nothing is discarded, so the file keeps its disk space.
-
-    Metadata is stored once, not twice as by default: a commit, and so every snapshot, takes a third less time, and the
-    file system under the file usually stores its own metadata once, too.
-    Raises FileNotFoundError without btrfs-progs, CalledProcessError if mkfs.btrfs fails (it needs about 110 MiB).
+    """Run mkfs.btrfs on the file at `path`, which keeps its disk space. Metadata is stored once, not twice as by
+    default: a commit takes a third less time, and the file system under the file usually stores its own metadata once,
+    too. Raises FileNotFoundError without btrfs-progs, CalledProcessError if mkfs.btrfs fails (it needs about 110 MiB).
     """
     programs.run("mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "single", "--data", "single", path)

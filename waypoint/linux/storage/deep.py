@@ -77,8 +77,8 @@ def _enter(folder_fd: int, name: str) -> tuple[Visit, list[str]]:
 
 
 def remove(folder_fd: int, name: str) -> None:
-    """Remove the file or folder `name`, with its content, from the folder `folder_fd`. Raises OSError:
-    FileNotFoundError if it is missing, ESTALE as in `walk`.
+    """Remove the file or folder `name`, with its content, from `folder_fd`. Raises FileNotFoundError, ESTALE as
+    `walk`.
     """
     try:
         os.unlink(name, dir_fd=folder_fd)

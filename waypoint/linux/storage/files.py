@@ -12,10 +12,8 @@ from collections.abc import Iterator
 
 
 def publish(path: str, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
-    """Replace the file `path` atomically by one with `content` and `mode`.
-
-    With `durable`, the new file survives a power loss after the return. Only one caller may write `path` at a time.
-    After an OSError the old file is still there, unless the last fsync failed.
+    """Replace the file `path` atomically by one with `content` and `mode`. With `durable`, it survives a power loss
+    after the return. Only one caller may write `path` at a time.
     """
     aside = f"{path}.new"
     with contextlib.suppress(FileNotFoundError):
@@ -68,9 +66,8 @@ def sync_folder(path: str) -> None:
 
 def lock(path: str, *, wait: bool) -> int:
     """Take the exclusive flock(2) of the file `path`, creating the file if missing; return its descriptor, which holds
-    the lock until it is closed. It is close-on-exec, because a child that inherits it would hold the lock, too.
-
-    Raises BlockingIOError if another process holds the lock and `wait` is False.
+    the lock until it is closed. Close-on-exec: a child that inherits it would hold the lock, too. Raises
+    BlockingIOError if another process holds the lock and `wait` is False.
     """
     flags = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     while True:
@@ -87,8 +84,8 @@ def lock(path: str, *, wait: bool) -> int:
 
 
 def lock_folder(path: str) -> int:
-    """Wait for the exclusive flock(2) of the folder `path`, which needs no lock file; return its descriptor, which
-    holds the lock until it is closed, and is close-on-exec.
+    """Wait for the exclusive flock(2) of the folder `path`; return its descriptor, which holds the lock until
+    closed.
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -97,7 +94,6 @@ def lock_folder(path: str) -> int:
 
 @contextlib.contextmanager
 def locked(path: str) -> Iterator[int]:
-    """Hold the lock of `path` (see `lock`) during the `with` block."""
     fd = lock(path, wait=True)
     try:
         yield fd

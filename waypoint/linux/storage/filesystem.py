@@ -20,9 +20,7 @@ _COPYING = ("-dR", _KEEP, "--reflink=auto", "--sparse=auto", "--no-target-direct
 
 def reserve_space(fd: int, size_bytes: int, path: str) -> None:
     """Allocate disk space for the first `size_bytes` of the file; a shorter file becomes that long (fallocate(2)).
-
-    Raises OSError: ENOSPC, after which the file may have grown by a part; EOPNOTSUPP if the file system cannot reserve
-    space. On copy-on-write file systems (btrfs, ZFS) the reservation covers only the first write to each block.
+    Raises OSError: ENOSPC, after which the file may have grown by a part; EOPNOTSUPP if the file system cannot.
     """
     while True:
         try:
@@ -33,7 +31,7 @@ def reserve_space(fd: int, size_bytes: int, path: str) -> None:
 
 
 def sync_filesystem(path: StrPath) -> None:
-    """Write out all data of the file system that `path` is on and wait for the end (syncfs(2)). Raises OSError."""
+    """Write out all data of the file system that `path` is on, and wait for the end (syncfs(2))."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         libc.call("syncfs", fd, path=os.fspath(path))
@@ -53,23 +51,21 @@ def is_readonly(path: StrPath) -> bool:
 
 
 def has_files(path: StrPath, count: int) -> bool:
-    """Whether the file system under `path` can have `count` more files (statvfs(3), f_favail). True if it has no limit,
-    like btrfs.
+    """Whether the file system under `path` can have `count` more files (f_favail). True without a limit, as on
+    btrfs.
     """
     numbers = os.statvfs(path)
     return numbers.f_files == 0 or numbers.f_favail >= count
 
 
 def total_bytes(path: StrPath) -> int:
-    """The size of the file system under `path` (statvfs(3), f_blocks)."""
     numbers = os.statvfs(path)
     return numbers.f_blocks * numbers.f_frsize
 
 
 def make_whiteout(path: StrPath) -> None:
-    """Make a whiteout, overlayfs's mark of a deleted name: a character device 0:0 (overlayfs.rst).
-
-    Raises PermissionError if `path` itself lies on a mounted overlay.
+    """Make a whiteout, overlayfs's mark of a deleted name: a character device 0:0. Not possible on an overlay
+    itself.
     """
     os.mknod(path, stat.S_IFCHR, WHITEOUT_DEVICE)
 
@@ -103,9 +99,7 @@ def remove_tree(path: StrPath) -> None:
 
 
 def used_bytes(path: StrPath) -> int:
-    """Disk space of a tree: hard links are counted once, blocks shared with other trees in full. Approximate if the
-    tree changes meanwhile. Runs `du`: some ms, and about 1 ms per 1,000 files.
-    """
+    """Disk space of a tree by `du`, about 1 ms per 1,000 files: hard links are counted once, shared blocks in full."""
     try:
         words = programs.run("du", "-sx", "--block-size=1", "--", path)
     except subprocess.CalledProcessError as err:

@@ -48,9 +48,7 @@ def namespace(lines: str, group_lines: str = "") -> int:
 
 
 def clone(source: StrPath, userns: int) -> int:
-    """As `mounts.clone`, with the map of the user namespace `userns`. Raises OSError: EINVAL if the file system cannot
-    be idmapped, ENOSYS before Linux 5.12.
-    """
+    """As `mounts.clone`, with the map of `userns`. Raises OSError: EINVAL if the file system cannot be idmapped."""
     tree = mounts.clone(source)
     try:
         attributes = _ATTRIBUTES.pack(_MOUNT_ATTR_IDMAP, 0, 0, userns)
@@ -62,7 +60,6 @@ def clone(source: StrPath, userns: int) -> int:
 
 
 def attach(source: StrPath, target: StrPath, userns: int) -> None:
-    """Bind-mount `source` at `target`, with the map of `userns`."""
     with opened(source, userns) as tree:
         mounts.attach(tree, target)
 

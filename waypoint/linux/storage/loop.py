@@ -51,7 +51,6 @@ class LoopDevice:
         self.close()
 
     def close(self) -> None:
-        """Close the descriptor. A second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -64,7 +63,6 @@ class LoopDevice:
         return LoopStatus(device, inode, flags)
 
     def update_capacity(self) -> None:
-        """Set the device's size to the present size of its file."""
         ioctl(self._fd, _LOOP_SET_CAPACITY, name="LOOP_SET_CAPACITY", path=self.path)
 
 
@@ -113,7 +111,8 @@ def _find_free_number() -> int:
 def find_attached(file_fd: int) -> LoopDevice | None:
     """The loop device to which the file behind `file_fd` is attached, opened; None if there is no such device."""
     wanted = os.fstat(file_fd)
-    for path in _list_attached():
+    attached = [name for name in os.listdir("/sys/block") if os.path.isdir(f"/sys/block/{name}/loop")]
+    for path in (f"/dev/{name}" for name in attached):
         with contextlib.suppress(FileNotFoundError):  # the device node was removed
             device = _open(path)
             if _is_behind(device, wanted):
@@ -130,8 +129,3 @@ def _is_behind(device: LoopDevice, wanted: os.stat_result) -> bool:
             return False
         raise
     return (status.device, status.inode) == (wanted.st_dev, wanted.st_ino)
-
-
-def _list_attached() -> list[str]:
-    """Paths of the loop devices that have a file attached: those have a folder `loop` in sysfs."""
-    return [f"/dev/{name}" for name in os.listdir("/sys/block") if os.path.isdir(f"/sys/block/{name}/loop")]

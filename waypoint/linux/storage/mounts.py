@@ -83,28 +83,24 @@ def umount(target: StrPath, flags: int = 0) -> None:
 
 
 def bind(source: StrPath, target: StrPath, *, recursive: bool = False) -> None:
-    """Bind-mount the file or folder `source` at `target`; with `recursive`, with the mounts below `source`. It has the
-    flags of the mount of `source`; `remount_bind` changes them.
-    """
+    """Bind-mount `source` at `target`, with its flags; with `recursive`, together with the mounts below it."""
     mount(source, target, None, MS_BIND | (MS_REC if recursive else 0))
 
 
 def remount_bind(target: StrPath, flags: int) -> None:
-    """Replace the flags (MS_RDONLY, MS_NOSUID, ...) of the mount at `target`; those of its file system stay.
-
-    In a user namespace that does not own the mount, clearing a flag raises PermissionError (mount_namespaces(7),
-    "Restrictions").
+    """Replace the flags (MS_RDONLY...) of the mount at `target`, not those of its file system. In a user namespace that
+    does not own the mount, clearing a flag raises PermissionError (mount_namespaces(7), "Restrictions").
     """
     mount(None, target, None, MS_REMOUNT | MS_BIND | flags)
 
 
 def make_slave(path: StrPath) -> None:
-    """Make the mount at `path` and those below it slaves: mount events propagate into them but not out (MS_SLAVE)."""
+    """Make the mount at `path` and those below it slaves: mount events propagate in but not out."""
     mount(None, path, None, MS_REC | MS_SLAVE)
 
 
 def make_private(path: StrPath) -> None:
-    """Make the mount at `path` and those below it private: no mount event propagates in or out (MS_PRIVATE)."""
+    """Make the mount at `path` and those below it private: mount events propagate neither in nor out."""
     mount(None, path, None, MS_REC | MS_PRIVATE)
 
 
@@ -136,8 +132,8 @@ def keep_writes_apart(folder: str, needed: str) -> None:
 
 
 def clone(source: StrPath) -> int:
-    """A descriptor, close-on-exec, of a new, detached mount of the file or folder `source`, without the mounts below
-    it. The mount vanishes with the descriptor unless `attach` is called.
+    """A descriptor of a new, detached mount of the file or folder `source`, without the mounts below it. It vanishes
+    with the descriptor unless `attach` is called.
     """
     return libc.syscall(
         "open_tree", _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | os.O_CLOEXEC, path=os.fspath(source)
@@ -145,9 +141,7 @@ def clone(source: StrPath) -> int:
 
 
 def attach(tree: int, point: StrPath) -> None:
-    """Mount `tree`, which `clone` has made in any mount namespace, at `point`, which may be the name of a
-    descriptor.
-    """
+    """Mount `tree`, which `clone` has made in any mount namespace, at `point`, a path or the name of a descriptor."""
     place = os.open(point, os.O_PATH | os.O_CLOEXEC)
     try:
         flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
@@ -157,10 +151,8 @@ def attach(tree: int, point: StrPath) -> None:
 
 
 def pivot_root_here() -> None:
-    """Make the current directory, which must be a mount point, the root, and detach the old root with its mounts.
-
-    `pivot_root(".", ".")` stacks the old root on the new one, so that it can be unmounted (pivot_root(2), notes). Its
-    propagation must not be shared. Files open below it stay usable. The current directory is `/` afterwards.
+    """Make the current directory, which must be a mount point, the root, and detach the old root with its mounts, whose
+    propagation must not be shared. The current directory is `/` afterwards.
     """
     libc.syscall("pivot_root", b".", b".", path=".")
     umount(".", MNT_DETACH)
@@ -186,13 +178,13 @@ def holding(path: StrPath) -> tuple[MountRecord, str]:
 
 
 def open_table() -> int:
-    """A descriptor, close-on-exec, of the mountinfo of the calling thread's mount namespace, for `read_again`."""
+    """A descriptor of the mountinfo of the calling thread's mount namespace, for `read_again`."""
     return os.open("/proc/thread-self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def read_again(table: int) -> bytes:
-    """The present content of the mountinfo behind the descriptor `table`: of the namespace in which it was opened.
-    poll(2) reports POLLPRI for the descriptor after each change.
+    """The present content of the mountinfo behind `table`. poll(2) reports POLLPRI for the descriptor after a
+    change.
     """
     os.lseek(table, 0, os.SEEK_SET)
     return b"".join(iter(lambda: os.read(table, 1 << 16), b""))
@@ -206,7 +198,6 @@ def list_mount_points_in(path: StrPath) -> list[str]:
 
 
 def parse_mounts(text: bytes) -> list[MountRecord]:
-    """The records in the content of a mountinfo file. Raises ValueError if a line is malformed."""
     # Not splitlines(): the kernel does not escape a carriage return or form feed in a name.
     return [_parse_line(line) for line in text.split(b"\n") if line]
 
@@ -244,8 +235,3 @@ def _unescape(field: bytes) -> str:
 def escape(path: StrPath) -> str:
     r"""`path` as a value in overlay's options: with a backslash before `\`, `,` and `:` (fs/overlayfs/params.c)."""
     return _OVERLAY_SPECIAL.sub(r"\\\1", os.fspath(path))
-
-
-def seen_from_outside(path: str) -> str:
-    """The path by which root, in another mount namespace, reaches what this process has at `path`."""
-    return f"/proc/{os.getpid()}/root{path}"

@@ -28,8 +28,8 @@ _LOOKUP = struct.Struct("QQ4080x")  # btrfs_ioctl_ino_lookup_args: id of the sub
 
 
 def enable(path: str) -> None:
-    """Count from now on what is written in the file system under `path`. Kernels without simple quotas cannot mount it
-    any more. EINVAL: this kernel has none.
+    """Count from now on what is written in the file system. Kernels without simple quotas (EINVAL) cannot mount it
+    then.
     """
     with open_folder(path) as fd:
         wanted = bytearray(_CONTROL.pack(_ENABLE_SIMPLE, 0))

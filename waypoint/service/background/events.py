@@ -28,7 +28,6 @@ class Events:
     """The events of one daemon. `instance`: the daemon's id; sequence numbers are its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """`loop`: the event loop that the readers run in."""
         self.instance = random_hex(8)
         self._loop = loop
         self._lines: collections.deque[bytes] = collections.deque(maxlen=KEPT)
@@ -49,7 +48,6 @@ class Events:
                 self._loop.call_soon_threadsafe(self._wake)
 
     def tell_operation(self, operation: Operation) -> None:
-        """Publish a new entry of the operation log."""
         names = sorted({*operation.moves, *operation.sessions}, key=in_order)
         self.publish(OperationEvent, number=operation.number, verb=operation.verb, names=names)
 
@@ -81,7 +79,6 @@ class Events:
         return b"".join(lines), seq + len(lines)
 
     async def _more(self, seq: int) -> None:
-        """Wait until there is an event after `seq`."""
         more = self._loop.create_future()
         with self._lock:
             if self._seq > seq:

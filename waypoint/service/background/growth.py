@@ -138,14 +138,12 @@ class _Written:
         self._amounts: deque[tuple[float, int]] = deque()  # time and amount
 
     def note(self, growth: Growth) -> None:
-        """Take note of the result of a poll."""
         used = growth.size_bytes - growth.free_bytes
         if self._used is not None and used > self._used:
             self._amounts.append((time.monotonic(), used - self._used))
         self._used = used
 
     def recently(self) -> int:
-        """Bytes written in the last RECENT_S seconds."""
         while self._amounts and self._amounts[0][0] < time.monotonic() - RECENT_S:
             self._amounts.popleft()
         return sum(amount for _, amount in self._amounts)

@@ -27,7 +27,6 @@ class HostWatch:
         self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Update the mounts now and after each change."""
         self._following = self._loop.create_task(self._follow())
 
     async def stop(self) -> None:

@@ -52,7 +52,6 @@ class Job:
         self._loop.call_soon_threadsafe(self._tell_soon)
 
     def facts(self, *, whole: bool) -> JobFacts:
-        """`whole`: include the result."""
         return JobFacts(
             id=self.id,
             kind=self.kind,
@@ -68,7 +67,6 @@ class Job:
         self._events.publish(JobEvent, change=change, job=self.facts(whole=False))
 
     def conclude(self, task: asyncio.Task[Any]) -> None:
-        """Note the outcome of `task`, which has ended."""
         error = None if task.cancelled() else task.exception()
         if task.cancelled():
             self.state = "cancelled"
@@ -105,8 +103,6 @@ async def _run(work: Work, job: Job) -> object:
 
 
 class Jobs:
-    """All jobs of a daemon. Lives in its event loop."""
-
     def __init__(self, events: Events) -> None:
         self._events = events
         self._jobs: dict[str, Job] = {}  # in the order of their start
@@ -129,7 +125,6 @@ class Jobs:
         return job
 
     def running(self, kind: str) -> Job | None:
-        """The running job of this kind; None if there is none."""
         return next((self._jobs[job_id] for job_id in self._tasks if self._jobs[job_id].kind == kind), None)
 
     async def result(self, job: Job) -> object:
@@ -148,7 +143,6 @@ class Jobs:
         return list(self._jobs.values())
 
     def get(self, job_id: str) -> Job:
-        """Raises UnknownName."""
         self._forget_old()
         if job_id not in self._jobs:
             said = f"there is none; jobs end with their daemon, and results are kept for {KEPT_S / 60:.0f} minutes"
@@ -167,7 +161,6 @@ class Jobs:
         return job
 
     async def close(self) -> None:
-        """Cancel all running jobs and wait for their end."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
