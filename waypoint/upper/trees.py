@@ -90,7 +90,7 @@ class FolderOfTrees:
         refused = files.refusal_to_write(f"{os.path.dirname(self._folder)}/trial", 0)
         if refused is not None:  # the home's whole disk cannot be written
             raise Failed(tried, on, str(refused.strerror), NEXT_STEPS.get(refused.errno or 0, READ_ONLY))
-        trees = f"/proc/{os.getpid()}/root{self._folder}"  # the path in another mount namespace
+        trees = mounts.seen_from_outside(self._folder)
         raise Failed(
             tried,
             on,

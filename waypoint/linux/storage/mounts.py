@@ -235,3 +235,8 @@ def _unescape(field: bytes) -> str:
 def escape(path: StrPath) -> str:
     r"""`path` as a value in overlay's options: with a backslash before `\`, `,` and `:` (fs/overlayfs/params.c)."""
     return _OVERLAY_SPECIAL.sub(r"\\\1", os.fspath(path))
+
+
+def seen_from_outside(path: str) -> str:
+    """The path of this process's `path` for root in another mount namespace."""
+    return f"/proc/{os.getpid()}/root{path}"
