@@ -123,14 +123,15 @@ def test_setup_works_if_the_caller_ignores_sigchld() -> None:
 
 
 def test_a_full_stdout_is_reported(home: Home) -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            home.argv("daemon", "status"), env=home.env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.returncode == 125
-    said, step = done.stderr.splitlines()
-    assert said == "waypoint: cannot continue: No space left on device"
-    assert step == "  next: correct that, or send the output elsewhere; then try again"
+    for words in (("daemon", "status"), ("ps", "--help")):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                home.argv(*words), env=home.env, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert done.returncode == 125
+        said, step = done.stderr.splitlines()
+        assert said == "waypoint: cannot continue: No space left on device"
+        assert step == "  next: correct that, or send the output elsewhere; then try again"
 
 
 # --- CRIU, and the pool

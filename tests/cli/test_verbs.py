@@ -164,8 +164,18 @@ def test_wrong_usage_is_reported_with_the_word_the_reason_and_the_help_to_read()
     check_none(failed)
 
 
-def test_help_can_be_requested_among_other_words() -> None:
-    for line in ("--help", "-h", "ps -h", "exec --help", "branch --help", "fork x -n 3 --help", "op -h", "log -ah"):
+def test_help_can_be_requested_among_other_words_even_wrong_ones() -> None:
+    for line in (
+        "--help",
+        "-h",
+        "ps -h",
+        "exec --help",
+        "branch --help",
+        "fork x -n 3 --help",
+        "op -h",
+        "log -ah",
+        "log -n x -h",
+    ):
         with pytest.raises(HelpRequested):
             parse(*find(line.split()))
 

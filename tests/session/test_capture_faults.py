@@ -157,7 +157,7 @@ def test_a_request_from_inside_to_a_killed_daemon_is_answered(w: Ground) -> None
     *_, said, advised, code = session.exec("wait $asked; cat /srv/said").output.decode().splitlines()
     assert code == "125"
     assert said.endswith("the daemon was replaced while it worked on this")
-    step = advised.removeprefix("  next: see what became of it: ")
+    step = advised.removeprefix("  next: see whether it was done: ")
     assert step == "waypoint op log"
     assert "late" not in session.exec(step).output.decode()
     assert session.exec("waypoint checkpoint late > /dev/null; waypoint op log; echo $kept").output.endswith(b"yes\n")

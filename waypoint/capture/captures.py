@@ -41,7 +41,7 @@ accident of the search.
 """
 
 SpawnBeside = Callable[[int], Spawn]
-"""Maps the host's pid of a session's pid 1, and the session's cgroup, to a function that starts a CRIU for its dump."""
+"""Maps the host's pid of a session's pid 1 to a function that starts a CRIU for the dump of that session."""
 
 
 class Usage(NamedTuple):

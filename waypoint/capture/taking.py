@@ -78,7 +78,7 @@ def _take_with_processes(taking: Taking, pause: Pause) -> Capture:
             raise
         _add_ended_programs(first, [first], before, subject)
         raise first from error
-    except CriuFailed as error:
+    except (CriuFailed, Failed, OSError) as error:
         _add_ended_programs(error, [first, error], before, subject)
         raise
     taken.degraded.extend(_ended_programs([first], before, subject))
@@ -116,6 +116,7 @@ def _add_ended_programs(
 ) -> None:
     """Add the sentence of `_ended_programs` to `error`, with which the capture fails."""
     for said in _ended_programs(errors, before, subject):
+        log.warning("%s: %s", subject.facts.branch, said)
         if isinstance(error, WaypointError):
             error.said += f"; {said}"
             error.next_step = "restore an earlier checkpoint if the session needs them, and try again"

@@ -53,9 +53,6 @@ def main(argv: list[str]) -> "NoReturn":
     _occupy_standard_streams()
     try:
         leave(run(argv))
-    except HelpRequested as request:
-        _print_help(request.verb)
-        leave(0)
     except WaypointError as error:
         leave(_fail(argv, error))
     except KeyboardInterrupt:
@@ -69,7 +66,16 @@ def main(argv: list[str]) -> "NoReturn":
 
 
 def run(argv: list[str]) -> int:
-    """Run one command and return its exit status. Raises HelpRequested, WaypointError, OSError."""
+    """Run one command and return its exit status. Raises WaypointError, OSError."""
+    try:
+        return _run(argv)
+    except HelpRequested as request:
+        verb = request.verb
+    _print_help(verb)
+    return 0
+
+
+def _run(argv: list[str]) -> int:
     if argv and argv[0] == COMPLETE:
         completed: int = __import__("waypoint.cli.completion", fromlist=["run"]).run(argv[1:])
         return completed

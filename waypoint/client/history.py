@@ -79,7 +79,9 @@ class History:
         If no session lives, the free space of the pool is given back to the disk. Raises StateConflict if a gc is
         running, or with `compact` if a session lives.
         """
-        body: dict[str, object] = {"keep_operations_s": keep_operations_s, "dry_run": dry_run, "compact": compact}
+        body: dict[str, object] = {"keep_operations_s": keep_operations_s, "dry_run": dry_run}
+        if compact:  # a daemon of an earlier version does not know this field
+            body["compact"] = True
         answer = self._ask_once("/v1/gc", body)
         return replace(parse(GcFacts, answer), strangers=parse_list(StrangerFacts, answer, "strangers"))
 

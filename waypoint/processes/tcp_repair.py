@@ -22,7 +22,10 @@ def end(pids: Iterable[int]) -> int:
     No CRIU may work on the processes. Processes that end meanwhile are skipped. Needs CAP_NET_ADMIN in the user
     namespace of the sockets' network namespace, and the right to trace the processes.
     """
-    found = {inode: (pid, number) for inode, pid, number in open_sockets(pids)}
+    found: dict[int, tuple[int, int]] = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # its descriptors cannot be listed
+            found |= {inode: (pid, number) for inode, _, number in open_sockets([pid])}
     return sum(_end(pid, number) for pid, number in found.values())
 
 

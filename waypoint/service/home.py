@@ -38,7 +38,7 @@ from waypoint.service.background.events import Events
 from waypoint.service.background.growth import PoolWatch
 from waypoint.service.background.host_watch import HostWatch
 from waypoint.service.background.jobs import Jobs
-from waypoint.session.adopt import adopt_all
+from waypoint.session.adopt import adopt_all, end_dumps
 from waypoint.session.birth import rights
 from waypoint.session.live.pending_records import PendingRecords
 from waypoint.session.live.resources import Resources
@@ -165,9 +165,11 @@ class Home:
         if serve_inside is not None:
             home.sessions.serve_inside = functools.partial(serve_inside, home)
         home._watch.start()  # first, since the sessions of the last daemon go on writing
+        await asyncio.to_thread(end_dumps, home.sessions.resources)
         home.strangers = adopt_all(home.sessions)
         home._compact_later()
         home.relief = relief
+        home.sessions.resources.pending_records.on_written = home._compact_later
         home.sessions.on_change = home._tell_session  # only now: adopted sessions are not announced
         home._launcher.open()
         if home._host_watch is not None:
@@ -220,6 +222,10 @@ class Home:
         if change == "ended":
             self._compact_later()
 
+    def is_idle(self) -> bool:
+        """True if no session lives, and none is being started."""
+        return not self.names.live() and not self.names.live(ready=False)
+
     def _compact_later(self) -> None:
         """Give the pool's free space back to the disk after COMPACT_S, if no session lives then."""
         loop = asyncio.get_running_loop()
@@ -229,8 +235,7 @@ class Home:
 
     def _compact(self) -> None:
         try:
-            if not self.names.live():
-                self.pool.compact()
+            self.pool.compact(self.is_idle)
         except WaypointError as error:
             log.error("the pool's free space is not given back to the disk: %s", error)
 

@@ -45,8 +45,9 @@ async def gc(home: Home, request: GcRequest) -> GcFacts:
         rights.check_unrestricted(home.sessions.resources, "gc with", f"--keep-operations {keep_s:g}s", said)
     if request.dry_run:
         return await asyncio.to_thread(_plan, home, keep_s)
-    if request.compact and home.sessions.running:
-        said = f"sessions live in it: {', '.join(sorted(home.sessions.running))}"
+    if request.compact and not home.is_idle():
+        branches = {*home.sessions.running, *(row.branch for row in home.names.live(ready=False))}
+        said = f"sessions live in it: {', '.join(sorted(branches))}"
         raise StateConflict("compact the pool of", str(home.path), said, "stop them first: waypoint stop --all")
     found = await home.jobs.result(home.jobs.start("gc", lambda job: gc_job(home, job, keep_s)))
     assert isinstance(found, GcFacts)
@@ -137,9 +138,9 @@ class _Work:
         chosen = self._remove()
         self._drop_all(chosen)
         strangers = self._remove_strangers()
-        home.pool.settle()  # the next command may need the freed space
-        if not self.is_cancelled and not home.names.live():
-            self._try("the free space of the pool", home.pool.compact)
+        self._try("the free space of the pool", home.pool.settle)  # the next command may need it
+        if not self.is_cancelled:
+            self._try("the free space of the pool", functools.partial(home.pool.compact, home.is_idle))
         after = home_bytes(home)
         return GcFacts(
             dry_run=False,
@@ -219,9 +220,10 @@ def _stays(home: Home) -> list[str]:
     """In words, the free space that stays in the pool."""
     if why := home.pool.why_stays():
         return [f"the free space of the pool: {why}"]
-    if spare := home.pool.spare_bytes():
-        when = "it is given back when no session lives ('waypoint gc --compact')"
-        return [f"{mib(spare)} of free space in the pool: {when}"]
+    with contextlib.suppress(WaypointError):  # the disk fails; `failed` says so
+        if spare := home.pool.spare_bytes():
+            when = "it is given back when no session lives ('waypoint gc --compact')"
+            return [f"{mib(spare)} of free space in the pool: {when}"]
     return []
 
 

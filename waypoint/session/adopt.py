@@ -37,7 +37,6 @@ MOST_S = 40.0
 def adopt_all(sessions: Registry) -> list[StrangerFacts]:
     """Adopt the sessions that live, and end the others. Returns what lies in the home and is unknown to names.db."""
     resources = sessions.resources
-    _end_dumps(resources)
     is_ours = has_mark(resources.places.sessions, resources.names.identity())
     for row in resources.names.live(ready=False):
         _end_unborn(resources, row, kill=is_ours)
@@ -172,8 +171,8 @@ def _end_unborn(resources: Resources, row: LiveRow, *, kill: bool) -> None:
         resources.pending_records.add(row.branch, "the start of a session was taken back", take_back, error)
 
 
-def _end_dumps(resources: Resources) -> None:
-    """Wait for the dumps of the last daemon to end, before anything is done with the dumped sessions.
+def end_dumps(resources: Resources) -> None:
+    """Wait for the dumps of the last daemon to end. To be called before `adopt_all`. Blocks, up to MOST_S.
 
     A CRIU whose daemon is gone gives up when it has written all memory, and leaves the session frozen, as it found it.
     To kill it earlier may harm the session (docs/criu.md), so only a CRIU that hangs is killed. A CRIU that cannot be

@@ -155,6 +155,7 @@ class BtrfsPool(FolderOfTrees):
         # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written
         # during the commit before. So commit until one is quick, or hardly quicker than the last (a slow disk, a steady
         # writer): the snapshot in the pause then seldom waits for a slow commit.
+        self.stop_compacting()
         with self._tree("sync the upper tree", name) as path:
             before_s, took_s = math.inf, 0.0
             while took_s == 0.0 or _QUICK_S < took_s < before_s / 2:

@@ -172,9 +172,10 @@ class Pool(Protocol):
         """
         ...
 
-    def compact(self) -> int:
-        """Give free space back to the disk, down to the size of a new pool; returns how many bytes. Call it only while
-        no session lives: it takes seconds or minutes, in which a session would be slow.
+    def compact(self, is_idle: Callable[[], bool]) -> int:
+        """Give free space back to the disk, down to the size of a new pool; returns how many bytes. Takes seconds or
+        minutes, in which a session would be slow, so it does nothing unless `is_idle` returns True: no session lives or
+        is being started.
 
         A call that has to change the pool, such as `create`, breaks it off: what was given back by then stays so.
         """

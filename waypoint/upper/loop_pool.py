@@ -173,12 +173,15 @@ class LoopPool(BtrfsPool):
         """By how many bytes the pool is larger than a new one; below 0 if it is smaller."""
         return btrfs.space_on_device(self.folder).total_bytes - max(self._sizes.initial_bytes, _LEAST_BYTES)
 
-    def compact(self) -> int:
+    def compact(self, is_idle: Callable[[], bool]) -> int:
         with self._lock, refusals("compact the pool", self._image):
-            if self._is_closed:
+            if self._is_closed or filesystem.is_readonly(self.folder):
                 return 0
             self._is_compacting, self._is_broken_off = True, False
             try:
+                # Asked only now: a session that starts later makes a tree, and breaks this compaction off.
+                if not is_idle():
+                    return 0
                 self._settle()
                 return self._compact()
             finally:

@@ -70,7 +70,7 @@ class FolderOfTrees:
     def spare_bytes(self) -> int:
         return 0
 
-    def compact(self) -> int:
+    def compact(self, is_idle: Callable[[], bool]) -> int:
         return 0
 
     def stop_compacting(self) -> None:

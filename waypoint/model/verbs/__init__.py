@@ -170,7 +170,12 @@ def parse(verb: Verb, argv: "Sequence[str]", largest: int = MAX_NUMBER) -> Given
 
     Raises HelpRequested, UsageProblem.
     """
-    return _Parser(verb, argv, largest).parse()
+    try:
+        return _Parser(verb, argv, largest).parse()
+    except UsageProblem:
+        if _has_flag(verb, argv, HELP_FLAGS):
+            raise HelpRequested(verb) from None
+        raise
 
 
 class _Parser:
@@ -301,11 +306,16 @@ def asks_for_json(verb: Verb | None, argv: "Sequence[str]") -> bool:
     """Whether `argv`, the words after the verb, have the option `--json`, even if the other words are wrong. `verb`:
     None if there is no such verb.
     """
+    return _has_flag(verb, argv, ("--json",))
+
+
+def _has_flag(verb: Verb | None, argv: "Sequence[str]", flags: "Sequence[str]") -> bool:
+    """Whether one of the options `flags`, which take no value, is among the options in `argv`."""
     is_value = False
     for word in argv:
         if word == "--":
             return False
-        if word == "--json":
+        if word in flags and not is_value:
             return True
         if is_value:
             is_value = False

@@ -28,6 +28,7 @@ class PendingRecords:
         self._timer: asyncio.TimerHandle | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._closed = False
+        self.on_written: Callable[[], object] = lambda: None  # called in the event loop after each write
 
     def add(self, branch: str, event: str, write: Callable[[], object], error: Exception) -> Failed:
         """Call `write` in a thread every RETRY_S until it raises neither WaypointError nor OSError. `event`: a clause,
@@ -75,6 +76,7 @@ class PendingRecords:
         except (WaypointError, OSError) as error:
             return _problem(branch, pending.event, error)
         log.info("it is on record now that %s on %s", pending.event, branch)
+        self.on_written()
         return None
 
     def _retry_later(self) -> None:

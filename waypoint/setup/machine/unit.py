@@ -21,7 +21,7 @@ Restart=on-failure
 RestartSec=1
 # A stop or a restart reaches `waypoint daemon run` alone. It stops the daemon and its supervisor; sessions go on.
 KillMode=process
-TimeoutStopSec=40
+TimeoutStopSec=75
 # The daemon makes groups below its own. Sessions run in a scope that it asks for (waypoint-{id}.scope), which
 # outlives this unit.
 Delegate=yes
