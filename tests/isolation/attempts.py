@@ -46,7 +46,7 @@ _HOLD_NAME = "waypoint-test-held"
 
 
 def call(name: str, *args: "int | bytes | ctypes.Array[ctypes.c_char] | None", passed: tuple[int, ...] = ()) -> int:
-    """Make the system call `name`. `passed`: what it says only to those who have the right to it. Raises OSError."""
+    """Make the system call `name`. `passed`: what it says only to those who have the right to it."""
     wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     if name in _NUMBERS:
         result: int = _LIBC.syscall(ctypes.c_long(_NUMBERS[name]), *wide)

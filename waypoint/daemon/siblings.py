@@ -50,7 +50,7 @@ def spawn_daemon(
     """Start a daemon that serves the socket `listen_fd` and watches the supervisor with pidfd `supervisor_fd`. Once it
     answers requests, it writes a byte to `serving_fd`.
 
-    Returns the pid of the child, which is the daemon. Raises OSError.
+    Returns the pid of the child, which is the daemon.
     """
     passed = {"--listen-fd": listen_fd, "--supervisor-fd": supervisor_fd, "--serving-fd": serving_fd}
     return _spawn(_command(script, home), passed, env)
@@ -63,7 +63,6 @@ def spawn_supervisor(
     daemons from, and the daemon's pidfd.
 
     Returns the pid of a child that ends at once: the supervisor is a fork of it and writes its own pid to `ready_fd`.
-    Raises OSError.
     """
     script, daemon_fd = daemon
     passed = {"--listen-fd": listen_fd, "--daemon-fd": daemon_fd, "--mounts-fd": mounts_fd, "--ready-fd": ready_fd}
@@ -92,7 +91,7 @@ def _spawn(command: list[str], passed: dict[str, int], env: dict[str, str]) -> i
 
 
 def parse_options(argv: list[str]) -> tuple[str, dict[str, str]]:
-    """Parse `HOME [--name value]...`: the home's real path, and the values by name. Raises ValueError."""
+    """Parse `HOME [--name value]...`: the home's real path, and the values by name."""
     home, *rest = argv
     names, values = rest[::2], rest[1::2]
     if len(names) != len(values) or any(not name.startswith("--") for name in names):

@@ -196,7 +196,7 @@ def _has_byte(pipe: int) -> bool:
 
 @contextlib.contextmanager
 def _start_lock_held(home: str) -> Iterator[None]:
-    """Hold the home's start lock for the `with`: supervisors start one at a time. Raises OSError."""
+    """Hold the home's start lock for the `with`: supervisors start one at a time."""
     if not os.path.isdir(home):
         raise FileNotFoundError(errno.ENOENT, "there is no such home", home)
     listening.make_runtime_folder(home)

@@ -1,7 +1,5 @@
-"""The errors that Waypoint raises, one class for each kind of next step that the user has.
+"""The errors that Waypoint raises, one class for each kind of next step. An exit code never changes its meaning.
 
-Every error carries the four parts of a message: what was tried, on which thing, the system's own words, the next step.
-The exit codes are part of the command line's contract: a code keeps its meaning for ever.
 The fast path loads this module: client/wire.py says what may be imported here.
 """
 
@@ -21,8 +19,8 @@ DISK_FAILED = "see the kernel's log (dmesg): the disk has failed; copy the home 
 
 
 def cleaned(text: str, keep: str = "") -> str:
-    """A text that others have a part in (file names, programs, CRIU) for a terminal or a log: with "?" in place of each
-    character that they could act on, but for those in `keep`. Bytes that are no text stay.
+    """`text` (file names, output of programs, CRIU's words) for a terminal or a log: each control character that is not
+    in `keep` becomes "?". Undecodable bytes stay.
     """
     if text.isprintable():
         return text
@@ -30,17 +28,17 @@ def cleaned(text: str, keep: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line of a text from outside, without what a terminal would act on."""
+    """The first line of `text`, cleaned."""
     return cleaned(text.strip().partition("\n")[0])
 
 
 def as_text(text: str) -> str:
-    """`text` for JSON. Bytes that are no text (surrogates, os.fsdecode), which JSON cannot have, become `\\udcNN`."""
+    """`text` for JSON: undecodable bytes (surrogates, os.fsdecode) become `\\udcNN`."""
     return text.encode(errors="backslashreplace").decode()
 
 
 class WaypointError(Exception):
-    """Base of all errors that Waypoint raises on purpose. An exception of another class is a bug in Waypoint."""
+    """Base of all errors that Waypoint raises on purpose. Any other exception is a bug in Waypoint."""
 
     exit_code: "ClassVar[int]" = 125
     code: "ClassVar[str]" = "failure"
@@ -48,8 +46,8 @@ class WaypointError(Exception):
     def __init__(self, tried: str, on: str, said: str, next_step: str = "") -> None:
         """The message reads: cannot `tried` `on`: `said`; next: `next_step`.
 
-        `tried`: an infinitive ("start the session"). `on`: the thing it was tried on, or "". `said`: the reason, in the
-        words of the kernel, of CRIU or of Waypoint. `next_step`: what the user can do, or "".
+        `tried`: a verb with its object ("start the session"). `on`: the thing it failed on, or "". `said`: the reason,
+        as the kernel, CRIU or Waypoint reports it. `next_step`: what the user can do, or "".
         """
         super().__init__(tried, on, said, next_step)
         self.tried = tried
@@ -58,15 +56,13 @@ class WaypointError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        """The message for people. The parts are cleaned one by one: a line break in the name of a file must not begin a
-        line that looks like the next step.
-        """
+        """The message for people. Each part is cleaned: a line break in a file name must not imitate a next step."""
         tried, on, said, next_step = (cleaned(part) for part in (self.tried, self.on, self.said, self.next_step))
         text = f"{' '.join(filter(None, ('cannot', tried, on)))}: {said}"
         return f"{text}\n  next: {next_step}" if next_step else text
 
     def to_json(self) -> dict[str, str | int]:
-        """The error as the object that the API and `--json` show (docs/protocol.md, section 1)."""
+        """The error as the API and `--json` show it (docs/protocol.md, section 1)."""
         return {
             "code": self.code,
             "exit": self.exit_code,
@@ -78,54 +74,54 @@ class WaypointError(Exception):
 
 
 class UsageProblem(WaypointError):
-    """The request is wrong in itself: bad name, unknown branch, contradicting options."""
+    """The request itself is wrong: bad name, unknown branch, contradicting options."""
 
     exit_code = 2
     code = "usage"
 
 
 class UnknownName(UsageProblem):
-    """A branch, checkpoint or id that does not exist."""
+    """The branch, checkpoint or id does not exist."""
 
     code = "unknown-name"
 
 
 class HostLacks(WaypointError):
-    """The kernel, a program or a permission is missing."""
+    """The kernel feature, program or permission is missing."""
 
     exit_code = 3
     code = "host-lacks"
 
 
 class NotAllowed(HostLacks):
-    """Whoever asks may not have this; root, or a user whom root trusts fully, may."""
+    """The caller lacks the permission; root, or a user whom root trusts fully, has it."""
 
     code = "not-allowed"
 
 
 class StateConflict(WaypointError):
-    """The request is right, but the present state forbids it: name taken, session busy, branch live."""
+    """The request is valid, but the present state forbids it: name taken, session busy, branch live."""
 
     exit_code = 4
     code = "conflict"
 
 
 class CannotCapture(WaypointError):
-    """The asked part of a session cannot be captured or restored, for example because CRIU refuses a process."""
+    """A part of a session cannot be captured or restored, for example because CRIU refuses a process."""
 
     exit_code = 5
     code = "cannot-capture"
 
 
 class StoreDamaged(WaypointError):
-    """Stored data is not what Waypoint wrote. Waypoint never repairs it silently."""
+    """Stored data differs from what Waypoint wrote. Waypoint never repairs it silently."""
 
     exit_code = 10
     code = "store-damaged"
 
 
 class Failed(WaypointError):
-    """The request was right, but the machine failed while serving it (disk full, kernel error)."""
+    """The request was valid, but the machine failed during it (disk full, kernel error)."""
 
 
 BY_CODE: dict[str, type[WaypointError]] = {
@@ -137,7 +133,7 @@ BY_CODE: dict[str, type[WaypointError]] = {
 
 
 def from_json(parts: "Mapping[str, object]") -> WaypointError:
-    """The error whose `to_json` is `parts`. An unknown code, as of a newer daemon, becomes `Failed`."""
+    """The error whose `to_json` is `parts`. An unknown code, from a newer daemon, becomes `Failed`."""
     kind = BY_CODE.get(str(parts.get("code")), Failed)
     return kind(
         str(parts.get("tried", "")), str(parts.get("on", "")), str(parts.get("said", "")), str(parts.get("next", ""))

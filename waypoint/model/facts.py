@@ -1,6 +1,6 @@
-"""The answers of the control interface, as records: the daemon makes them, the SDK parses them. Standard library only.
+"""The answers of the API as records: the daemon builds them, the SDK parses them. Standard library only.
 
-A field without a default is in every answer. A time is a text: UTC, ISO 8601, to the millisecond.
+Every answer has all fields without a default. Times are text: UTC, ISO 8601, to the millisecond.
 """
 
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from typing import Literal, NotRequired, TypedDict
 
 
 class ReplacedFacts(TypedDict):
-    """The capture that keeps what a restore has replaced."""
+    """The capture that keeps the state before a restore."""
 
     capture: str
     tier: Literal["live", "respawn", "files"]
 
 
 class ExchangedFacts(TypedDict):
-    """What a restore of files has done to a live session: `changed` entries, `written_bytes` of content in them, while
-    the session stood still for `paused_ms`.
+    """The effect of a restore of files on a live session: `changed` entries, `written_bytes` of content; the session
+    was paused for `paused_ms`.
     """
 
     changed: int
@@ -25,9 +25,7 @@ class ExchangedFacts(TypedDict):
 
 
 class LimitFacts(TypedDict):
-    """How much of the machine a session may use; null: as much as there is. `cpus`: in processors. `pids`: processes
-    and threads.
-    """
+    """The resource limits of a session; null: unlimited. `cpus`: processors. `pids`: processes and threads."""
 
     memory_bytes: int | None
     cpus: float | None
@@ -37,31 +35,29 @@ class LimitFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionFacts:
-    """A session. With `state` `ended` or `lost`: a branch that can be started again, with only a few of the fields.
-    With `unreachable`: it runs, and the daemon cannot reach it, for the reason in `said`; it can be stopped.
+    """A session. `state` `ended` or `lost`: a branch without a session, which can be started again; most fields are
+    missing. `unreachable`: the session runs, but the daemon cannot reach it (reason: `said`); it can be stopped.
 
-    `left_out`: the mounts of the machine that the session does not have. `shared`: the folders and files that are the
-    machine's own (binds): what is done there is not kept and not undone. `shell`: the path of its shell, None if a
-    command runs in its place. `hooks`: whether this shell has Waypoint's hooks, without which there is no exec.
-    `capture`: the id of the capture with the files of an ended session. `degraded`: in words, which hard limits its
-    processes have lost since they were captured; in the answer to a restore, also the parts of the capture that could
-    not be brought back, and what was not kept of a session that was replaced; in the answers to a start and a fork,
-    also what the capture keeps less faithfully than asked. `replaced`: in the answer to a restore, what keeps what was
-    on the branch before; None if nothing was; `exchanged`: in that to one of files alone. `respawned`, `offered`,
-    `lost`: the command lines, without secrets, of what a capture of the tier `respawn` had: started again, put on the
-    shell's line for Enter to run, and not started again, with why.
+    `left_out`: mounts of the host that the session does not see. `shared`: bind mounts; changes there are neither
+    captured nor undone. `shell`: the path of the shell; None if a command runs instead. `hooks`: whether the shell has
+    Waypoint's hooks, which exec needs. `capture`: the capture with the files of an ended session. `degraded`: messages:
+    hard limits that the processes lost since their capture; after a restore also the parts of the capture that did not
+    come back and the parts of the replaced session that were not kept; after a start or fork also what the capture
+    keeps less faithfully than requested. `replaced`: after a restore, the capture of the previous state; None if there
+    was none. `exchanged`: set only after a restore of files alone. `respawned`, `offered`, `lost`: command lines,
+    without secrets, from a capture of the tier `respawn`: started again; put on the shell's input line for the user to
+    confirm; not started, with the reason.
 
-    `allow_net`: the names and networks that it may reach, and no others; None: all that is public. `no_way_out`: in
-    words, why a session on a private network reaches nothing.
+    `allow_net`: the only names and networks that the session can reach; None: all public ones. `no_way_out`: why a
+    session on a private network has no connection.
 
-    `ids`: `shifted`, if the ids of its users are none that a user of the machine has, so that its root is nobody
-    outside; `host`, if they are the machine's own. `why_host_ids`: then, in words, why, unless config.json wants that.
+    `ids`: `shifted`: the session's user ids map to host ids that no host user has; `host`: they are the host's ids.
+    `why_host_ids`: the reason for `host`, unless config.json requests it.
 
-    `seccomp`: the filter of system calls around its processes: `default`, `userns` (it may make namespaces and mounts
-    of its own) or `none`. `why_no_seccomp`: then, in words, why, unless config.json wants that.
+    `seccomp`: the system call filter: `default`, `userns` (namespaces and mounts are allowed) or `none`.
+    `why_no_seccomp`: the reason for `none`, unless config.json requests it.
 
-    `limits`: how much of the machine it may use. `unlimited`: in words, which of these limits this machine does not
-    hold, or only in part; each begins with the limit's name.
+    `unlimited`: limits that this host does not enforce, or only in part; each message begins with the limit's name.
     """
 
     branch: str
@@ -102,11 +98,9 @@ class SessionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopFacts:
-    """The answer to a request to stop a session.
-
-    `capture`: the id of the capture that keeps the session, None if it was discarded; `tier`: that of this capture;
-    `degraded`: in words, what it keeps less faithfully than asked. `exit`: the shell's exit status, None if the shell
-    was killed.
+    """The answer to a stop. `capture`: the capture of the session, None if it was discarded; `tier`: its tier.
+    `degraded`: what the capture keeps less faithfully than requested. `exit`: the shell's exit status, None if it was
+    killed.
     """
 
     branch: str
@@ -117,11 +111,11 @@ class StopFacts:
 
 
 class LayerFacts(TypedDict):
-    """One layer of a capture. `files` also has `tree` (the name of its folder in the pool), `processes` also `count`
-    to `criu`, `terminal` also `rows` and `cols`, `shell` also `moment` (model/records.py).
+    """One layer of a capture. `files` also has `tree` (its folder in the pool), `processes` also `count` to `criu`,
+    `terminal` also `rows` and `cols`, `shell` also `moment` (model/records.py).
 
-    `digest` is None until the layer is in the store. `frozen_ms`: how long CRIU held the processes, in milliseconds.
-    `ids`, `seccomp`: as in SessionFacts; processes come back with what they had.
+    `digest`: None until the layer is in the store. `frozen_ms`: how long CRIU froze the processes. `ids`, `seccomp`: as
+    in SessionFacts; restored processes keep theirs.
     """
 
     size_bytes: int | None
@@ -141,12 +135,12 @@ class LayerFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureFacts:
-    """One moment of a session.
+    """A capture.
 
-    `image`: None until the capture is in the store. `names`: checkpoints, and branches whose tip the capture is.
-    `limits`: how much of the machine its session was asked to use at most; null: what is usual where it goes on.
-    `layers`: the layers by kind (files, processes, programs, shell, terminal); None for a layer that the capture does
-    not have. `removed`: whether `waypoint gc` has removed all that it kept, so that only these facts are left.
+    `image`: None until the capture is in the store. `names`: checkpoints of it, and branches whose tip it is. `limits`:
+    the requested limits; null: the defaults of the host that restores it. `layers`: by kind (files, processes,
+    programs, shell, terminal); None: not captured. `removed`: `waypoint gc` has removed its content; only these facts
+    are left.
     """
 
     capture: str
@@ -174,9 +168,8 @@ class CaptureFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFacts:
-    """The answer to a checkpoint.
-
-    `image`: None until the capture is in the store. `degraded`: in words, what was kept less faithfully than asked.
+    """The answer to a checkpoint. `image`: None until the capture is in the store. `degraded`: what was kept less
+    faithfully than requested.
     """
 
     name: str
@@ -191,9 +184,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkFacts:
-    """One session that a fork made. `ms`: milliseconds from the request until the session ran. `session`: as in the
-    answer to a start.
-    """
+    """One session that a fork made. `ms`: from the request until the session ran. `session`: as after a start."""
 
     branch: str
     pid: int
@@ -203,7 +194,7 @@ class ForkFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchFacts:
-    """`tip`: the capture that the branch goes on from, made at `captured`; None before the branch's first capture."""
+    """`tip`: the latest capture of the branch, made at `captured`; None before the first capture."""
 
     name: str
     tip: str | None
@@ -215,7 +206,7 @@ class BranchFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameFacts:
-    """A name and what it is; `live`: a branch whose session runs."""
+    """A branch or checkpoint. `live`: a branch with a running session."""
 
     name: str
     kind: Literal["branch", "checkpoint"]
@@ -226,10 +217,9 @@ class NameFacts:
 class OperationFacts:
     """One entry of the operation log.
 
-    `moves`: names with the captures that they stood for before and after (None: nothing). `sessions`: branches with
-    whether they had a live session before and after. `undoes`: the number of the operation that this one took back.
-    `undo`: what taking this one back would do; None if it cannot be taken back, for the reason in `said`. `note`: what
-    it did besides moving names and sessions, in words.
+    `moves`: names, with their captures before and after (None: no capture). `sessions`: branches, with whether a
+    session ran before and after. `undoes`: the operation that this one took back. `undo`: what undoing this operation
+    would do; None if that is impossible, for the reason in `said`. `note`: other effects.
     """
 
     number: int
@@ -245,15 +235,15 @@ class OperationFacts:
 
     @property
     def ended(self) -> list[str]:
-        """The branches whose sessions it has ended."""
+        """The branches whose sessions the operation ended."""
         return [branch for branch, (before, after) in self.sessions.items() if before and not after]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoneFacts:
-    """The operation that an undo took back. `at`, `by`: when it was done, and by whom, in words. `undo`: what taking it
-    back did, in words. `lost`: what it has not brought back, in words. `degraded`: in words, what was not kept
-    of sessions that the undo replaced or ended, and what could not be brought back as it was.
+    """The operation that was undone. `at`, `by`: its time and its caller. `undo`: what the undo did. `lost`: what the
+    undo did not bring back. `degraded`: what was not kept of the sessions that the undo replaced or ended, and what
+    came back incomplete.
     """
 
     number: int
@@ -267,9 +257,7 @@ class UndoneFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoFacts:
-    """The answer to an undo. `operation`: the entry that the undo made in the operation log; None if it was only to be
-    told what the undo would do.
-    """
+    """The answer to an undo. `operation`: the log entry of the undo itself; None for a dry run."""
 
     operation: OperationFacts | None
     undone: UndoneFacts
@@ -277,9 +265,8 @@ class UndoFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusFacts:
-    """The daemon itself. `home`: the home's real path. `sessions`: the number of live sessions. `started`: when the
-    daemon was started. `pool`: how the home keeps the files of sessions: `btrfs`, or `copy`, where each capture copies
-    them. `problem`: the error that all get now who would write to the pool, as in an answer.
+    """The daemon. `home`: the real path. `sessions`: the number of live sessions. `pool`: how the home stores files:
+    `btrfs`, or `copy` (each capture copies them). `problem`: the error that every write to the pool now gets.
     """
 
     pid: int
@@ -293,11 +280,11 @@ class StatusFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrangerFacts:
-    """A thing in the home that names.db does not know, and that is kept: another names.db may know it.
+    """A thing in the home that names.db does not list. It is kept, since another names.db may list it.
 
-    `kind`: `processes` (`path` is their cgroup), `files` (an upper tree, which only the daemon sees if the pool is a
-    file), `capture` (a folder with the processes and the terminal of a capture), `session` (a runtime folder). `id`:
-    that of the capture or session.
+    `kind`: `processes` (`path`: their cgroup), `files` (an upper tree, which only the daemon sees if the pool is a
+    file), `capture` (a folder with the processes and the terminal of a capture), `session` (a runtime folder). `id`: of
+    the capture or session.
     """
 
     kind: Literal["processes", "files", "capture", "session"]
@@ -306,8 +293,8 @@ class StrangerFacts:
 
 
 class RemovedFacts(TypedDict):
-    """A capture that was removed, or would be. `size_bytes`: of the images of its processes; its files may share what
-    they have on disk with other captures.
+    """A capture that was removed, or would be. `size_bytes`: of its process images; its files may share their blocks
+    with other captures.
     """
 
     capture: str
@@ -319,13 +306,12 @@ class RemovedFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcFacts:
-    """The answer to a `gc`.
+    """The answer to a `gc`. With `dry_run` the lists name what would be removed.
 
-    `removed`: the captures that were removed, the oldest first; with `dry_run`, those that would be. `strangers`: the
-    same for what names.db did not know. `kept_operations_s`: so many last seconds' operations can still be taken back.
-    `freed_bytes`: what the home has given back to the disk. `home_bytes`: what the home has there now. `failed`: in
-    words, what could not be removed; the next daemon tries it again. `stays`: in words, the free space that was
-    not given back.
+    `removed`: captures, oldest first. `strangers`: things that names.db did not list. `kept_operations_s`: operations
+    of this many last seconds can still be undone. `freed_bytes`: space returned to the disk. `home_bytes`: space that
+    the home takes now. `failed`: messages about what could not be removed; the next daemon tries again. `stays`:
+    messages about free space that was not returned.
     """
 
     dry_run: bool
@@ -339,12 +325,11 @@ class GcFacts:
 
 
 class HolderFacts(TypedDict):
-    """What a capture, a live session or a stranger has on disk, in bytes.
+    """The disk usage of a capture, a live session or a stranger.
 
-    `kind`: `capture`, `session`, or that of a stranger with `unknown ` before it. `id`: of the capture or session.
-    `names`: those that stand for the capture; the session's branch. `files_bytes`: of its files; `own_files_bytes`:
-    those of them that nothing else has, which is what removing it gives back of them. `processes_bytes`: of the images
-    of its processes and of its terminal, which nothing else has.
+    `kind`: `capture`, `session`, or `unknown ` and the kind of the stranger. `names`: of the capture; the session's
+    branch. `own_files_bytes`: the part of `files_bytes` that nothing else shares, which removal frees.
+    `processes_bytes`: the process images and the terminal, never shared.
     """
 
     kind: str
@@ -357,15 +342,14 @@ class HolderFacts(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuFacts:
-    """What a home has on disk, in bytes.
+    """The disk usage of a home.
 
-    `holders`: captures (the newest first), sessions, strangers. `logical_bytes`: the sum of all that these have, as if
-    nothing were shared. `unique_bytes`: the sum of what the holders have, with each shared block counted once; if the
-    request names holders: the sum of `own_files_bytes` and `processes_bytes` of these. `stored_bytes`: of what is
-    durable in the store. `hot_bytes`: of the hot area, which has all but the files of captures. `pool_bytes`: what the
-    pool of files takes of the disk. `overhead_bytes`: what of it no file has: room for writing, and what btrfs needs.
-    `names_bytes`: of names.db. `logs_bytes`: of the logs. `rings_bytes`: of the terminals of live sessions, in memory.
-    `home_bytes`: what the whole home takes of the disk, which has `free_bytes` left.
+    `holders`: captures (newest first), sessions, strangers. `logical_bytes`: the sum over the holders as if nothing
+    were shared. `unique_bytes`: the same with each shared block counted once; if the request names holders: the sum of
+    their `own_files_bytes` and `processes_bytes`. `stored_bytes`: durable data in the store. `hot_bytes`: the hot area
+    (all but the files of captures). `pool_bytes`: the pool's size on disk. `overhead_bytes`: the part of it that
+    belongs to no file: free space and btrfs metadata. `rings_bytes`: terminals of live sessions, in memory.
+    `home_bytes`: the whole home on disk. `free_bytes`: free space of that disk.
     """
 
     holders: list[HolderFacts]
@@ -384,9 +368,9 @@ class DuFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """One row of `doctor`: a capability that was tried on this machine, whether it works, why not, what to do.
+    """One row of `doctor`: a feature, whether it works here, why not, and the remedy.
 
-    `required_for`: who needs the capability: `session` every session, `live` captures with processes, `optional` none.
+    `required_for`: `session`: every session; `live`: captures with processes; `optional`: nothing.
     """
 
     name: str

@@ -36,7 +36,7 @@ def encode(value: object) -> str:
 
 
 def fields(record: object) -> dict[str, object]:
-    """The fields of a record (dataclass), by name. Raises TypeError for other objects."""
+    """The fields of a record (dataclass), by name."""
     names = getattr(record, "__dataclass_fields__", None)
     if names is None:
         raise TypeError(f"{type(record).__name__} has no form in JSON")
@@ -59,7 +59,7 @@ def decode(data: bytes | str) -> object:
 
 
 def decode_object(data: bytes | str) -> dict[str, object]:
-    """As `decode`, for a JSON object. Raises ValueError for other values."""
+    """As `decode`, for a JSON object."""
     value = decode(data)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""The records about branches, captures, sessions and operations that the store keeps."""
+"""The records about branches, captures, sessions and operations in the store."""
 
 from collections.abc import Collection
 from typing import Any, Literal
@@ -7,7 +7,7 @@ import msgspec
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
-    """The user as whom a session's processes run. The numbers are stored because another base may not know the name."""
+    """The user of a session's processes. The numbers are stored because another base may not know the name."""
 
     name: str
     uid: int
@@ -18,20 +18,20 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SHIFTED_IDS = 65_536
-"""How many ids, from 0 on, every shifted session has: those that a machine gives to its own users and groups."""
+"""The number of ids, from 0 on, that every shifted session has: those that hosts give to their own users."""
 
 MAX_MAP_BYTES = 4095
-"""Of the text of a map of ids, the kernel takes less than a page, in one write (user_namespaces(7))."""
+"""The kernel takes less than a page for a map of ids, in one write (user_namespaces(7))."""
 
 _MAX_OWN = 60  # two lines each: as many fit into a map
 
 
 class IdMap(msgspec.Struct, frozen=True, kw_only=True):
-    """Which ids of the host the ids of a session's users and groups are (user_namespaces(7)); the same for both kinds.
+    """Maps the ids of a session's users and groups to ids of the host (user_namespaces(7)).
 
-    `first` 0: each id is itself. Else the session's ids are *shifted*: its first SHIFTED_IDS ids are the host's from
-    `first` on, those of `more`, in their order, are the next ones, and no other id exists in the session. In its files
-    on disk, which come in through idmapped mounts, every id is the session's own.
+    `first` 0: the same ids. Else the ids are *shifted*: the first SHIFTED_IDS ids map to the host's from `first` on,
+    those in `more` to the next ones, and the session has no other ids. Files on disk keep the session's ids (idmapped
+    mounts).
     """
 
     first: int = 0
@@ -48,7 +48,7 @@ class IdMap(msgspec.Struct, frozen=True, kw_only=True):
         return self.first + (number if number < SHIFTED_IDS else SHIFTED_IDS + self.more.index(number))
 
     def inside(self, number: int) -> int:
-        """The session's id for the host's `number`; NOBODY, as the kernel tells, if the session has no such id."""
+        """The session's id for the host's `number`; NOBODY, as the kernel reports, if there is none."""
         place = number - self.first
         if not self.is_shifted or 0 <= place < SHIFTED_IDS:
             return place
@@ -56,7 +56,7 @@ class IdMap(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last(self) -> int:
-        """The session's id that is the last on the host, of a shifted session."""
+        """The id of a shifted session that is mapped last."""
         return self.more[-1] if self.more else SHIFTED_IDS - 1
 
     def lines(self) -> str:
@@ -67,9 +67,9 @@ class IdMap(msgspec.Struct, frozen=True, kw_only=True):
         return f"0 {self.first} {SHIFTED_IDS}\n{''.join(more)}"
 
     def lines_with_only(self, own: Collection[int]) -> str:
-        """The content of uid_map, or gid_map, for an idmapped mount that shows the files of `own`, ids of the session,
-        as theirs, and the files of all other ids as a stranger's: nobody in the session has power over them, not even
-        its root. If `own` has more than _MAX_OWN ids, the highest are left out. The session's ids are shifted.
+        """The uid_map or gid_map of an idmapped mount that maps only the files of `own` (ids of a shifted session); all
+        other files belong to an unmapped id, over which not even the session's root has power. At most _MAX_OWN ids:
+        the highest are dropped.
         """
         lines, behind = [], 0  # strangers keep the host's ids, which no session with shifted ids has
         for number in sorted(one for one in {*own} if one < SHIFTED_IDS or one in self.more)[:_MAX_OWN]:
@@ -87,9 +87,9 @@ NOBODY = 65_534
 
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A path of the host that is mounted in the session as it is: a restore does not bring its files back.
+    """A host path mounted in the session. A restore does not change its files.
 
-    `as_user`: with the rights over its files that the session's user has on the host, and no others.
+    `as_user`: access only with the host permissions of the session's user.
     """
 
     source: str
@@ -99,17 +99,17 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 Allowance = Literal["userns"]
-"""What a session may do beyond the usual: `userns`: make namespaces and mounts in user namespaces of its own, as a
-sandbox within the session does (bubblewrap, Chromium's)."""
+"""What a session may do in addition: `userns`: create user namespaces, and mounts in them, as sandboxes do (bubblewrap,
+Chromium's).
+"""
 
 Seccomp = Literal["default", "userns", "none"]
-"""The filter of system calls around a session's processes: the usual one, the one for what is allowed `userns`, or
-none."""
+"""The system call filter of a session's processes."""
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How much of the machine a session may use. `memory`, `disk`: bytes. `cpus`: processors, such as 1.5. `pids`:
-    processes and threads. None, in a setting: what is usual (launch/ground/limits.py); of a live session: no limit.
+    """Resource limits. `memory`, `disk`: bytes. `cpus`: processors, such as 1.5. `pids`: processes and threads. None,
+    in a setting: the default (launch/ground/limits.py); of a live session: unlimited.
     """
 
     memory: int | None = None
@@ -119,11 +119,11 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The properties with which a session is started. Kept with each capture, so that a branch goes on with them.
+    """The settings of a session, kept with each capture so that restored sessions have them, too.
 
-    `base`: the root file system below the session. `cwd`: the folder in which the shell starts. `env`: the variables
-    taken from the caller. `command`: run in place of a shell, if it is not empty. `shell`: the path of the shell that
-    was asked for; empty: the user's. `allow`: beyond the usual. `limits`: as asked for. `allow_net`: all it may reach.
+    `base`: the root file system below the session. `cwd`: where the shell starts. `env`: variables taken from the
+    caller. `command`: runs in place of a shell, unless empty. `shell`: the requested path; "": the user's shell.
+    `limits`: as requested. `allow_net`: if not empty, the only reachable names and networks.
     """
 
     base: str
@@ -141,16 +141,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 EndReason = Literal["exited", "stopped", "crashed", "lost"]
 Reason = Literal["exited", "stopped", "crashed", "lost", "checkpoint", "replaced", "forked"]
-"""Why a capture was made. Its session ended: `exited` (its shell was left), `stopped` (a request), `crashed` (its
-processes were killed) or `lost` (the machine went down). `checkpoint`: a client asked for the capture. `replaced`: a
-restore was about to replace the session or an aspect of it. `forked`: the session was forked."""
+"""Why a capture was made. The session ended: `exited` (its shell exited), `stopped` (by request), `crashed` (its
+processes were killed), `lost` (the host went down). `checkpoint`: by request. `replaced`: before a restore. `forked`:
+for a fork."""
 
 Aspect = Literal["files", "shell"]
-"""A part of a capture that can be brought back by itself, into a session that goes on."""
+"""A part of a capture that can be restored alone, into a running session."""
 
 Tier = Literal["live", "respawn", "files"]
-"""How faithfully a capture keeps processes: as they were (CRIU), so that the programs can be started again, or not at
-all."""
+"""How a capture keeps processes: `live`: as they were (CRIU); `respawn`: command lines to start again; `files`: not."""
 
 
 class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,13 +159,12 @@ class FilesLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fixed(msgspec.Struct, frozen=True, kw_only=True):
-    """What is fixed at a session's start: it is in CRIU's images, so a session that comes back has it as well.
+    """Properties that are fixed at a session's start: CRIU's images contain them, so a restored session has them, too.
 
-    `overlays`: where overlays are mounted in the session. `outside`: where file systems from outside are mounted in it,
-    in the order of mounting, by which the images number them; the first of them are the `overlays`. `proc_readonly`:
-    what is read-only in its /proc. `masked`: what it sees nothing of in its /proc and /sys; earlier versions kept no
-    note of that. `env`: the environment of its shell. `nonce`: the secret word in the marks of its shell. `ids`: the
-    map of its ids. `seccomp`: the filter around its processes.
+    `overlays`: the mount points of overlays. `outside`: the mount points of file systems from outside, in mount order,
+    by which the images number them; the `overlays` come first. `proc_readonly`: read-only paths in /proc. `masked`:
+    hidden paths in /proc and /sys; empty in old captures. `env`: the environment of the shell. `nonce`: the secret word
+    in the shell's marks.
     """
 
     overlays: list[str]
@@ -186,10 +184,10 @@ class Fixed(msgspec.Struct, frozen=True, kw_only=True):
 class ProcessesLayer(Fixed, frozen=True, kw_only=True):
     """CRIU's images, in the capture's hot folder.
 
-    `count`, `programs`: the number and the names of the processes. `frozen_us`: how long CRIU held the processes, in
-    microseconds. `criu`: the version that made the images. `ports`: the ports of the host's network that the processes
-    had, if the session shares this network (`tcp 8000`); without those of connections, which are closed in copies.
-    `hard_limits`: the highest of the processes', by kind (RLIMIT_NOFILE); -1: none. Earlier versions did not note them.
+    `count`, `programs`: the number and the names of the processes. `frozen_us`: how long CRIU froze them, in
+    microseconds. `criu`: its version. `ports`: ports of the host's network that the processes hold (`tcp 8000`), if the
+    session shares it; without those of connections, which copies close. `hard_limits`: the highest of the processes'
+    hard limits, by kind (RLIMIT_NOFILE); -1: none; empty in old captures.
     """
 
     size_bytes: int
@@ -202,9 +200,10 @@ class ProcessesLayer(Fixed, frozen=True, kw_only=True):
 
 
 class ProgramsLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of what ran, in the capture's hot folder, for the tier `respawn`.
+    """The manifest of running programs for the tier `respawn`, in the capture's hot folder.
 
-    `programs`: the command lines of what is started again, without secrets. `lost`: of what is not, each with why.
+    `programs`: command lines to start again, without secrets. `lost`: those that are not started again, with the
+    reason.
     """
 
     size_bytes: int
@@ -222,14 +221,14 @@ class TerminalLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ShellMoment = Literal["now", "prompt"]
-"""Of which moment the state of a shell is: that of the capture, or its last prompt, as something ran in it, or it had
-ended."""
+"""Time of the shell state: `now`: the capture; `prompt`: the last prompt, as a command was running or the shell had
+ended.
+"""
 
 
 class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the session's shell as data, in the file `file` of /run/waypoint in the captured files.
-
-    In a capture without this layer, files with such names are left-overs to be ignored.
+    """The state of the session's shell, in `file` of /run/waypoint in the captured files. In a capture without this
+    layer such files are stale.
     """
 
     size_bytes: int
@@ -239,7 +238,7 @@ class ShellLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """The aspects of a session that a capture has. A layer that is None was not captured."""
+    """The layers of a capture; None: not captured."""
 
     files: FilesLayer
     processes: ProcessesLayer | None = None
@@ -249,7 +248,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine on which a capture was made. Process images need a processor with the same features, or more."""
+    """The host of a capture. Process images need a processor with at least the same features."""
 
     kernel: str
     architecture: str
@@ -259,15 +258,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """One moment of a session, recorded.
+    """A capture.
 
-    `parents`: the ids of the captures that this one goes on from: one, or none for the first of a branch. `created`: in
-    seconds since the epoch. `exit`: the shell's exit status, if the session had ended and the status is known.
-    `paused_ms`: how long the session stood still, in milliseconds; None if the session had ended. `degraded`: in words,
-    what was kept less faithfully than it might be. `folder`: that in which the session's shell was, "" if that is not
-    known, or is no printable text. `clock`: CLOCK_BOOTTIME of the machine at that moment, in seconds.
-    `branch_created`: `created` of the branch's ref, by which the branch is known when it has been renamed; 0.0 in
-    captures that are older than this field.
+    `parents`: ids of the captures before it: one, or none for the first of a branch. `created`: seconds since the
+    epoch. `exit`: the shell's exit status, if the session had ended and it is known. `paused_ms`: how long the session
+    was paused; None if it had ended. `degraded`: what was kept less faithfully than possible. `folder`: the shell's
+    working folder; "" if unknown or unprintable. `clock`: CLOCK_BOOTTIME of the host, in seconds. `branch_created`:
+    `created` of the branch's ref, which identifies a renamed branch; 0.0 in old captures.
     """
 
     id: str
@@ -291,9 +288,8 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about a capture that change after its record was written; the record itself never changes.
 
-    `image`: the capture's id in the store; None until the capture is there. `durable`: whether the capture survives a
-    power loss. `removed`: whether its content was removed from the disk; the record of such a capture stays as long as
-    a kept capture descends from it.
+    `image`: its id in the store; None until it is there. `durable`: whether it survives a power loss. `removed`:
+    whether its content was removed; the record stays as long as a kept capture descends from it.
     """
 
     image: str | None = None
@@ -302,8 +298,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a names.db is. `id`: random, made with the database. `opened`: how many daemons have opened it; a copy that
-    was put back has a lower number than the places that were used since.
+    """The identity of a names.db. `id`: random, made with the database. `opened`: how often daemons have opened it; an
+    old copy that was put back has a lower number than the folders used since.
     """
 
     id: str
@@ -311,9 +307,9 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that was started on a branch and has not ended. If the machine goes down, the next daemon seals `tree`.
+    """A session that has started and not ended. After a crash of the host the next daemon seals `tree`.
 
-    `session`: its id. `tree`: the name of its upper tree. `started`: in seconds since the epoch.
+    `session`: its id. `tree`: the name of its upper tree. `started`: seconds since the epoch.
     """
 
     branch: str
@@ -327,9 +323,8 @@ RefKind = Literal["branch", "checkpoint"]
 
 
 class Ref(msgspec.Struct, frozen=True, kw_only=True):
-    """What a name stands for. `capture`: the id of the branch's tip (None before its first capture), or of the
-    checkpoint's capture. `origin`: the id of the tip with which the branch was made. `created`: in seconds since the
-    epoch.
+    """The target of a name. `capture`: the branch's tip (None before its first capture), or the checkpoint's capture.
+    `origin`: the tip with which the branch was made. `created`: seconds since the epoch.
     """
 
     kind: RefKind
@@ -339,17 +334,15 @@ class Ref(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operation did to one name: the name's ref `before` and `after`. None: the name did not exist."""
+    """The change of one name by an operation: its ref `before` and `after`. None: the name did not exist."""
 
     before: Ref | None
     after: Ref | None
 
 
 class Aside(msgspec.Struct, frozen=True, kw_only=True):
-    """What was kept when a live session, or one aspect of it, was replaced.
-
-    `capture`: the id of the capture of the session before. `only`: the aspect that was replaced in a session that went
-    on; None: the whole session was replaced.
+    """What was kept when a live session was replaced. `capture`: of the session before. `only`: the one aspect that was
+    replaced in a session that went on; None: the whole session.
     """
 
     capture: str
@@ -357,8 +350,8 @@ class Aside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """A process session (setsid(2)), such as that of a terminal: its leader's pid, and when the leader was started, in
-    clock ticks since boot.
+    """A process session (setsid(2)), such as that of a terminal: the leader's pid and start time in clock ticks since
+    boot.
     """
 
     pid: int
@@ -366,10 +359,10 @@ class Login(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asked for an operation.
+    """The caller of an operation.
 
-    `uid`: the user; None for a process inside the session on `branch`. `login`: where the caller was logged in, None if
-    that is not known. `branch`: the branch that the caller works on ($WAYPOINT_BRANCH); None: on no one in particular.
+    `uid`: None for a process inside the session on `branch`. `login`: the caller's login session, None if unknown.
+    `branch`: the branch that the caller works on ($WAYPOINT_BRANCH), if any.
     """
 
     uid: int | None = None
@@ -380,11 +373,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of the operation log.
 
-    `at`: in seconds since the epoch. `moves`: by name. `sessions`: by branch, whether it had a live session before, and
-    after. `aside`: by branch, what was kept where a live session was replaced. `by`: who asked for it, None if nobody
-    did (a shell that ended). `undoes`: the number of the operation that this one took back. `undone`: whether this
-    operation was taken back (and not done again by another undo). `note`: in words, what it did besides moving names
-    and sessions. `expired`: whether what its undo needs may have been removed.
+    `at`: seconds since the epoch. `moves`: by name. `sessions`: by branch, whether a session ran before and after.
+    `aside`: by branch, what was kept of a replaced live session. `by`: None if there was no caller (a shell that
+    ended). `undoes`: the operation that this one took back. `undone`: whether this one was taken back (and not redone).
+    `note`: other effects. `expired`: gc may have removed what its undo needs.
     """
 
     number: int

@@ -1,7 +1,7 @@
-"""Requests of the control interface, as typed records: bodies and, as `...Query`, queries. Unknown fields are refused.
+"""Requests of the API as typed records: bodies and, as `...Query`, queries. Unknown fields are refused.
 
-The daemon decodes requests into these records and makes its OpenAPI document from them. The client, which must
-start fast, does not import this module. The answers are in `waypoint.model.facts`.
+The daemon decodes requests into these records and makes its OpenAPI document from them. The client does not import this
+module, to start fast. Answers: `waypoint.model.facts`.
 """
 
 from typing import Annotated, Literal
@@ -16,7 +16,7 @@ MAX_NUMBER = (1 << 63) - 1
 MAX_SECONDS = 10**9
 
 Cells = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-"""Rows or columns of a terminal, as the kernel holds them (struct winsize)."""
+"""Rows or columns of a terminal (struct winsize)."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 
@@ -25,7 +25,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 Processors = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
 VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-"""A name that a shell takes for a variable's."""
+"""A valid name of a shell variable."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,10 +33,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class StartRequest(Request, frozen=True):
-    """`user`, `cwd` and `shell` are what is asked for. `default_user`, `default_cwd` and `default_shell` are the
-    caller's: they are used where nothing is asked for, if they can be used. `shell`: a path or a name. `allow`: what
-    the session may do beyond the usual (records.py). `allow_net`: names and networks, the only ones that it may reach.
-    `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads.
+    """`user`, `cwd` and `shell` are required to work; `default_user`, `default_cwd` and `default_shell` (the caller's)
+    are used in their absence, if possible. `shell`: a path or a name. `allow_net`: the only names and networks that the
+    session can reach. `memory` and `disk` are in bytes, `cpus` in processors, `pids` in processes and threads.
     """
 
     branch: str
@@ -63,7 +62,7 @@ class StartRequest(Request, frozen=True):
 
 
 class StopRequest(Request, frozen=True):
-    """`checkpoint`: the name of a checkpoint to be made before the session ends."""
+    """`checkpoint`: the name of a checkpoint to make before the session ends."""
 
     discard: bool = False
     checkpoint: str | None = None
@@ -80,9 +79,9 @@ class CheckpointRequest(Request, frozen=True):
 
 
 class RestoreRequest(Request, frozen=True):
-    """`name`: a checkpoint, a branch, a capture's id or a unique prefix of one. `lose_processes`: of a session that is
-    replaced, the processes are not kept, but for how to start them again; otherwise a session whose processes cannot be
-    kept is not replaced.
+    """`name`: a checkpoint, a branch, or a capture's id or unique prefix. `lose_processes`: of the replaced session
+    keep only the command lines to start its processes again; without it, a session whose processes cannot be captured
+    is not replaced.
     """
 
     name: str
@@ -91,7 +90,7 @@ class RestoreRequest(Request, frozen=True):
 
 
 class ForkRequest(Request, frozen=True):
-    """Either `branches`, or `count` of them, named `<prefix>-1` and so on (`prefix`: default `name`)."""
+    """Either `branches`, or `count` branches named `<prefix>-1` and so on (`prefix`: default `name`)."""
 
     name: str
     branches: list[str] = []
@@ -108,9 +107,9 @@ class RemoveRequest(Request, frozen=True):
 
 
 class UndoRequest(Request, frozen=True):
-    """`number`: the number of the operation; null: the last operation that was not taken back yet, of `branch`, or if
-    that is null too, of the caller. `dry_run`: only tell what would be taken back, and what would not come back.
-    `lose_processes`: as for a restore, of all sessions that the undo replaces or ends.
+    """`number`: the operation; null: the last operation that is not undone, of `branch` or else of the caller.
+    `dry_run`: only report what would be undone and what would be lost. `lose_processes`: as for a restore, for all
+    sessions that the undo replaces or ends.
     """
 
     number: Count | None = None
@@ -120,9 +119,9 @@ class UndoRequest(Request, frozen=True):
 
 
 class GcRequest(Request, frozen=True):
-    """`keep_operations_s`: operations of so many last seconds can be taken back afterwards; null: as long as the home's
-    setting says. `dry_run`: only tell what would be removed. `compact`: refuse while a session lives, since then the
-    pool's free space is not given back to the disk.
+    """`keep_operations_s`: keep operations of this many last seconds undoable; null: the home's setting. `dry_run`:
+    only report what would be removed. `compact`: refuse while a session lives, since then the pool cannot return its
+    free space to the disk.
     """
 
     keep_operations_s: Seconds | None = None
@@ -131,8 +130,9 @@ class GcRequest(Request, frozen=True):
 
 
 class CallersRequest(Request, frozen=True, kw_only=True):
-    """Base of the requests that go on with a live session. `user`: whose session it must be. `default_user`: who asks,
-    if that is not the connection's user. Without `user` the session must be the asker's, if the asker is not root.
+    """Base of the requests that continue a live session. `user`: the user whom the session must belong to.
+    `default_user`: the caller, if other than the connection's user. Without `user` the session must be the caller's,
+    unless that is root.
     """
 
     user: str | None = None
@@ -145,15 +145,13 @@ class AttachRequest(CallersRequest, frozen=True):
 
 
 class ExecRequest(CallersRequest, frozen=True):
-    """Either `text` (a new command) or `resume` and `offset` (go on with a command whose stream was cut).
+    """Either `text` (a new command) or `resume` and `offset` (continue a command after a lost connection).
 
-    `id`: an id that the client has chosen for the command. If the client repeats the request with the same id after a
-    cut, the daemon goes on with the command, if it has begun, and never runs it twice.
+    `id`: chosen by the client. A repeated request with the same id continues the command and never runs it twice.
 
-    `rows` and `cols`: with `tty` the size of the client's window, which the terminal has before the command begins;
-    zeros: unknown, the terminal's size stays.
+    `rows`, `cols`: with `tty`, the size that the terminal gets before the command begins; zeros: unchanged.
 
-    `cwd` and `env`: folder and variables for this command alone. With them the command runs in a subshell.
+    `cwd`, `env`: for this command alone, which then runs in a subshell.
     """
 
     text: str = ""
@@ -184,7 +182,7 @@ class LogsRequest(Request, frozen=True):
     follow: bool = False
 
 
-MOST_NAMES = 256  # whose usage may be asked for at once: each is a walk over all files of a capture
+MOST_NAMES = 256  # in one `du` request: each takes a walk over all files of a capture
 
 
 class SessionsQuery(Request, frozen=True):
@@ -194,7 +192,7 @@ class SessionsQuery(Request, frozen=True):
 
 
 class LogQuery(Request, frozen=True):
-    """`name`: where to go back from, default `main`. `all`: every capture instead."""
+    """`name`: where to begin, default `main`. `all`: every capture instead."""
 
     name: str | None = None
     all: bool = False
@@ -202,9 +200,7 @@ class LogQuery(Request, frozen=True):
 
 
 class DuQuery(Request, frozen=True):
-    """`names`: of which captures and live branches, at most MOST_NAMES, separated by spaces (no name has one in it);
-    null: of all.
-    """
+    """`names`: captures and live branches, at most MOST_NAMES, separated by spaces; null: all."""
 
     names: str | None = None
 

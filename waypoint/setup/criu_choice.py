@@ -16,7 +16,7 @@ from waypoint.setup.trials import NotMade, trial
 def install(home: Path, given: str | None, say: Callable[[str], None]) -> None:
     """Make sure that the home has a CRIU that works; install one if need be. Reports with `say`.
 
-    `given`: the value of WAYPOINT_CRIU, if it is set. Raises HostLacks, OSError. Without root the CRIU is not tried.
+    `given`: the value of WAYPOINT_CRIU, if it is set. Without root the CRIU is not tried.
     """
     _require_program(given)
     if os.geteuid() != 0:  # a trial makes a session, which takes root

@@ -100,7 +100,7 @@ def find_or_install(home: Path, say: Callable[[str], None], *, tries: Tries, cho
 
 def try_once(home: Path, program: Path, tries: Tries) -> list[Capability]:
     """The rows of a trial of `program`. If neither the program nor the kernel has changed since its last trial, these
-    are the kept rows of that trial. Raises as `tries`.
+    are the kept rows of that trial.
     """
     try:
         found = program.stat()

@@ -89,7 +89,7 @@ class Archive:
         self._config.write_text(_CONFIG.format(folder=folder))
 
     def update(self, say: Callable[[str], None]) -> None:
-        """Fetch the suite's list of packages. Raises AptFailed."""
+        """Fetch the suite's list of packages."""
         done = self._apt("update")
         if done.returncode != 0 and _EXPIRED.search(done.stderr):
             # The signature is verified all the same, but the list may not be the newest.
@@ -99,7 +99,7 @@ class Archive:
             raise self._failed(f"fetch Debian's list of packages ({self._suite}) from", done.stderr)
 
     def download(self, package: str) -> list[Package]:
-        """Fetch `package` and all its dependencies, as if nothing were installed; sorted by name. Raises AptFailed."""
+        """Fetch `package` and all its dependencies, as if nothing were installed; sorted by name."""
         done = self._apt("-y", "--no-install-recommends", "--download-only", "install", package)
         if done.returncode != 0:
             raise self._failed(f"fetch the package {package} ({self._suite}) from", done.stderr)
@@ -117,7 +117,7 @@ class Archive:
 
 
 def unpack(packages: list[Package], root: Path) -> None:
-    """Unpack the files of all packages into `root`. No script of a package runs. Raises AptFailed."""
+    """Unpack the files of all packages into `root`. No script of a package runs."""
     root.mkdir(exist_ok=True)
     for package in packages:
         done = _run(["dpkg-deb", "-x", str(package.path), str(root)])

@@ -80,7 +80,7 @@ def _is_home(home: Path) -> bool:
 
 
 def discard(home: Path) -> None:
-    """Remove the throw-away home of a trial whole, whatever is in it, with all that runs from it. Raises OSError.
+    """Remove the throw-away home of a trial whole, whatever is in it, with all that runs from it.
 
     May be done again after it failed or was killed.
     """

@@ -142,7 +142,7 @@ def write_rows(home: Path, rows: list[Capability]) -> None:
 @contextlib.contextmanager
 def throwaway_home(where: Path) -> Iterator[Path]:
     """Make a new home below the folder `where`, and remove it with all that runs from it at the end of the `with`
-    block. Raises OSError.
+    block.
 
     Homes that killed callers have left in `where` are removed first. The homes of callers that still run are spared:
     each caller holds a lock on its home's folder.

@@ -87,7 +87,7 @@ def say(text: str) -> None:
 
 
 def install(home: Path, options: dict[str, str]) -> None:
-    """Make the home, write down who may use it, and make sure that there is a CRIU that works. Raises WaypointError.
+    """Make the home, write down who may use it, and make sure that there is a CRIU that works.
 
     Options: `--user`, `--group`: who may use the home besides root; without an option its setting stays. `--trust`:
     whether the user gets what root may have (`full`), or the own things only (`own`, also if the option is missing). A

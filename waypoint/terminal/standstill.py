@@ -42,7 +42,7 @@ def give_typed_ahead_back(terminal: Terminal, session_folder: Path) -> None:
 
 
 def save(terminal: Terminal, session_folder: Path, folder: Path) -> TerminalLayer:
-    """Write copies of the ring and of the small files in `session_folder` into `folder`. Raises OSError."""
+    """Write copies of the ring and of the small files in `session_folder` into `folder`."""
     spill = terminal.reader.spill
     size = terminal.ring.save(str(folder / RING_FILE), spill)
     copy_small_files(session_folder, folder)

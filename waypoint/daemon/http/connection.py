@@ -32,9 +32,8 @@ class Connection:
         )
 
     async def receive(self) -> bytes:
-        """What has arrived, at least one byte; b"" once the other side has closed or shut down.
-
-        Raises ConnectionError. Safe to cancel: no byte is lost.
+        """What has arrived, at least one byte; b"" once the other side has closed or shut down. Safe to cancel: no byte
+        is lost.
         """
         while (data := self.receive_now()) is None:
             await self._wait(self._loop.add_reader, self._loop.remove_reader)
@@ -53,7 +52,7 @@ class Connection:
     def send_now(self, parts: list[bytes | memoryview]) -> int:
         """Hand `parts` to the socket in one sendmsg(2); returns how many bytes it took, 0 if it is full.
 
-        Copies nothing in user space. Raises ConnectionError.
+        Copies nothing in user space.
         """
         try:
             return self._sock.sendmsg(parts)
@@ -61,7 +60,7 @@ class Connection:
             return 0
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`. Raises ConnectionError. If cancelled, the connection is good for nothing but `close`."""
+        """Send all of `data`. If cancelled, the connection is good for nothing but `close`."""
         rest = memoryview(data)
         while rest:
             sent = self.send_now([rest])

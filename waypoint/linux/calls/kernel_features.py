@@ -49,7 +49,7 @@ def tracks_memory() -> bool:
 
 
 def _is_dirty(place: int) -> bool:
-    """Whether the page whose entry is at `place` of /proc/self/pagemap has been written. Raises OSError."""
+    """Whether the page whose entry is at `place` of /proc/self/pagemap has been written."""
     with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
         pagemap.seek(place)
         return bool(int.from_bytes(pagemap.read(8), "little") & _SOFT_DIRTY)

@@ -56,14 +56,14 @@ def check(result: int, call: str, path: str | None = None) -> int:
 
 
 def syscall(name: str, *args: int | bytes | ctypes.Array[ctypes.c_char] | None, path: str | None = None) -> int:
-    """Make the system call `name`; integers are passed as 64-bit values. Raises OSError with `name` and `path`."""
+    """Make the system call `name`; integers are passed as 64-bit values."""
     wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     result: int = _libc.syscall(ctypes.c_long(SYSCALLS[name]), *wide)
     return check(result, name, path)
 
 
 def call(name: str, *args: int | bytes | None, path: str | None = None) -> int:
-    """Call libc's function `name`; integers are passed as 64-bit values. Raises OSError with `name` and `path`."""
+    """Call libc's function `name`; integers are passed as 64-bit values."""
     wide = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     result: int = getattr(_libc, name)(*wide)
     return check(result, name, path)

@@ -85,7 +85,6 @@ def install(program: bytes) -> None:
     """Have `program` decide on all system calls of this thread, and of what it becomes and creates, from now on.
 
     The caller needs CAP_SYS_ADMIN in its user namespace: without no_new_privs, programs that are setuid go on working.
-    Raises OSError.
     """
     steps = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))  # struct sock_fprog

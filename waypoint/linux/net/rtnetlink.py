@@ -45,7 +45,7 @@ class Prefix(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Prefix":
-        """That of `10.0.0.0/8`, or of one address. Raises OSError, ValueError. (The module ipaddress takes 3 ms.)"""
+        """That of `10.0.0.0/8`, or of one address. (The module ipaddress takes 3 ms.)"""
         address, _, bits = text.partition("/")
         packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
         return cls(packed, int(bits) if bits else 8 * len(packed))

@@ -90,7 +90,7 @@ def open_table(pid: int) -> socket.socket:
 
 
 def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) -> Iterator[Unread]:
-    """What waits in the network namespace of `table`. Costs 0.1 milliseconds for each protocol. Raises OSError."""
+    """What waits in the network namespace of `table`. Costs 0.1 milliseconds for each protocol."""
     for protocol in protocols:
         number, states = _PROTOCOLS[protocol]
         for family in (socket.AF_INET, socket.AF_INET6):
@@ -101,7 +101,7 @@ def unread(table: socket.socket, protocols: Collection[str] = ("tcp", "udp")) ->
 
 
 def dump(table: socket.socket, family: int, protocol: int, states: int) -> Iterator[tuple[bytes, int]]:
-    """The struct inet_diag_msg, and the inode, of each socket in one of `states` (a bit for each). Raises OSError."""
+    """The struct inet_diag_msg, and the inode, of each socket in one of `states` (a bit for each)."""
     request = _REQUEST.pack(family, protocol, 0, 0, states) + bytes(_SOCKET_ID_BYTES)
     table.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP_REQUEST, 0, 0) + request)
     while True:
@@ -121,7 +121,7 @@ def shares_network(pid: int) -> bool:
 
 
 def open_file_of(unix_socket: int) -> int:
-    """An O_PATH descriptor of the file that a Unix socket is bound to (SIOCUNIXFILE). Raises OSError."""
+    """An O_PATH descriptor of the file that a Unix socket is bound to (SIOCUNIXFILE)."""
     return fcntl.ioctl(unix_socket, _SIOCUNIXFILE)
 
 

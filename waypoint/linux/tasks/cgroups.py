@@ -53,7 +53,7 @@ def find_hierarchies() -> Hierarchies:
 
 
 def write(path: str, name: str, text: str) -> None:
-    """Write `text` to the file `name` of the group at `path`. Raises OSError with the kernel's refusal."""
+    """Write `text` to the file `name` of the group at `path`."""
     with open(f"{path}/{name}", "w") as file:
         file.write(text)
 

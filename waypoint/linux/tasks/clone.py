@@ -52,7 +52,7 @@ def fork_into(group: str) -> int:
 
 
 def wait_entered() -> None:
-    """Wait until this process, a child of `fork_into`, is in all groups. Raises OSError if it cannot be."""
+    """Wait until this process, a child of `fork_into`, is in all groups."""
     while _gates:
         helper, gate = _gates.pop()
         said = os.read(gate, 512)

@@ -42,7 +42,7 @@ def take_over(path: str, *, patience_s: float, kill_s: float = 0.0) -> int:
 
     Each process that holds the lock gets SIGTERM. After `patience_s` seconds, if `kill_s` is more than 0, SIGKILL.
     Raises TimeoutError, which says who holds the lock, if it is still held after `patience_s` and `kill_s` seconds; the
-    signals have been sent. Raises OSError.
+    signals have been sent.
     """
     lock_fd = _take_within(path, signal.SIGTERM, patience_s)
     if lock_fd < 0 and kill_s > 0:

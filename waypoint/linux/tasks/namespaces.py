@@ -120,7 +120,7 @@ def map_ids(pid: int, lines: str) -> None:
 
 
 def prctl(option: int, argument: int = 0) -> int:
-    """Call prctl(2) and return its result. Raises OSError."""
+    """Call prctl(2) and return its result."""
     return libc.call("prctl", option, argument, 0, 0, 0)
 
 

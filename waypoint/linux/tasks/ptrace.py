@@ -141,7 +141,7 @@ def _signal_mask(tid: int) -> bytes:
 
 
 def code_place(tid: int) -> int:
-    """Where the task's vdso(7) has the instruction that begins a system call. Raises OSError."""
+    """Where the task's vdso(7) has the instruction that begins a system call."""
     for mapping in mappings.read_mappings(tid):
         if mapping.path == "[vdso]":
             at = mappings.read(tid, mapping.start, mapping.end - mapping.start).find(_SYSCALL_CODE)

@@ -26,7 +26,7 @@ def unlock_slave(master: int) -> None:
 
 def open_slave(master: int) -> int:
     """A descriptor of the slave of the terminal `master`, whatever lies at its path. It does not become the caller's
-    controlling terminal. Raises OSError.
+    controlling terminal.
     """
     return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 

@@ -100,7 +100,7 @@ def scripts(homes: list[str], program: list[str]) -> dict[str, str]:
 
 
 def homes_of(script: Path) -> list[str]:
-    """The homes whose setup has written the file; empty if there is none. Raises OSError."""
+    """The homes whose setup has written the file; empty if there is none."""
     try:
         lines = script.read_text(errors="replace").splitlines()
     except FileNotFoundError:

@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 def install(home: Path, root: Path, say: Say) -> None:
-    """Write for `home` what is missing below the folder `root`, which is `/` but for trials. Raises OSError.
+    """Write for `home` what is missing below the folder `root`, which is `/` but for trials.
 
     A unit is also enabled and started if `root` is `/`; what systemd has against that is said, since everything works
     without.
@@ -42,7 +42,7 @@ def install(home: Path, root: Path, say: Say) -> None:
 
 
 def remove(home: Path, root: Path, say: Say) -> None:
-    """Take back `install`. May be repeated. Raises OSError."""
+    """Take back `install`. May be repeated."""
     remove_completion(home, root / SHARE, say)
     path = root / UNITS / unit.name_of(str(home))
     if path.exists():
@@ -57,7 +57,7 @@ def remove(home: Path, root: Path, say: Say) -> None:
 
 
 def add_completion(home: Path, share: Path, say: Say) -> None:
-    """Write the completion functions below `share`, a folder for data, unless they are there. Raises OSError."""
+    """Write the completion functions below `share`, a folder for data, unless they are there."""
     with _homes_of(home, share) as others:
         for place, text in completion.scripts(sorted({*others, str(home)}), PROGRAM).items():
             path = share / place
@@ -70,10 +70,7 @@ def add_completion(home: Path, share: Path, say: Say) -> None:
 
 
 def remove_completion(home: Path, share: Path, say: Say) -> None:
-    """Remove the completion functions, unless another home uses them, and folders that are empty without them.
-
-    Raises OSError.
-    """
+    """Remove the completion functions, unless another home uses them, and folders that are empty without them."""
     if not share.is_dir():
         return
     with _homes_of(home, share) as others:

@@ -64,7 +64,7 @@ async def ask_briefly(desk: Desk, talk: HookExchange, operation: str, answers: t
     """As `ask`, for a question whose answer is optional: returns None as soon as the shell sits at its prompt and has
     not answered, or after `_LONG_S`.
 
-    The caller removes the request file, so that hooks which run too late find no request. Raises OSError as `ask`.
+    The caller removes the request file, so that hooks which run too late find no request.
     """
     _press(desk, talk, operation, answers, again=False)
     waited_s = 0.0

@@ -19,7 +19,7 @@ class GoFifo:
         self._fd = -1
 
     def open(self) -> None:
-        """Open the FIFO, if it is not open or the session's user has replaced it. Raises OSError."""
+        """Open the FIFO, if it is not open or the session's user has replaced it."""
         if not self.is_there:
             self.close()
             self._fd = self._folder.open_fifo(_NAME)

@@ -51,7 +51,7 @@ class RunFolder:
         self._owner = (facts.st_uid, facts.st_gid)
 
     def write(self, name: str, data: bytes) -> None:
-        """Make the file anew with `data`. Not atomic: readers must wait until this has returned. Raises OSError."""
+        """Make the file anew with `data`. Not atomic: readers must wait until this has returned."""
         with contextlib.suppress(FileNotFoundError):
             self.inode(name)
             self.remove(name)
@@ -95,7 +95,7 @@ class RunFolder:
 
     def open_fifo(self, name: str) -> int:
         """Open the FIFO for reading and writing, non-blocking, so that neither side's open blocks. Makes the FIFO if it
-        is missing, and replaces anything else that has its name. Raises OSError.
+        is missing, and replaces anything else that has its name.
         """
         for _ in range(3):
             with contextlib.suppress(FileExistsError), idmapped.acting_as(*self._owner):
@@ -132,7 +132,7 @@ class RunFolder:
             os.close(fd)
 
     def rename(self, name: str, new: str) -> None:
-        """Rename a file within the folder. Raises OSError."""
+        """Rename a file within the folder."""
         os.rename(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def read(self, name: str, limit: int, start: int = 0) -> bytes:

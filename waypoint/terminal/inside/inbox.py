@@ -42,7 +42,6 @@ class Taken(NamedTuple):
 def mark_captured(folder_fd: int) -> None:
     """Mark every request in the folder `folder_fd` as captured, so that `Inbox.take` never takes it. To be called on
     the files of a copy of a session before any process of the copy runs. Reads the whole folder, which may take long.
-    Raises OSError.
     """
     fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder_fd)
     try:
@@ -73,12 +72,12 @@ class Inbox:
         os.close(self.folder.fd)
 
     def waiting(self, kinds: str) -> list[str]:
-        """Ids of the clients with a file of one of `kinds`. Raises OSError if the folder cannot be read."""
+        """Ids of the clients with a file of one of `kinds`."""
         found = (_NAME.fullmatch(name) for name in self.folder.names() if name[0] in kinds)
         return sorted({match[1] for match in found if match})
 
     def take(self, most: int) -> Taken:
-        """Mark at most `most` of the requests that wait as being served, and read them. Raises as `waiting`."""
+        """Mark at most `most` of the requests that wait as being served, and read them."""
         began = time.thread_time()
         requests: list[TakenRequest] = []
         waiting = self.waiting("r")
@@ -120,6 +119,6 @@ class Inbox:
         os.close(fd)
 
     def remove(self, ident: str) -> None:
-        """Remove the request. Raises OSError."""
+        """Remove the request."""
         for kind in "crw":
             self.folder.remove(f"{kind}.{ident}")

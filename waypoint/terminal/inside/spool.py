@@ -84,7 +84,7 @@ class Spool:
         """Serve requests from now on. A request that an earlier daemon had begun to serve is answered with a failure.
 
         `restored`: the session was restored from a capture; this is the answer to every captured request
-        (`inbox.mark_captured`), whatever it asks. Raises OSError if the folder cannot be used.
+        (`inbox.mark_captured`), whatever it asks.
         """
         self._on_request = on_request
         self._bell = self._folder.open_fifo(BELL)
@@ -143,7 +143,7 @@ class Spool:
 
     async def _serve_waiting(self) -> float:
         """Begin to serve all requests that wait, as fast as the bounds above allow. Returns how many seconds to rest
-        before the next look. Raises OSError if the folder cannot be read.
+        before the next look.
         """
         cost_s, are_more = 0.0, True
         while are_more:
@@ -188,7 +188,7 @@ class Spool:
             await self._thread.do(lambda inbox: inbox.remove(ident))
 
     async def _opened(self, ident: str) -> int | None:
-        """A descriptor of the client's FIFO; None if the client does not open it. Raises OSError."""
+        """A descriptor of the client's FIFO; None if the client does not open it."""
         end, pause_s = time.monotonic() + _OPEN_S, _FIRST_PAUSE_S
         while (fd := await self._thread.do(lambda inbox: inbox.open_answer(ident))) is None and time.monotonic() < end:
             await asyncio.sleep(pause_s)

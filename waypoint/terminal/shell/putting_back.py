@@ -84,7 +84,7 @@ def _write(folder: RunFolder, made: script.Script) -> None:
 
 
 def _read_told(folder: RunFolder) -> str:
-    """What the shell has printed while it evaluated the script; "" if it has not begun to. Raises OSError."""
+    """What the shell has printed while it evaluated the script; "" if it has not begun to."""
     try:
         try:
             data = read_aside(folder, "told", _TOLD_BYTES)

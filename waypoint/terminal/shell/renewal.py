@@ -30,7 +30,7 @@ async def renew(line: CommandLine, branch: str) -> None:
 
 def _read_states(folder: RunFolder) -> tuple[ShellDump, ShellDump]:
     """The state at the end of the shell before, and that of the new one at its first prompt. Each is in the folder or,
-    newer than what is there, in memory, from where it is removed. Raises OSError, ValueError. Blocks.
+    newer than what is there, in memory, from where it is removed. Blocks.
     """
     places = (folder.read, functools.partial(read_aside, folder))
     try:
