@@ -1,1 +1,1 @@
-"""Starting sessions: plans of their mounts and processes as values, and the launcher process that carries them out."""
+"""Starting sessions: plans of mounts and processes, which are plain values, and the launcher that executes them."""

@@ -1,8 +1,8 @@
-"""How a task of the launcher becomes a CRIU process: outside the session for a dump, or in a new session's cgroup and
-with its mounts for a restore.
+"""Turn a task of the launcher into a CRIU process.
 
-The launcher has forked the task into the right cgroup. CRIU communicates with the daemon over fd 3. The processes that
-CRIU restores are its children; when CRIU ends, the launcher becomes their reaper.
+For a dump CRIU runs outside the session. For a restore it runs in the new session's cgroup, with the session's mounts.
+The launcher has already forked the task into the right cgroup. CRIU communicates with the daemon over fd 3. The
+processes that CRIU restores are its children; when CRIU ends, the launcher becomes their reaper.
 """
 
 import contextlib
@@ -17,25 +17,26 @@ from waypoint.linux.storage import mounts
 from waypoint.linux.tasks import namespaces, procfs
 from waypoint.linux.tasks.clone import wait_entered
 
-_OWN_FDS = 2  # CRIU's socket, and the file for its output; then follow the descriptors for the session's ids
+_OWN_FDS = 2  # CRIU's socket and its output file; the descriptors for the session's ids follow them
 _TMP = "/tmp"
 _RUN = "/run"  # CRIU caches the kernel's features there, if it is a tmpfs
 APART = "apart"
 APART_SEEN = f"{_RUN}/{APART}"
-"""The folder with the session's mounts from outside, as CRIU sees it (externals.py)."""
-_NICE = -15  # of a CRIU that dumps: the session stands still meanwhile
+"""The folder, as CRIU sees it, that contains the session's mounts from outside (externals.py)."""
+_NICE = -15  # priority of a CRIU that dumps, because the session is frozen during the dump
 
 Announce = Callable[[list[int]], None]
-"""Called when only execve is left to do, with a pidfd of the process."""
+"""Called just before execve, with a pidfd of the process."""
 
 
 def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoReturn:
-    """Become a CRIU that dumps the session with init `spec.pid`. Raises OSError before execve.
+    """Become a CRIU that dumps the session with init `spec.pid`. An error before execve raises OSError.
 
     CRIU joins the session's network namespace, so that it does not dump the namespace and does not search the host's
     connections. It runs in a cgroup of its own, because the session's cgroup will be frozen.
     """
-    # If CRIU is killed while its code runs in a task of the session, that task may end, too (docs/criu.md).
+    # Protect CRIU from the OOM killer: CRIU runs code of its own in the session's tasks. If CRIU is killed meanwhile,
+    # such a task may end, too (docs/criu.md).
     with contextlib.suppress(PermissionError):  # without CAP_SYS_RESOURCE
         procfs.set_oom_score(-1000)
     with contextlib.suppress(PermissionError):  # without CAP_SYS_NICE
@@ -49,13 +50,13 @@ def become_beside(spec: CriuBeside, fds: list[int], announce: Announce) -> NoRet
 
 def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
     """Become a CRIU that restores a session, with the session's mounts in `APART_SEEN` and a new session keyring.
-    Raises OSError before execve.
+    An error before execve raises OSError.
     """
     os.setsid()
     os.umask(0o022)
     hard_limits.raise_own(spec.hard_limits)
     _make_private()
-    # Before /run is covered, because the mounts' sources are folders below it.
+    # This comes before the bind over /run, because the sources of these mounts are folders below /run.
     mount_apart(spec.mounts, fds[_OWN_FDS:], f"{spec.run}/{APART}")
     mounts.bind(spec.run, _RUN, recursive=True)
     namespaces.join_new_session_keyring()
@@ -64,14 +65,14 @@ def become_into(spec: CriuInto, fds: list[int], announce: Announce) -> NoReturn:
 
 
 def _become(spec: CriuBeside | CriuInto, fds: list[int], announce: Announce) -> NoReturn:
-    program = os.path.realpath(spec.argv[0], strict=True)  # raises while the failure can still be reported
-    # CRIU makes folders in /tmp, also as the session's root, and leaves them if it is killed. It may need files there:
-    # its program, that program's libraries, the interpreter of a script.
+    program = os.path.realpath(spec.argv[0], strict=True)  # raises now, while the failure can still be reported
+    # CRIU makes folders in /tmp, some of them as the session's root, and leaves them if it is killed. So its writes to
+    # /tmp go to a separate layer. Reads still reach the host's /tmp, which may contain CRIU's program and libraries.
     mounts.keep_writes_apart(_TMP, needed=program)
     announce([os.pidfd_open(os.getpid())])
-    socket, words = (os.dup(fd) for fd in fds)
+    socket, output = (os.dup(fd) for fd in fds)
     null = os.open("/dev/null", os.O_RDONLY)
-    for fd, place in ((null, 0), (words, 1), (words, 2), (socket, CRIU_SOCKET_FD)):
+    for fd, place in ((null, 0), (output, 1), (output, 2), (socket, CRIU_SOCKET_FD)):
         os.dup2(fd, place)
     os.set_inheritable(CRIU_SOCKET_FD, True)  # noqa: FBT003 - dup2 onto itself would leave close-on-exec set
     os.closerange(CRIU_SOCKET_FD + 1, 4096)

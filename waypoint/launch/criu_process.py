@@ -20,24 +20,24 @@ from waypoint.processes.criu.worker import CriuCommand, Process, Spawn
 
 
 class LaunchedCriu:
-    """A CRIU process that is not the daemon's child; used through its pidfd."""
+    """A CRIU process, used through its pidfd because it is not the daemon's child."""
 
     def __init__(self, started: Started, group: str) -> None:
-        """`group`: CRIU's own cgroup, to be removed; "": CRIU runs in the cgroup of a session."""
+        """`group`: CRIU's own cgroup, which `wait` removes; "" if CRIU runs in the cgroup of a session."""
         self.pid = started.pid
         (self._pidfd,) = started.handles
         self._group = group
 
     def wait(self) -> int:
-        """Block until CRIU has ended, then end the helpers left in CRIU's own group, and remove the group. Returns 0,
-        since only the launcher could read the exit status.
+        """Block until CRIU has ended, then kill the processes left in CRIU's own cgroup and remove the cgroup. Always
+        returns 0, because only the launcher, as CRIU's parent, could read the exit status.
         """
         if self._pidfd >= 0:
             select.select([self._pidfd], [], [])
             os.close(self._pidfd)
             self._pidfd = -1
             if self._group:
-                with contextlib.suppress(TimeoutError):  # a helper cannot be killed: its group stays
+                with contextlib.suppress(TimeoutError):  # a process cannot be killed, so the cgroup stays
                     cgroups.end(self._group)
         return 0
 
@@ -49,9 +49,10 @@ class LaunchedCriu:
 
 
 class CriuSpawner:
-    """Makes the functions that start CRIU through a home's launcher. To be created in the event loop; the functions
-    must be called in other threads while the loop runs. They block until CRIU has started, and raise OSError and
-    Failed.
+    """Makes functions that start CRIU through the launcher of a home.
+
+    Create it in the event loop. Call the functions in other threads while the loop runs: they block until CRIU has
+    started. They raise OSError and Failed.
     """
 
     def __init__(self, launcher: Launcher, run: str, dumps: str) -> None:
@@ -62,7 +63,7 @@ class CriuSpawner:
         self._loop = asyncio.get_running_loop()
 
     def beside(self, init_pid: int) -> Spawn:
-        """The function for a dump of the session whose pid 1 is `init_pid`, as the host sees it."""
+        """Return the function that starts a CRIU for a dump. `init_pid`: the host's pid of the session's pid 1."""
 
         def spawn(command: CriuCommand) -> Process:
             group = f"{self._dumps}/{new_id()}"
@@ -78,8 +79,8 @@ class CriuSpawner:
         return spawn
 
     def into(self, start: StartSpec, hard_limits: dict[str, int]) -> Spawn:
-        """The function for a restore. `start`: mounts and cgroup of the restored session. `hard_limits`: those of the
-        captured processes.
+        """Return the function that starts a CRIU to restore a session. `start`: the mounts and the cgroup of the
+        restored session. `hard_limits`: the hard resource limits of the captured processes.
         """
 
         def spawn(command: CriuCommand) -> Process:
@@ -98,8 +99,10 @@ class CriuSpawner:
 
 
 def furnish(start: StartSpec) -> OnNotice:
-    """A listener for the restore of a session with the mounts of `start`: before a process of the session runs, sets up
-    the new network namespace, and raises Misplaced if a mount is missing or differs.
+    """Return the listener for CRIU's notices during a restore with the mounts of `start`.
+
+    Before a process of the session runs, the listener sets up the new network namespace and checks the mounts. It
+    raises Misplaced if a mount is missing or differs.
     """
     root = 0
 

@@ -16,10 +16,10 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
-    """Start `spec.argv` in the session with init `spec.pid`. Returns when the program runs, or a step has failed.
+    """Start `spec.argv` in the session with init `spec.pid`. Return when the program runs or a step has failed.
 
     The process is in the session's cgroup and a child of the session's pid 1, so that it is frozen and dumped with the
-    session. The descriptors in the answer: a pidfd of the process and, with `spec.tty`, the master of its terminal.
+    session. The result contains a pidfd of the process and, with `spec.tty`, the master of its terminal.
     """
 
     def outer(report: int, ask: int, answer: int) -> None:
@@ -27,7 +27,7 @@ def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
         namespaces.hide_from_peers()
         namespaces.join_new_session_keyring()  # not the keyring of the user who started the daemon
         pidfd = os.pidfd_open(spec.pid)
-        # The session's limit of processes is that of its first process.
+        # Apply the session's limit on the number of processes, which its first process has.
         resource.setrlimit(resource.RLIMIT_NPROC, resource.prlimit(spec.pid, resource.RLIMIT_NPROC))
         kinds = namespaces.CLONE_NEWUSER | namespaces.CLONE_NEWNS | namespaces.CLONE_NEWPID | namespaces.CLONE_NEWIPC
         kinds |= namespaces.CLONE_NEWUTS | namespaces.CLONE_NEWNET
@@ -47,13 +47,13 @@ def enter(spec: EnterSpec, stdio: list[int]) -> LaunchResult:
 
 
 def _go_to_pid_1(ask: int) -> None:
-    """Fork twice and return only in the grandchild, which the session's pid 1 has adopted. Writes the grandchild's
-    pid, as the host sees it, to `ask`.
+    """Fork twice and return only in the grandchild, which the session's pid 1 has adopted. Write the host's pid of the
+    grandchild to `ask`.
 
-    When this process ends, a reaper of the host would adopt a child, and CRIU, which follows the descendants of the
-    session's pid 1, would dump the session without it. The process in between is inside the session's pid namespace, so
-    its orphan is adopted there. The kernel attaches the orphan's pid, as seen outside, to a message (unix(7),
-    SCM_CREDENTIALS).
+    CRIU dumps the descendants of the session's pid 1. A child of this process would not become one: at the end of this
+    process a reaper of the host would adopt it. The process in between is inside the session's pid namespace, so the
+    session's pid 1 adopts its orphan. The grandchild sends a message, to which the kernel attaches the sender's pid as
+    the host sees it (unix(7), SCM_CREDENTIALS).
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -84,7 +84,7 @@ def _give_stdio(spec: EnterSpec, stdio: list[int], report: int) -> None:
         high = [os.dup(fd) for fd in stdio]
         for place, fd in enumerate(high):
             os.dup2(fd, place)
-        null = os.open("/dev/null", os.O_RDONLY | os.O_NONBLOCK)  # the session may have put a FIFO there
+        null = os.open("/dev/null", os.O_RDONLY | os.O_NONBLOCK)  # a FIFO that the session put there must not block
         os.set_blocking(null, True)
         # Replace the host's /dev/null with the session's: CRIU refuses files from outside the session.
         if os.fstat(0).st_rdev == os.fstat(null).st_rdev:

@@ -1,12 +1,13 @@
-"""Making a session's mounts from outside (overlays, binds, tmpfs), and checking all of its mounts.
+"""Make the mounts of a session that need the host's root (overlays, binds, tmpfs), and check all of its mounts. Such
+mounts are called "mounts from outside".
 
 At a session's start these mounts are nested, as the session sees them. A restore cannot use nested mounts: CRIU binds
 each mount singly inside the new user namespace, where the kernel refuses to bind a mount without the mounts below it
 (EINVAL: they are locked, mount_namespaces(7)). So for a restore each mount is made in a separate folder.
 
-The session's files contain the mount points, and may have something else in their place. So mount points are opened
-without following links and mounted on by descriptor, and then all mounts are compared with the plan. A session that
-lacks a mount or a flag does not run.
+The mount points are in the session's files, so the session may have replaced them, for example by links. So mount
+points are opened without following links and mounted on by descriptor, and then all mounts are compared with the plan.
+A session that lacks a mount or a flag does not run.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from waypoint.linux.storage.beneath import MountPlace
 from waypoint.linux.storage.mounts import MS_NODEV, MS_NOSUID, MS_RDONLY, MountRecord
 from waypoint.model.errors import StateConflict
 
-# In the session.
+# Paths in the session.
 PROC = "/proc"
 TERMINALS = "/dev/pts"
 NULL, NOTHING = "/dev/null", "/dev/.empty"
@@ -37,12 +38,12 @@ OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=on,xino=on,nfs_export=off
 
 
 class FromOutside:
-    """Makes mounts of a session in the caller's mount namespace; idmapped ones if the session's ids are shifted, so
-    that the owners on disk do not change.
+    """Makes the mounts of a session in the caller's mount namespace. If the session's ids are shifted, the mounts are
+    idmapped, so that the owners on disk do not change.
     """
 
     def __init__(self, spec: StartSpec, users: Sequence[int]) -> None:
-        """`users`: the descriptors of user namespaces that are sent with `spec`; none if the ids are the host's."""
+        """`users`: the descriptors of user namespaces that are sent with `spec`; empty if the ids are not shifted."""
         self._ids = spec.ids
         self._who = spec.identity
         self._userns, self._only_own = (*users, -1, -1)[:2]
@@ -72,16 +73,16 @@ class FromOutside:
                 return held.enter_context(MountPlace(path).opened())
 
             lowers = [opened(path) for path in overlay.lowers]
-            # By descriptor: the session's mountinfo then shows no host path, and a path may have any length.
+            # Give paths in /proc/self/fd to mount(2), so that the session's mountinfo shows no host path and the length
+            # of the paths does not matter.
             overlay = msgspec.structs.replace(
                 overlay, lowers=lowers, upper=opened(overlay.upper), work=opened(overlay.work)
             )
-            # As the host's root, overlayfs could not make its work folder (EOVERFLOW).
+            # Act as the session's root: as the host's root, overlayfs could not make its work folder (EOVERFLOW).
             held.enter_context(self.creating())
             mounts.mount("overlay", point, "overlay", MS_NODEV, overlay_options(overlay))
 
     def bind(self, item: BindMount, place: MountPlace) -> None:
-        """Bind `item` at `place`, with its flags."""
         with self._origin(item) as origin, place.opened() as point:
             if self._ids.is_shifted and not item.ours:
                 idmapped.attach(origin, point, self._only_own if item.as_user else self._userns)
@@ -93,10 +94,10 @@ class FromOutside:
 
     @contextlib.contextmanager
     def _origin(self, item: BindMount) -> Iterator[str]:
-        """The path in /proc/self/fd of the opened source of `item`. Raises OSError, also if the session's user must
-        have access to the source and has none.
+        """Open the source of `item` and yield its path in /proc/self/fd. Raises OSError, also if `item.as_user` is set
+        and the session's user has no access to the source.
         """
-        # A session may write to bound folders, so the path of another bind may by now contain links.
+        # Follow no links in a path that Waypoint did not make: a session may have put them into a bound folder.
         source = MountPlace(item.source) if item.ours else MountPlace("/", item.source)
         who = self._who
         with contextlib.ExitStack() as held:
@@ -130,19 +131,18 @@ class FromOutside:
 
 
 def overlay_options(overlay: Overlay) -> str:
-    """The options of mount(2) for `overlay`."""
     lowers = ":".join(mounts.escape(path) for path in overlay.lowers)
     places = f"lowerdir={lowers},upperdir={mounts.escape(overlay.upper)},workdir={mounts.escape(overlay.work)}"
     return f"{places},{OVERLAY_OPTIONS}"
 
 
 def mount_apart(spec: StartSpec, users: Sequence[int], folder: str) -> None:
-    """Mount all mounts from outside as `folder`/m0, m1, ..., in this process's mount namespace. `users`: as for
-    FromOutside.
+    """Make all mounts from outside at `folder`/m0, m1, ..., in this process's mount namespace. `users`: the descriptors
+    that FromOutside takes.
 
     The mounts get their flags here, which locks the flags in the session's user namespace; flags set by CRIU would not
-    be locked. If a folder of the host is gone with its mount, the session gets its own changes over an empty folder.
-    After an OSError the mounts made so far remain.
+    be locked. If the host no longer has the folder under an overlay, the overlay shows the session's own changes over
+    an empty folder. After an OSError the mounts made so far remain.
     """
     numbered = (f"{folder}/m{number}" for number in itertools.count())
     made: dict[str, str] = {}
@@ -171,9 +171,9 @@ def mount_apart(spec: StartSpec, users: Sequence[int], folder: str) -> None:
 
 
 def _check_mount_points(targets: list[str], made: dict[str, str]) -> None:
-    """Raises OSError if a mount point is missing, or a part of its path is a link: CRIU mounts by path, and would
-    follow the link to the host's files. The mount points cannot change afterwards, because no process of the session
-    runs.
+    """Raise OSError if a mount point is missing or a part of its path is a link: CRIU mounts by path, and would follow
+    the link to the host's files. The mount points cannot change after this check, because no process of the session
+    runs yet.
     """
     for target in targets:
         if target != "/":
@@ -186,14 +186,14 @@ def _check_mount_points(targets: list[str], made: dict[str, str]) -> None:
 
 
 def _above(target: str, made: dict[str, str]) -> str:
-    """The innermost mount point in `made` above `target`."""
+    """Return the innermost mount point in `made` that is above `target`."""
     points = (point for point in made if point != target and f"{target}/".startswith(f"{point.rstrip('/')}/"))
     return max(points, key=len)
 
 
 def _make_mount_point(target: str, made: dict[str, str]) -> None:
-    """Make the mount point `target` in the overlay in which the session sees it: the host's folder is gone. `made`:
-    where overlays are mounted, by mount point in the session.
+    """Make the mount point `target`, whose folder the host no longer has, in the overlay above it. `made`: where the
+    overlays are mounted, by mount point in the session.
     """
     above = _above(target, made)
     with MountPlace(made[above]).opened_fd() as folder:
@@ -201,27 +201,27 @@ def _make_mount_point(target: str, made: dict[str, str]) -> None:
 
 
 def _over_nothing(overlay: Overlay, empty: str) -> Overlay:
-    """`overlay` with the folder `empty`, which is made if it is missing, as its lower layer."""
+    """Return `overlay` with the empty folder `empty` as its lowest layer. Make the folder if it is missing."""
     os.makedirs(empty, exist_ok=True)
     return msgspec.structs.replace(overlay, lowers=[*overlay.lowers[:-1], empty], ours=(*overlay.ours, empty))
 
 
 class Misplaced(StateConflict):
-    """A mount cannot be made, because the session's files have something else in place of the mount point. A caller
-    that knows how to reach those files sets the next step.
+    """A mount cannot be made, because the session has replaced or removed the mount point. The error has no next step;
+    a caller that knows how to reach the session's files adds it.
     """
 
 
 def misplaced(error: OSError) -> Misplaced | None:
-    """`error` as a Misplaced, if it has the errno MISPLACED (beneath.py)."""
+    """Return `error` as a Misplaced if it has the errno MISPLACED (beneath.py), else None."""
     if error.errno != beneath.MISPLACED:
         return None
     return Misplaced("mount what a session needs at", os.fsdecode(error.filename or "/"), error.strerror or str(error))
 
 
 class _RequiredMount(NamedTuple):
-    """`target`: in the session. `fstypes`: the allowed types; none: any. `options`: the required options. `root`: the
-    folder of the file system that must be mounted; "": any.
+    """`target`: the mount point in the session. `fstypes`: the allowed types; empty allows any. `options`: the required
+    mount options. `root`: the folder of the file system that must be mounted; "" allows any.
     """
 
     target: str
@@ -231,9 +231,8 @@ class _RequiredMount(NamedTuple):
 
 
 def check_mounts(spec: StartSpec, table: Iterable[MountRecord], above: str = "") -> None:
-    """Check that `table` has the mounts that `spec` requires. `above`: where the session's root is mounted.
-
-    Raises OSError, with the path in the session, for the first mount that is missing or lacks an option.
+    """Raise OSError, with the path in the session, for the first mount that `spec` requires and that `table` lacks or
+    has without a required option. `above`: where the session's root is mounted.
     """
     on_top: dict[str, MountRecord] = {}
     for mount in table:

@@ -1,13 +1,12 @@
 """The launcher: the small process that forks sessions and CRIU, because the daemon is large and has threads.
 
-The launcher runs as a `python -I -S` that calls `main` with a SOCK_SEQPACKET socket and the cgroups of version 1
-hierarchies that it enters, because entering them for each task would take milliseconds. A request is a LaunchSpec in
-JSON together with a socket for the answer and up to four more descriptors (spec.py). The launcher carries out each
-request in a forked task, so that requests run in parallel. It ends when the daemon closes its side of the socket. The
-launcher is also the reaper of the sessions that it has started.
+The launcher is a `python -I -S` that calls `main`. It receives requests on a SOCK_SEQPACKET socket. A request is a
+LaunchSpec in JSON together with a socket for the answer and up to four more descriptors (spec.py). The launcher carries
+out each request in a forked task, so that requests run in parallel. It ends when the daemon closes its side of the
+socket. The launcher is also the reaper of the sessions that it has started.
 
-Each imported module makes every fork slower: `threading`, which does work in each child, makes a fork half as long
-again. So a module that only some tasks need is imported in these tasks.
+Each imported module makes every fork slower; `threading` alone makes a fork take 50 % longer. So a module that only
+some tasks need is imported in these tasks.
 """
 
 import array
@@ -65,7 +64,9 @@ def serve(control: socket.socket) -> None:
 
 
 def fork_for(spec: LaunchSpec) -> int:
-    """Fork the task for `spec` with the result of os.fork(). A task that becomes CRIU is forked into its cgroup."""
+    """Fork the task for `spec`, and return the result as os.fork() does. A task that becomes CRIU is forked into the
+    cgroup for it.
+    """
     match spec:
         case CriuBeside():
             return fork_into(spec.cgroup)
@@ -122,7 +123,9 @@ def _failure(error: BaseException) -> LaunchAnswer:
 
 
 def main(control_fd: int, groups: list[str]) -> None:
-    """The program. `groups`: the cgroups of version 1 hierarchies for this process and all its children."""
+    """Run the launcher. `groups`: cgroups of version 1 hierarchies for this process and all its children. The launcher
+    enters them once, because entering them in each task would take milliseconds.
+    """
     for each in groups:
         cgroups.enter(each)
     serve(socket.socket(fileno=control_fd))

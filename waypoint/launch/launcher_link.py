@@ -21,14 +21,15 @@ from waypoint.linux.storage import idmapped
 from waypoint.model.errors import Failed, HostLacks
 
 QUICK_DEATH_S = 1.0
-"""If a launcher has lived for less, the next one is started only at the next request."""
+"""If the launcher dies sooner after its start than this, it is started again only at the next request, not at once."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Started(NamedTuple):
-    """A started process: its pid as the host sees it, and the descriptors of the answer, first its pidfd (the others:
-    start.py, enter.py, criu.py), to be closed by the receiver. `entered`: as in `LaunchAnswer`.
+    """A started process. `pid`: its pid as the host sees it. `handles`: descriptors that the receiver must close; the
+    first is a pidfd of the process, the others are described in start.py and enter.py. `entered`: the index in `cwd` of
+    the folder in which the process started.
     """
 
     pid: int
@@ -37,8 +38,8 @@ class Started(NamedTuple):
 
 
 class LauncherDied(Failed):
-    """The launcher died during a request. The request may be repeated; unfinished processes of the first try may still
-    exist.
+    """The launcher died during a request. The caller may repeat the request, but processes that the first try started
+    may still exist.
     """
 
 
@@ -94,16 +95,16 @@ class Launcher:
             self._process = None
 
     def _replace(self) -> None:
-        """The launcher has died: start the next one, unless it lived for less than QUICK_DEATH_S."""
+        """Start the launcher again after its death, unless it lived for less than QUICK_DEATH_S."""
         self.close()
         if time.monotonic() - self._opened > QUICK_DEATH_S:
             self.open()
 
     async def carry_out(self, spec: LaunchSpec, stdio: tuple[int, ...] = ()) -> "Started":
-        """Have the launcher carry out `spec`. `stdio`: the descriptors that belong to `spec` (spec.py), without those
-        for the ids of a session.
+        """Let the launcher carry out `spec`. `stdio`: the descriptors that belong to `spec` (spec.py), except those for
+        the ids of a session, which this method adds.
 
-        Raises OSError with the failing call's errno, message and path; LauncherDied.
+        Raises LauncherDied, or OSError with the errno, message and path of the call that failed.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -140,7 +141,7 @@ class Launcher:
 
 
 def _died() -> LauncherDied:
-    return LauncherDied("start", "a process", "the launcher died while it worked on it", "try again")
+    return LauncherDied("start", "a process", "the launcher process died during the request", "try again")
 
 
 @contextlib.contextmanager
@@ -155,7 +156,7 @@ def _sealed_interpreter() -> Iterator[str]:
 
 
 def fds_for_ids(spec: LaunchSpec) -> tuple[int, ...]:
-    """The descriptors to be sent for the session's ids. They stay open."""
+    """Return the descriptors of user namespaces that are sent with `spec`. The caller must not close them."""
     start = spec.mounts if isinstance(spec, CriuInto) else spec
     if not isinstance(start, StartSpec) or not start.ids.is_shifted:
         return ()

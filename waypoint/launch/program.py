@@ -19,16 +19,18 @@ from waypoint.model.records import Seccomp
 _MASTERS = "dev/pts/ptmx"
 MASTER_FD = 3  # the descriptor at which pid 1 keeps the master side of the terminal
 
-# Docker's default set without mknod: enough for package managers, su and servers, nothing over the host's kernel.
+# Docker's default set without mknod: enough for package managers, su and servers, and nothing that changes the host's
+# kernel.
 KEPT_CAPABILITIES = frozenset(namespaces.CAPABILITIES.values())
 
 # The soft and hard resource limits of every process of a session (getrlimit(2)), independent of the user who started
-# the daemon: those of a login on a machine with systemd, with two exceptions. More open files, since few programs raise
-# their own limit. And half of the message queues: the kernel counts these, and pending signals (`set_resource_limits`),
-# also for the owner of the session's user namespace, who may be root and needs the other half.
+# the daemon. They are the limits of a login on a machine with systemd, with two exceptions. The limit of open files is
+# higher, because few programs raise their own soft limit. The limit of message queues is half of the usual: the kernel
+# counts message queues and pending signals also for the owner of the session's user namespace, who may be root and
+# needs the other half.
 _NONE = resource.RLIM_INFINITY
-# Disables core dumps to files, and also to a program of the host, which the kernel would run as root (core(5)). 0 would
-# not disable the latter (fs/coredump.c).
+# 1 byte disables core dumps to files, and also to a program of the host, which the kernel would run as root (core(5)).
+# With 0 the kernel would still run that program (fs/coredump.c).
 _NO_CORE = 1
 _MIB = 1 << 20
 RESOURCE_LIMITS = {
@@ -50,16 +52,19 @@ RESOURCE_LIMITS = {
 
 
 # The largest share of the launcher's own hard limit of open files that a session may have. The kernel counts
-# descriptors in flight in Unix sockets by user id, the same for all sessions of a home, and refuses to send one if the
-# count exceeds the sender's soft limit. The launcher and CRIU have a higher limit, so no session can prevent them from
-# sending.
+# descriptors in flight in Unix sockets by user id, and all sessions of a home have the same. If the count exceeds the
+# sender's soft limit, the sender cannot send a descriptor. The launcher and CRIU have a higher limit than sessions, so
+# no session can prevent them from sending.
 _OPEN_FILES_SHARE = 0.75
-_MOST_OPEN_FILES = 1 << 20  # the kernel's default; systemd allows 1,000 times as many, and programs make tables of them
+# The kernel's default. systemd allows 1,000 times as many, but some programs allocate a table with an entry for each.
+_MOST_OPEN_FILES = 1 << 20
 
 
 def set_resource_limits() -> None:
-    """Give this process RESOURCE_LIMITS, as far as it may raise its limits (CAP_SYS_RESOURCE). It gets the highest
-    limit of open files (`execute` sets that of a session), and half of its own limit of pending signals.
+    """Set RESOURCE_LIMITS for this process, as far as it may raise its limits (CAP_SYS_RESOURCE).
+
+    There are two exceptions. The limit of open files is set to the highest possible value, because `execute` sets the
+    session's limit later. The limit of pending signals is at most half of the limit that this process had.
     """
     most = min(hard_limits.most_open_files(), _MOST_OPEN_FILES)
     signals = resource.getrlimit(resource.RLIMIT_SIGPENDING)[1]
@@ -69,7 +74,7 @@ def set_resource_limits() -> None:
     for kind, wanted in own.items():
         try:
             resource.setrlimit(kind, wanted)
-        except (ValueError, OSError):  # the hard limit is lower, and must not be raised
+        except (ValueError, OSError):  # the hard limit is lower, and this process may not raise it
             most = resource.getrlimit(kind)[1]
             soft, hard = (most if value == _NONE else min(value, most) for value in wanted)
             with contextlib.suppress(ValueError, OSError):  # fs.nr_open is lower than the present hard limit
@@ -77,27 +82,27 @@ def set_resource_limits() -> None:
 
 
 def open_files() -> tuple[int, int]:
-    """The soft and the hard limit of open files for a session."""
+    """Return the soft and the hard limit of open files for a session."""
     soft, hard = RESOURCE_LIMITS[resource.RLIMIT_NOFILE]
     hard = min(hard, int(resource.getrlimit(resource.RLIMIT_NOFILE)[1] * _OPEN_FILES_SHARE))
     return min(soft, hard), hard
 
 
 def limit_processes(most: int) -> None:
-    """Limit the processes of each user of this process's user namespace except the host's root."""
+    """Limit the number of processes of each user in this process's user namespace, except the host's root."""
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def open_terminal(rows: int, cols: int, uid: int) -> None:
-    """Open a new terminal in the session's own devpts: the master as MASTER_FD, which must be free, the slave, owned by
-    `uid`, as 0, 1 and 2. Raises OSError: ENOTTY if the session has replaced its devpts.
+    """Open a new terminal in the session's own devpts. The master becomes MASTER_FD, which must be free; the slave,
+    owned by `uid`, becomes 0, 1 and 2. Raises OSError, with ENOTTY if the session has replaced its devpts.
     """
     with MountPlace("/").opened_fd() as root, beneath.opened(root, _MASTERS, os.O_RDWR | os.O_NOCTTY) as master:
         ptys.check_master(master)
         ptys.unlock_slave(master)
         ptys.set_size(master, rows, cols)
         slave = ptys.open_slave(master)
-        os.dup2(master, 0)  # for now: MASTER_FD is the descriptor of `root`
+        os.dup2(master, 0)  # not yet to MASTER_FD, which is the descriptor of `root` until the block ends
     os.dup2(0, MASTER_FD)
     os.fchown(slave, uid, 5)
     for fd in (0, 1, 2):
@@ -106,14 +111,17 @@ def open_terminal(rows: int, cols: int, uid: int) -> None:
 
 
 def take_on(identity: Identity, cwd: list[str], seccomp: Seccomp) -> int:
-    """Become `identity` with the filter `seccomp`, in the first folder of `cwd` that can be entered; returns its index.
-    Resets signal actions, the signal mask and the umask. Raises OSError: for the last folder if none can be entered.
+    """Become `identity`, with the system call filter `seccomp`, in the first folder of `cwd` that can be entered.
+    Return the index of that folder.
+
+    Signal actions, the signal mask and the umask are reset. If no folder can be entered, the OSError is that of the
+    last folder.
     """
     namespaces.limit_capabilities(KEPT_CAPABILITIES)
-    refused.put_up(seccomp)  # as root of the user namespace, which needs no no_new_privs for it
+    refused.put_up(seccomp)  # while still root of the user namespace: other users would need no_new_privs for a filter
     os.umask(0o022)
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores or catches some, which exec would pass on
+        signal.signal(number, signal.SIG_DFL)  # Python ignores some of them, and exec would keep them ignored
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.setgroups(identity.groups)
     os.setresgid(identity.gid, identity.gid, identity.gid)

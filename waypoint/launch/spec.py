@@ -10,8 +10,8 @@ from waypoint.model.records import HOST_IDS, IdMap, Seccomp
 
 class Overlay(msgspec.Struct, frozen=True, kw_only=True):
     """One overlay of a session. `target`: its mount point in the session. `lowers`, `upper`, `work`: host folders, the
-    topmost of `lowers` first. `ours`: those of `lowers` that Waypoint has made with the session's ids; all other
-    folders are idmapped if the session's ids are shifted.
+    topmost of `lowers` first. `ours`: the folders in `lowers` that Waypoint has made with the session's ids. If the
+    session's ids are shifted, all other folders are idmapped.
     """
 
     target: str
@@ -22,9 +22,9 @@ class Overlay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A host path bound into the session. `device_nodes`: device nodes below it may be opened. `ours`: a path of
-    Waypoint or the kernel, which is not idmapped if the session's ids are shifted. `as_user`: bound only if the
-    session's user has access on the host, and with this user's rights alone.
+    """A host path that is bound into the session. `device_nodes`: whether device nodes below it may be opened. `ours`:
+    whether the path belongs to Waypoint or the kernel; such a path is never idmapped. `as_user`: whether the path is
+    bound only if the session's user has access to it on the host, and then with no more than this user's rights.
     """
 
     source: str
@@ -38,9 +38,9 @@ class BindMount(msgspec.Struct, frozen=True, kw_only=True):
 class MemoryMount(msgspec.Struct, frozen=True, kw_only=True):
     """A tmpfs of the session, with mode 1777.
 
-    `content`: a host folder that is copied into it; "": none. `size_bytes`, `files`: its limits; 0: the kernel's
-    default. It is mounted from outside, because CRIU would run tar for a tmpfs of the session at each dump; a capture
-    copies the content itself.
+    `content`: a host folder that is copied into it, or "". `size_bytes`, `files`: its limits; 0 is the kernel's
+    default. The tmpfs is mounted from outside, because CRIU would otherwise run tar for it at each dump. A capture
+    copies the content without CRIU.
     """
 
     target: str
@@ -58,19 +58,20 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """Start a session: its mounts in order, then its first process, with the filter of system calls `seccomp`.
+    """Start a session: make its mounts in order, then its first process, with the system call filter `seccomp`.
 
-    `owner`: the host's user who owns the session's user namespace. `processes`: the limit for each of its users; None:
-    no limit.
+    `owner`: the host's user who owns the session's user namespace. `processes`: the highest number of processes of each
+    user of the session; None means no limit.
 
-    If the ids are shifted, two descriptors of user namespaces follow the request, the second one only with binds
-    `as_user`: one with the session's map, and one in which only the ids of the session's user map to themselves
-    (`IdMap.lines_with_only`). `layers` is then a host folder for idmapped mounts, in the task's own mount namespace.
+    If the ids are shifted, one or two descriptors of user namespaces are sent with the request. The first has the
+    session's id map. In the second, which is sent only if there are binds with `as_user`, only the ids of the session's
+    user map to themselves (`IdMap.lines_with_only`). `layers` is then the host folder in which the task mounts idmapped
+    copies of the layers, in its own mount namespace.
     """
 
     @property
     def outside(self) -> list[str]:
-        """The mount points of the mounts from outside, in the order of their numbers in images."""
+        """The mount points of the mounts from outside. A mount's index in this list is its number in CRIU images."""
         groups: tuple[Sequence[Overlay | BindMount | MemoryMount], ...] = (self.overlays, self.binds, self.memory)
         return [mount.target for group in groups for mount in group]
 
@@ -96,8 +97,9 @@ class StartSpec(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
 
 
 class EnterSpec(msgspec.Struct, frozen=True, kw_only=True, tag="enter"):
-    """Start one more process in the live session with init `pid`. stdin, stdout and stderr follow the request; with
-    `tty` the process gets a new terminal of `rows` and `cols` instead. `seccomp`: the session's.
+    """Start one more process in the live session with init `pid`. The descriptors for stdin, stdout and stderr are sent
+    with the request; with `tty` the process gets a new terminal of `rows` and `cols` instead. `seccomp`: the system
+    call filter of the session.
     """
 
     pid: int
@@ -131,8 +133,11 @@ class CriuBeside(msgspec.Struct, frozen=True, kw_only=True, tag="beside"):
 
 class CriuInto(msgspec.Struct, frozen=True, kw_only=True, tag="into"):
     """Start a CRIU that is to restore a session. `mounts`: the session's mounts and cgroup; its program is ignored.
-    `run` and the descriptors are as for CriuBeside, followed by those for the ids of `mounts`. `hard_limits`: to be set
-    for CRIU (linux/calls/hard_limits.py), as far as the launcher may raise them.
+    `run`: the host folder that becomes CRIU's /run. `hard_limits`: hard resource limits for CRIU, set as far as the
+    launcher may raise its limits (linux/calls/hard_limits.py).
+
+    The descriptors sent with the request: CRIU's socket, the file for its stdout and stderr, and those that StartSpec
+    describes for the ids of `mounts`.
     """
 
     mounts: StartSpec
@@ -146,8 +151,9 @@ LaunchSpec = StartSpec | EnterSpec | CriuBeside | CriuInto
 
 
 class LaunchAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer: the new process's pid as the host sees it, or, if `pid` is 0, the errno, message and path of the
-    failed call. `entered`: the index in `cwd` of the folder in which the process has started.
+    """The launcher's answer to a request. `pid`: the host's pid of the new process; if it is 0, the request failed, and
+    `errno`, `error` and `path` describe the failed call. `entered`: the index in `cwd` of the folder in which the
+    process started.
     """
 
     pid: int = 0

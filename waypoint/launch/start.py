@@ -1,9 +1,9 @@
 """Starting a session: the steps of the launcher's forked children.
 
-Besides the launcher's task (supervise.py) there are two processes. The *outer* child is in the session's cgroup; as the
-host's root it makes a mount namespace and the mounts from outside, then enters a user namespace. The *inner* child is
-pid 1 of the new pid namespace: it makes the mounts that the session owns, pivots into them, opens the terminal and
-becomes the init program.
+Besides the launcher's task (supervise.py) two processes take part. The *outer* child is in the session's cgroup; as the
+host's root it makes a mount namespace and the mounts from outside (externals.py), then enters a user namespace. The
+*inner* child is pid 1 of the new pid namespace: it makes the mounts that the session owns, pivots into them, opens the
+terminal and becomes the init program.
 
 Sources: namespaces(7), user_namespaces(7), pty(7), kernel Documentation/filesystems/overlayfs.rst.
 """
@@ -25,25 +25,28 @@ from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import wait_entered
 from waypoint.model.paths import RUN_FOLDER
 
-MOST_TERMINALS = 64  # of a session; with 256, twelve sessions could use all terminals of the machine
-GROUP_MAX = 2**31 - 1  # of net.ipv4.ping_group_range
+MOST_TERMINALS = 64  # in one session; with 256, twelve sessions could use all terminals of the machine
+GROUP_MAX = 2**31 - 1  # the highest group id that net.ipv4.ping_group_range accepts
 
 
 def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
-    """Start the session that `spec` describes. Returns when its init program runs, or a step has failed; after a
-    failure no process and no mount of the session remains. `users`: as for `FromOutside`.
+    """Start the session that `spec` describes. Return when its init program runs or a step has failed. After a failure
+    no process and no mount of the session remains. `users`: the descriptors that `FromOutside` takes.
 
-    The descriptors in the answer: a pidfd of the init process, the terminal's master, the session's /run/waypoint.
+    The result contains the descriptors of a pidfd of the init process, of the terminal's master and of the session's
+    /run/waypoint, in this order.
     """
 
     def outer(report: int, ask: int, answer: int) -> None:
         namespaces.hide_from_peers()
         os.setsid()
-        os.umask(0o022)  # not the daemon's stricter one: all users of the session enter the mount points
+        os.umask(
+            0o022
+        )  # the daemon's umask is stricter, but all users of the session must be able to enter mount points
         namespaces.unshare(namespaces.CLONE_NEWNS)
         mounts.make_slave("/")
         _mount_from_outside(spec, users)
-        # As the host's root, because other users may have only 200 keys, for all sessions of a home (keyrings(7)).
+        # While still the host's root: any other user may have only 200 keys for all sessions together (keyrings(7)).
         namespaces.join_new_session_keyring()
         namespaces.unshare_user(spec.owner)
         os.write(ask, b"map")
@@ -51,7 +54,8 @@ def start(spec: StartSpec, users: Sequence[int]) -> LaunchResult:
             raise OSError(0, "the id maps were not written")
         os.setgid(0)
         os.setuid(0)
-        # Within the user namespace, as in a restore: only the owner of a network namespace may restore its connections.
+        # The user namespace must own the network namespace, as in a restore: only the owner of a network namespace may
+        # restore its connections.
         new_network(spec)
         # A time namespace from the start, because it cannot be added to an image later: after a reboot or on another
         # machine the monotonic clock must not go back.
@@ -78,7 +82,7 @@ def new_network(spec: StartSpec) -> None:
 
 
 def furnish_network(net: Literal["private", "none"], last_group: int = GROUP_MAX) -> None:
-    """Set up the caller's network namespace: loopback, on a private network with the session's address, and permission
+    """Set up the caller's network namespace: loopback, on a private network also the session's address, and permission
     for every user to bind low ports and to ping. `last_group`: the last group id of the caller's user namespace.
     """
     if net == "private":
@@ -104,7 +108,7 @@ def _mount_from_outside(spec: StartSpec, users: Sequence[int]) -> None:
 
 
 def _become_init(spec: StartSpec, report: int) -> None:
-    """The steps of the inner child, pid 1 of the session."""
+    """Do the steps of the inner child, pid 1 of the session."""
     merged = spec.merged
     # pivot_root needs a mount that this namespace owns: inherited ones are locked.
     mounts.bind(merged, merged, recursive=True)
@@ -127,7 +131,7 @@ def _become_init(spec: StartSpec, report: int) -> None:
 
 
 def _mount_kernel_views(spec: StartSpec) -> None:
-    """Mount the session's own proc, with its masks, and devpts. A mask that cannot be set raises OSError."""
+    """Mount the session's own proc and devpts, and cover the paths in `spec.masked`. Any failure raises OSError."""
     merged = spec.merged
     with MountPlace(merged, externals.PROC).opened() as point:
         mounts.mount("proc", point, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -139,7 +143,7 @@ def _mount_kernel_views(spec: StartSpec) -> None:
             mounts.remount_bind(mounted, MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)
     for path in spec.masked:
         with MountPlace(merged, path).opened() as point:
-            # The covers are in /dev, which is a mount from outside already: images need no further external mount.
+            # The covers are in /dev. Since /dev is itself a mount from outside, the covers add none to CRIU's images.
             cover = externals.NOTHING if os.path.isdir(point) else externals.NULL
             with MountPlace(merged, cover).opened() as nothing:
                 mounts.bind(nothing, point)

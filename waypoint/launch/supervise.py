@@ -1,8 +1,7 @@
-"""Starting a process inside a cgroup and namespaces by the steps of a forked child, and reporting its pid or the failed
-step.
+"""Start a process inside a cgroup and namespaces, through a forked child, and report its pid or the failed step.
 
-The task of the launcher that calls `supervise` stays outside the namespaces: it writes the id maps, which a process
-inside must not write, and receives the child's report.
+The launcher's task that calls `supervise` stays outside the namespaces: it writes the id maps, which a process inside
+is not allowed to write, and receives the child's report.
 """
 
 import contextlib
@@ -15,19 +14,22 @@ from waypoint.launch.spec import LaunchAnswer
 from waypoint.linux.tasks import namespaces
 from waypoint.linux.tasks.clone import fork_into
 
-REPORT_FD = 90  # the inner child's descriptor for its report, away from 0 to 3; close-on-exec
+REPORT_FD = (
+    90  # the inner child's descriptor for its report: above the descriptors of stdio and terminal; close-on-exec
+)
 _HANDED_OVER = b"+"
 
 LaunchResult = tuple[LaunchAnswer, list[int]]
-"""The answer to a request, and the received descriptors: close-on-exec, to be closed by the caller."""
+"""The answer to a request, and the received descriptors, which are close-on-exec and which the caller must close."""
 
 
 def supervise(outer: Callable[[int, int, int], None], cgroup: str, id_map: str = "") -> LaunchResult:
-    """Run `outer` in a forked child in `cgroup`, and wait until its own child has executed a program or a step failed.
+    """Run `outer` in a forked child in `cgroup`. Wait until the child of that child has executed a program, or a step
+    has failed.
 
-    `outer` gets three descriptors: for the report of a failure; to request the id maps (`map`) and to send its child's
-    pid as the host sees it (`pid N`); to read the reply to `map`. `id_map`: the lines of the maps. A failure is
-    returned in the answer, without descriptors.
+    `outer(report, ask, answer)` takes three descriptors. It reports a failure on `report`. On `ask` it writes `map` to
+    request the id maps, and `pid N`, the host's pid of its child. On `answer` it reads the reply to `map`. `id_map`:
+    the lines of the id maps. After a failure the result describes the error and has no descriptors.
     """
     report_r, report_w = (end.detach() for end in socket.socketpair())
     ask_r, ask_w = os.pipe()
@@ -83,7 +85,9 @@ def _report(report: int, text: str) -> None:
 
 
 def _read_all(report: int) -> tuple[bytes, list[int], int]:
-    """The text of a failure ("" without one), the received descriptors, and the index of the entered folder."""
+    """Return the text of the failure (empty without one), the received descriptors, and the index of the entered
+    folder.
+    """
     text, descriptors, entered = b"", [], 0
     with socket.socket(fileno=os.dup(report)) as sock:
         while True:
@@ -91,15 +95,15 @@ def _read_all(report: int) -> tuple[bytes, list[int], int]:
             descriptors += received
             if not chunk:
                 return text, descriptors, entered
-            if chunk.startswith(_HANDED_OVER):  # comes alone, since descriptors come with it
+            if chunk.startswith(_HANDED_OVER):  # the kernel does not merge it with other text, since it has descriptors
                 entered, chunk = chunk[1], chunk[2:]
             text += chunk
 
 
 def hand_over(descriptors: list[int], entered: int) -> None:
-    """Send `supervise` a pidfd of this process, followed by `descriptors`, and the index of the entered folder.
+    """Send `supervise` a pidfd of this process, then `descriptors`, and the index of the entered folder.
 
-    The process sends them itself before execve: it may end before another process could open them by its pid.
+    This process sends them itself before execve, because it may end before another process could open them by its pid.
     """
     with socket.socket(fileno=os.dup(REPORT_FD)) as report:
         own = os.pidfd_open(os.getpid())
