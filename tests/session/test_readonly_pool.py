@@ -25,8 +25,8 @@ pytestmark = [
 ]
 
 ADVICE = re.compile(
-    r"copy what you need, of a live session from /proc/PID/root \('waypoint ps' tells the PID\), of a capture "
-    r"from (/proc/\d+/root/\S+)/TREE \('waypoint show NAME' tells the tree\); then have the pool opened anew: "
+    r"copy what you need: a live session's files from /proc/PID/root \('waypoint ps' shows the PID\), a capture's "
+    r"from (/proc/\d+/root/\S+)/TREE \('waypoint show NAME' shows the tree\); then open the pool again: "
     r"'(waypoint stop --all)', '(waypoint daemon stop)'; if it is read-only again: '(waypoint setup --remove)'"
 )
 SAID = "its file system has become read-only"

@@ -1,6 +1,7 @@
 """The daemon's part: connects the sessions on private networks to the home's router.
 
-No session waits for this: it starts, or is restored, without outbound network, and gets it some milliseconds later.
+No session waits for this: a session starts or is restored without outbound network, and is connected some
+milliseconds later.
 """
 
 import asyncio
@@ -26,8 +27,8 @@ log = logging.getLogger(__name__)
 
 
 class Egress:
-    """To be used in the event loop. `why_not`: in words, why sessions have no outbound network; "" if no reason is
-    known. `outcomes`: the same by session, for each that could not be connected.
+    """Call the methods in the event loop. `why_not`: the reason, in words, why sessions have no outbound network; "" if
+    none is known. `outcomes`: by session, the reason why it could not be connected.
     """
 
     def __init__(self, runtime: Path, owner: int, mounts_fd: int | None) -> None:
@@ -157,7 +158,7 @@ class Egress:
 
     def _tell_host(self) -> None:
         assert self._changes is not None
-        with contextlib.suppress(OSError):  # all read, or some were lost (ENOBUFS): the addresses are looked up below
+        with contextlib.suppress(OSError):  # no message is left, or some were lost: the addresses are read below anyway
             while self._changes.recv(1 << 16):
                 pass
         if self._router is not None:

@@ -1,6 +1,6 @@
 """A program that starts a router's pasta(1) and ends. It prints the pid of pasta; an error goes to stderr.
 
-It is a program of its own because only a process with a single thread can make a user namespace. Its child makes the
+It is a separate program because only a process with a single thread can make a user namespace. Its child makes the
 router's network namespace and holds it until pasta does. Namespace and pasta belong to a user who owns nothing else, so
 a subverted pasta has no rights of root. The program has its own mounts: a /dev in which every user may open the tun
 device, as on most machines, and a /tmp for pasta's pid file (AppArmor lets pasta write nowhere else).
@@ -50,7 +50,9 @@ def _hold_namespace(owner: int) -> int:
             os.setresgid(owner, owner, owner)
             namespaces.unshare_user(owner)
             namespaces.unshare(namespaces.CLONE_NEWNET)
-            namespaces.prctl(namespaces.PR_SET_DUMPABLE, 1)  # pasta opens both, as `owner`
+            namespaces.prctl(
+                namespaces.PR_SET_DUMPABLE, 1
+            )  # so that pasta, as `owner`, may open both namespaces in /proc
             os.write(tell, b".")
             signal.pause()
         finally:

@@ -1,7 +1,8 @@
 """The addresses of sessions and of the router, and the router's rules (nft(8)).
 
-Every session has the same address, so that addresses which its programs have bound or sent stay right in each fork. In
-the router each session has another one, by its index: packets are rewritten as they enter and leave. The machine's
+Every session sees itself under the same address, so that addresses which its programs have bound or sent stay valid in
+each fork. In the router each session has a different address, by its index: packets are rewritten as they enter and
+leave. The machine's
 network sees only ordinary sockets of pasta(1).
 """
 
@@ -15,12 +16,13 @@ RESOLVER = "10.77.0.1"
 OUT = "out"  # the router's interface to pasta
 PASTA = ("-a", "10.77.1.2", "-n", "30", "-g", "10.77.1.1", "--dns-forward", RESOLVER)
 PASTA_IPV6 = ("-a", "fd10:77:1::2", "-g", "fd10:77:1::1")
-INDICES = range(1, 2048)  # of sessions that may reach all public addresses
-LISTED = range(2048, 4096)  # of sessions that may reach only the networks opened for them (--allow-net)
+INDICES = range(1, 2048)  # indices of sessions that may reach all public addresses
+LISTED = range(2048, 4096)  # indices of sessions that may reach only the networks opened for them (--allow-net)
 MOST_CONNECTIONS = 1024  # of one session at a time
-# In seconds. A connection counts for as long as pasta may keep it without traffic, in whatever TCP state.
+# Seconds without traffic until conntrack forgets a connection: in every TCP state as long as pasta may keep it, so that
+# the limit above counts all of pasta's connections.
 CONNTRACK = {f"tcp_timeout_{state}": 7_500 for state in ("fin_wait", "close_wait", "max_retrans", "unacknowledged")}
-HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # of both ends of each pair: locally administered (second bit)
+HARDWARE = b"\x02\x00\x0a\x4d\x00\x01"  # MAC address of both ends of each veth pair; second bit: locally administered
 MTU = 65_520  # pasta's
 SESSION_END = PairEnd("eth0", 77)
 # Networks that are not public: RFC 6890 and its successors.
@@ -49,8 +51,8 @@ def is_ipv6(network: str) -> bool:
 # without flags; clients ignore both without an ACK.
 # `enter`, priority -450: before fragments are put together (-400). All sessions have the same address until then, so
 # fragments of two sessions could become one packet.
-# `enter`, ttl and header length: a packet that ends a connection for conntrack, but never reaches pasta since its ttl
-# is over or it has options, would leave pasta a connection that is not counted.
+# `enter`, ttl and header length: a packet that ends a connection may never reach pasta, because its ttl is over or it
+# has options. conntrack would count the connection as ended, although pasta keeps it.
 # `invalid drop`: a reset for a packet without a connection would end the connection that pasta has.
 _CHAINS = f"""
 chain enter {{

@@ -27,7 +27,7 @@ _PROGRAMS = {"pasta": "passt", "nft": "nftables"}  # with their Debian packages
 
 
 class Guest(NamedTuple):
-    """A session on a private network. `pid`, `start`: of its pid 1, as the host sees it; start time in ticks.
+    """A session on a private network. `pid`, `start`: pid and start time (in ticks) of its pid 1 on the host.
     `allowed`: the only names and networks that it may reach; empty: all public ones.
     """
 
@@ -67,7 +67,7 @@ class Router:
             _nft(["-f", "-"], plan.rules(host))  # this loads conntrack
             for name, seconds in plan.CONNTRACK.items():
                 network.write_setting(f"netfilter/nf_conntrack_{name}", str(seconds))
-            with RouteSocket() as route:  # packets for a session that has ended are refused
+            with RouteSocket() as route:  # refuses packets for sessions that have ended
                 route.do(rtnetlink.refuse(Prefix.parse(one)) for one in plan.OF_SESSIONS if self._reaches(one))
 
         netns.work_within(self._namespace, work)
@@ -93,7 +93,7 @@ class Router:
         if opened is not None:
             self._tell_opened(index, opened)
         self._route_out(guest, host, opened)
-        # Last: a program whose connection was ended connects again at once.
+        # Last, since a program whose connection was ended connects again at once, and must find the route.
         netns.work_in(guest.pid, lambda: stale_connections.end(guest.pid, guest.processes()))
 
     def tell_opened(self, guest: Guest, index: int, host: Iterable[str], opened: Collection[str]) -> None:
@@ -129,7 +129,7 @@ class Router:
     def _make_pair(self, namespace: int, indices: range) -> int:
         for index in random.sample(
             indices, len(indices)
-        ):  # random: an index that was free for long has no connections left
+        ):  # chosen at random, so that old connections of a reused index have mostly expired
             pair = rtnetlink.add_veth(plan.router_end(index), plan.SESSION_END, namespace, plan.HARDWARE, plan.MTU)
             try:
                 self._route.do([pair])

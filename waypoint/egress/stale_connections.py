@@ -1,7 +1,7 @@
 """Ending the connections to other machines of a session that was just restored or forked.
 
-Their peers go on with the captured session, or have forgotten the connection. Without an end a program would wait for
-an answer for minutes; now it sees ECONNRESET at once and can connect again.
+The peers still talk to the captured session, or have forgotten the connection. A program would wait for an answer for
+minutes; when its connection is ended, it sees ECONNRESET at once and can connect again.
 """
 
 import contextlib

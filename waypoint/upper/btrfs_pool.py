@@ -23,7 +23,7 @@ _QUICK_S = 0.015  # a commit that takes less is quick; on an idle machine a comm
 
 
 def _seal(path: str) -> None:
-    """Make the tree read-only. That writes to the tree, so a limit that it has reached is removed first."""
+    """Make the tree read-only. That writes to the tree, so first remove a limit that the tree has reached."""
     try:
         btrfs.make_readonly(path)
     except OSError as err:
@@ -70,17 +70,17 @@ class BtrfsPool(FolderOfTrees):
             return dataclasses.replace(super().outlook(), errors=btrfs.error_count(self._folder))
 
     def make_room(self, *, with_reserve: bool) -> None:
-        """Enlarge the file system a little beyond the floor, for the metadata of a tree, if it is Waypoint's own.
-        `with_reserve`: on a full disk, use the home's reserve.
+        """If the file system is Waypoint's own, enlarge it a little for the metadata of a tree, even if less than the
+        floor then stays free on the disk. `with_reserve`: on a full disk, use the home's reserve.
         """
 
     def close(self) -> None:
         pass
 
     def retry_if_full(self, act: Callable[[], None], *, is_end: bool = False) -> None:
-        """As `Pool.retry_if_full`. First writes out dirty data, which reserves more space than it needs; then calls
-        `make_room`: otherwise nothing could be removed from a full pool. `is_end`: `act` ends or removes something, so
-        it may use the home's reserve.
+        """Call `act`. After ENOSPC, make room and call it again: otherwise nothing could be removed from a full pool.
+        First writes out dirty data, for which btrfs reserves more space than it needs; if that is not enough, calls
+        `make_room`. `is_end`: `act` ends or removes something, so it may use the home's reserve.
         """
         ways: list[Callable[[], None]] = [
             lambda: btrfs.sync_filesystem(self._folder),
@@ -154,7 +154,7 @@ class BtrfsPool(FolderOfTrees):
     def sync(self, name: str) -> None:
         # A commit is slow (a second for 40,000 files) if the kernel frees removed trees in it, or if much was written
         # during the commit before. So commit until one is quick, or hardly quicker than the last (a slow disk, a steady
-        # writer): the snapshot in the pause then seldom waits for a slow commit.
+        # writer). The snapshot, made while the session is frozen, then seldom waits for a slow commit.
         self.stop_compacting()
         with self._tree("sync the upper tree", name) as path:
             before_s, took_s = math.inf, 0.0

@@ -11,7 +11,7 @@ from waypoint.linux.storage.descriptors import open_folder
 from waypoint.model.paths import RUN_FOLDER
 from waypoint.upper import layout
 
-_REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # a running session has removed or replaced a folder
+_REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # raised when a running session removes or replaces a folder
 _OPAQUE = "trusted.overlay.opaque"
 _REDIRECT = "trusted.overlay.redirect"
 MOST = 2000  # names that are counted: some milliseconds
@@ -25,7 +25,7 @@ class Changes(NamedTuple):
 
 
 def count_changes(tree: str) -> Changes:
-    """Count the files in the upper tree, without Waypoint's own. Of folders only removed ones count."""
+    """Count the files in the upper tree, without Waypoint's own. A folder counts only if it was removed."""
     own = f"{layout.ROOT_FOLDER}/upper/{RUN_FOLDER}"
     folders = [f"{name}/upper" for name in os.listdir(tree)]
     seen = count = 0

@@ -1,8 +1,8 @@
-"""The contract of a pool of upper trees, for all drivers.
+"""The interface of a pool of upper trees, which every driver implements.
 
 A pool holds trees: folders that serve as upper directories of sessions, and snapshots of those. A tree's name is a file
 name of at most 200 bytes without a leading dot; names with a dot belong to the drivers. One process at a time may have
-a home's pool open. Its threads may make calls at once, for different names. Every call blocks.
+a home's pool open. Its threads may make calls at the same time, for different names. Every call blocks.
 
 Errors of every call: StateConflict (the name is taken), UnknownName (there is no such tree), Failed (disk full, I/O
 error; the OSError or CalledProcessError is its `__cause__`), ValueError (not a name: a bug of the caller). After a call
@@ -46,8 +46,8 @@ class GrowthOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """`free_bytes`, `size_bytes`: of the pool afterwards; the size is 0 if the pool is no file. `said`: why it did not
-    grow.
+    """`free_bytes`, `size_bytes`: free space and size of the pool afterwards; the size is 0 if the pool is no file.
+    `said`: why it did not grow.
     """
 
     outcome: GrowthOutcome
@@ -177,16 +177,17 @@ class Pool(Protocol):
         minutes, in which a session would be slow, so it does nothing unless `is_idle` returns True: no session lives or
         is being started.
 
-        A call that has to change the pool, such as `create`, breaks it off: what was given back by then stays so.
+        A call that has to change the pool, such as `create`, interrupts the compaction; space given back by then stays
+        given back.
         """
         ...
 
     def stop_compacting(self) -> None:
-        """Break off a `compact` that runs in another thread, and wait until it has ended."""
+        """Interrupt a `compact` that runs in another thread, and wait until it has ended."""
         ...
 
     def why_stays(self) -> str:
-        """In words, why the pool's free space stays in it for good; "" if `compact` gives it back."""
+        """Return, in words, why `compact` cannot give the pool's free space back to the disk; "" if it can."""
         ...
 
     def retry_if_full(self, act: Callable[[], None]) -> None:
@@ -258,8 +259,8 @@ class Pool(Protocol):
         ...
 
     def shares(self, name: str) -> Shares:
-        """As `usage`, and how much of it other trees do not share. Data in the page cache does not count. copy: nothing
-        counts as shared.
+        """Bytes of the tree's files on disk, and how many of them other trees do not share. Data in the page cache does
+        not count. copy: nothing counts as shared.
         """
         ...
 

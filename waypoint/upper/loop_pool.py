@@ -36,19 +36,19 @@ _RETRY_S = 0.02
 _LEAST_BYTES = 256 << 20  # btrfs is never smaller (btrfs_ioctl_resize)
 _LEAST_UNALLOCATED_BYTES = 64 << 20  # with less, btrfs was seen to refuse a snapshot
 
-_COUNTED = "a session with --disk has been in it, so its free space stays in it, for the sessions to come"
+_COUNTED = "a session with --disk has used the pool, so its free space stays in it, for later sessions"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def no_reserve() -> None:
-    """For a home without a reserve."""
+    """Do nothing: the `give_room` of a home without a reserve."""
 
 
 class LoopPool(BtrfsPool):
     """A pool on a btrfs in a file. `open_pool_file` makes it.
 
     One lock is held while the file is resized or its content is moved. A compaction holds it for seconds or minutes,
-    and is broken off when another thread needs the lock (`_resizing`).
+    and is interrupted when another thread needs the lock (`_resizing`).
     """
 
     no_quotas = "the kernel has no simple quotas of btrfs (Linux 6.7)"
@@ -67,7 +67,7 @@ class LoopPool(BtrfsPool):
 
     @contextlib.contextmanager
     def _resizing(self) -> Iterator[None]:
-        """Hold the lock during the `with` block. Breaks off a compaction: what it has moved stays moved."""
+        """Hold the lock during the `with` block. Interrupts a running compaction; what it has moved stays moved."""
         while not self._lock.acquire(timeout=_RETRY_S):
             if self._is_compacting:
                 self._is_broken_off = True
@@ -114,7 +114,7 @@ class LoopPool(BtrfsPool):
         return free, space, self._addition(missing) if missing > 0 else 0
 
     def _addition(self, missing: int) -> int:
-        """By how many bytes to grow if `missing` are missing: whole steps, or what the disk has; 0 if that is too
+        """By how many bytes to grow if `missing` are missing: whole steps, or what the disk can give; 0 if that is too
         little.
         """
         step = whole(self._sizes.step_bytes)
@@ -205,7 +205,7 @@ class LoopPool(BtrfsPool):
         return given
 
     def _join_chunks(self, full_percent: int) -> None:
-        """Move the content of chunks that are at most so full into others: shrinking needs unallocated space."""
+        """Empty chunks that are at most `full_percent` full into others: shrinking needs unallocated space."""
         in_gaps = btrfs.free_bytes(self.folder) - btrfs.space_on_device(self.folder).unallocated_bytes
         if in_gaps >= _PIECE_BYTES and not self._is_broken_off:
             with contextlib.suppress(FileNotFoundError, subprocess.CalledProcessError):  # no program `btrfs`; no room
@@ -225,15 +225,15 @@ class LoopPool(BtrfsPool):
                     return 0
                 if err.errno != errno.ENOSPC:
                     raise
-                piece = whole(piece // 2)  # there is no place large enough for the data at the end
+                piece = whole(piece // 2)  # no free space is large enough for the data at the end: try with less
             else:
                 self._cut_file(space.total_bytes - piece)
                 return piece
         return 0
 
     def _cut_file(self, size: int) -> None:
-        """Cut the file to `size`, after the file system in it. After a crash in between the next opening enlarges it
-        again.
+        """Shorten the file to `size`; the file system in it was made smaller before. After a crash in between, the next
+        opening enlarges the file system again.
         """
         fd = os.open(self._image, os.O_RDWR | os.O_CLOEXEC)
         try:

@@ -76,7 +76,7 @@ def _can_have_subvolumes(folder: str) -> bool:
         btrfs.create_subvolume(trial)
         btrfs.destroy_subvolume(trial)
     except OSError as err:
-        # Another error, such as a full disk, comes from a btrfs that can make subvolumes.
+        # Any other error, such as a full disk, shows that the folder is on a btrfs that can make subvolumes.
         return err.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
     return True
 

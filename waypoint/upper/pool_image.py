@@ -22,7 +22,7 @@ _SIZE_UNIT_BYTES = 1 << 20  # all sizes of the file are multiples of this
 
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.ENOSYS)
 _HOST_LACKS = (errno.ENODEV, errno.ENOENT, errno.ENXIO, errno.EPERM, errno.EACCES)
-_FLAGS = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # an overlay over it has flags of its own
+_FLAGS = mounts.MS_NOATIME | mounts.MS_NOSUID | mounts.MS_NODEV  # of the pool only; overlays on it have their own flags
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def _mount(device: loop.LoopDevice, folder: str) -> None:
         return
     # nodiscard: discarding would give the reserved space back to the disk. commit: seconds between commits, the most
     # that a power loss can cost (as ext4's default); the space of a removed tree is free after two. skip_balance: a
-    # balance that a crash interrupted must not go on, as btrfs may count by now what trees write (loop_pool.py).
+    # balance that a crash interrupted must not continue if btrfs has begun to count what trees write (loop_pool.py).
     try:
         mounts.mount(device.path, folder, "btrfs", _FLAGS, "nodiscard,commit=5,skip_balance")
     except OSError as err:

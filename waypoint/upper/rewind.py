@@ -24,9 +24,9 @@ _COPY_BYTES = 1 << 20
 _NOT_SHARED = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # copy_file_range(2): two file systems
 _READ = os.O_RDONLY | os.O_DIRECTORY
 MOST_ENTRIES = 1_000_000
-"""Entries of an upper directory. All are held in memory at a time, some hundred bytes each."""
+"""Most entries of an upper directory: all are held in memory at once, some hundred bytes each."""
 _MOST_PATH = 16_384
-"""Characters of a path, since the path of each folder takes memory and time."""
+"""Most characters of a path: the path of each folder takes memory and time."""
 
 
 class Views(NamedTuple):
@@ -37,7 +37,7 @@ class Views(NamedTuple):
 
 
 class Rewound(NamedTuple):
-    """`changed`: how many entries. `written_bytes`: how much content was copied."""
+    """`changed`: the number of changed entries. `written_bytes`: how much content was copied."""
 
     changed: int
     written_bytes: int
@@ -75,7 +75,7 @@ def rewind(present_upper: str, wanted_upper: str, views: Views, *, keep: frozens
         if job.keeps(path):
             continue
         if whole and path.startswith(f"{whole}/"):
-            continue  # `_bring` has handled the folder `whole` with all its content
+            continue  # the entry is inside the folder `whole`, which `_bring` has handled with all its content
         one, other = present.get(path), wanted.get(path)
         folders.append(path)
         if one is not None and one == other and not one.whole:
@@ -123,7 +123,7 @@ def _pair(path: str, views: Views) -> Iterator[tuple[_Entry | None, _Entry | Non
 
 
 class _Facts(NamedTuple):
-    """The facts by which entries of upper directories are compared; a snapshot keeps them for an unchanged file.
+    """The facts by which entries of upper directories are compared. A snapshot does not change those of a file.
 
     `whole`: the entry hides the base's content below its path (an opaque or moved folder, a whiteout), so everything
     below it is compared, not only paths with an entry.
@@ -177,7 +177,9 @@ def _stands_alone(folder: _Entry) -> bool:
 
 
 def _bring(path: str, job: _Job, *, deep: bool) -> int:
-    """Make `path` in the present view like the wanted one, with `deep` its content too; return how many changed."""
+    """Make the entry `path` of the present view like the wanted one; with `deep` also the content of a folder. Return
+    the number of changed entries.
+    """
     count, above = 0, list[str]()
     waiting = [path]
     # No recursion and no open descriptors: the session chooses how deep its folders are.
@@ -324,7 +326,7 @@ def _copy_content(origin: int, copy: int, wanted: os.stat_result) -> None:
 
 
 def _copy_piece(origin: int, copy: int, place: int, size: int) -> int:
-    """Copy up to `size` bytes; return how many. Files of one btrfs share the blocks: that works in a full pool, too."""
+    """Copy up to `size` bytes; return how many. Files on one btrfs share blocks, so this works in a full pool, too."""
     try:
         return os.copy_file_range(origin, copy, size, place, place)
     except OSError as error:

@@ -95,8 +95,8 @@ class FolderOfTrees:
             tried,
             on,
             "its file system has become read-only",
-            "copy what you need, of a live session from /proc/PID/root ('waypoint ps' tells the PID), of a capture "
-            f"from {trees}/TREE ('waypoint show NAME' tells the tree); then have the pool opened anew: "
+            "copy what you need: a live session's files from /proc/PID/root ('waypoint ps' shows the PID), a capture's "
+            f"from {trees}/TREE ('waypoint show NAME' shows the tree); then open the pool again: "
             "'waypoint stop --all', 'waypoint daemon stop'; if it is read-only again: 'waypoint setup --remove'",
         )
 
