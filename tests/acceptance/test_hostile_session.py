@@ -124,7 +124,7 @@ def test_descriptors_in_flight_make_a_checkpoint_fail_and_nothing_else(home: Hom
             failed = home.cli("checkpoint", "after", "-b", other)
             assert failed.code == 125
             assert "a limit that sessions share is used up" in failed.stderr
-            step = "stop the session that takes so many, or wait until it has ended, and try again"
+            step = "stop the session that uses so many of them, or wait until it has ended, and try again"
             assert f"\n  next: {step}\n" in failed.stderr
         home.must("stop", "copy", "new", "--discard")
         assert home.must("checkpoint", "after", "-b", other, "--json").json()["tier"] == "live"

@@ -133,8 +133,8 @@ def test_a_session_with_a_replaced_proc_is_refused_and_continues_from_its_files(
         home.must("exec", "-b", hostile, "--", as_command(replaced("proc", by="os.mkdir(place)")))
         refused = home.cli("checkpoint", "live", "-b", hostile, "--tier", "live")
         assert refused.code == 5
-        assert "the session has something else at /proc than what it had at its start" in refused.stderr
-        assert "\n  next: go on from its files: waypoint stop, then waypoint shell\n" in refused.stderr
+        assert "something else is mounted at /proc than at the start of the session" in refused.stderr
+        assert "\n  next: continue from its files: waypoint stop, then waypoint shell\n" in refused.stderr
         home.must("stop", hostile)
         home.must("shell", hostile, "-d")
         assert home.must("checkpoint", "live", "-b", hostile, "--tier", "live", "--json").json()["tier"] == "live"

@@ -78,7 +78,7 @@ def test_a_hook_that_does_not_end_is_killed(home: Home) -> None:
         taken = session.checkpoint(new_name(session), tier="live")
         assert taken.degraded == [
             f"the hook pre-checkpoint.d/slow was killed: it took longer than {session_hooks.HOOKS_S:.1f} s",
-            f"the hook pre-checkpoint.d/then was not run: those before it took {session_hooks.HOOKS_S:g} s",
+            f"the hook pre-checkpoint.d/then was not run: the hooks before it took {session_hooks.HOOKS_S:g} s",
         ]
         assert log_of(session) == ["begun"]
         assert session.run("pgrep", "-x", "sleep").exit == 1
@@ -92,7 +92,9 @@ def test_something_else_in_place_of_the_folder_of_hooks_is_no_hook(home: Home) -
                 words = f"rm -rf /etc/waypoint/hooks; mkdir -p /etc/waypoint/hooks; {thing} {place}"
                 assert session.run("sh", "-c", words).exit == 0
                 degraded = session.checkpoint(new_name(session), tier="live").degraded
-                problems = ["the hooks of pre-checkpoint could not be looked for"] if thing.startswith("ln") else []
+                problems = (
+                    ["the folder of the hooks of pre-checkpoint could not be read"] if thing.startswith("ln") else []
+                )
                 assert [text.partition(":")[0] for text in degraded] == problems
 
 
@@ -116,12 +118,12 @@ def test_names_of_hooks_may_be_anything(home: Home) -> None:
         assert session.run("bash", "-c", words).exit == 0
         first, second = session.checkpoint(new_name(session), tier="files").degraded
         assert first.startswith("the hook pre-checkpoint.d/?]0;x ended with 3")
-        assert second == "the hook pre-checkpoint.d/\\udcff was not run: its name is no text"
+        assert second == "the hook pre-checkpoint.d/\\udcff was not run: its name is not UTF-8"
 
 
 def test_a_folder_with_too_many_hooks_is_reported(home: Home) -> None:
     with started(home, "root") as session:
         place = "/etc/waypoint/hooks/pre-checkpoint.d"
         assert session.run("sh", "-c", f"mkdir -p {place}; cd {place}; seq 1025 | xargs touch").exit == 0
-        said = "the hooks of pre-checkpoint could not be looked for: there are more than 1024 files"
+        said = "the folder of the hooks of pre-checkpoint could not be read: there are more than 1024 files"
         assert session.checkpoint(new_name(session), tier="live").degraded == [said]

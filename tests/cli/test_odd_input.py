@@ -131,7 +131,7 @@ def test_a_full_stdout_is_reported(home: Home) -> None:
         assert done.returncode == 125
         said, step = done.stderr.splitlines()
         assert said == "waypoint: cannot continue: No space left on device"
-        assert step == "  next: correct that, or send the output elsewhere; then try again"
+        assert step == "  next: remove the cause, or redirect the output to another file; then try again"
 
 
 # --- CRIU, and the pool

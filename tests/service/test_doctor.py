@@ -131,15 +131,15 @@ def test_doctor_reports_what_sessions_lack(begun: list[threading.Event]) -> None
 @pytest.mark.parametrize(
     ("outlook", "state", "why", "remedy"),
     [
-        (SOUND, "ok", "700 MiB are free, it can grow by 500 MiB; 2048 MiB of the disk stay free", ""),
-        (replace(SOUND, growth_bytes=0), "degraded", "its room runs short: 700 MiB are free, it can grow by 0", "gc"),
+        (SOUND, "ok", "700 MiB are free, it can grow by 500 MiB; growing leaves 2048 MiB of the disk free", ""),
+        (replace(SOUND, growth_bytes=0), "degraded", "it is nearly full: 700 MiB are free, it can grow by 0", "gc"),
         (
             replace(SOUND, disk_free_bytes=900 * MIB),
             "degraded",
-            "its room runs short: 700 MiB are free, it can grow by 500 MiB; 2048 MiB of the disk stay free (it has 900",
+            "it is nearly full: 700 MiB are free, it can grow by 500 MiB; growing leaves 2048 MiB of the disk free (it",
             "gc",
         ),
-        (replace(SOUND, growth_bytes=None), "degraded", "its room runs short: 700 MiB are free", "gc"),
+        (replace(SOUND, growth_bytes=None), "degraded", "it is nearly full: 700 MiB are free", "gc"),
         (replace(SOUND, free_bytes=1024 * MIB, growth_bytes=None, floor_bytes=0), "ok", "1024 MiB are free", ""),
         (replace(SOUND, errors=3), "degraded", "the disk has failed 3 reads, writes or checks; 700 MiB", "dmesg"),
     ],

@@ -44,7 +44,7 @@ REFUSED = (
         '(os.POSIX_SPAWN_OPEN, 9, "/srv/fifo", os.O_RDONLY, 0)])\' & '
         "until grep -q '^State:.D' /proc/$!/status; do :; done",
         said="(vfork)",
-        advice="try again later, end that process, or ask for less: --tier respawn",
+        advice="try again later, end that process, or capture without memory: --tier respawn",
         code=125,
         follow=("kill -KILL $(pgrep -P $(jobs -p %1)); wait %1", ": >/srv/fifo; wait %1"),
     ),

@@ -87,7 +87,7 @@ def test_the_advice_makes_a_refused_program_capturable(
         assert row.said in refused.stderr
         assert next_of(refused.stderr) == row.advice
         assert client.history.log(all=True) == before
-        if row.advice.endswith("ask for less: --tier respawn"):
+        if row.advice.endswith("capture without memory: --tier respawn"):
             home.must("checkpoint", f"less-{session.branch}", "-b", session.branch, "--tier", "respawn")
         session.exec(follow)
         taken = session.checkpoint("taken", tier="live", force=True)

@@ -68,7 +68,7 @@ def test_an_open_file_of_the_host_must_be_as_it_was(
     file.unlink() if is_gone else file.write_text("another")
     said = f"/mnt/file, which a process had open, {'is missing' if is_gone else 'has changed'}"
     step = told(home.cli("restore", name, "-b", session.branch), 5, said)
-    assert step == ("bring the file back" if is_gone else "bring the former version of the file back")
+    assert step == ("restore the file" if is_gone else "restore the former version of the file")
     assert session.exec("echo $kept; cat /srv/kept").output == b"changed\nchanged\n"
     file.write_text("former")
     session.restore(name)

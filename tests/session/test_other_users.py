@@ -200,7 +200,7 @@ def test_trust_is_taken_back(trusting: Home, person: Person) -> None:
     assert "trusted fully" not in trusting.must("setup", "--check").stderr
     done = person.can(trusting, *words)
     refused(done, f"you are {person.name}")
-    assert "own things only" in trusting.must("doctor").stdout
+    assert "their own sessions and captures only" in trusting.must("doctor").stdout
     step = f"have root do it; or, if {person.name} may be root on this machine: sudo waypoint "
     _, _, advice = done.stderr.partition(f"\n  next: {step}")
     trusting.must(*shlex.split(advice))
@@ -320,13 +320,13 @@ def test_a_user_cannot_end_commands_of_others_by_stopping_the_daemon(shared: Hom
     with shared.background("run", "-b", "roots", "--", "sh", "-c", "echo begun; exec sleep 1000") as running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"begun\n"
-        refused(person.can(shared, "daemon", "stop"), "commands of others would end with it")
+        refused(person.can(shared, "daemon", "stop"), "commands of other users would end with it")
         assert running.poll() is None
     assert shared.must("daemon", "status").stdout
 
 
 def test_the_network_of_the_machine_is_reported_at_every_start(shared: Home, person: Person) -> None:
-    said = "on the machine's network: the session reaches what listens here, on 127.0.0.1 and on abstract sockets, too"
+    said = "on the machine's network: the session can connect to all servers of this machine, also on 127.0.0.1 and "
     assert said in person.can(shared, "shell", "net", "-d", "--net", "host").stderr
     assert succeeds(person.can(shared, "checkpoint", "net-cp", "-b", "net", "--tier", "files"))
     for words in (("net",), ("net-2", "--from", "net-cp")):

@@ -292,7 +292,8 @@ def test_a_missing_pool_is_reported_and_used_when_it_is_back(work: Work) -> None
         assert (done.code, done.stdout) == (10, "")
         assert f"cannot open the pool of {home.path}: it is gone" in done.stderr
         assert (
-            "\n  next: put it back (pool.img, or the folder pool); or begin afresh: move names.db away" in done.stderr
+            "\n  next: put it back (pool.img, or the folder pool); or begin without it: move names.db away"
+            in done.stderr
         )
         assert not pool.exists()
     away.rename(pool)

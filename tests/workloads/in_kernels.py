@@ -119,7 +119,7 @@ while True:
         early=False,
         knows=_QUEUED,
         gone=_QUEUED,
-        degraded=("udp 7031: datagrams that nobody has read yet are not in copies",),
+        degraded=("udp 7031: datagrams that no program has read yet are not in copies",),
     ),
     python(
         "TCP connection with unread data",

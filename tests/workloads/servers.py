@@ -24,7 +24,7 @@ end
 _LOAD = """
 for i in 1 2 3 4 5 6; do while :; do curl -s http://127.0.0.1:7001/load; done >/dev/null 2>&1 & done
 """
-_QUEUE = ("tcp 7001: [0-9]+ connections that nobody has accepted yet are not in copies",)
+_QUEUE = ("tcp 7001: [0-9]+ connections that no program has accepted yet are not in copies",)
 _ANSWERS = "curl -sf http://127.0.0.1:7001/"
 
 ROWS = (

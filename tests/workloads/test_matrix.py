@@ -120,7 +120,7 @@ def test_the_checks_find_a_loss(home: Home, branch: str, what: str) -> None:
 
 def test_raw_messages_of_criu_always_fail() -> None:
     row = Workload(name="", degraded=("",))
-    assert_expected(row, ["udp 7031: datagrams that nobody has read yet are not in copies"])
+    assert_expected(row, ["udp 7031: datagrams that no program has read yet are not in copies"])
     with pytest.raises(AssertionError, match="degraded"):
         assert_expected(row, ["fsnotify: Can't dump that handle"])
 

@@ -35,7 +35,8 @@ def walk_all(names: Reader) -> Iterator[list[str]]:
     """The ids of all captures, the newest first, children before parents: also where a child has an earlier time than
     its parent, because the clock was set back. Parents without a record are left out.
 
-    In lists of at most PIECE ids. The first lists are empty: the links of all captures are read before.
+    Yields lists of at most PIECE ids. The first lists are empty, one for each piece of links read: all links must be
+    read before the first id is known.
     """
     links: dict[str, Link] = {}
     children = Counter[str]()  # for each capture, how many of its children are still to come

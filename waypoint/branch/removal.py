@@ -34,7 +34,8 @@ class Survey(NamedTuple):
 
 
 def survey(names: Reader, since: float) -> Survey:
-    """Find out what could be removed. `since`: keep the operations from this moment on, in seconds since the epoch.
+    """Find the captures that could be removed. `since`: keep the operations from this moment on, in seconds since the
+    epoch.
 
     Decodes all names, these operations and the links of all captures.
     """

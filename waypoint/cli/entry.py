@@ -59,9 +59,9 @@ def main(argv: list[str]) -> "NoReturn":
         leave(EXIT_INTERRUPTED)
     except BrokenPipeError:
         leave(EXIT_NO_READER)
-    except OSError as error:  # about this process's own files: stdout on a full disk, a removed folder
+    except OSError as error:  # from this process's own files, such as stdout on a full disk or a removed folder
         where = f": {os.fsdecode(error.filename)}" if error.filename else ""
-        next_step = "correct that, or send the output elsewhere; then try again"
+        next_step = "remove the cause, or redirect the output to another file; then try again"
         leave(_fail(argv, Failed("continue", "", f"{error.strerror or error}{where}", next_step)))
 
 

@@ -90,7 +90,7 @@ def _why_not(states: dict[int, TaskState]) -> _Reason | None:
     for tid, task in states.items():
         if task.state == "D":  # uninterruptible sleep: in a frozen group, only a parent in vfork
             said = f"{task.name} (pid {tid}) waits for a child that has not executed its program yet (vfork)"
-            next_step = "try again later, end that process, or ask for less: --tier respawn"
+            next_step = "try again later, end that process, or capture without memory: --tier respawn"
             return _Reason(said, next_step, is_brief=True, kind=Failed)
     groups = {task.group for task in states.values()}
     for tid, task in states.items():

@@ -53,7 +53,7 @@ def _is_socket(path: str, root: int) -> bool:
 
 
 def _present(inode: int, pid: int, number: int, root: int) -> Iterator[tuple[int, str]]:
-    """The socket's inode and the present path of its file, if it has one."""
+    """Yield the socket's inode and the present path of its file, if the file still has a path."""
     with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # closed by now, or too long a path
         taken = pidfd.take(pid, number)
         held.callback(os.close, taken)

@@ -14,8 +14,8 @@ from waypoint.linux.net import sockets, tcp_connections
 from waypoint.linux.tasks import procfs
 
 _UNREAD = {
-    "tcp": "{} connections that nobody has accepted yet are not in copies, where their other sides wait in vain",
-    "udp": "datagrams that nobody has read yet are not in copies",
+    "tcp": "{} connections that no program has accepted yet are not in copies: their clients get no answer there",
+    "udp": "datagrams that no program has read yet are not in copies",
 }
 
 

@@ -22,10 +22,10 @@ from waypoint.linux.tty.terminals import unread_bytes
 from waypoint.model.errors import CannotCapture
 
 MOST_WATCHES = 20_000
-"""Most watched files of a session. Each costs CRIU microseconds in the pause, and more for each other one in the same
-of CRIU's 32 hash buckets.
+"""Most watched files of a session. Each costs CRIU microseconds while the session is frozen, and more for each other
+file in the same one of CRIU's 32 hash buckets.
 """
-_MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list; a line has 150 to 330
+_MOST_BYTES = MOST_WATCHES * 400  # of the kernel's list, whose lines have 150 to 330 bytes
 _MOST_SEARCHED = 20_000  # entries of an upper layer
 _NEAR = 2  # levels below an overlay's root in which a folder of an unknown layer is searched for
 _NEXT_STEP = "end the process, or make it stop watching files"
@@ -63,8 +63,8 @@ class _List(NamedTuple):
 
 
 class Watches:
-    """The watched files on overlays of one session. For one thread, in a `with` block. `number`: how many `look` has
-    found last; an inotify instance without files counts as one.
+    """The watched files on overlays of one session. For one thread, in a `with` block. `number`: how many files the
+    last `look` has found; an inotify instance without files counts as one.
     """
 
     def __init__(self, init_pid: int, overlays: Iterable[OverlayLayers]) -> None:

@@ -1,4 +1,4 @@
-"""Requests about jobs and events; and `doctor`, which is a job."""
+"""Requests about jobs and events, and the job `doctor`."""
 
 import asyncio
 import errno
@@ -27,12 +27,12 @@ _TRIALS = ThreadPoolExecutor(2, "trial")
 
 
 async def events(home: Home, query: EventsQuery) -> Annotated[Download, AnyEvent]:
-    """The kept events since the one that `query` names; one line of JSON each."""
+    """Return the kept events after the one that `query` names, as lines of JSON."""
     return Download("application/x-ndjson", home.events.lines(query), endless=query.follow)
 
 
 async def jobs(home: Home) -> list[JobFacts]:
-    """The jobs that run, and those that ended lately, without their results."""
+    """Return the running and the recently ended jobs, without their results."""
     return [job.facts(whole=False) for job in home.jobs.all()]
 
 
@@ -41,7 +41,7 @@ async def job(home: Home, job: str) -> JobFacts:
 
 
 async def start_job(home: Home, request: JobRequest) -> JobFacts:
-    """Begin a job; it goes on without the client. Raises StateConflict if a job of this kind runs."""
+    """Begin a job, which continues when the client has gone. Raises StateConflict if a job of this kind runs."""
     work = KINDS[request.kind]
     return home.jobs.start(request.kind, lambda job: work(home, job)).facts(whole=False)
 
@@ -73,7 +73,7 @@ async def doctor(home: Home) -> list[Capability]:
         return [*rows, await asyncio.to_thread(_pool, home.pool), *await asyncio.to_thread(_rows_of_home, home)]
     except asyncio.CancelledError:
         is_cancelled = True
-        work.cancel()  # it may not have got a thread yet
+        work.cancel()  # in case it still waits for a thread
         for process in started:
             process.kill()
         await asyncio.wait([ended])
@@ -81,7 +81,7 @@ async def doctor(home: Home) -> list[Capability]:
 
 
 def _pool(pool: Pool) -> Capability:
-    """Whether the home's pool has room and is sound."""
+    """Return the row of the home's pool: whether it has free space and is undamaged."""
     try:
         pool.check_writable()
         state, why, remedy = _stand(pool.outlook())
@@ -95,13 +95,13 @@ def _stand(found: Outlook) -> tuple[Literal["ok", "missing", "degraded"], str, s
     growth = found.growth_bytes or 0
     why = f"{mib(found.free_bytes)} are free"
     if found.growth_bytes is not None:
-        why += f", it can grow by {mib(growth)}; {mib(found.floor_bytes)} of the disk stay free"
+        why += f", it can grow by {mib(growth)}; growing leaves {mib(found.floor_bytes)} of the disk free"
         why += f" (it has {mib(found.disk_free_bytes)} now)" if found.is_disk_low else ""
     if found.errors:
         said = f"the disk has failed {found.errors} reads, writes or checks; {why}"
         return "degraded", said, NEXT_STEPS[errno.EIO]
     if found.is_short:
-        return "degraded", f"its room runs short: {why}", NEXT_STEPS[errno.ENOSPC]
+        return "degraded", f"it is nearly full: {why}", NEXT_STEPS[errno.ENOSPC]
     return "ok", why, ""
 
 
@@ -109,9 +109,17 @@ def _rows_of_home(home: Home) -> list[Capability]:
     """The rows about what sessions of this home lack, and about its users. Blocks."""
     left_out = "; ".join(f"not in the session: {line}" for line in home.left_out())
     why_host_ids = home.why_host_ids()
-    said = f"the root of a session is that of the machine, behind other walls: {why_host_ids}" if why_host_ids else ""
+    said = (
+        f"root in a session is root of the machine; only the other limits isolate it: {why_host_ids}"
+        if why_host_ids
+        else ""
+    )
     return [
-        _row("what is mounted here", left_out, "waypoint shell --bind HOST:PATH shares a folder of it as it is"),
+        _row(
+            "what is mounted here",
+            left_out,
+            "waypoint shell --bind HOST:PATH shares a folder of such a mount with the session",
+        ),
         _row("ids of their own", said, "a kernel of at least 6.3, and file systems that can be idmapped"),
         _row(
             "limits of sessions",
@@ -121,7 +129,7 @@ def _rows_of_home(home: Home) -> list[Capability]:
         _row(
             "way out of private networks",
             home.egress.why_not,
-            "apt-get install passt nftables; then sessions have it from their next start on",
+            "apt-get install passt nftables; sessions use it when they are started again",
         ),
         _refusals(home),
         _users(home),
@@ -129,7 +137,9 @@ def _rows_of_home(home: Home) -> list[Capability]:
 
 
 def _row(name: str, problem: str, remedy: str, ok: str = "") -> Capability:
-    """`problem`: why the row is degraded; "": it is not. `ok`: the words of a row without a problem."""
+    """Return a row of `doctor`. `problem`: why the row is degraded; "": it is not. `ok`: the text of a row without a
+    problem.
+    """
     if not problem:
         return Capability(name=name, state="ok", why=ok)
     return Capability(name=name, state="degraded", why=problem, remedy=remedy)
@@ -143,7 +153,7 @@ def _refusals(home: Home) -> Capability:
     more = f"{', '.join(allowed)} may make namespaces and mounts (--allow userns)" if allowed else ""
     problem = "; ".join(filter(None, [f"no system call is refused to {', '.join(without)}", more])) if without else ""
     ok = more or "namespaces and mounts, too: a sandbox within a session needs --allow userns"
-    return _row("refused to live sessions", problem, "capture these sessions, and go on from their files", ok)
+    return _row("refused to live sessions", problem, "capture these sessions, and start new ones from their files", ok)
 
 
 def _users(home: Home) -> Capability:
@@ -155,8 +165,8 @@ def _users(home: Home) -> Capability:
     return _row(
         "other users",
         f"{trusted} is trusted fully: whoever is this user is root on this machine" if trusted else "",
-        f"sudo {spelled(str(home.path), 'setup', '--user', trusted)} takes that back",
-        f"{' and '.join(others)}: their own things only" if others else "nobody but root",
+        f"sudo {spelled(str(home.path), 'setup', '--user', trusted)} removes these rights",
+        f"{' and '.join(others)}: their own sessions and captures only" if others else "nobody but root",
     )
 
 

@@ -93,5 +93,5 @@ def _layers(layers: Layers, files_bytes: int | None) -> dict[str, LayerFacts | N
 
 
 def _of_any(size_bytes: int | None) -> LayerFacts:
-    """The facts that every kind of layer has."""
+    """Return the facts that every kind of layer has."""
     return {"size_bytes": size_bytes, "digest": None}

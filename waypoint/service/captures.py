@@ -52,7 +52,7 @@ async def checkpoint_of(home: Home, branch: str, request: CheckpointRequest, *, 
 async def restore(home: Home, branch: str, request: RestoreRequest) -> SessionFacts:
     """Replace the session on `branch` by that of a capture, or start it if the branch is not live.
 
-    After an error (UnknownName, StateConflict, CannotCapture, Failed) the old session goes on as it was.
+    After an error (UnknownName, StateConflict, CannotCapture, Failed) the old session continues unchanged.
     """
     failed: list[str] = []
     if request.only == "shell":
@@ -102,14 +102,18 @@ async def fork(home: Home, request: ForkRequest) -> list[ForkFacts]:
 
 
 def _branches_of(request: ForkRequest) -> list[str]:
-    """The names of the branches to make, not yet checked. Raises UsageProblem."""
+    """Return the requested names of the new branches, without checking them. Raises UsageProblem."""
     name, branches, count, prefix = request.name, request.branches, request.count, request.prefix
     if bool(branches) == (count is not None):
-        said = "branches and a number of them exclude each other" if branches else "neither branches nor a number given"
+        said = (
+            "branches cannot be combined with a number of them"
+            if branches
+            else "neither branches nor a number are given"
+        )
         raise UsageProblem("fork", repr(name), said, "name the branches, or give -n N")
     if count is None:
         if prefix is not None:
-            raise UsageProblem("use", "--prefix", "it goes with -n", "give the branches their whole names")
+            raise UsageProblem("use", "--prefix", "it works with -n only", "give the branches their whole names")
         return list(branches)
     if count > MAX_FORKS:
         raise forking.too_many(f"{count} branches")

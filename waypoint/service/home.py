@@ -1,4 +1,4 @@
-"""The home: everything that the daemon has opened. Each service function has it as its first argument.
+"""The home: everything that the daemon has opened. Each service function takes it as its first argument.
 
 Opened once, in the daemon's private mount namespace, by the process that holds the home's lock.
 """
@@ -58,7 +58,7 @@ from waypoint.upper.pool_image import FOLDER, IMAGE
 KEEP_OPERATIONS_S = 7 * 86400.0
 RELIEVE_S = 10.0
 COMPACT_S = 5.0
-"""How long after the end of the last session the pool is compacted: another session often follows at once."""
+"""Seconds from the end of the last session to the compaction of the pool: another session often follows at once."""
 PLACES_INSIDE = 8
 """How many requests of sessions' own processes are served at a time, of all sessions together. The daemon has 32
 threads for long work, and requests from outside need some of them.
@@ -99,7 +99,7 @@ class Home:
         self._relieved_at = float("-inf")
         self._compaction: asyncio.TimerHandle | None = None
         self.strangers: list[StrangerFacts] = []
-        # By id: captures that are off the record and not yet off the disk. Only a `gc` job uses this.
+        # By id: captures that are recorded as removed, but whose files are still on disk. Only a `gc` job uses this.
         self.due_for_removal: dict[str, Capture] = {}
         self.places_inside = asyncio.Semaphore(PLACES_INSIDE)
         self.events = Events(loop)
@@ -152,19 +152,20 @@ class Home:
     ) -> "Home":
         """Open the home at `path` (made if it is not there) and adopt the sessions that outlived the last daemon.
 
-        `host_mounts`: a descriptor of the machine's mount namespace, if the caller's is to follow it; it must stay
-        open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: that of WAYPOINT_PAUSE_AT (capture/steps.py).
-        `serve_inside`, `relief`: None if requests of sessions' processes are not served, or no room is made.
+        `host_mounts`: a descriptor of the machine's mount namespace, whose changes the caller's mount namespace is to
+        follow; it must stay open. `criu`: the value of WAYPOINT_CRIU. `pause_at`: the value of WAYPOINT_PAUSE_AT
+        (capture/steps.py). `serve_inside`, `relief`: None if requests of sessions' processes are not served, or no room
+        is made.
         """
         steps.arm(pause_at)
         os.makedirs(path, mode=0o700, exist_ok=True)
         config = _config(path)
         home = cls(Path(path).resolve(), config, criu, host_mounts)
         if not home.names.live():
-            home._launcher.open()  # it starts meanwhile; but sessions that wait for a daemon are adopted first
+            home._launcher.open()  # it starts in the background, while the sessions that wait for a daemon are adopted
         if serve_inside is not None:
             home.sessions.serve_inside = functools.partial(serve_inside, home)
-        home._watch.start()  # first, since the sessions of the last daemon go on writing
+        home._watch.start()  # before adopting, since the sessions of the last daemon write all the time
         await asyncio.to_thread(end_dumps, home.sessions.resources)
         home.strangers = adopt_all(home.sessions)
         home._compact_later()
@@ -181,8 +182,8 @@ class Home:
         return [stranger for stranger in self.strangers if os.path.lexists(stranger.path)]
 
     def relieve_later(self) -> None:
-        """Have room made, at most once in RELIEVE_S. If the last time is more recent, room is made when RELIEVE_S is
-        over: nobody may ask again by then.
+        """Remove captures to make room, at most once in RELIEVE_S. If the last time is more recent, do so when
+        RELIEVE_S is over, because no further call may follow.
         """
         loop = asyncio.get_running_loop()
         if self._relieved_at > loop.time():  # planned already
@@ -198,12 +199,12 @@ class Home:
         return self.relief is not None and await self.relief.whole(self)
 
     def left_out(self) -> list[str]:
-        """The mounts of the machine that a new session would lack, each with the reason. Blocks."""
+        """Return the mounts of the machine that a new session would lack, each with the reason. Blocks."""
         self._places.follow_host()
         return plan_overlays("/", self._places).left_out
 
     def why_host_ids(self) -> str:
-        """Why a new session would have the host's ids; "" if they would be shifted. Blocks."""
+        """Return why a new session would have the host's ids; "" if its ids would be shifted. Blocks."""
         plan = plan_overlays("/", self._places)
         pool = os.path.dirname(self.pool.path(new_id()))
         return self._places.ids.why_not([*plan.overlays, str(self.path), pool])
@@ -251,7 +252,7 @@ class Home:
         await self.sessions.close()
         if not self.sessions.running:
             router.end(self._places.runtime)
-        # No `await` from here on: streams that must break off with the process would run on and send an `x` frame.
+        # No `await` from here on: streams that must end with the process would run on and send an `x` frame.
         self._watch.stop()
         self._launcher.close()
         self.pool.close()
@@ -286,7 +287,7 @@ async def stop_daemon(home: Home) -> None:
     """Ask the daemon and its supervisor to end; sessions go on, streams of other clients end. Raises NotAllowed for
     users who may use only their own sessions.
     """
-    said = "commands of others would end with it"
+    said = "commands of other users would end with it"
     rights.check_unrestricted(home.sessions.resources, "stop", f"the daemon of {home.path}", said)
     home.stop_daemon()
 
@@ -300,7 +301,9 @@ def _check_pool(home: Path, names: Names) -> None:
     known = len(names.captures()) + len(names.live())
     if known:
         said = f"it is gone, and {home}/names.db knows {known} captures and sessions with files in it"
-        next_step = f"put it back ({IMAGE}, or the folder {FOLDER}); or begin afresh: {how_to_move_away(names.path)}"
+        next_step = (
+            f"put it back ({IMAGE}, or the folder {FOLDER}); or begin without it: {how_to_move_away(names.path)}"
+        )
         raise StoreDamaged("open", f"the pool of {home}", said, next_step)
 
 

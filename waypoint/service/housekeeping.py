@@ -27,14 +27,14 @@ Result = TypeVar("Result")
 AT_ONCE = 8
 """When the disk runs short, how many captures are removed before the free space is measured again."""
 _STOP_AGAIN_S = 0.1
-"""How often a cancelled job tries to break off its compaction, which may be just beginning."""
+"""Seconds between attempts of a cancelled job to interrupt its compaction, which may not have begun yet."""
 
 log = logging.getLogger(__name__)
 
 
 async def gc(home: Home, request: GcRequest) -> GcFacts:
     """Remove the captures that no name stands for and no kept operation can bring back, and what names.db does not
-    know; then compact the pool if no session lives. This is a job, which goes on when the client has gone.
+    know; then compact the pool if no session lives. This is a job, which continues when the client has gone.
 
     With `dry_run` only report what would be removed. Raises StateConflict if a gc is running, or with `compact` if a
     session lives.
@@ -82,8 +82,8 @@ def relieve(home: Home) -> None:
 
 
 async def relieve_whole(home: Home) -> bool:
-    """As `relieve`, but remove all that can go: the disk was too full for a capture of unknown size. Waits for a gc
-    that is running and for its own job. Returns whether anything was removed.
+    """As `relieve`, but remove all that may be removed: the disk was too full for a capture of unknown size. Waits for
+    a running gc and for its own job. Returns whether anything was removed.
     """
     freed = False
     running = home.jobs.running("gc")
@@ -154,7 +154,7 @@ class _Work:
         )
 
     def make_room(self, *, whole: bool = False) -> int:
-        """Remove a few captures at a time until there is room; with `whole`, all that can go. Returns their number."""
+        """Remove a few captures at a time until there is room; with `whole`, remove all. Returns their number."""
         home, count = self._home, 0
         while not self.is_cancelled and (whole or home.pool.outlook().is_short):
             chosen = self._remove(AT_ONCE)
@@ -217,7 +217,7 @@ class _Work:
 
 
 def _stays(home: Home) -> list[str]:
-    """In words, the free space that stays in the pool."""
+    """Return, in words, which free space stays in the pool, and why."""
     if why := home.pool.why_stays():
         return [f"the free space of the pool: {why}"]
     with contextlib.suppress(WaypointError):  # the disk fails; `failed` says so

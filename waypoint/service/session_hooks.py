@@ -24,8 +24,8 @@ from waypoint.session.live.session import LiveSession
 HOOKS_S = 10.0
 _FOLDER = "etc/waypoint/hooks"
 _MOST_LOOKED_AT = 1024
-_MOST = 64  # of one moment; further ones are reported and not run
-_MOST_SAID_BYTES = 200  # of a hook's output, for the report
+_MOST = 64  # hooks of one moment; further hooks are reported and not run
+_MOST_SAID_BYTES = 200  # of a hook's output that the report quotes
 
 Moment = Literal["pre-checkpoint", "post-checkpoint", "post-restore"]
 
@@ -37,7 +37,7 @@ async def run_hooks(live: LiveSession, moment: Moment) -> list[str]:
     except (FileNotFoundError, ProcessLookupError):  # the session has just ended
         return []
     except OSError as error:
-        return [f"the hooks of {moment} could not be looked for: {error.strerror}"]
+        return [f"the folder of the hooks of {moment} could not be read: {error.strerror}"]
     failed = [f"{len(names) - _MOST} hooks of {moment} were not run: there are too many"] if len(names) > _MOST else []
     until = asyncio.get_running_loop().time() + HOOKS_S
     live.hooks_running += 1
@@ -79,13 +79,13 @@ async def _run(live: LiveSession, path: str, moment: Moment, until: float) -> st
     """Run one hook. Returns how it failed; "" if it worked."""
     left_s = until - asyncio.get_running_loop().time()
     if left_s <= 0:
-        return f"was not run: those before it took {HOOKS_S:g} s"
+        return f"was not run: the hooks before it took {HOOKS_S:g} s"
     if as_text(path) != path:
-        return "was not run: its name is no text"
+        return "was not run: its name is not UTF-8"
     bound, output = _Bound(left_s), _Output()
     try:
         ended = await live.run(RunRequest(argv=[path], env={"WAYPOINT_HOOK": moment}), bound, output)
-    except OSError as error:  # no folder of the session can take its exit status
+    except OSError as error:  # no folder of the session could hold the file with the exit status
         return f"was not run: {error.strerror or error}"
     if bound.is_over:
         return f"was killed: it took longer than {left_s:.1f} s"

@@ -43,7 +43,7 @@ async def session(home: Home, branch: str) -> SessionFacts:
 
 
 async def start(home: Home, request: StartRequest, peer: Peer) -> tuple[SessionFacts, bool]:
-    """The branch's live session, and whether this call has started it."""
+    """Return the branch's live session, which is started if missing, and whether this call has started it."""
     parse_name(request.branch)
     if request.from_name is not None:
         parse_name(request.from_name)
@@ -62,7 +62,7 @@ async def stop(home: Home, branch: str, request: StopRequest) -> StopFacts:
     if request.checkpoint is None:
         capture: Capture | None = await starting.stop(home.sessions, branch, discard=request.discard)
     elif request.discard:
-        said = "what a checkpoint keeps cannot be thrown away as well"
+        said = "--checkpoint keeps the files, --discard deletes them"
         raise UsageProblem("stop", f"branch {branch}", said, "leave out --discard or --checkpoint")
     else:
         capture = await checkpoint(
@@ -92,7 +92,7 @@ async def execute(home: Home, branch: str, request: ExecRequest, peer: Peer) -> 
 
     Raises Failed if the pool has become read-only, as `run` does: requests and answers are files in the session.
     """
-    if request.resume is not None:  # the client that began the command was checked
+    if request.resume is not None:  # the owner was checked when the command began
         return functools.partial(_own(home, branch, "go on with").execute, request)
     home.pool.check_writable()
     return functools.partial(_of_asker(home, branch, request, peer, f"exec -b {branch}").execute, request)

@@ -42,8 +42,8 @@ from waypoint.service.shapes import Peer
 from waypoint.setup import rows
 from waypoint.setup.trials import write_rows
 
-# In seconds: how long a CRIU may be silent, how long one row's attempt may take, and how soon a terminal or a port must
-# answer.
+# In seconds: how long a CRIU may be silent, how long the attempt for one row may take, and how long a terminal or a
+# port may take to answer.
 SILENCE_S = 25.0
 ATTEMPT_S = 30.0
 ANSWER_S = 10.0
@@ -184,7 +184,7 @@ class _Sessions:
             async with asyncio.timeout(ANSWER_S):
                 await attached(client, client)
         except TimeoutError:
-            said = f"the terminal of {branch} gives no answer within {ANSWER_S:.0f} s"
+            said = f"the terminal of {branch} does not answer within {ANSWER_S:.0f} s"
         if not client.has_seen:
             raise Failed("use", "a terminal", said, "")
 
@@ -237,9 +237,7 @@ class _Client:
 
 
 async def _attempt(name: str, work: Awaitable[object]) -> Capability:
-    """Do `work`, and return its row. Work that takes longer than ATTEMPT_S has failed, and goes on until the program
-    ends.
-    """
+    """Await `work`, and return its row. Work that takes longer than ATTEMPT_S counts as failed; it is not cancelled."""
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait([task], timeout=ATTEMPT_S)
     if not done:

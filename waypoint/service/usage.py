@@ -24,8 +24,8 @@ async def du(home: Home, query: DuQuery) -> DuFacts:
     """
     wanted = None if query.names is None else list(dict.fromkeys(query.names.split()))
     if wanted is not None and len(wanted) > MOST_NAMES:
-        said = f"at most {MOST_NAMES} are measured at once"
-        raise UsageProblem("measure", f"{len(wanted)} names", said, "ask for some of them, or for all that there is")
+        said = f"at most {MOST_NAMES} names are measured at once"
+        raise UsageProblem("measure", f"{len(wanted)} names", said, "give fewer names, or none to measure everything")
     return await asyncio.to_thread(_measure, home, wanted)
 
 
@@ -106,7 +106,7 @@ def _of_session(home: Home, row: LiveRow) -> HolderFacts:
 
 
 def _of_stranger(stranger: StrangerFacts) -> HolderFacts:
-    """The size of a tree includes what it shares with others."""
+    """Return the size of a stranger. It includes what its tree shares with other trees."""
     size = 0
     if stranger.kind in ("files", "capture") and Path(stranger.path).exists():
         size = filesystem.used_bytes(stranger.path)

@@ -1,4 +1,4 @@
-"""The caller of the running request, which the operation log names and which decides about rights.
+"""The caller of the running request. The operation log names the caller, and rights depend on the caller.
 
 A context variable, set where a request arrives. The tasks and threads that serve the request inherit it.
 """
@@ -36,5 +36,5 @@ def asked_by(caller: Caller) -> Iterator[None]:
 
 
 def for_nobody(act: Callable[[], T]) -> T:
-    """Call `act` without a caller, also in the tasks that it begins."""
+    """Call `act` as the daemon itself, without a caller. The same holds for the tasks that `act` begins."""
     return contextvars.Context().run(act)

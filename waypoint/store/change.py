@@ -13,7 +13,7 @@ from waypoint.store.reading import Execute, Reader
 
 
 class Change(Reader):
-    """A transaction, as `Names.change` yields it. An exception in the `with` block takes the whole transaction back.
+    """A transaction, as `Names.change` yields it. An exception in the `with` block rolls the whole transaction back.
     Its reading methods see what the transaction has written so far.
 
     `note`: what the transaction does besides moving names and sessions, in words, for its entry in the operation log.
@@ -114,7 +114,7 @@ class Change(Reader):
         self._note(row.branch, after=True)
 
     def forget(self, row: LiveRow) -> None:
-        """Remove the session `row` from the record: it has ended, or its start was taken back. Its processes, its
+        """Remove the session `row` from the record: it has ended, or its start was undone. Its processes, its
         folder and its tree become disposable; a tree that belongs to a recorded capture is kept all the same.
         """
         found = self._execute("SELECT ready FROM live WHERE session = ?", (row.session,)).fetchone()

@@ -16,8 +16,8 @@ from waypoint.store.format import bring_up_to_date
 CACHE_KIB = 512
 
 _NEVER_CLOSED: list[sqlite3.Connection] = []
-"""Connections to files that SQLite calls damaged. When the last connection to a file is closed, SQLite removes the
-file's log, which may hold all that was committed, even if SQLite could not read the file.
+"""Connections to files that SQLite reports as damaged, kept open on purpose. When the last connection to a file is
+closed, SQLite removes the file's log, even if it could not read the file. The log may hold all that was committed.
 """
 
 

@@ -76,7 +76,7 @@ def damaged_record(what: str, path: Path, said: str) -> StoreDamaged:
     """
     next_step = (
         f"put a copy of {path} back in its place after '{spelled(str(path.parent), 'daemon', 'stop')}'; until then "
-        "only what needs this record does not work"
+        "only commands that need this record fail"
     )
     return StoreDamaged("read", f"{what} of the home {path.parent}", f"its record is damaged: {said}", next_step)
 

@@ -11,7 +11,7 @@ from waypoint.model.ids import random_hex
 from waypoint.store.failures import damaged, sqlite_errors
 
 FIRST = 2
-"""The earliest format of which homes exist."""
+"""The earliest format that can be migrated: no homes with earlier ones exist."""
 
 _FIRST_TABLES = (
     "CREATE TABLE refs (name TEXT PRIMARY KEY, capture TEXT, record BLOB NOT NULL) WITHOUT ROWID",

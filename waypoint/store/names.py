@@ -35,7 +35,7 @@ class Names(Reader):
         or migrate it (disk full, read-only, in use). After a failure the file is as it was.
         """
         self._lock = threading.Lock()
-        # Called with each new entry of the log, in order. Must not block. An exception of it is only logged, since the
+        # Called with each new entry of the log, in order. Must not block. Its exceptions are only logged, since the
         # change is committed by then.
         self.on_operation: Callable[[Operation], None] | None = None
         self._reserve = reserve
@@ -51,8 +51,9 @@ class Names(Reader):
 
     @contextlib.contextmanager
     def change(self, verb: str) -> Iterator[Change]:
-        """One transaction: it is committed at the end of the `with` block, an exception takes it back. Threads take
-        turns. `verb`: the verb of its entry in the operation log. Raises Failed if it cannot be written (disk full).
+        """One transaction: it is committed at the end of the `with` block, an exception rolls it back. One
+        thread at a time: others wait. `verb`: the verb of its entry in the operation log. Raises Failed if it cannot be
+        written (disk full).
         """
         with self._lock:
             if self._reserve is not None:

@@ -117,7 +117,7 @@ class Reader:
             created, last, _ = rows[-1]
 
     def standing(self, capture_id: str) -> Standing:
-        """What has changed about the capture since it was taken."""
+        """Return what has changed about the capture since it was taken: image, durability, removal."""
         return self.standings([capture_id])[capture_id]
 
     def standings(self, captures: Sequence[str]) -> dict[str, Standing]:

@@ -15,9 +15,9 @@ from waypoint.linux.storage import filesystem
 FOLDER = "reserve"
 PIECES = 8
 NEEDED_BYTES = 4 << 20
-"""What a write to names.db may need, and the size of a reserved file: the log of SQLite grows to some 4 MB."""
+"""Disk space that a write to names.db may need, and the size of a reserved file. SQLite's log grows to some 4 MB."""
 NEEDED_FILES = 4
-"""What a daemon's start needs: the two files beside names.db, a new mark (marks.py), and one more."""
+"""The number of new files that a daemon's start needs: two beside names.db, a new mark (marks.py), and one more."""
 REFILL_BYTES, REFILL_FILES = 128 << 20, 64
 """The reserve is filled only if this much is free on the disk."""
 

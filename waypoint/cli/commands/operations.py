@@ -24,7 +24,7 @@ def log(given: Given) -> int:
 
 
 def undo(given: Given) -> int:
-    """Report what will not come back, then undo the operation."""
+    """Report what the undo cannot restore, then undo the operation."""
     number, branch = given.number("number"), given.text("branch")
     if number is not None and branch is not None:
         said = "--branch cannot be combined with a number"

@@ -55,8 +55,8 @@ def warn_of_new_session(session: "Facts", folder: str, limits: "list[str]", *, a
     if asked_network and session.get("no_way_out"):
         warn("without a connection to the outside", [str(session["no_way_out"])])
     if session.get("net") == "host":
-        said = "the session reaches what listens here, on 127.0.0.1 and on abstract sockets, too"
-        warn("on the machine's network", [f"{said}; ping and ports below 1024 do not work"])
+        said = "the session can connect to all servers of this machine, also on 127.0.0.1 and abstract sockets"
+        warn("on the machine's network", [f"{said}; ping and ports below 1024 do not work in it"])
     warn_left_out(session, folder)
     warn_degraded(session)
 

@@ -33,7 +33,7 @@ CAUSES: tuple[Cause, ...] = (
         MAKE_ROOM,
         is_accident=True,
     ),
-    Cause(  # of images only: other files give these errors for what the processes are, a terminal that has hung up
+    Cause(  # only for image files: on other files these errors have other causes, such as a terminal that has hung up
         "disk-failed",
         r"(?:Unable to open \S+\.img|Unable to spice data|flushing image|write img file|Can't write \d+ bytes)"
         r": (?P<said>Input/output error|Read-only file system)",
@@ -155,7 +155,7 @@ CAUSES: tuple[Cause, ...] = (
         "external-missing",
         r"mnt: No mapping for |mnt-v2: Failed to open_tree (?P<path>\S+): ",
         "a folder of the host that was mounted when the image was made is missing {path}",
-        "bring the folder back",
+        "restore the folder",
     ),
     Cause(
         "port-taken",
@@ -173,13 +173,13 @@ CAUSES: tuple[Cause, ...] = (
         "program-changed",
         r"File (?P<path>.*) has bad (?:size|build-ID)",
         "/{path}, which a process had open, has changed",
-        "bring the former version of the file back",
+        "restore the former version of the file",
     ),
     Cause(
         "file-gone",
         r"Can't open file (?P<path>\S+) on restore: No such file or directory",
         "/{path}, which a process had open, is missing",
-        "bring the file back",
+        "restore the file",
     ),
     Cause(
         "image-damaged",
@@ -197,15 +197,15 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "proc-replaced",
         r"whose /proc doesn't belong to it|Can't get /proc fd",
-        "the session has something else at /proc than what it had at its start",
-        "go on from its files: waypoint stop, then waypoint shell",
+        "something else is mounted at /proc than at the start of the session",
+        "continue from its files: waypoint stop, then waypoint shell",
     ),
     Cause(
         "used-up",
         r"Too many references: cannot splice|Can't retrieve FDs? from socket|send_fds failed \(-(?:12|23|24|109)\)"
         r"|Too many open files|(?:[Ff]ork|clone)\b.*: Resource temporarily unavailable|Disk quota exceeded",
         "a limit that sessions share is used up: descriptors that programs send each other, open files, processes",
-        "stop the session that takes so many, or wait until it has ended, and try again",
+        "stop the session that uses so many of them, or wait until it has ended, and try again",
         is_accident=True,
     ),
     Cause(

@@ -13,7 +13,7 @@ TRY_AGAIN = "try again; if it happens again, see 'waypoint doctor'"
 KILLED = frozenset({"died", "silent"})
 """The names of the diagnoses of a CRIU that was killed."""
 
-# Error lines that are no reason for a failure. CRIU writes the first one in every run without CAP_SYS_RESOURCE and
+# Error lines that do not cause a failure. CRIU writes the first one in every run without CAP_SYS_RESOURCE and
 # continues; the others only report that the run has failed.
 _HARMLESS = re.compile(r"rlimit: Can't setup RLIMIT_NOFILE for self|^exited, status=|^(?:Dumping|Restoring) FAILED")
 _ERROR_LINE = re.compile(r"(?:^|\) )(?:pie: \d+: )?(?:\s*\d+: )?Error \([^)]*\): (.*)$")

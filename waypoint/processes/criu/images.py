@@ -95,7 +95,7 @@ def parse_dump_stats(content: bytes) -> DumpStats:
 
 
 def correct_timers_and_sockets(images_fd: int, moved: Mapping[int, str]) -> None:
-    """Correct entries of open files that CRIU would restore otherwise than they were.
+    """Correct entries of open files that CRIU would restore in another state than they had.
 
     * Periodic timers (timerfd) that have expired, and whose expiry nobody has read yet. The kernel restarts such a
       timer when the expiry is read; until then it reports a remaining time of 0. CRIU would set that as the timer's

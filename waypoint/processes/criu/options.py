@@ -47,7 +47,7 @@ class DumpOptions:
     time. `deadline_s`: a CRIU that hangs for this time (`Worker.receive`) is killed, which may end a task of the tree
     (docs/criu.md, "When CRIU is killed"). `removed`: the removed folders that tasks hold (ghosts.py). `own_network`:
     CRIU runs in the tree's network namespace and keeps only its sockets; the restore needs `empty_network`.
-    `close_connections`: as in RestoreOptions, where it must be set, too.
+    `close_connections`: the restore will close TCP connections; set it in RestoreOptions, too.
     """
 
     log_name: ClassVar[str] = "dump.log"

@@ -1,1 +1,1 @@
-"""What goes on in a home beside the requests: jobs, events, the growing pool; and what is said of bugs."""
+"""Background work of the daemon (jobs, events, growing the pool), and reports of unexpected exceptions."""

@@ -1,8 +1,8 @@
 """Grows the pool ahead of need, without polling while nothing happens.
 
 The kernel raises no event when a file system fills up, so a thread polls the pool's free space, more often the less is
-free. Besides the headroom it keeps as much free as was written lately, because growing takes milliseconds, but seconds
-while much is being written.
+free. Besides the headroom it keeps as much free as was written lately, because growing takes milliseconds on an idle
+disk, but seconds while much is being written.
 
 Writing needs processor time. So polling stops while the sessions are idle, until the kernel reports that they have used
 the processor again (linux/tasks/use_notice.py). Where the kernel cannot report this, polling never stops.
@@ -108,7 +108,7 @@ class PoolWatch:
                 self._on_short()
 
     def _say(self, said: str) -> None:
-        """Log why the pool does not grow, once until it grows again. "": it can grow."""
+        """Log why the pool does not grow: once, until it grows again. `said`: the reason; "": the pool can grow."""
         if said and not self._said:
             log.warning("the pool cannot grow: %s", said)
         self._said = said

@@ -10,7 +10,7 @@ import select
 
 from waypoint.launch.ground.host_mounts import HostMounts
 
-# Seconds that a change waits for further ones: containers mount and unmount many file systems at once.
+# Seconds to wait for further changes after the first one: containers mount and unmount many file systems at once.
 SWARM_S = 0.1
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Jobs: work that goes on without a waiting client. Clients watch a job, cancel it, and fetch its result later.
+"""Jobs: work in the background. Clients watch a job, cancel it, and fetch its result later.
 
 Jobs live in the daemon's memory and end with it.
 """

@@ -1,6 +1,6 @@
 """The verbs inside a session that move its branch or make branches from it.
 
-If a verb replaces or ends the session that asks, nobody reads its answer.
+If a verb replaces or ends the session that asks, the asking process is gone and nobody reads the answer.
 """
 
 import asyncio

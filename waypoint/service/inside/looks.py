@@ -77,7 +77,7 @@ async def _history(home: Home, branch: str, query: LogQuery) -> list[CaptureFact
 
 
 class _Silent:
-    """The input of a client that sends nothing and never leaves."""
+    """The input of a client that sends nothing and stays connected."""
 
     async def receive(self) -> Frame | None:
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The captures and operations of a session's own branch: only those may its processes see and use."""
+"""The captures and operations of a session's own branch. The session's processes may see and use only these."""
 
 import asyncio
 import contextlib

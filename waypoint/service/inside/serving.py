@@ -34,7 +34,7 @@ ACTS: dict[str, Inward] = {
 """The function of each verb in `INSIDE` of the table of verbs."""
 
 MOVES = frozenset({"checkpoint", "restore", "fork", "stop", "undo"})
-"""The verbs that take long: a session's requests for them are served one after the other."""
+"""The verbs that take long. Requests of one session for these verbs are served one after the other."""
 
 
 async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
@@ -51,7 +51,9 @@ async def serve(home: Home, live: LiveSession, words: list[str]) -> Answer:
             next_step = "ask again when they have ended"
             raise StateConflict(verb.name, f"branch {live.branch}", "the session's hooks are running", next_step)
         async with contextlib.AsyncExitStack() as turns:
-            if verb.name in MOVES:  # before a place is taken, so that one session's waiting requests take no places
+            if (
+                verb.name in MOVES
+            ):  # before a place is taken, so that waiting requests of one session do not use up the places
                 await turns.enter_async_context(live.inside.moving)
             await turns.enter_async_context(home.places_inside)
             if home.sessions.find(live.branch) is not live:  # a restore has put another session in its place
